@@ -1,0 +1,59 @@
+# Everything a checkout needs: `make run` and `make test` set themselves up.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check format bench interop clean distclean
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PEERS := .peers
+
+# The first Python that is new enough; `make PYTHON=/path/to/python` overrides it.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+
+AGENTS := examples/hello.py examples/currency.py examples/files.py examples/report.py
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(READY) ## serve the example agents on loopback
+	@exec $(BIN)/dragoman serve $(AGENTS)
+
+test: check ## check the code, then run every test
+	$(BIN)/python -m pytest
+
+check: $(READY) ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY) ## format the code and fix what lint can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) $(PEERS)/a2a-sdk-1.3.0/.ready ## measure against a2a-sdk 1.3.0, side by side
+	$(BIN)/python -m bench.run $(ARGS)
+
+interop: $(READY) ## install other people's A2A libraries and talk with them
+	$(BIN)/python -m tests.interop.peers all
+	$(BIN)/python -m pytest tests/interop $(ARGS)
+
+clean: ## remove what was built or measured
+	rm -rf build dist bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -path ./$(PEERS) -prune -o -name __pycache__ -type d -print | xargs rm -rf
+
+distclean: clean ## and the environments too
+	rm -rf $(VENV) $(PEERS)
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "dragoman needs Python 3.11 or newer; none was found (try: make PYTHON=/path/to/python3.11)" >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { \
+		rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; on Debian: apt install python3-venv" >&2; exit 1; }
+	@echo "setting up $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(PEERS)/%/.ready: $(READY) tests/interop/peers/__main__.py
+	@$(BIN)/python -m tests.interop.peers $*

@@ -1,0 +1,146 @@
+"""Who may import whom. Downwards only.
+
+    cli console                          wires everything; nobody imports it
+       hub                               agent client engine dialects auth
+       agent      bindings client push   agent: engine      bindings, client: dialects (not engine)
+       engine     stores buses           engine: model      stores, buses, push: engine.seams, engine.log
+       dialects   auth                   model errors
+       model -> errors
+
+A package may always import itself. What is not in its row below, it may not import, at the top of a file or inside a
+function, for types or for good.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parent.parent / "src"
+
+SEAMS = ("engine.seams", "engine.log")
+ANYTHING = ("",)
+
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "model": ("errors",),
+    "dialects": ("model", "errors"),
+    "auth": ("model", "errors"),
+    "engine": ("model", "errors"),
+    "stores": (*SEAMS, "model", "errors"),
+    "buses": (*SEAMS, "model", "errors"),
+    "push": (*SEAMS, "dialects", "model", "errors"),
+    "bindings": ("dialects", "auth", "model", "errors"),
+    "client": ("dialects", "auth", "model", "errors"),
+    "agent": ("engine", "model", "errors"),
+    "hub": ("agent", "client", "engine", "dialects", "auth", "model", "errors"),
+    "console": ANYTHING,
+    "cli": ANYTHING,
+    "__init__": ANYTHING,
+}
+
+CORE = {"aiohttp", "httptools", "joserfc", "msgspec", "rfc8785", "uvicorn", "uvloop"}
+"""What `pip install dragoman` brings, by import name."""
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "rich": ("cli",),
+    "grpc": ("bindings.grpc", "client.grpc"),
+    "google": ("bindings.grpc", "client.grpc"),
+    "asyncpg": ("stores.postgres", "buses.postgres"),
+    "nats": ("buses.nats",),
+}
+"""Optional libraries, and the modules that are there for them."""
+
+
+def imports(file: Path, package: str) -> Iterator[tuple[int, str]]:
+    """Every import in a file: the line, and the dotted name of what is imported."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                origin = ".".join([*above, origin] if origin else above)
+            for alias in node.names:
+                yield node.lineno, f"{origin}.{alias.name}"
+
+
+def within(name: str, row: tuple[str, ...]) -> bool:
+    """Whether `name` is one of the modules in `row`, or in one of them."""
+    return any(not entry or name == entry or name.startswith(entry + ".") for entry in row)
+
+
+def broken(src: Path) -> list[str]:
+    """Each import that breaks the rule, as a sentence."""
+    found = []
+    for file in sorted((src / "dragoman").rglob("*.py")):
+        path = file.relative_to(src).with_suffix("").parts
+        package, name = ".".join(path[:-1]), ".".join(path[1:])
+        top = path[1]
+        for line, target in imports(file, package):
+            here = f"{file.relative_to(src.parent)}:{line}"
+            library, _, rest = target.partition(".")
+            if library == "dragoman":
+                if top not in ALLOWED:
+                    found.append(f"{here}: dragoman.{top} has no row in {Path(__file__).name}")
+                elif not within(rest, (top, *ALLOWED[top])):
+                    may = ", ".join(ALLOWED[top]) or "nothing of ours"
+                    found.append(f"{here}: {top} imports {target}; it may import {may}")
+            elif library not in sys.stdlib_module_names | CORE and not within(name, EXTRAS.get(library, ())):
+                found.append(
+                    f"{here}: {library} is no core dependency, and {name} is not behind an extra for it"
+                )
+    return found
+
+
+def test_imports_only_go_down() -> None:
+    assert not (wrong := broken(SRC)), "\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        ("engine/runner.py", "from dragoman.dialects import select"),
+        ("engine/runner.py", "from dragoman import stores"),
+        ("engine/runner.py", "def f():\n    import dragoman.bindings.http"),
+        ("engine/runner.py", "from ..hub import x"),
+        ("bindings/http.py", "from dragoman.engine.service import Engine"),
+        ("client/http.py", "from dragoman.engine import log"),
+        ("stores/sqlite.py", "from dragoman.engine.runner import Runner"),
+        ("stores/sqlite.py", "from dragoman.engine import runner"),
+        ("agent/agent.py", "from dragoman.hub import Hub"),
+        ("model/task.py", "from dragoman import Agent"),
+        ("newcomer/thing.py", "from dragoman.model import ids"),
+        ("engine/runner.py", "import rich"),
+    ],
+)
+def test_an_import_that_goes_up_is_found(tmp_path: Path, module: str, statement: str) -> None:
+    file = tmp_path / "src" / "dragoman" / module
+    file.parent.mkdir(parents=True)
+    file.write_text(statement)
+    assert len(broken(tmp_path / "src")) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        (
+            "engine/runner.py",
+            "from dragoman.model.task import Task\nfrom .log import Record\nimport msgspec, asyncio",
+        ),
+        ("stores/sqlite.py", "from dragoman.engine import log, seams\nimport sqlite3"),
+        ("bindings/grpc.py", "import grpc.aio\nfrom dragoman.model import ops"),
+        ("cli/main.py", "from dragoman.hub import Hub\nimport rich.table"),
+    ],
+)
+def test_an_import_that_goes_down_is_fine(tmp_path: Path, module: str, statement: str) -> None:
+    file = tmp_path / "src" / "dragoman" / module
+    file.parent.mkdir(parents=True)
+    file.write_text(statement)
+    assert broken(tmp_path / "src") == []
