@@ -1,0 +1,1 @@
+"""The client: talk to any agent of any version."""
