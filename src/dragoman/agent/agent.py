@@ -1,0 +1,219 @@
+"""An agent: a card, and functions that do what it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from dragoman.agent.skill import JSON, TEXT, SkillFunction, arguments_of, declare
+from dragoman.engine.turn import Turn
+from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
+from dragoman.model.card import AgentCard, Capabilities, Extension, Provider
+from dragoman.model.content import Message, Part
+from dragoman.model.ops import Principal, SendMessage
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+VERSIONS = ("1.0", "0.3", "0.2", "0.1")
+"""What an agent speaks unless told otherwise: everything. (0.1 includes the draft.)"""
+
+
+class Agent:
+    """`Agent("Hello", description="Says hello")`, then `@agent.skill` on a function, then `agent.run()`.
+
+    `versions` narrows what it speaks: `Agent(..., versions=("1.0",))` serves a pure 1.0 card.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        *,
+        id: str = "",
+        version: str = "1.0.0",
+        provider: Provider | None = None,
+        documentation_url: str = "",
+        icon_url: str = "",
+        streaming: bool = True,
+        extensions: Sequence[Extension] = (),
+        input_modes: Sequence[str] = (),
+        output_modes: Sequence[str] = (),
+        versions: Sequence[str] = VERSIONS,
+    ) -> None:
+        self.name = name
+        self.id = id or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "agent"
+        self.versions = tuple(versions)
+        self._input_modes, self._output_modes = tuple(input_modes), tuple(output_modes)
+        self._skills: dict[str, SkillFunction] = {}
+        self._about = AgentCard(
+            name=name,
+            description=description or name,
+            version=version,
+            provider=provider,
+            documentation_url=documentation_url,
+            icon_url=icon_url,
+            capabilities=Capabilities(
+                streaming=streaming, push_notifications=False, extensions=tuple(extensions)
+            ),
+        )
+        self._card: AgentCard | None = None
+
+    @property
+    def card(self) -> AgentCard:
+        """The card without interfaces: where the agent is reached is the server's to say."""
+        if self._card is None:
+            inputs = self._input_modes or _union((TEXT,), [s.skill.input_modes for s in self._skills.values()])
+            outputs = self._output_modes or _union(
+                (TEXT,), [s.skill.output_modes for s in self._skills.values()]
+            )
+            about = self._about
+            self._card = AgentCard(
+                name=about.name,
+                description=about.description,
+                version=about.version,
+                provider=about.provider,
+                documentation_url=about.documentation_url,
+                icon_url=about.icon_url,
+                capabilities=about.capabilities,
+                default_input_modes=inputs,
+                default_output_modes=outputs,
+                skills=tuple(s.skill for s in self._skills.values()),
+            )
+        return self._card
+
+    # -- authoring ---------------------------------------------------------------------------------------------
+
+    @overload
+    def skill(self, function: F, /) -> F: ...
+    @overload
+    def skill(
+        self,
+        *,
+        id: str = ...,
+        name: str = ...,
+        description: str = ...,
+        tags: Sequence[str] = ...,
+        examples: Sequence[str] = ...,
+        input_modes: Sequence[str] = ...,
+        output_modes: Sequence[str] = ...,
+        reply: bool = ...,
+        scopes: Sequence[str] = ...,
+        default: bool = ...,
+    ) -> Callable[[F], F]: ...
+
+    def skill(self, function: Any = None, /, **options: Any) -> Any:
+        """Make a function a skill; bare or called. The function stays as it is, so it can be tested as it is.
+
+        `reply=True`: the answer is a bare Message, no task. `default=True`: takes messages that name no skill.
+        """
+        if function is None:
+            return lambda f: self.skill_from(f, **options)
+        return self.skill_from(function, **options)
+
+    def skill_from(self, function: F, **options: Any) -> F:
+        declared = declare(function, **options)
+        if declared.skill.id in self._skills:
+            raise TypeError(f"agent {self.name!r} has a skill {declared.skill.id!r} already")
+        self._skills[declared.skill.id] = declared
+        self._card = None
+        return function
+
+    # -- what the engine asks ----------------------------------------------------------------------------------
+
+    def admit(self, request: SendMessage, principal: Principal) -> bool:
+        skill = self._choose(request.message, request.metadata)
+        if missing := skill.scopes - principal.scopes:
+            raise Forbidden(f"skill {skill.skill.id!r} needs the scope {', '.join(sorted(missing))}")
+        _check_input(skill.skill.input_modes or self.card.default_input_modes, request.message.parts)
+        _check_output(
+            skill.skill.output_modes or self.card.default_output_modes,
+            request.configuration.accepted_output_modes,
+        )
+        if not request.message.task_id:
+            arguments_of(skill, request.message, None)
+        return skill.reply
+
+    async def work(self, turn: Turn) -> None:
+        await self._choose(turn.message, turn.mail.metadata).run(turn)
+
+    def _choose(self, message: Message, metadata: dict[str, Any]) -> SkillFunction:
+        wanted = message.metadata.get("skillId") or metadata.get("skillId")
+        if wanted is not None:
+            if not isinstance(wanted, str) or wanted not in self._skills:
+                raise InvalidParams(f"there is no skill {str(wanted)[:80]!r} here: {self._names()}")
+            return self._skills[wanted]
+        if len(self._skills) == 1:
+            return next(iter(self._skills.values()))
+        for skill in self._skills.values():
+            if skill.default:
+                return skill
+        if not self._skills:
+            raise InvalidParams(f"agent {self.name!r} has no skills")
+        raise InvalidParams(f"say which skill you mean in metadata.skillId: {self._names()}")
+
+    def _names(self) -> str:
+        return "it has " + ", ".join(repr(name) for name in self._skills)
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def app(self, **options: Any) -> Any:
+        """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.serve.application`."""
+        from dragoman.serve import application
+
+        return application(self, **options)
+
+    def run(self, **options: Any) -> None:
+        """Serve on loopback until interrupted. Options as for `dragoman.serve`."""
+        from dragoman.serve import serve
+
+        serve(self, **options)
+
+    def test(self, **options: Any) -> AbstractAsyncContextManager[Any]:
+        """`async with agent.test() as client:` talks to the agent in process, streaming included, with no network."""
+        from dragoman.agent.testing import in_process
+
+        return in_process(self, **options)
+
+
+def _union(first: tuple[str, ...], rest: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*first, *(mode for modes in rest for mode in modes)]))
+
+
+def _mode(mode: str) -> str:
+    """`text` and `text/plain; charset=utf-8` are what the oldest and the newest call `text/plain`."""
+    mode = mode.partition(";")[0].strip().lower()
+    return TEXT if mode == "text" else JSON if mode == "data" else mode
+
+
+def _fits(mode: str, modes: Sequence[str]) -> bool:
+    mode = _mode(mode)
+    major = mode.partition("/")[0]
+    for other in map(_mode, modes):
+        if other in (mode, "*/*", "*", f"{major}/*") or mode in ("*/*", "*"):
+            return True
+        if mode.endswith("/*") and other.startswith(mode[:-1]):
+            return True
+    return False
+
+
+def _check_input(modes: Sequence[str], parts: Sequence[Part]) -> None:
+    for part in parts:
+        if part.media_type:
+            mode = part.media_type
+        elif part.text is not None:
+            mode = TEXT
+        else:
+            continue  # unlabelled bytes and data are judged by the skill
+        if not _fits(mode, modes) and not (part.text is not None and _fits(TEXT, modes)):
+            raise ContentTypeNotSupported(f"{mode} is not accepted here: {', '.join(modes)}")
+
+
+def _check_output(modes: Sequence[str], accepted: Sequence[str]) -> None:
+    if accepted and not any(_fits(mode, modes) for mode in accepted):
+        raise ContentTypeNotSupported(
+            f"none of {', '.join(accepted)[:200]} can be produced here: {', '.join(modes)}"
+        )

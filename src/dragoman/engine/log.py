@@ -1,0 +1,334 @@
+"""A task is an append-only log, and its state is a fold of it.
+
+| record                  | written by          | on the wire                          | meaning                            |
+|-------------------------|---------------------|--------------------------------------|------------------------------------|
+| message cancel          | outside (mail)      | history / nothing                    | makes the task claimable           |
+| status ask artifact reply | the lease's holder | StatusUpdate, ArtifactUpdate, Message | what peers see; `ask` parks the turn |
+| turn step child         | the lease's holder  | nothing                              | which mail is being answered; a recorded result; where a delegation went |
+
+The body of a public record is the event's JSON in 1.0's own shape, so one encoding serves the disk and the newest wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from dragoman.model.content import Artifact, Message, Part, Wire
+from dragoman.model.ops import Scope, StreamResponse
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+
+
+class Mail(Wire, frozen=True, kw_only=True):
+    """A message, and what its sender said about it."""
+
+    message: Message
+    metadata: dict[str, Any] = {}
+    accepted_output_modes: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    principal: str = ""
+    scopes: tuple[str, ...] = ()
+    trace: dict[str, str] = {}
+    depth: int = 0
+    deadline: float | None = None
+    origin: str = ""
+    """The dialect it came in."""
+    reply: bool = False
+    """The answer may be a bare Message: peers see no task until it does what only a task can do."""
+    at: str = ""
+
+
+class Cancel(Wire, frozen=True, kw_only=True):
+    metadata: dict[str, Any] = {}
+    principal: str = ""
+
+
+class Started(Wire, frozen=True, kw_only=True):
+    """Turn `n` begins, to answer the message at `mail`."""
+
+    n: int
+    mail: int
+
+
+class Step(Wire, frozen=True, kw_only=True):
+    """What `key` came to. `mail` is set when it took a message (an answer to a question)."""
+
+    key: str
+    value: Raw
+    mail: int = 0
+
+
+class Child(Wire, frozen=True, kw_only=True):
+    """The delegation `key` became task `task` at `peer`."""
+
+    key: str
+    peer: str
+    task: str
+
+
+Body = Mail | Cancel | Started | StatusUpdate | ArtifactUpdate | Message | Step | Child
+
+KINDS: dict[str, type[Any]] = {
+    "message": Mail,
+    "cancel": Cancel,
+    "turn": Started,
+    "status": StatusUpdate,
+    "ask": StatusUpdate,
+    "artifact": ArtifactUpdate,
+    "reply": Message,
+    "step": Step,
+    "child": Child,
+}
+PUBLIC = frozenset({"status", "ask", "artifact", "reply"})
+
+_encoder = msgspec.json.Encoder()
+_decoders = {kind: msgspec.json.Decoder(type) for kind, type in KINDS.items()}
+
+
+class Record:
+    """One entry of a log. `seq` is 0 until a store has given it its place."""
+
+    __slots__ = ("seq", "kind", "body", "_raw", "_response")
+
+    def __init__(self, kind: str, body: Body, seq: int = 0, raw: bytes = b"") -> None:
+        self.kind = kind
+        self.body = body
+        self.seq = seq
+        self._raw = raw
+        self._response: StreamResponse | None = None
+
+    def __repr__(self) -> str:
+        return f"Record({self.seq}, {self.kind}, {self.body})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Record)
+            and (self.seq, self.kind) == (other.seq, other.kind)
+            and self.raw == other.raw
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def raw(self) -> bytes:
+        """The body as JSON; encoded once."""
+        if not self._raw:
+            self._raw = _encoder.encode(self.body)
+        return self._raw
+
+    @property
+    def response(self) -> StreamResponse | None:
+        """What peers see of it; the same object for every reader."""
+        if self._response is None and self.kind in PUBLIC:
+            body = self.body
+            assert isinstance(body, StatusUpdate | ArtifactUpdate | Message)
+            self._response = StreamResponse(body, self.seq, {"1.0": self.raw})
+        return self._response
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more happens until somebody says something."""
+        if self.kind == "reply":
+            return True
+        return self.kind in ("status", "ask") and self.body.status.state.over  # type: ignore[union-attr]
+
+    @property
+    def terminal(self) -> bool:
+        return self.kind == "reply" or (self.kind == "status" and self.body.status.state.terminal)  # type: ignore[union-attr]
+
+
+def pack(records: Iterable[Record]) -> bytes:
+    """Records as lines. JSON holds no newline, so a newline ends a record."""
+    return b"\n".join([record.kind.encode() + b" " + record.raw for record in records])
+
+
+def unpack(lines: bytes, first: int) -> list[Record]:
+    """The records of `pack`, numbered from `first`."""
+    out = []
+    for seq, line in enumerate(lines.split(b"\n"), first):
+        kind, _, raw = line.partition(b" ")
+        word = kind.decode()
+        out.append(Record(word, _decoders[word].decode(raw), seq, raw))
+    return out
+
+
+def number(records: Sequence[Record], first: int) -> None:
+    """Give `records` their places, from `first` on."""
+    for seq, record in enumerate(records, first):
+        record.seq = seq
+        if record._response is not None:
+            record._response.seq = seq
+
+
+class Building:
+    """An artifact while its chunks come in: a list to extend, because copying a tuple for each chunk is quadratic."""
+
+    __slots__ = ("head", "parts", "turn", "closed")
+
+    def __init__(self, update: ArtifactUpdate, turn: int) -> None:
+        self.head = update.artifact
+        self.parts: list[Part] = list(update.artifact.parts)
+        self.turn = turn
+        self.closed = update.last_chunk
+
+    def extend(self, update: ArtifactUpdate) -> None:
+        chunk = update.artifact
+        self.closed = update.last_chunk
+        self.parts.extend([part for part in chunk.parts if part.text != ""])  # "" only says that it was the last
+        if chunk.name or chunk.description or chunk.metadata or chunk.extensions:
+            self.head = replace(
+                self.head,
+                name=chunk.name or self.head.name,
+                description=chunk.description or self.head.description,
+                metadata={**self.head.metadata, **chunk.metadata},
+                extensions=chunk.extensions or self.head.extensions,
+            )
+
+    def artifact(self) -> Artifact:
+        return replace(self.head, parts=tuple(self.parts))
+
+
+class Snapshot:
+    """A log folded so far. `apply` moves it on; `task` is what a peer may see of it now."""
+
+    def __init__(self, scope: Scope, task_id: str, context_id: str) -> None:
+        self.scope = scope
+        self.task_id = task_id
+        self.context_id = context_id
+        self.seq = 0
+        self.mail = 0
+        """The last record that came from outside."""
+        self.read = 0
+        """The last message a turn has taken."""
+        self.turn = 0
+        self.answering = 0
+        """The message that the last turn began with."""
+        self.running = False
+        """A turn has begun and not ended; it may be parked on a question."""
+        self.canceling: Cancel | None = None
+        self.mails: list[tuple[int, Mail]] = []
+        self.history: list[Message] = []
+        self.status = TaskStatus(state=TaskState.SUBMITTED)
+        self.artifacts: dict[str, Building] = {}
+        self.metadata: dict[str, Any] = {}
+        self.said: list[StatusUpdate] = []
+        """The status updates of the running turn that its function made, in order."""
+        self.steps: dict[str, Step] = {}
+        self.children: dict[str, Child] = {}
+        self.reply: Message | None = None
+        self._task: tuple[int, Task] | None = None
+
+    @property
+    def hidden(self) -> bool:
+        """Not a task to any peer: its answer is, or may yet be, a bare Message."""
+        return self.status.state is TaskState.SUBMITTED and bool(self.mails) and self.mails[0][1].reply
+
+    @property
+    def origin(self) -> str:
+        return self.mails[0][1].origin if self.mails else ""
+
+    @property
+    def state(self) -> TaskState:
+        return self.status.state
+
+    @property
+    def over(self) -> bool:
+        return self.reply is not None or self.status.state.over
+
+    @property
+    def terminal(self) -> bool:
+        return self.reply is not None or self.status.state.terminal
+
+    @property
+    def unread(self) -> list[tuple[int, Mail]]:
+        """Messages no turn has taken yet, oldest first."""
+        if not self.mails or self.mails[-1][0] <= self.read:
+            return []
+        return [(seq, mail) for seq, mail in self.mails if seq > self.read]
+
+    @property
+    def task(self) -> Task:
+        if self._task is None or self._task[0] != self.seq:
+            task = Task(
+                id=self.task_id,
+                context_id=self.context_id,
+                status=self.status,
+                artifacts=tuple([a.artifact() for a in self.artifacts.values()]),
+                history=tuple(self.history),
+                metadata=dict(self.metadata),
+            )
+            self._task = (self.seq, task)
+        return self._task[1]
+
+    def apply(self, record: Record) -> None:
+        """Move on by one record: the next one. One that is already in here is passed over."""
+        if record.seq <= self.seq:
+            return
+        assert record.seq == self.seq + 1, f"gap in the log of {self.task_id}: {self.seq} -> {record.seq}"
+        self.seq = record.seq
+        body = record.body
+        match record.kind:
+            case "message":
+                assert isinstance(body, Mail)
+                self.mail = record.seq
+                self.mails.append((record.seq, body))
+                self._say()
+                self.history.append(body.message)
+                if self.status.state.interrupted:
+                    self.status = TaskStatus(state=TaskState.SUBMITTED, timestamp=body.at or self.status.timestamp)
+                elif not self.status.timestamp:
+                    self.status = replace(self.status, timestamp=body.at)
+            case "cancel":
+                assert isinstance(body, Cancel)
+                self.mail = record.seq
+                self.canceling = body
+            case "turn":
+                assert isinstance(body, Started)
+                self.turn, self.answering, self.running = body.n, body.mail, True
+                self.read = max(self.read, body.mail)
+                self.said, self.steps, self.children = [], {}, {}
+            case "status" | "ask":
+                assert isinstance(body, StatusUpdate)
+                self._say()
+                self.status = body.status
+                if body.metadata:
+                    self.metadata.update(body.metadata)
+                if record.kind == "status":
+                    if body.status.state.over:
+                        self.running = False
+                    elif body.status.message is not None or body.metadata:
+                        self.said.append(body)
+            case "artifact":
+                assert isinstance(body, ArtifactUpdate)
+                have = self.artifacts.get(body.artifact.artifact_id)
+                if body.append and have is not None:
+                    have.extend(body)
+                else:
+                    self.artifacts[body.artifact.artifact_id] = Building(body, self.turn)
+            case "reply":
+                assert isinstance(body, Message)
+                self.reply, self.running = body, False
+            case "step":
+                assert isinstance(body, Step)
+                self.steps[body.key] = body
+                self.read = max(self.read, body.mail)
+            case "child":
+                assert isinstance(body, Child)
+                self.children[body.key] = body
+
+    def _say(self) -> None:
+        """What the status said becomes history when the next thing is said."""
+        if self.status.message is not None:
+            self.history.append(self.status.message)
+            self.status = replace(self.status, message=None)
+
+
+def trimmed(task: Task, history_length: int | None) -> Task:
+    """The task with at most the last `history_length` messages; None keeps them all."""
+    if history_length is None or len(task.history) <= history_length:
+        return task
+    return replace(task, history=task.history[len(task.history) - history_length :])

@@ -1,0 +1,364 @@
+"""The engine: the operations of the protocol on a log.
+
+Every answer is a reading of the log. A blocking send delivers mail and reads to the end of the turn; a stream is the
+same, shown as it goes; `GetTask` is a fold. The engine knows the model and nothing of versions or bindings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.engine.follow import follow
+from dragoman.engine.log import Cancel, Mail, Record, Snapshot, trimmed
+from dragoman.engine.runner import Runner
+from dragoman.engine.seams import MAIL, Bus, Delivered, Log, Program, Store, TaskExists, topic
+from dragoman.errors import (
+    A2AError,
+    ExtendedCardNotConfigured,
+    ExtensionRequired,
+    InvalidParams,
+    PushNotSupported,
+    StreamingNotSupported,
+    TaskClosed,
+    TaskNotCancelable,
+    TaskNotFound,
+    Unavailable,
+    UnsupportedOperation,
+)
+from dragoman.model.content import Message
+from dragoman.model.ids import new_id, timestamp
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    CancelTask,
+    CreatePushConfig,
+    DeletePushConfig,
+    GetExtendedCard,
+    GetOrigin,
+    GetPushConfig,
+    GetTask,
+    ListPushConfigs,
+    ListTasks,
+    Request,
+    SendMessage,
+    StreamResponse,
+    SubscribeToTask,
+    TaskPage,
+)
+from dragoman.model.task import Task, TaskState
+
+PAGE = 50
+MAX_PAGE = 100
+
+
+class Engine:
+    """A `Service` for every agent of this process, on one store."""
+
+    def __init__(self, store: Store, bus: Bus, programs: Mapping[str, Program], **runner: Any) -> None:
+        self._store, self._bus, self._programs = store, bus, programs
+        self.runner = Runner(store, bus, programs.get, **runner)
+        self._retention: asyncio.Task[None] | None = None
+
+    async def start(self, *, retain: float | None = None) -> None:
+        """Open the store, take over what was interrupted. `retain`: forget finished tasks after so many seconds."""
+        await self._store.open()
+        await self._bus.open()
+        await self.runner.start()
+        if retain is not None:
+            self._retention = asyncio.create_task(self._forget(retain), name="dragoman-retention")
+
+    async def stop(self, drain: float = 10.0) -> None:
+        if self._retention is not None:
+            self._retention.cancel()
+        await self.runner.stop(drain)
+        await self._bus.close()
+        await self._store.close()
+
+    # -- Service -----------------------------------------------------------------------------------------------
+
+    async def call(self, call: Call, request: Request) -> Any:
+        match request:
+            case SendMessage():
+                return await self._send(call, request)
+            case GetTask():
+                return trimmed((await self._visible(call, request.id)).task, _length(request.history_length))
+            case ListTasks():
+                return await self._list(call, request)
+            case CancelTask():
+                return await self._cancel(call, request)
+            case GetOrigin():
+                return await self._origin(call, request)
+            case CreatePushConfig() | GetPushConfig() | ListPushConfigs() | DeletePushConfig():
+                raise PushNotSupported("this agent does not send push notifications")
+            case GetExtendedCard():
+                if not self._program(call).card.capabilities.extended_agent_card:
+                    raise UnsupportedOperation("this agent has no extended card")
+                raise ExtendedCardNotConfigured("no extended card is configured")
+        raise UnsupportedOperation(f"{type(request).__name__} is not an operation of this agent")
+
+    async def stream(
+        self, call: Call, request: SendMessage | SubscribeToTask
+    ) -> AsyncIterator[Batch]:
+        if not self._program(call).card.capabilities.streaming:
+            raise StreamingNotSupported("this agent does not stream")
+        events = self._send_stream(call, request) if isinstance(request, SendMessage) else self._subscribe(call, request)
+        async for batch in events:
+            yield batch
+
+    # -- sending -----------------------------------------------------------------------------------------------
+
+    async def _send(self, call: Call, request: SendMessage) -> Task | Message:
+        length = _length(request.configuration.history_length)
+        delivered = await self._deliver(call, request)
+        snapshot = delivered.snapshot
+        if request.configuration.return_immediately and not snapshot.hidden:
+            return trimmed(snapshot.task, length)
+        if not _over(delivered):
+            async for batch in self._follow(call, snapshot, delivered.seq):
+                if any(record.over for record in batch):
+                    break
+        return snapshot.reply or trimmed(snapshot.task, length)
+
+    async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
+        length = _length(request.configuration.history_length)
+        delivered = await self._deliver(call, request)
+        snapshot = delivered.snapshot
+        if snapshot.hidden and snapshot.reply is None:  # wait and see: a Message, or a task after all
+            async for _ in self._follow(call, snapshot, delivered.seq):
+                if not snapshot.hidden or snapshot.reply is not None:
+                    break
+        if snapshot.reply is not None:
+            yield (StreamResponse(snapshot.reply, snapshot.seq),)
+            return
+        if delivered.duplicate and call.after is not None:
+            after = call.after
+        else:
+            after, ended = snapshot.seq, _over(delivered) or (snapshot.seq > delivered.seq and snapshot.over)
+            yield (StreamResponse(trimmed(snapshot.task, length), after),)
+            if ended:
+                return
+        async for batch in self._events(call, snapshot, after, _ends_send):
+            yield batch
+
+    async def _deliver(self, call: Call, request: SendMessage) -> Delivered:
+        """Put the message on disk and, if there is room, start on it here."""
+        if self.runner.stopping:
+            raise Unavailable("shutting down", retry_after=1)
+        program = self._program(call)
+        _check(program, call, request)
+        message = request.message
+        log = self._store.scope(call.scope)
+        mail = Mail(
+            message=message,
+            metadata=request.metadata,
+            accepted_output_modes=request.configuration.accepted_output_modes,
+            extensions=call.extensions,
+            principal=call.principal.id,
+            scopes=tuple(sorted(call.principal.scopes)),
+            trace=call.trace,
+            depth=call.depth,
+            deadline=call.deadline,
+            origin=call.dialect,
+            reply=program.admit(request, call.principal),
+            at=timestamp(),
+        )
+        delivered = await self._put(call, log, mail)
+        snapshot = delivered.snapshot
+        if delivered.lease is not None:
+            self.runner.begin(delivered.lease, snapshot)
+        elif not delivered.duplicate:
+            self._bus.wake(MAIL)
+        if not delivered.duplicate and snapshot.seq > 1:
+            self._bus.wake(topic(call.scope, snapshot.task_id))
+        return delivered
+
+    async def _put(self, call: Call, log: Log, mail: Mail) -> Delivered:
+        message, dedupe, node = mail.message, call.idempotency_key, self.runner.claims_as
+        if not message.task_id:
+            return await self._create(log, mail, new_id(), dedupe, node)
+        try:
+            return await self._continue(log, mail, dedupe, node)
+        except TaskNotFound:
+            if not call.names_tasks:
+                raise
+        try:
+            return await self._create(log, mail, message.task_id, dedupe, node)
+        except TaskExists:  # somebody was faster with the same id
+            return await self._continue(log, mail, dedupe, node)
+
+    async def _create(self, log: Log, mail: Mail, task: str, dedupe: str, node: str) -> Delivered:
+        context = mail.message.context_id or new_id()
+        mail = replace(
+            mail,
+            message=replace(mail.message, task_id=task, context_id=context),
+        )
+        return await log.create(task, context, mail, dedupe=dedupe, node=node)
+
+    async def _continue(self, log: Log, mail: Mail, dedupe: str, node: str) -> Delivered:
+        task, context = mail.message.task_id, mail.message.context_id
+        if dedupe and (seen := await log.seen(dedupe)):
+            return seen
+        snapshot = await log.load(task)
+        if snapshot.hidden:
+            raise TaskNotFound(task)
+        if context and context != snapshot.context_id:
+            raise InvalidParams(
+                f"task {task!r} does not belong to context {context!r}",
+                fields=(("message.contextId", "differs from the context of the task"),),
+            )
+        mail = replace(mail, reply=False, message=replace(mail.message, context_id=snapshot.context_id))
+        return await log.deliver(task, mail, dedupe=dedupe, node=node)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    async def _visible(self, call: Call, task: str) -> Snapshot:
+        if not task:
+            raise InvalidParams("the id of the task is missing", fields=(("id", "must not be empty"),))
+        snapshot = await self._store.scope(call.scope).load(task)
+        if snapshot.hidden:
+            raise TaskNotFound(task)
+        return snapshot
+
+    async def _list(self, call: Call, request: ListTasks) -> TaskPage:
+        size = PAGE if request.page_size is None else request.page_size
+        if not 1 <= size <= MAX_PAGE:
+            raise InvalidParams(
+                f"pageSize must be between 1 and {MAX_PAGE}", fields=(("pageSize", f"is {size}"),)
+            )
+        length = _length(request.history_length)
+        found = await self._store.scope(call.scope).find(request, limit=size)
+        tasks = [trimmed(snapshot.task, length) for snapshot in found.snapshots]
+        if not request.include_artifacts:
+            tasks = [replace(task, artifacts=()) for task in tasks]
+        return TaskPage(
+            tasks=tuple(tasks), next_page_token=found.next, page_size=size, total_size=found.total
+        )
+
+    async def _subscribe(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Batch]:
+        snapshot = await self._visible(call, request.id)
+        if call.after is not None and call.after <= snapshot.seq:
+            after = call.after  # a reader that comes back: only what it missed
+            if snapshot.terminal and after == snapshot.seq:
+                return
+        else:
+            if snapshot.terminal and not call.reads_finished:
+                raise UnsupportedOperation(f"task {request.id!r} is {snapshot.state.word}: nothing more will come")
+            after, ended = snapshot.seq, snapshot.terminal
+            yield (StreamResponse(snapshot.task, after),)
+            if ended:
+                return
+        async for batch in self._events(call, snapshot, after, _ends_task):
+            yield batch
+
+    async def _events(
+        self, call: Call, snapshot: Snapshot, after: int, ends: Any
+    ) -> AsyncIterator[Batch]:
+        async for records in self._follow(call, snapshot, after):
+            batch, ended = [], False
+            for record in records:
+                if (response := record.response) is not None:
+                    batch.append(response)
+                    if ends(record):
+                        ended = True
+                        break
+            if batch:
+                yield batch
+            if ended:
+                return
+
+    async def _follow(self, call: Call, snapshot: Snapshot, after: int) -> AsyncIterator[list[Record]]:
+        async for records in follow(self._store.scope(call.scope), self._bus, snapshot, after):
+            for record in records:
+                snapshot.apply(record)
+            yield records  # type: ignore[misc]
+
+    async def _origin(self, call: Call, request: GetOrigin) -> str:
+        try:
+            return (await self._visible(call, request.id)).origin
+        except A2AError:
+            return ""
+
+    # -- cancel ------------------------------------------------------------------------------------------------
+
+    async def _cancel(self, call: Call, request: CancelTask) -> Task:
+        snapshot = await self._visible(call, request.id)
+        mail = Cancel(metadata=request.metadata, principal=call.principal.id)
+        try:
+            delivered = await self._store.scope(call.scope).deliver(
+                request.id, mail, node=self.runner.claims_as
+            )
+        except TaskClosed:
+            snapshot = await self._visible(call, request.id)
+            if snapshot.state is TaskState.CANCELED and not call.strict_cancel:
+                return snapshot.task
+            raise TaskNotCancelable(f"task {request.id!r} is {snapshot.state.word} already") from None
+        snapshot = delivered.snapshot
+        if delivered.lease is not None:
+            self.runner.begin(delivered.lease, snapshot)
+        else:
+            self._bus.wake(MAIL)
+        if not snapshot.terminal:
+            self._bus.wake(topic(call.scope, request.id), [Record("cancel", mail, delivered.seq)])
+            async for batch in self._follow(call, snapshot, delivered.seq):
+                if any(record.terminal for record in batch):
+                    break
+        return snapshot.task
+
+    # -- keeping the house -------------------------------------------------------------------------------------
+
+    async def _forget(self, retain: float, *, batch: int = 500, every: float = 60.0) -> None:
+        """Purge tasks past their age, a bounded batch at a time."""
+        while True:
+            purged = await self._store.purge(timestamp(time.time() - retain), limit=batch)
+            await asyncio.sleep(0.05 if purged >= batch else every)
+
+    def _program(self, call: Call) -> Program:
+        program = self._programs.get(call.scope.agent)
+        if program is None:
+            raise TaskNotFound("", message="there is no such agent")
+        return program
+
+
+def _length(length: int | None) -> int | None:
+    if length is not None and length < 0:
+        raise InvalidParams("historyLength must not be negative", fields=(("historyLength", f"is {length}"),))
+    return length
+
+
+def _check(program: Program, call: Call, request: SendMessage) -> None:
+    parts = request.message.parts
+    if not parts:
+        raise InvalidParams("a message needs at least one part", fields=(("message.parts", "is empty"),))
+    for i, part in enumerate(parts):
+        if part.contents != 1:
+            raise InvalidParams(
+                "a part holds exactly one of text, raw, url and data",
+                fields=((f"message.parts[{i}]", f"holds {part.contents} of them"),),
+            )
+    capabilities = program.card.capabilities
+    for extension in capabilities.extensions:
+        if extension.required and extension.uri not in call.extensions:
+            raise ExtensionRequired(f"this agent needs the extension {extension.uri}")
+    if request.configuration.task_push_notification_config is not None and not capabilities.push_notifications:
+        raise PushNotSupported("this agent does not send push notifications")
+
+
+def _over(delivered: Delivered) -> bool:
+    """Whether what was delivered has been dealt with: only a repeated send can find it so."""
+    snapshot = delivered.snapshot
+    return delivered.duplicate and snapshot.over and snapshot.mail <= max(snapshot.read, delivered.seq)
+
+
+def _ends_send(record: Record) -> bool:
+    """A send's stream ends with the task, or when it waits for the caller's words. Authorisation may come otherwise."""
+    return record.terminal or (record.over and record.body.status.state is TaskState.INPUT_REQUIRED)  # type: ignore[union-attr]
+
+
+def _ends_task(record: Record) -> bool:
+    return record.terminal
+

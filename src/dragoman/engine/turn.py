@@ -1,0 +1,480 @@
+"""What agent code holds while it works on a message.
+
+A turn is one run of the agent's function, from the message that began it to its return. It may be interrupted: by a
+question (`ask` parks it, nothing stays in memory), or by a crash. Then the function runs again from the top, and what
+it says is compared with what the log already holds for this turn: the same is not said again, a continuation is added,
+and the first thing that differs replaces the artifact. `step` returns what was recorded instead of working twice.
+
+Writes are buffered while a commit is in flight, so a burst costs one transaction; nobody outside sees a record before
+it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mimetypes
+from collections.abc import Awaitable, Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_type_hints, overload
+
+import msgspec
+
+from dragoman.engine.log import Mail, Record, Snapshot, Started, Step
+from dragoman.engine.seams import Bus, Lease, LeaseLost, Log, topic
+from dragoman.engine.writer import ArtifactWriter
+from dragoman.errors import Unavailable
+from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.ids import timestamp
+from dragoman.model.task import StatusUpdate, Task, TaskState, TaskStatus
+
+T = TypeVar("T")
+ROOM = 1024
+"""Records that may wait for the disk before a writer waits for them."""
+
+logger = logging.getLogger("dragoman.turn")
+
+
+class Parked(BaseException):
+    """Unwinds the function; the turn goes on when the answer comes. Not an `Exception`: agent code must let it pass."""
+
+    def __init__(self, state: TaskState, message: Message, metadata: dict[str, Any]) -> None:
+        super().__init__(state.word)
+        self.state, self.message, self.metadata = state, message, metadata
+
+
+class Rejected(Exception):
+    """Raised by `turn.reject`: the agent declines the task."""
+
+
+class Turn:
+    """One run of an agent's function."""
+
+    def __init__(
+        self, log: Log, bus: Bus, lease: Lease, snapshot: Snapshot, stop: Callable[[], object]
+    ) -> None:
+        self._log, self._bus, self._lease, self._snapshot = log, bus, lease, snapshot
+        self._stop = stop
+        self._buffer: list[Record] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self._scheduled = False
+        self._committed: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self.dead = False
+        """The lease is gone, or the turn was given up: nothing more may be written."""
+        resumed = snapshot.running
+        if not resumed:
+            seq, mail = snapshot.unread[0]
+            self._put(Record("turn", Started(n=snapshot.turn + 1, mail=seq)))
+            self.n = snapshot.turn + 1
+        else:
+            seq, mail = next((s, m) for s, m in snapshot.mails if s == snapshot.answering)
+            self.n = snapshot.turn
+        self._mail: Mail = mail
+        self._read = max(seq, snapshot.read if resumed else seq)
+        self._said = list(snapshot.said) if resumed else []
+        self._steps = dict(snapshot.steps) if resumed else {}
+        self._recorded = (
+            {key: a for key, a in snapshot.artifacts.items() if a.turn == snapshot.turn} if resumed else {}
+        )
+        self._writers: dict[str, ArtifactWriter] = {}
+        self._messages = 0
+        self._asked = 0
+        self._state: dict[str, Any] = {}
+        self.answer_message: Message | None = None
+        """What a `reply` skill answered."""
+        self.final: tuple[TaskState, Message | None, dict[str, Any]] = (TaskState.COMPLETED, None, {})
+        """How the task ends if the function returns."""
+        self.shown = not snapshot.hidden
+        """Peers see a task. Until then the answer may still be a bare Message."""
+        if self.shown and snapshot.state is not TaskState.WORKING:
+            self._put(self._status_record(TaskState.WORKING, None, {}))
+
+    # -- what was asked ----------------------------------------------------------------------------------------
+
+    @property
+    def message(self) -> Message:
+        """The message this turn answers."""
+        return self._mail.message
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+    @property
+    def data(self) -> Any:
+        return self.message.data
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        return self.message.files
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the caller attached to the request and to the message."""
+        return {**self._mail.metadata, **self.message.metadata}
+
+    @property
+    def mail(self) -> Mail:
+        """The message with what came along: who sent it, what output it accepts, the trace it belongs to."""
+        return self._mail
+
+    @property
+    def task(self) -> Task:
+        """The task as recorded so far."""
+        return self._snapshot.task
+
+    @property
+    def task_id(self) -> str:
+        return self._snapshot.task_id
+
+    @property
+    def context_id(self) -> str:
+        return self._snapshot.context_id
+
+    @property
+    def history(self) -> Sequence[Message]:
+        """What was said on this task before, oldest first, the message of this turn last."""
+        return self._snapshot.task.history
+
+    @property
+    def principal(self) -> str:
+        """Who sent the message; empty for an anonymous caller."""
+        return self._mail.principal
+
+    @property
+    def attempt(self) -> int:
+        """1, unless the turn was interrupted by a crash."""
+        return self._lease.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """Somebody asked for this task to be canceled."""
+        return self._snapshot.canceling is not None
+
+    # -- what is said ------------------------------------------------------------------------------------------
+
+    async def status(self, text: str | Message, metadata: dict[str, Any] | None = None) -> None:
+        """Report progress: the task is working, and this is what it is doing."""
+        self.show()
+        message = self._agent_message(text)
+        if self._said:
+            was = self._said.pop(0)
+            if was.status.message is not None and was.status.message.parts == message.parts:
+                return  # on record from before the interruption
+            self._said.clear()
+        self._put(self._status_record(TaskState.WORKING, message, metadata or {}))
+        await self._room()
+
+    def artifact(
+        self,
+        name: str = "",
+        *,
+        id: str = "",
+        description: str = "",
+        media_type: str = "",
+        metadata: dict[str, Any] | None = None,
+        extensions: Sequence[str] = (),
+    ) -> ArtifactWriter:
+        """An artifact to write to, piece by piece. The same name gives the same artifact."""
+        self.show()
+        key = id or name or "result"
+        if key not in self._writers:
+            head = Artifact(
+                artifact_id=key if self.n == 1 else f"{key}-{self.n}",
+                parts=(),
+                name=name,
+                description=description,
+                metadata=metadata or {},
+                extensions=tuple(extensions),
+            )
+            writer = ArtifactWriter(self, head, self._recorded.get(head.artifact_id), media_type)
+            self._writers[key] = writer
+        return self._writers[key]
+
+    async def file(
+        self, source: str | PathLike[str] | bytes, name: str = "", media_type: str = "", **more: Any
+    ) -> None:
+        """A file as an artifact: bytes, a path, or an `http(s)` URL."""
+        part = file_part(source, name, media_type)
+        await self.artifact(name or part.filename or "file", **more).write(part, last=True)
+
+    async def data(self, value: Any, name: str = "data", **more: Any) -> None:
+        """A JSON value (or a dataclass, msgspec or pydantic object) as an artifact."""
+        await self.artifact(name, **more).write(Part(data=to_builtins(value)), last=True)
+
+    def reply(self, message: str | Message | Part | Sequence[Part]) -> None:
+        """Answer with a bare Message: what a `reply=True` skill does, unless it has shown a task."""
+        self.answer_message = self._agent_message(message)
+
+    def finish(
+        self, state: TaskState, text: str | Message | None = None, metadata: dict[str, Any] | None = None
+    ) -> None:
+        """How the task shall stand when the function has returned, if not `completed`."""
+        self.final = (state, None if text is None else self._agent_message(text), metadata or {})
+
+    # -- what needs somebody else ------------------------------------------------------------------------------
+
+    @overload
+    async def ask(self, question: str | Message, *, key: str = ..., metadata: dict[str, Any] | None = ...) -> str: ...
+    @overload
+    async def ask(
+        self, question: str | Message, kind: type[T], *, key: str = ..., metadata: dict[str, Any] | None = ...
+    ) -> T: ...
+
+    async def ask(
+        self,
+        question: str | Message,
+        kind: Any = str,
+        *,
+        key: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> Any:
+        """Ask the caller, and return the answer. The task waits, for days if need be, and holds nothing meanwhile.
+
+        With a `kind` (a dataclass, a msgspec or pydantic model, int, bool, ...) the answer's data part, or its text,
+        is converted to it; an answer that does not fit is asked for again.
+        """
+        return await self._ask(TaskState.INPUT_REQUIRED, question, kind, key, metadata or {})
+
+    async def need_auth(
+        self, what: str | Message, *, key: str = "", metadata: dict[str, Any] | None = None
+    ) -> Message:
+        """Say that the caller has to authorise something, and return the message that says it is done."""
+        return cast(Message, await self._ask(TaskState.AUTH_REQUIRED, what, Message, key, metadata or {}))
+
+    def reject(self, reason: str = "") -> None:
+        """Decline the task. Does not return."""
+        raise Rejected(reason)
+
+    async def _ask(
+        self, state: TaskState, question: str | Message, kind: Any, key: str, metadata: dict[str, Any]
+    ) -> Any:
+        self.show()
+        self._asked += 1
+        key = f"ask/{key or self._asked}"
+        attempt = 0
+        while True:
+            attempt += 1
+            this = key if attempt == 1 else f"{key}/{attempt}"
+            step = self._steps.get(this)
+            if step is None:
+                unread = [seq for seq, _ in self._snapshot.mails if seq > self._read]
+                if not unread:
+                    message = self._agent_message(question)
+                    raise Parked(state, message, metadata)
+                step = Step(key=this, value=msgspec.Raw(b"null"), mail=unread[0])
+                self._read = unread[0]
+                self._put(Record("step", step))
+                await self._commit()
+            mail = next(mail for seq, mail in self._snapshot.mails if seq == step.mail)
+            try:
+                return _as(kind, mail.message)
+            except (msgspec.ValidationError, ValueError) as error:
+                question = f"{question if isinstance(question, str) else question.text} ({error})"
+
+    # -- what must happen once ---------------------------------------------------------------------------------
+
+    async def step(self, key: str, work: Callable[..., Awaitable[T] | T], *args: Any, **kw: Any) -> T:
+        """Do `work(*args, **kw)` once for this turn, whatever crashes: its result is recorded under `key`.
+
+        The result must be JSON, or a dataclass or msgspec struct (annotate `work`'s return type to get it back as
+        such after a restart). If the process dies while `work` runs, it runs again.
+        """
+        recorded = self._steps.get(key)
+        if recorded is not None:
+            return cast(T, msgspec.json.decode(recorded.value, type=_returns(work)))
+        outcome = work(*args, **kw)
+        value = await outcome if isinstance(outcome, Awaitable) else outcome
+        await self.record(key, value)
+        return value
+
+    def recorded(self, key: str) -> Step | None:
+        return self._steps.get(key)
+
+    async def record(self, key: str, value: Any) -> None:
+        """Put the result of a step on record; it is on disk when this returns."""
+        step = Step(key=key, value=msgspec.Raw(msgspec.json.encode(to_builtins(value))))
+        self._steps[key] = step
+        self._put(Record("step", step))
+        await self._commit()
+
+    # -- how it gets to the log --------------------------------------------------------------------------------
+
+    @property
+    def read(self) -> int:
+        """The last message this turn has taken."""
+        return self._read
+
+    def show(self) -> None:
+        """Let peers see the task, if they do not yet."""
+        if not self.shown:
+            self.shown = True
+            self._put(self._status_record(TaskState.WORKING, None, {}))
+
+    def _agent_message(self, content: str | Message | Part | Sequence[Part]) -> Message:
+        self._messages += 1
+        if isinstance(content, Message):
+            return msgspec.structs.replace(
+                content, task_id=self.task_id if self.shown else "", context_id=self.context_id
+            )
+        parts: tuple[Part, ...]
+        if isinstance(content, str):
+            parts = (Part(text=content),)
+        else:
+            parts = (content,) if isinstance(content, Part) else tuple(content)
+        return Message(
+            message_id=f"{self.task_id}-{self.n}-{self._messages}",
+            role=Role.AGENT,
+            parts=parts,
+            task_id=self.task_id if self.shown else "",
+            context_id=self.context_id,
+        )
+
+    def _status_record(
+        self, state: TaskState, message: Message | None, metadata: dict[str, Any], kind: str = "status"
+    ) -> Record:
+        status = TaskStatus(state=state, message=message, timestamp=timestamp())
+        update = StatusUpdate(
+            task_id=self.task_id, context_id=self.context_id, status=status, metadata=metadata
+        )
+        return Record(kind, update)
+
+    def _put(self, record: Record) -> None:
+        """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit."""
+        if self.dead:
+            raise LeaseLost(self.task_id)
+        self._buffer.append(record)
+        if self._flusher is None and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._start_flush)
+
+    def _start_flush(self) -> None:
+        self._scheduled = False
+        if self._buffer and self._flusher is None and not self.dead:
+            self._flusher = self._loop.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        try:
+            while self._buffer and not self.dead:
+                batch, self._buffer = self._buffer, []
+                await self._append(batch)
+                if self._committed is not None and not self._buffer:
+                    self._committed.set_result(None)
+                    self._committed = None
+        except LeaseLost:
+            self.dead = True
+            self._stop()
+        finally:
+            self._flusher = None
+            if self._committed is not None:
+                if not self._committed.done():
+                    self._committed.set_exception(LeaseLost(self.task_id))
+                    self._committed.exception()
+                self._committed = None
+
+    async def _append(self, batch: list[Record]) -> None:
+        pause = 0.05
+        while True:
+            try:
+                await self._log.append(self._lease, batch)
+                break
+            except Unavailable:
+                logger.warning("task %s: the store is away, trying again in %.1f s", self.task_id, pause)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 5.0)
+        self._bus.wake(topic(self._lease.scope, self.task_id), batch)
+
+    async def _commit(self) -> None:
+        """Wait until all that was written is on disk."""
+        while (self._buffer or self._flusher is not None) and not self.dead:
+            if self._committed is None:
+                self._committed = self._loop.create_future()
+            self._start_flush()
+            await asyncio.shield(self._committed)
+        if self.dead:
+            raise LeaseLost(self.task_id)
+
+    async def _room(self) -> None:
+        if len(self._buffer) >= ROOM:
+            await self._commit()
+
+    async def rest(self) -> list[Record]:
+        """Stop flushing and hand over what is not on disk yet, for the settling transaction."""
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher])
+        for writer in self._writers.values():
+            writer.finish()
+        rest, self._buffer = self._buffer, []
+        return rest
+
+
+def file_part(source: str | PathLike[str] | bytes, name: str = "", media_type: str = "") -> Part:
+    """A part from bytes, a path or a URL."""
+    if isinstance(source, bytes):
+        guess = mimetypes.guess_type(name)[0] if name else None
+        return Part(raw=source, filename=name, media_type=media_type or guess or "application/octet-stream")
+    if isinstance(source, str) and source.startswith(("http://", "https://")):
+        guess = mimetypes.guess_type(source)[0]
+        return Part(url=source, filename=name, media_type=media_type or guess or "")
+    path = Path(source)
+    guess = mimetypes.guess_type(path.name)[0]
+    return Part(
+        raw=path.read_bytes(),
+        filename=name or path.name,
+        media_type=media_type or guess or "application/octet-stream",
+    )
+
+
+def to_builtins(value: Any) -> Any:
+    """JSON values of dataclasses, msgspec structs and pydantic models."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    return msgspec.to_builtins(value, enc_hook=_pydantic)
+
+
+def _pydantic(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """A JSON value as `kind`: a pydantic model, or anything msgspec knows. Raises ValueError."""
+    validate = getattr(kind, "model_validate", None)
+    if callable(validate):
+        return validate(value)
+    return msgspec.convert(value, kind, strict=False)
+
+
+def _as(kind: Any, message: Message) -> Any:
+    if kind is Message:
+        return message
+    if kind is str:
+        return message.text
+    value = message.data
+    if value is None:
+        text = message.text.strip()
+        try:
+            value = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            value = {"yes": True, "no": False}.get(text.lower(), text) if kind is bool else text
+    try:
+        return convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidAnswer(str(error)) from error
+
+
+class InvalidAnswer(ValueError):
+    """An answer that is not what was asked for."""
+
+
+def _returns(work: Callable[..., Any]) -> Any:
+    try:
+        hint = get_type_hints(work).get("return", Any)
+    except Exception:  # hints that name what is not there any more say nothing about the value
+        return Any
+    return Any if hint is None else hint

@@ -1,0 +1,155 @@
+"""Everything that can go wrong between two agents, as one tree.
+
+    A2AError
+      ProtocolError          the request could not be understood
+        ParseError InvalidRequest MethodNotFound InvalidParams
+      TaskNotFound TaskNotCancelable TaskClosed
+      PushNotSupported UnsupportedOperation StreamingNotSupported
+      ContentTypeNotSupported InvalidAgentResponse
+      ExtendedCardNotConfigured ExtensionRequired VersionNotSupported
+      Unauthenticated Forbidden RateLimited Unavailable
+      Unreachable            a peer could not be reached, or answered nonsense
+
+Each class carries its canonical `reason` and its codes in A2A 1.0.1 (JSON-RPC, HTTP, gRPC). Older versions number
+some of them differently: `dialects/errors.py` knows how. Only these cross the wire; anything else becomes an opaque
+internal error, logged once where it is caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DOMAIN = "a2a-protocol.org"
+
+
+class A2AError(Exception):
+    """Something a peer should hear about: a sentence for a person, a reason and codes for a machine."""
+
+    reason, rpc, http, grpc = "INTERNAL_ERROR", -32603, 500, "INTERNAL"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        metadata: Mapping[str, str] | None = None,
+        fields: Sequence[tuple[str, str]] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message or "internal error")
+        self.message = message or "internal error"
+        self.metadata = dict(metadata or {})
+        self.fields = tuple(fields)
+        """Which fields were wrong, and why: `(("message.parts", "must not be empty"),)`."""
+        self.retry_after = retry_after
+
+    def details(self) -> list[dict[str, Any]]:
+        """The google.rpc details that 1.0 wants beside the message."""
+        out: list[dict[str, Any]] = [
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": self.reason,
+                "domain": DOMAIN,
+                **({"metadata": self.metadata} if self.metadata else {}),
+            }
+        ]
+        if self.fields:
+            violations = [{"field": field, "description": why} for field, why in self.fields]
+            out.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations})
+        return out
+
+
+class ProtocolError(A2AError):
+    """The request could not be understood."""
+
+    reason, rpc, http, grpc = "INVALID_REQUEST", -32600, 400, "INVALID_ARGUMENT"
+
+
+class ParseError(ProtocolError):
+    reason, rpc, http, grpc = "PARSE_ERROR", -32700, 400, "INVALID_ARGUMENT"
+
+
+class InvalidRequest(ProtocolError):
+    pass
+
+
+class MethodNotFound(ProtocolError):
+    reason, rpc, http, grpc = "METHOD_NOT_FOUND", -32601, 404, "UNIMPLEMENTED"
+
+
+class InvalidParams(ProtocolError):
+    reason, rpc, http, grpc = "INVALID_PARAMS", -32602, 400, "INVALID_ARGUMENT"
+
+
+class TaskNotFound(A2AError):
+    """No such task, or none that this caller may know about."""
+
+    reason, rpc, http, grpc = "TASK_NOT_FOUND", -32001, 404, "NOT_FOUND"
+
+    def __init__(self, task_id: str = "", **kw: Any) -> None:
+        super().__init__(kw.pop("message", "") or f"task {task_id[:80]!r} does not exist", **kw)
+        self.task_id = task_id
+
+
+class TaskNotCancelable(A2AError):
+    reason, rpc, http, grpc = "TASK_NOT_CANCELABLE", -32002, 400, "FAILED_PRECONDITION"
+
+
+class PushNotSupported(A2AError):
+    reason, rpc, http, grpc = "PUSH_NOTIFICATION_NOT_SUPPORTED", -32003, 400, "FAILED_PRECONDITION"
+
+
+class UnsupportedOperation(A2AError):
+    reason, rpc, http, grpc = "UNSUPPORTED_OPERATION", -32004, 400, "FAILED_PRECONDITION"
+
+
+class StreamingNotSupported(UnsupportedOperation):
+    """The agent does not stream. 1.0 knows only the parent; 0.1 has a code for this one."""
+
+
+class TaskClosed(UnsupportedOperation):
+    """The task is finished and takes no more messages."""
+
+
+class ContentTypeNotSupported(A2AError):
+    reason, rpc, http, grpc = "CONTENT_TYPE_NOT_SUPPORTED", -32005, 400, "INVALID_ARGUMENT"
+
+
+class InvalidAgentResponse(A2AError):
+    reason, rpc, http, grpc = "INVALID_AGENT_RESPONSE", -32006, 500, "INTERNAL"
+
+
+class ExtendedCardNotConfigured(A2AError):
+    reason, rpc, http, grpc = "EXTENDED_AGENT_CARD_NOT_CONFIGURED", -32007, 400, "FAILED_PRECONDITION"
+
+
+class ExtensionRequired(A2AError):
+    reason, rpc, http, grpc = "EXTENSION_SUPPORT_REQUIRED", -32008, 400, "FAILED_PRECONDITION"
+
+
+class VersionNotSupported(A2AError):
+    reason, rpc, http, grpc = "VERSION_NOT_SUPPORTED", -32009, 400, "FAILED_PRECONDITION"
+
+
+class Unauthenticated(A2AError):
+    reason, rpc, http, grpc = "UNAUTHENTICATED", -32000, 401, "UNAUTHENTICATED"
+
+
+class Forbidden(A2AError):
+    reason, rpc, http, grpc = "PERMISSION_DENIED", -32000, 403, "PERMISSION_DENIED"
+
+
+class RateLimited(A2AError):
+    reason, rpc, http, grpc = "RATE_LIMITED", -32000, 429, "RESOURCE_EXHAUSTED"
+
+
+class Unavailable(A2AError):
+    """Not now: overloaded, draining, or a part we need is away."""
+
+    reason, rpc, http, grpc = "UNAVAILABLE", -32603, 503, "UNAVAILABLE"
+
+
+class Unreachable(A2AError):
+    """A peer could not be reached, or what it answered made no sense."""
+
+    reason, rpc, http, grpc = "UNREACHABLE", -32603, 502, "UNAVAILABLE"

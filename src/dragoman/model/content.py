@@ -1,0 +1,113 @@
+"""What is said: parts, messages, artifacts."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+
+class Wire(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """A frozen value whose own JSON encoding is A2A 1.0's."""
+
+
+class Role(str, Enum):
+    UNSPECIFIED = "ROLE_UNSPECIFIED"
+    USER = "ROLE_USER"
+    AGENT = "ROLE_AGENT"
+
+    @property
+    def word(self) -> str:
+        """As the versions before 1.0 spell it: `user`."""
+        return self.value[5:].lower()
+
+
+class Part(Wire, frozen=True, kw_only=True):
+    """One piece of content: exactly one of `text`, `raw` (bytes), `url` and `data` (any JSON value, null included)."""
+
+    text: str | None = None
+    raw: bytes | None = None
+    url: str | None = None
+    data: Any = UNSET
+    media_type: str = ""
+    filename: str = ""
+    metadata: dict[str, Any] = {}
+
+    @property
+    def contents(self) -> int:
+        """How many content members are set. Anything but 1 is malformed."""
+        return (
+            (self.text is not None) + (self.raw is not None) + (self.url is not None) + (self.data is not UNSET)
+        )
+
+
+class Message(Wire, frozen=True, kw_only=True):
+    """One communication between a client (`USER`) and an agent (`AGENT`)."""
+
+    message_id: str
+    role: Role
+    parts: tuple[Part, ...]
+    context_id: str = ""
+    task_id: str = ""
+    metadata: dict[str, Any] = {}
+    extensions: tuple[str, ...] = ()
+    reference_task_ids: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return text_of(self.parts)
+
+    @property
+    def data(self) -> Any:
+        """The value of the first data part; None when there is none."""
+        return data_of(self.parts)
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        return files_of(self.parts)
+
+
+class Artifact(Wire, frozen=True, kw_only=True):
+    """Something a task produced. Chunks that share an id build up one artifact."""
+
+    artifact_id: str
+    parts: tuple[Part, ...]
+    name: str = ""
+    description: str = ""
+    metadata: dict[str, Any] = {}
+    extensions: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return text_of(self.parts)
+
+    @property
+    def data(self) -> Any:
+        return data_of(self.parts)
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        return files_of(self.parts)
+
+    def extended_by(self, chunk: Artifact) -> Artifact:
+        return replace(
+            self,
+            parts=self.parts + chunk.parts,
+            name=chunk.name or self.name,
+            description=chunk.description or self.description,
+            metadata={**self.metadata, **chunk.metadata} if chunk.metadata else self.metadata,
+        )
+
+
+def text_of(parts: tuple[Part, ...]) -> str:
+    return "".join(part.text for part in parts if part.text is not None)
+
+
+def data_of(parts: tuple[Part, ...]) -> Any:
+    return next((part.data for part in parts if part.data is not UNSET), None)
+
+
+def files_of(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(part for part in parts if part.raw is not None or part.url is not None)

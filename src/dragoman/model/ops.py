@@ -1,0 +1,264 @@
+"""What can be asked of an agent, and of whom: the operations, `Call`, `Scope` and `Service`.
+
+Anything you can talk to is a `Service`: the engine here, a client of an agent elsewhere, the hub, a bridge. It has two
+methods. A unary operation is `call`; a streaming one is `stream`, which yields *batches*: everything that was ready, so
+that whoever writes it out can write it together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct, field
+
+from dragoman.model.card import AgentCard
+from dragoman.model.content import Message, Wire
+from dragoman.model.task import Event, Task, TaskState
+
+R = TypeVar("R", covariant=True)
+
+
+class Request(Wire, frozen=True, kw_only=True):
+    """An operation and its parameters. `tenant` is a routing label; it authorises nothing."""
+
+    tenant: str = ""
+
+
+class AuthenticationInfo(Wire, frozen=True, kw_only=True):
+    scheme: str
+    credentials: str = ""
+
+
+class PushConfig(Wire, frozen=True, kw_only=True):
+    """Where to send news of a task, and how to prove it is us (1.0's TaskPushNotificationConfig)."""
+
+    url: str
+    id: str = ""
+    task_id: str = ""
+    token: str = ""
+    authentication: AuthenticationInfo | None = None
+    tenant: str = ""
+
+
+class Configuration(Wire, frozen=True, kw_only=True):
+    accepted_output_modes: tuple[str, ...] = ()
+    task_push_notification_config: PushConfig | None = None
+    history_length: int | None = None
+    return_immediately: bool = False
+
+
+class SendMessage(Request, frozen=True, kw_only=True):
+    """-> Task | Message. Streamed, it is SendStreamingMessage."""
+
+    message: Message
+    configuration: Configuration = Configuration()
+    metadata: dict[str, Any] = {}
+
+
+class GetTask(Request, frozen=True, kw_only=True):
+    """-> Task"""
+
+    id: str
+    history_length: int | None = None
+
+
+class ListTasks(Request, frozen=True, kw_only=True):
+    """-> TaskPage"""
+
+    context_id: str = ""
+    status: TaskState = TaskState.UNSPECIFIED
+    page_size: int | None = None
+    page_token: str = ""
+    history_length: int | None = None
+    status_timestamp_after: str = ""
+    include_artifacts: bool = False
+
+
+class TaskPage(Struct, frozen=True, kw_only=True, rename="camel"):
+    """All four members are always there; the last page has an empty token."""
+
+    tasks: tuple[Task, ...]
+    next_page_token: str
+    page_size: int
+    total_size: int
+
+
+class CancelTask(Request, frozen=True, kw_only=True):
+    """-> Task"""
+
+    id: str
+    metadata: dict[str, Any] = {}
+
+
+class SubscribeToTask(Request, frozen=True, kw_only=True):
+    """Stream only: the task as it is, then what happens to it."""
+
+    id: str
+
+
+class CreatePushConfig(Request, frozen=True, kw_only=True):
+    """-> PushConfig, with an id"""
+
+    config: PushConfig
+
+
+class GetPushConfig(Request, frozen=True, kw_only=True):
+    """-> PushConfig. An empty id means any one of them (versions before 1.0)."""
+
+    task_id: str
+    id: str = ""
+
+
+class ListPushConfigs(Request, frozen=True, kw_only=True):
+    """-> PushConfigPage"""
+
+    task_id: str
+    page_size: int | None = None
+    page_token: str = ""
+
+
+class PushConfigPage(Wire, frozen=True, kw_only=True):
+    configs: tuple[PushConfig, ...] = ()
+    next_page_token: str = ""
+
+
+class DeletePushConfig(Request, frozen=True, kw_only=True):
+    """-> None"""
+
+    task_id: str
+    id: str
+
+
+class GetExtendedCard(Request, frozen=True, kw_only=True):
+    """-> AgentCard"""
+
+
+class GetOrigin(Request, frozen=True, kw_only=True):
+    """-> str: the dialect a task was created in, `""` if nobody knows. Not on any wire; it breaks ties between them."""
+
+    id: str
+
+
+Result = Task | Message | TaskPage | PushConfig | PushConfigPage | AgentCard | str | None
+
+
+class Op(Struct, frozen=True):
+    """One row of the operation table: 1.0's method name, the request type, whether it streams."""
+
+    name: str
+    request: type[Request]
+    streams: bool = False
+
+
+SEND = Op("SendMessage", SendMessage)
+STREAM = Op("SendStreamingMessage", SendMessage, streams=True)
+GET = Op("GetTask", GetTask)
+LIST = Op("ListTasks", ListTasks)
+CANCEL = Op("CancelTask", CancelTask)
+SUBSCRIBE = Op("SubscribeToTask", SubscribeToTask, streams=True)
+PUSH_CREATE = Op("CreateTaskPushNotificationConfig", CreatePushConfig)
+PUSH_GET = Op("GetTaskPushNotificationConfig", GetPushConfig)
+PUSH_LIST = Op("ListTaskPushNotificationConfigs", ListPushConfigs)
+PUSH_DELETE = Op("DeleteTaskPushNotificationConfig", DeletePushConfig)
+EXTENDED_CARD = Op("GetExtendedAgentCard", GetExtendedCard)
+
+OPS: dict[str, Op] = {
+    op.name: op
+    for op in (
+        SEND,
+        STREAM,
+        GET,
+        LIST,
+        CANCEL,
+        SUBSCRIBE,
+        PUSH_CREATE,
+        PUSH_GET,
+        PUSH_LIST,
+        PUSH_DELETE,
+        EXTENDED_CARD,
+    )
+}
+
+
+class Scope(Struct, frozen=True):
+    """Whose tasks these are. A task outside a scope cannot be named from inside it.
+
+    It is made in one place, from the authenticated principal and the path, never from a request's body.
+    """
+
+    tenant: str = ""
+    agent: str = ""
+    owner: str = ""
+
+
+class Principal(Struct, frozen=True, kw_only=True):
+    """Who is calling. `id` is empty for an anonymous caller."""
+
+    id: str = ""
+    tenant: str = ""
+    scopes: frozenset[str] = frozenset()
+    claims: dict[str, Any] = {}
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """Everything about a request that is not its parameters."""
+
+    scope: Scope = Scope()
+    principal: Principal = Principal()
+    dialect: str = "1.0"
+    """The tongue of the caller; stored with a new task as its origin."""
+    names_tasks: bool = False
+    """The caller chooses the ids of new tasks (0.1 and the draft)."""
+    strict_cancel: bool = False
+    """Canceling a canceled task is an error (every version before 1.0)."""
+    reads_finished: bool = False
+    """Subscribing to a finished task gives the task, not an error (every version before 1.0)."""
+    idempotency_key: str = ""
+    extensions: tuple[str, ...] = ()
+    after: int | None = None
+    """Resume a stream after this event (`Last-Event-ID`)."""
+    deadline: float | None = None
+    """When the caller stops waiting, in `time.time()` seconds."""
+    trace: dict[str, str] = {}
+    """W3C trace context: `traceparent`, `tracestate`."""
+    depth: int = 0
+    """How many agents stand between this call and the first caller."""
+    credentials: dict[str, str] = field(default_factory=dict)
+    """Request headers that carried credentials; for agents that ask to pass them on. Never logged, never stored."""
+
+
+class StreamResponse:
+    """One event of a stream, with its place in the task's log.
+
+    Readers of the same event share the object, so `encoded` makes each dialect encode it once.
+    """
+
+    __slots__ = ("event", "seq", "encoded")
+
+    def __init__(self, event: Event, seq: int = 0, encoded: dict[Any, bytes] | None = None) -> None:
+        self.event = event
+        self.seq = seq
+        """0 when the event has no place of its own in the log: nothing can be resumed after it."""
+        self.encoded: dict[Any, bytes] = {} if encoded is None else encoded
+
+    def __repr__(self) -> str:
+        return f"StreamResponse({self.seq}, {self.event!r})"
+
+
+Batch = Sequence[StreamResponse]
+
+
+class Service(Protocol):
+    """Something that can be talked to."""
+
+    async def call(self, call: Call, request: Request) -> Any:
+        """Perform a unary operation. Raises `A2AError`."""
+        ...
+
+    def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        """Perform a streaming operation. An error known before the first event is raised by the first `anext`.
+
+        Closing the iterator stops the reading, never the task.
+        """
+        ...
