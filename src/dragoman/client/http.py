@@ -1,0 +1,219 @@
+"""The network: keep-alive connections, TLS, proxies.
+
+Connections are kept for the next request, most recently used first, and given up before a peer would. There is no
+read timeout: how long to wait is the caller's business, and a dead peer is noticed by TCP's own probes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from dragoman.client.connection import Connection, HttpResponse
+from dragoman.client.transport import NotSent
+
+_IDLE = 4.0
+"""Give up an idle connection after this many seconds. Common servers do so after 5, and must not be the first."""
+_KEPT = 64
+_UNQUOTED = "!#$%&'()*+,/:;=?@[]~"
+
+
+class _Route(NamedTuple):
+    """Where a URL leads."""
+
+    host: str
+    port: int
+    secure: bool
+    host_header: str
+
+
+class HttpTransport:
+    """A `Transport` over HTTP/1.1. `proxy` overrides the usual environment variables; "" means none."""
+
+    def __init__(
+        self, *, tls: ssl.SSLContext | None = None, proxy: str | None = None, connect_timeout: float = 10.0
+    ) -> None:
+        self._tls = tls
+        self._proxy = proxy
+        self._connect_timeout = connect_timeout
+        self._idle: dict[_Route, list[Connection]] = {}
+        self._open: set[Connection] = set()
+        self._routes: dict[str, tuple[_Route, str]] = {}
+
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> HttpResponse:
+        route, target = self._routes.get(url) or self._resolve(url)
+        connection = self._take(route)
+        if connection is None:
+            connection = await self._connect(route, url)
+        lines = [f"{method} {target} HTTP/1.1\r\nHost: {route.host_header}"]
+        for name, value in ({**headers, **connection.extra} if connection.extra else headers).items():
+            if "\n" in value or "\r" in value or "\n" in name:
+                raise ValueError(f"the header {name!r} has a line break in it")
+            lines.append(f"{name}: {value}")
+        if body or method == "POST":
+            lines.append(f"Content-Length: {len(body)}")
+        lines.append("\r\n")
+        response = connection.send("\r\n".join(lines).encode("latin-1") + body, url)
+        try:
+            await response.begun()
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+        return response
+
+    async def close(self) -> None:
+        for connection in list(self._open):
+            connection.abort()
+        self._open.clear()
+        self._idle.clear()
+
+    def _resolve(self, url: str) -> tuple[_Route, str]:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise NotSent(f"{url!r} is not an http or https URL")
+        secure = parts.scheme == "https"
+        host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+        port = parts.port or (443 if secure else 80)
+        name = f"[{host}]" if ":" in host else host
+        route = _Route(host, port, secure, name if port == (443 if secure else 80) else f"{name}:{port}")
+        target = quote(parts.path or "/", _UNQUOTED) + (
+            f"?{quote(parts.query, _UNQUOTED)}" if parts.query else ""
+        )
+        if not secure and self._proxy_for(route):
+            target = f"http://{route.host_header}{target}"
+        if len(self._routes) > 1000:
+            self._routes.clear()
+        self._routes[url] = route, target
+        return route, target
+
+    def _take(self, route: _Route) -> Connection | None:
+        idle = self._idle.get(route)
+        now = asyncio.get_running_loop().time()
+        while idle:
+            connection = idle.pop()
+            if connection.usable and now - connection.idle_since < (connection.keep_alive or _IDLE):
+                return connection
+            self._discard(connection)
+        return None
+
+    def _discard(self, connection: Connection) -> None:
+        connection.abort()
+        self._open.discard(connection)
+
+    async def _connect(self, route: _Route, url: str) -> Connection:
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                connection = await self._dial(route)
+        except TimeoutError as error:
+            raise NotSent(f"cannot reach {url}: no connection within {self._connect_timeout:g} s") from error
+        except ssl.SSLCertVerificationError as error:
+            raise NotSent(
+                f"cannot reach {url}: its certificate is not trusted: {error.verify_message}"
+            ) from error
+        except OSError as error:
+            raise NotSent(f"cannot reach {url}: {error.strerror or error}") from error
+        self._open.add(connection)
+        return connection
+
+    async def _dial(self, route: _Route) -> Connection:
+        loop = asyncio.get_running_loop()
+
+        def idle(connection: Connection) -> None:
+            kept = self._idle.setdefault(route, [])
+            connection.idle_since = loop.time()
+            if len(kept) < _KEPT:
+                kept.append(connection)
+            else:
+                self._discard(connection)
+
+        connection = Connection(idle, self._open.discard)
+        proxy = self._proxy_for(route)
+        if not proxy:
+            await _dial(route.host, route.port, self._context() if route.secure else None, connection)
+            return connection
+        parts = urlsplit(proxy)
+        if not parts.hostname:
+            raise NotSent(f"the proxy {proxy!r} is not a URL")
+        context = self._context() if parts.scheme == "https" else None
+        port = parts.port or (443 if context else 80)
+        login = {}
+        if parts.username:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            login = {"Proxy-Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+        if not route.secure:
+            connection.extra = login
+            await _dial(parts.hostname, port, context, connection)
+            return connection
+        return await self._tunnel(route, (parts.hostname, port, context), login, connection)
+
+    async def _tunnel(
+        self,
+        route: _Route,
+        proxy: tuple[str, int, ssl.SSLContext | None],
+        login: dict[str, str],
+        connection: Connection,
+    ) -> Connection:
+        """CONNECT through a proxy, then speak TLS with the peer itself."""
+        outer = Connection(lambda _: None, lambda _: None)
+        transport = await _dial(*proxy, outer)
+        there = f"{route.host if ':' not in route.host else f'[{route.host}]'}:{route.port}"
+        lines = [
+            f"CONNECT {there} HTTP/1.1",
+            f"Host: {there}",
+            *(f"{k}: {v}" for k, v in login.items()),
+            "\r\n",
+        ]
+        response = outer.send("\r\n".join(lines).encode("latin-1"), f"the proxy {proxy[0]}:{proxy[1]}")
+        await response.begun()
+        if response.status != 200:
+            outer.abort()
+            raise NotSent(f"the proxy {proxy[0]}:{proxy[1]} refused with HTTP {response.status}")
+        loop = asyncio.get_running_loop()
+        inner = await loop.start_tls(transport, connection, self._context(), server_hostname=route.host)
+        assert inner is not None
+        connection.connection_made(inner)
+        return connection
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def _proxy_for(self, route: _Route) -> str:
+        if self._proxy is not None:
+            return self._proxy
+        if not any(name.lower().endswith("_proxy") for name in os.environ):
+            return ""
+        from urllib.request import getproxies, proxy_bypass  # slow to import, and seldom needed
+
+        if route.host in ("localhost", "127.0.0.1", "::1") or proxy_bypass(route.host):
+            return ""
+        return getproxies().get("https" if route.secure else "http", "")
+
+
+async def _dial(
+    host: str, port: int, context: ssl.SSLContext | None, connection: Connection
+) -> asyncio.Transport:
+    loop = asyncio.get_running_loop()
+    transport: asyncio.Transport
+    if isinstance(loop, asyncio.BaseEventLoop):
+        transport, _ = await loop.create_connection(
+            lambda: connection, host, port, ssl=context, happy_eyeballs_delay=0.25
+        )
+    else:  # uvloop does not race addresses
+        transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=context)
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return transport
