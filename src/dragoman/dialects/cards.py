@@ -1,0 +1,281 @@
+"""Agent cards in every version, and the one document that all of them can read.
+
+Each version renamed some members and dropped others, but no two of them use one name for different things. So a card
+with the members of all versions (`superset_card`) serves everybody, and reading needs no version: whatever is there
+is brought into the 1.0 form, and the card's era says which version to begin with.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import to_builtins
+
+from dragoman.dialects import security
+from dragoman.dialects.tidy import tidy
+from dragoman.errors import InvalidAgentResponse
+from dragoman.model.card import JSONRPC, AgentCard, Interface, Skill
+
+TEXT = ["text/plain"]
+_TRIO = ("streaming", "pushNotifications", "stateTransitionHistory")
+
+
+def version_of(label: str) -> str:
+    """`0.3.0` and `v0.3` are `0.3`; `1` is `1.0`. Patch digits never matter. Anything else stays as it is."""
+    found = re.fullmatch(r"v?(\d+)(?:\.(\d+|x))?(?:\.\w+)*", label.strip())
+    return f"{found[1]}.{(found[2] or '0').replace('x', '0')}" if found else label.strip()
+
+
+# --- writing
+
+
+def write_card(card: AgentCard, dialect: str) -> dict[str, Any]:
+    """The card as one version has it."""
+    match dialect:
+        case "1.0":
+            return _write_1_0(card)
+        case "0.3" | "0.3-proto":
+            out = {**_write_0_2(card, "0.3"), "protocolVersion": "0.3.0"}
+            if card.signatures:
+                out["signatures"] = to_builtins(card.signatures)
+            return out
+        case "0.2" | "0.2-type":
+            return {**_write_0_2(card, "0.2"), "protocolVersion": "0.2.6"}
+        case "0.1" | "draft":
+            return _write_0_1(card, dialect)
+        case "arbiter":
+            out = {**_write_0_2(card, "arbiter"), "protocolVersion": "1.0"}
+            out["capabilities"] = dict.fromkeys(_TRIO, False) | _capabilities(card)
+            for member in ("additionalInterfaces", "supportsAuthenticatedExtendedCard"):
+                out.pop(member, None)
+            return out
+    raise ValueError(f"no dialect is called {dialect!r}")
+
+
+def superset_card(card: AgentCard) -> dict[str, Any]:
+    """One document for peers of every version. A signature fits one shape only, so this one has none."""
+    newest, older = _write_1_0(card), write_card(card, "0.3")
+    out = {**older, **newest}
+    out["skills"] = [{**a, **b} for a, b in zip(older["skills"], newest["skills"], strict=True)]
+    if card.security_schemes:
+        wrapped, flat = newest["securitySchemes"], older["securitySchemes"]
+        out["securitySchemes"] = {name: {**flat[name], **wrapped[name]} for name in wrapped}
+    out["authentication"] = {"schemes": security.scheme_words(card.security_schemes)}
+    out.pop("signatures", None)
+    return out
+
+
+def _write_1_0(card: AgentCard) -> dict[str, Any]:
+    """Members that 1.0 requires are there even when they are empty."""
+    out: dict[str, Any] = to_builtins(card)
+    required = {
+        "name": card.name,
+        "description": card.description,
+        "supportedInterfaces": [],
+        "version": card.version,
+    }
+    out = {**required, **out, "capabilities": to_builtins(card.capabilities)}
+    out["defaultInputModes"] = list(card.default_input_modes) or TEXT
+    out["defaultOutputModes"] = list(card.default_output_modes) or TEXT
+    out["skills"] = [_write_skill(skill, legacy=False) for skill in _skills(card)]
+    if card.provider is not None:
+        out["provider"] = {"organization": card.provider.organization, "url": card.provider.url}
+    if card.security_schemes:
+        out["securitySchemes"] = security.write_schemes(card.security_schemes)
+    if card.security_requirements:
+        out["securityRequirements"] = security.write_requirements(card.security_requirements)
+    return out
+
+
+def _write_0_2(card: AgentCard, version: str) -> dict[str, Any]:
+    """What 0.2, 0.3 and Arbiter have in common."""
+    interfaces = _interfaces(card, version)
+    out = _write_common(card, version)
+    if interfaces:
+        out["preferredTransport"] = interfaces[0].protocol_binding
+        rest = [{"url": each.url, "transport": each.protocol_binding} for each in interfaces]
+        if len(rest) > 1:
+            out["additionalInterfaces"] = rest
+    out["capabilities"] = _capabilities(card)
+    if card.capabilities.extensions:
+        out["capabilities"]["extensions"] = to_builtins(card.capabilities.extensions)
+    if card.icon_url:
+        out["iconUrl"] = card.icon_url
+    if card.security_schemes:
+        out["securitySchemes"] = security.write_legacy_schemes(card.security_schemes)
+    if card.security_requirements:
+        out["security"] = security.write_legacy_requirements(card.security_requirements)
+    if card.capabilities.extended_agent_card is not None:
+        out["supportsAuthenticatedExtendedCard"] = card.capabilities.extended_agent_card
+    if version != "0.3":
+        for skill in out["skills"]:
+            skill.pop("security", None)
+    return out
+
+
+def _write_0_1(card: AgentCard, dialect: str) -> dict[str, Any]:
+    out = _write_common(card, "0.1")
+    out["capabilities"] = _capabilities(card)
+    for skill in out["skills"]:
+        skill.pop("security", None)
+    if card.security_schemes or dialect == "draft":
+        out["authentication"] = {"schemes": security.scheme_words(card.security_schemes)}
+    return out
+
+
+def _write_common(card: AgentCard, version: str) -> dict[str, Any]:
+    """What every version before 1.0 has."""
+    interfaces = _interfaces(card, version)
+    out: dict[str, Any] = {
+        "name": card.name,
+        "description": card.description,
+        "url": interfaces[0].url if interfaces else "",
+        "version": card.version,
+        "defaultInputModes": list(card.default_input_modes) or TEXT,
+        "defaultOutputModes": list(card.default_output_modes) or TEXT,
+        "skills": [_write_skill(skill, legacy=True) for skill in _skills(card)],
+    }
+    if card.provider is not None:
+        out["provider"] = {"organization": card.provider.organization, "url": card.provider.url}
+    if card.documentation_url:
+        out["documentationUrl"] = card.documentation_url
+    return out
+
+
+def _interfaces(card: AgentCard, version: str) -> list[Interface]:
+    """Where to reach the agent in a version; when nothing says so, its first JSON-RPC endpoint speaks them all."""
+    listed = card.supported_interfaces
+    exact = [each for each in listed if version_of(each.protocol_version) == version]
+    rpc = [each for each in listed if each.protocol_binding == JSONRPC]
+    return exact or rpc[:1] or list(listed[:1])
+
+
+def _capabilities(card: AgentCard) -> dict[str, Any]:
+    stated = {
+        "streaming": card.capabilities.streaming,
+        "pushNotifications": card.capabilities.push_notifications,
+    }
+    return {name: value for name, value in stated.items() if value is not None}
+
+
+def _skills(card: AgentCard) -> tuple[Skill, ...]:
+    """Never none: a card without skills is refused by many."""
+    if card.skills:
+        return card.skills
+    slug = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-") or "agent"
+    return (Skill(id=slug, name=card.name, description=card.description or card.name, tags=(slug,)),)
+
+
+def _write_skill(skill: Skill, *, legacy: bool) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "id": skill.id,
+        "name": skill.name,
+        "description": skill.description,
+        "tags": list(skill.tags),
+    }
+    for member, values in (
+        ("examples", skill.examples),
+        ("inputModes", skill.input_modes),
+        ("outputModes", skill.output_modes),
+    ):
+        if values:
+            out[member] = list(values)
+    if skill.security_requirements:
+        if legacy:
+            out["security"] = security.write_legacy_requirements(skill.security_requirements)
+        else:
+            out["securityRequirements"] = security.write_requirements(skill.security_requirements)
+    return out
+
+
+# --- reading
+
+
+def read_card(document: Any, *, found_at: str = "") -> tuple[AgentCard, str]:
+    """A card of any version, and the dialect it was written for. Raises `InvalidAgentResponse`.
+
+    `found_at` is the address it came from: older agents publish only `agent.json`.
+    """
+    if not isinstance(document, dict):
+        raise InvalidAgentResponse("the agent card is not a JSON object")
+    card = tidy(document)
+    era = era_of(card, found_at=found_at)
+    try:
+        return msgspec.convert(_regular(card, era), AgentCard), era
+    except msgspec.ValidationError as error:
+        raise InvalidAgentResponse(f"the agent card is malformed: {error}") from None
+
+
+def era_of(card: dict[str, Any], *, found_at: str = "") -> str:
+    """Which dialect a card was written for. Without `supportedInterfaces` it is never 1.0, whatever it says."""
+    if card.get("supportedInterfaces"):
+        return "1.0"
+    label = card.get("protocolVersion")
+    version = version_of(label) if isinstance(label, str) else ""
+    if version.startswith("1."):
+        return "arbiter"
+    if version in ("0.3", "0.2", "0.1"):
+        return version
+    if version:
+        return "0.3"
+    if "authentication" in card:
+        return "0.1"
+    if any(member in card for member in ("securitySchemes", "security", "preferredTransport", "iconUrl")):
+        return "0.2"
+    return "0.2" if found_at.endswith("/agent.json") else "0.3"
+
+
+def _regular(card: dict[str, Any], era: str) -> dict[str, Any]:
+    """The document in the 1.0 form, with gaps filled that only a strict reader would mind."""
+    out = dict(card)
+    schemes, names = security.read_schemes(card.get("securitySchemes"))
+    requirements = security.read_requirements(card.get("securityRequirements") or card.get("security"), names)
+    if not schemes and "authentication" in card:
+        schemes, requirements = security.read_scheme_words(card["authentication"])
+    out["securitySchemes"], out["securityRequirements"] = schemes, requirements
+    out["supportedInterfaces"] = _read_interfaces(card, era)
+    out["skills"] = [_read_skill(skill, n, names) for n, skill in enumerate(_list(card.get("skills")))]
+    capabilities = dict(card["capabilities"]) if isinstance(card.get("capabilities"), dict) else {}
+    if "supportsAuthenticatedExtendedCard" in card:
+        capabilities.setdefault("extendedAgentCard", card["supportsAuthenticatedExtendedCard"])
+    if isinstance(capabilities.get("extensions"), list):
+        capabilities["extensions"] = [{"uri": "", **each} for each in capabilities["extensions"]]
+    out["capabilities"] = capabilities
+    if isinstance(card.get("provider"), dict):
+        out["provider"] = {"organization": "", **card["provider"]}
+    return out
+
+
+def _read_interfaces(card: dict[str, Any], era: str) -> list[Any]:
+    listed = [each for each in _list(card.get("supportedInterfaces")) if isinstance(each, dict)]
+    if listed:
+        return [
+            {"protocolBinding": each.get("transport", JSONRPC), "protocolVersion": "1.0", **each}
+            for each in listed
+        ]
+    out = []
+    if isinstance(card.get("url"), str):
+        out.append({"url": card["url"], "protocolBinding": card.get("preferredTransport", JSONRPC)})
+    for each in _list(card.get("additionalInterfaces")):
+        if isinstance(each, dict) and "url" in each:
+            one = {"url": each["url"], "protocolBinding": each.get("transport", JSONRPC)}
+            if one not in out:
+                out.append(one)
+    return [{**each, "protocolVersion": era} for each in out]
+
+
+def _read_skill(skill: Any, n: int, names: dict[str, list[str]]) -> Any:
+    if not isinstance(skill, dict):
+        return skill
+    out = {"id": f"skill-{n + 1}", **skill}
+    out.setdefault("name", out["id"])
+    stated = skill.get("securityRequirements") or skill.get("security")
+    if stated:
+        out["securityRequirements"] = security.read_requirements(stated, names)
+    return out
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,84 @@
+"""What a request must satisfy in every version, beyond the types of its members."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from msgspec.structs import replace
+
+from dragoman.errors import InvalidParams
+from dragoman.model import ops
+from dragoman.model.content import Message, Role
+from dragoman.model.ids import read_timestamp
+from dragoman.model.ops import Request
+
+LARGEST_PAGE = 100
+
+
+def refuse(path: str, why: str) -> NoReturn:
+    raise InvalidParams(f"{path} {why}", fields=((path, why),))
+
+
+def checked(request: Request) -> Request:
+    """The request, if it makes sense. Raises `InvalidParams`."""
+    match request:
+        case ops.SendMessage():
+            _check_message(request.message)
+            _check_history(request.configuration.history_length, "configuration.historyLength")
+            config = request.configuration.task_push_notification_config
+            if config is not None:
+                _check_present(config.url, "configuration.taskPushNotificationConfig.url")
+        case ops.GetTask():
+            _check_present(request.id, "id")
+            _check_history(request.history_length, "historyLength")
+        case ops.CancelTask() | ops.SubscribeToTask():
+            _check_present(request.id, "id")
+        case ops.ListTasks():
+            _check_history(request.history_length, "historyLength")
+            if request.page_size is not None and not 1 <= request.page_size <= LARGEST_PAGE:
+                refuse("pageSize", f"must be from 1 to {LARGEST_PAGE}")
+            if request.status_timestamp_after:
+                return replace(request, status_timestamp_after=_moment(request.status_timestamp_after))
+        case ops.CreatePushConfig():
+            _check_present(request.config.task_id, "taskId")
+            _check_present(request.config.url, "url")
+        case ops.GetPushConfig():
+            _check_present(request.task_id, "taskId")
+        case ops.DeletePushConfig():
+            _check_present(request.task_id, "taskId")
+            _check_present(request.id, "id")
+        case ops.ListPushConfigs():
+            _check_present(request.task_id, "taskId")
+            if request.page_size is not None and request.page_size < 0:
+                refuse("pageSize", "must not be negative")
+    return request
+
+
+def _check_message(message: Message) -> None:
+    if not message.message_id:
+        refuse("message.messageId", "must not be empty")
+    if message.role is Role.UNSPECIFIED:
+        refuse("message.role", "must be given")
+    if not message.parts:
+        refuse("message.parts", "must not be empty")
+    for n, part in enumerate(message.parts):
+        if part.contents != 1:
+            why = "must have exactly one of text, raw, url and data"
+            refuse(f"message.parts[{n}]", why)
+
+
+def _check_present(value: str, path: str) -> None:
+    if not value:
+        refuse(path, "must not be empty")
+
+
+def _check_history(length: int | None, path: str) -> None:
+    if length is not None and length < 0:
+        refuse(path, "must not be negative")
+
+
+def _moment(text: str) -> str:
+    try:
+        return read_timestamp(text)
+    except ValueError:
+        refuse("statusTimestampAfter", "is not an ISO 8601 timestamp")

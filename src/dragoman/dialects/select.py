@@ -1,0 +1,192 @@
+"""Which dialect is this?
+
+On a server (`rpc`) the method decides first, because the versions' names barely overlap. The `A2A-Version` header
+decides between those that share a name, and may veto; then the shape of the parameters; then the version in which the
+task was created (the caller asks for that, see `certain`). On a client (`for_card`) the agent's card decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dragoman.dialects.cards import read_card, version_of
+from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.v1_0 import V1_0
+from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation, VersionNotSupported
+from dragoman.model.card import JSONRPC, Interface
+from dragoman.model.ops import CANCEL, GET, OPS, PUSH_CREATE, PUSH_GET, SUBSCRIBE, Op
+
+DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (V1_0(),)}
+
+_FAMILY = {"0.2-type": "0.2", "draft": "0.1", "0.3-proto": "0.3"}
+"""The version each dialect belongs to, where that is not its name."""
+
+VERSIONS = ("1.0", "0.3", "0.2", "0.1")
+
+_OPS: dict[str, dict[str, Op]] = {
+    name: {dialect.method(op): op for op in OPS.values() if dialect.method(op)}
+    for name, dialect in DIALECTS.items()
+}
+_SHARED = frozenset({GET, CANCEL, SUBSCRIBE})
+"""Operations whose method has one name in all versions before 1.0, and a different answer in each."""
+_OLD_PUSH = {"tasks/pushNotification/set": PUSH_CREATE, "tasks/pushNotification/get": PUSH_GET}
+"""Names of 0.1 that some agents of 0.2 kept."""
+
+
+class Refused(Exception):
+    """No dialect serves this call. `dialect` is the one to answer `error` in."""
+
+    def __init__(self, dialect: Dialect, error: A2AError) -> None:
+        super().__init__(str(error))
+        self.dialect = dialect
+        self.error = error
+
+
+class Chosen(NamedTuple):
+    dialect: Dialect
+    op: Op
+    certain: bool = True
+    """False: several versions could mean this. The task's origin tells; see `by_origin`."""
+
+
+def rpc(
+    version: str,
+    method: str,
+    params: bytes = b"",
+    *,
+    mount: str = "",
+    strict: bool = False,
+    allowed: Collection[str] | None = None,
+) -> Chosen:
+    """The dialect and the operation of a JSON-RPC call. Raises `Refused`.
+
+    `version` is the `A2A-Version` header, empty when there is none. `mount` names the one dialect that an endpoint
+    speaks. `strict` follows 1.0 to the letter: no header means 0.3. `allowed` are the versions (or dialects) that the
+    agent speaks; None means all.
+    """
+    label = version_of(version)
+    chosen = _mounted(mount, label, method) if mount else _neutral(label, method, params, strict)
+    if allowed is not None and not speaks(chosen.dialect, allowed):
+        raise Refused(chosen.dialect, _unsupported(chosen.dialect.name, allowed))
+    return chosen
+
+
+def speaks(dialect: Dialect, allowed: Collection[str]) -> bool:
+    return dialect.name in allowed or _FAMILY.get(dialect.name, dialect.name) in allowed
+
+
+def before_body(version: str, *, mount: str = "") -> Dialect:
+    """The dialect in which to say that a body could not even be parsed."""
+    if mount:
+        return DIALECTS[mount]
+    return DIALECTS["1.0" if version_of(version).startswith("1.") else "0.3"]
+
+
+def by_name(name: str) -> Dialect:
+    return DIALECTS[name]
+
+
+def by_origin(origin: str) -> Dialect:
+    """The dialect for a call that only the task's origin can place; 0.3 where that does not help."""
+    return DIALECTS["0.3" if origin in ("", "1.0", "0.3-proto") or origin not in DIALECTS else origin]
+
+
+def _mounted(mount: str, label: str, method: str) -> Chosen:
+    dialect = DIALECTS[mount]
+    expected = version_of(dialect.version) or _FAMILY.get(mount, mount)
+    if label and label != expected:
+        raise Refused(dialect, _unsupported(label, (expected,)))
+    return _find(dialect, method)
+
+
+def _neutral(label: str, method: str, params: bytes, strict: bool) -> Chosen:
+    newest = DIALECTS["1.0"]
+    if label and label not in VERSIONS:
+        raise Refused(newest, _unsupported(label, VERSIONS))
+    if "/" not in method:
+        if method not in OPS and not method[:1].isupper() and label != "1.0":
+            raise Refused(DIALECTS["0.3"], MethodNotFound(f"there is no method {method[:80]!r}"))
+        if label not in ("1.0", "") or (strict and not label):
+            raise Refused(newest, _unsupported(label or "0.3", ("1.0",)))
+        return _find(newest, method)
+    if label == "1.0":
+        return _find(DIALECTS["arbiter"], method)
+    op = _OPS["0.3"].get(method)
+    if op in _SHARED:
+        assert op is not None
+        return Chosen(DIALECTS[label or "0.3"], op, certain=bool(label))
+    if op is None and method in _OPS["0.1"]:
+        if method in _OLD_PUSH and (label == "0.2" or _TASK_ID.search(params)):
+            return Chosen(DIALECTS["0.2"], _OLD_PUSH[method])
+        _veto(label, "0.1")
+        return _find(DIALECTS["draft" if _FILE_DATA.search(params) else "0.1"], method)
+    _veto(label, "0.3", "0.2")
+    return _find(DIALECTS["0.2-type" if _is_typed(params) else label or "0.3"], method)
+
+
+def _find(dialect: Dialect, method: str) -> Chosen:
+    op = _OPS[dialect.name].get(method)
+    if op is not None:
+        return Chosen(dialect, op)
+    if dialect.name == "arbiter" and method in _OPS["0.3"] and "pushNotification" in method:
+        raise Refused(dialect, UnsupportedOperation("push notifications are not supported"))
+    raise Refused(dialect, MethodNotFound(f"there is no method {method[:80]!r}"))
+
+
+def _veto(label: str, *versions: str) -> None:
+    """A header that contradicts the method."""
+    if label and label not in versions:
+        raise Refused(DIALECTS["0.3"], _unsupported(label, versions))
+
+
+def _unsupported(label: str, versions: Collection[str]) -> VersionNotSupported:
+    spoken = ", ".join(versions)
+    return VersionNotSupported(
+        f"A2A version {label[:40]!r} is not supported here; supported: {spoken}",
+        metadata={"supported": spoken},
+    )
+
+
+_TASK_ID = re.compile(rb'"(?:taskId|task_id)"\s*:')
+_FILE_DATA = re.compile(rb'"file"\s*:\s*\{[^{}]*"data"\s*:')
+_TYPE = re.compile(rb'"type"\s*:')
+
+
+def _is_typed(params: bytes) -> bool:
+    """Parts (or the message) say `type` where they should say `kind`: the transitional form of 0.2."""
+    if _TYPE.search(params) is None:
+        return False
+    try:
+        message = msgspec.json.decode(params)["message"]
+        if "kind" in message or "type" in message:
+            return "kind" not in message
+        parts = message["parts"]
+        return any("type" in part for part in parts) and not any("kind" in part for part in parts)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
+        return False
+
+
+def for_card(document: Any, *, found_at: str = "") -> list[tuple[Interface, Dialect]]:
+    """The ways to reach an agent, best first, from its card. Raises `InvalidAgentResponse`.
+
+    A card that says no version gets two: try 0.2, and 0.1 when the agent does not know the method.
+    """
+    card, era = read_card(document, found_at=found_at)
+    unsure = era in ("0.2", "0.1") and not document.get("protocolVersion")
+    out: list[tuple[Interface, Dialect]] = []
+    for interface in card.supported_interfaces:
+        for name in ("0.2", "0.1") if unsure else (_for_interface(interface),):
+            if name in DIALECTS:
+                out.append((interface, DIALECTS[name]))
+    return out
+
+
+def _for_interface(interface: Interface) -> str:
+    version = version_of(interface.protocol_version)
+    if version == "0.3" and interface.protocol_binding != JSONRPC:
+        return "0.3-proto"
+    return "1.0" if version.startswith("1.") else version

@@ -1,0 +1,201 @@
+"""A2A 1.0. Its JSON is the model's own encoding, so reading is one decode and writing one encode.
+
+* A result that can be several things is wrapped in a member that says which: `{"task": ...}`, `{"statusUpdate": ...}`.
+* Creating a push config takes the config itself, flat.
+* What a strict decode refuses gets a second, slower look in the lenient manner of ProtoJSON: snake_case names, enum
+  numbers, numbers as strings, base64 without padding, null for absent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.dialects import cards, errors
+from dragoman.dialects.checks import checked, refuse
+from dragoman.dialects.dialect import EventReader, EventWriter
+from dragoman.dialects.tidy import looks_snake, tidy
+from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
+from dragoman.model import ops
+from dragoman.model.card import AgentCard
+from dragoman.model.content import Message
+from dragoman.model.ops import Op, Request, StreamResponse
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
+
+T = TypeVar("T")
+
+encoder = msgspec.json.Encoder()
+
+_WIRE: dict[Op, type[Any]] = {op: op.request for op in ops.OPS.values()} | {ops.PUSH_CREATE: ops.PushConfig}
+_DECODERS = {op: msgspec.json.Decoder(shape) for op, shape in _WIRE.items()}
+
+_EVENTS: dict[str, type[Any]] = {
+    "task": Task,
+    "message": Message,
+    "statusUpdate": StatusUpdate,
+    "artifactUpdate": ArtifactUpdate,
+}
+_OPENINGS = {shape: f'{{"{member}":'.encode() for member, shape in _EVENTS.items()}
+
+_RESULTS: dict[Op, type[Any]] = {
+    ops.GET: Task,
+    ops.CANCEL: Task,
+    ops.LIST: ops.TaskPage,
+    ops.PUSH_CREATE: ops.PushConfig,
+    ops.PUSH_GET: ops.PushConfig,
+    ops.PUSH_LIST: ops.PushConfigPage,
+}
+
+
+class V1_0:
+    name = "1.0"
+    version = "1.0"
+    names_tasks = False
+    strict_cancel = False
+    resumable = True
+    ends_on_interrupt = False
+
+    def method(self, op: Op) -> str:
+        return op.name
+
+    def read_request(self, op: Op, params: bytes) -> Request:
+        shape = _WIRE[op]
+        try:
+            try:
+                document = (
+                    _leniently(params, shape)
+                    if looks_snake(params)
+                    else _DECODERS[op].decode(params or b"{}")
+                )
+            except msgspec.ValidationError:
+                document = _leniently(params, shape)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidParams(f"params are not JSON: {error}") from None
+        except RecursionError:
+            raise InvalidParams("params are nested too deeply") from None
+        if shape is ops.PushConfig:
+            document = ops.CreatePushConfig(config=document, tenant=document.tenant)
+        elif shape is ops.GetPushConfig and not document.id:
+            refuse("id", "must not be empty")
+        return checked(document)
+
+    def write_request(self, op: Op, request: Request) -> bytes:
+        if isinstance(request, ops.CreatePushConfig):
+            return encoder.encode(replace(request.config, tenant=request.tenant or request.config.tenant))
+        return encoder.encode(request)
+
+    def read_result(self, op: Op, result: Any) -> Any:
+        if op is ops.PUSH_DELETE:
+            return None
+        if op is ops.EXTENDED_CARD:
+            return cards.read_card(result)[0]
+        if op is ops.SEND or op.streams:
+            return _read_event(result)
+        return _read(result, _RESULTS[op])
+
+    def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
+        if op is ops.SEND:
+            return _OPENINGS[type(result)] + encoder.encode(result) + b"}"
+        if isinstance(result, AgentCard):
+            return encoder.encode(cards.write_card(result, "1.0"))
+        if (
+            isinstance(result, ops.TaskPage)
+            and isinstance(request, ops.ListTasks)
+            and request.include_artifacts
+        ):
+            return _with_artifacts(result)
+        return encoder.encode(result)
+
+    def writer(self, request: Request | None = None) -> EventWriter:
+        return _WRITER
+
+    def reader(self) -> EventReader:
+        return _READER
+
+    def read_error(self, error: Any, *, http: int = 200) -> A2AError:
+        return errors.read_error(error, "1.0", http=http)
+
+    def write_error(self, error: A2AError) -> dict[str, Any]:
+        return errors.write_error(error, "1.0")
+
+
+class _Writer:
+    def write(self, response: StreamResponse, *, last: bool) -> list[bytes]:
+        event = response.event
+        body = response.encoded.get("1.0")
+        if body is None:
+            body = response.encoded["1.0"] = encoder.encode(event)
+        return [_OPENINGS[type(event)] + body + b"}"]
+
+
+class _Reader:
+    def read(self, result: Any) -> list[Event]:
+        return [_read_event(result)]
+
+
+_WRITER, _READER = _Writer(), _Reader()
+
+
+def _with_artifacts(page: ops.TaskPage) -> bytes:
+    """Asked for, the member is there even when it is empty."""
+    tasks = []
+    for task in page.tasks:
+        body = encoder.encode(task)
+        tasks.append(msgspec.Raw(body if task.artifacts else body[:-1] + b',"artifacts":[]}'))
+    return encoder.encode(
+        {
+            "tasks": tasks,
+            "nextPageToken": page.next_page_token,
+            "pageSize": page.page_size,
+            "totalSize": page.total_size,
+        }
+    )
+
+
+def _leniently(params: bytes, shape: type[T]) -> T:
+    document = msgspec.json.decode(params or b"{}")
+    try:
+        return msgspec.convert(tidy({} if document is None else document), shape)
+    except msgspec.ValidationError as error:
+        refuse(*_path_and_reason(error))
+
+
+_WHERE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$?\.?(.*)`)?$", re.DOTALL)
+_SENTENCES = (
+    (re.compile(r"^Expected (.*), got (.*)$"), r"must be \1, not \2"),
+    (re.compile(r"^Invalid enum value (.*)$"), r"has the unknown value \1"),
+    (re.compile(r"^Invalid base64.*$"), "is not base64"),
+)
+
+
+def _path_and_reason(error: msgspec.ValidationError) -> tuple[str, str]:
+    """What the decoder found wrong, as the end of a sentence that begins with the path."""
+    found = _WHERE.match(str(error))
+    assert found is not None
+    reason, path = found[1], found[2] or ""
+    missing = re.match(r"^Object missing required field `(.*)`$", reason)
+    if missing:
+        return f"{path}.{missing[1]}".lstrip("."), "is missing"
+    for pattern, sentence in _SENTENCES:
+        if pattern.match(reason):
+            return path or "params", pattern.sub(sentence, reason)
+    return path or "params", f"is wrong: {reason}"
+
+
+def _read(result: Any, shape: type[T]) -> T:
+    try:
+        return msgspec.convert(tidy(result), shape)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidAgentResponse(f"the peer's answer is not a {shape.__name__}: {error}") from None
+
+
+def _read_event(result: Any) -> Any:
+    if isinstance(result, dict):
+        result = tidy(result)
+        for member, shape in _EVENTS.items():
+            if member in result:
+                return _read(result[member], shape)
+    raise InvalidAgentResponse("the peer's answer has none of task, message, statusUpdate and artifactUpdate")
