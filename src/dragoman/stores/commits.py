@@ -1,0 +1,200 @@
+"""Group commit: whatever is ready when a transaction begins shares it.
+
+The statements run on the event loop's thread and the commit on a thread of its own. A statement is microseconds of
+work, less than it takes to hand it to another thread, and two threads that pass the interpreter lock back and forth at
+every statement slow each other down. Waiting for a disk is what a thread is good at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+from dragoman.engine.seams import LeaseLost, NewMail, TaskExists
+from dragoman.errors import A2AError, Unavailable
+
+T = TypeVar("T")
+Finish = Callable[[], T]
+"""Runs once the commit is on disk, in the order of the jobs, and returns what the caller waits for."""
+Job = Callable[[], Finish[T]]
+"""Runs inside the transaction, perhaps more than once. It checks everything before it writes anything."""
+
+ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
+"""What a job may raise as its answer. Anything else is a fault, and undoes the transaction."""
+
+_Waiting = tuple[Job[Any], "asyncio.Future[Any]"]
+
+_log = logging.getLogger("dragoman.stores")
+
+
+class Commits:
+    def __init__(self, db: sqlite3.Connection, *, patience: float) -> None:
+        self._db = db
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[_Waiting] = []
+        self._alone: deque[_Waiting] = deque()
+        """Jobs of a transaction that failed, to be tried one by one: only the culprit shall fail."""
+        self._active = False
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ailing = False
+        self._errands: SimpleQueue[tuple[Callable[[], None], Callable[[Exception | None], None]] | None] = (
+            SimpleQueue()
+        )
+        self._thread = Thread(target=self._run_errands, name="dragoman-commits", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job[T]) -> asyncio.Future[T]:
+        """Run `job` in the next transaction. The future is done when it is on disk."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.append((job, future))
+        if not self._active:
+            self._active = True
+            self._idle.clear()
+            self._loop.call_soon(self._begin)
+        return future
+
+    @property
+    def committing(self) -> bool:
+        """Whether another thread may be using the connection."""
+        return self._active
+
+    async def close(self) -> None:
+        """Finish what was submitted, then stop."""
+        self._closed = True
+        await self._idle.wait()
+        self._errands.put(None)
+        self._thread.join()
+
+    def _begin(self) -> None:
+        try:
+            self._db.execute("begin immediate")
+        except sqlite3.OperationalError:
+            self._errands.put((self._wait_to_begin, self._begun))  # another process is writing
+        else:
+            self._run()
+
+    def _wait_to_begin(self) -> None:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._db.execute("begin immediate")
+                return
+            except sqlite3.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.001)
+
+    def _begun(self, error: Exception | None) -> None:
+        if error is None:
+            self._run()
+            return
+        batch = [*self._alone, *self._queue]
+        self._alone.clear()
+        self._queue = []
+        for _, future in batch:
+            self._fail(future, error)
+        self._next()
+
+    def _run(self) -> None:
+        if self._alone:
+            batch = [self._alone.popleft()]
+        else:
+            batch, self._queue = self._queue, []
+        before = self._db.total_changes
+        outcomes: list[tuple[asyncio.Future[Any], Finish[Any] | None, Exception | None]] = []
+        for job, future in batch:
+            if future.cancelled():
+                continue
+            try:
+                outcomes.append((future, job(), None))
+            except ANSWERS as answer:
+                outcomes.append((future, None, answer))
+            except Exception as error:
+                self._undo(batch, error)
+                return
+
+        def committed(error: Exception | None) -> None:
+            if error is not None:
+                self._undo(batch, error)
+                return
+            self._ailing = False
+            for future, finish, answer in outcomes:
+                self._answer(future, finish, answer)
+            self._next()
+
+        if self._db.total_changes == before:
+            self._db.execute("rollback")  # nothing was written, so there is no disk to wait for
+            committed(None)
+        else:
+            self._errands.put((self._commit, committed))
+
+    def _commit(self) -> None:
+        self._db.execute("commit")
+
+    def _answer(
+        self, future: asyncio.Future[Any], finish: Finish[Any] | None, answer: Exception | None
+    ) -> None:
+        result = None
+        if finish is not None:
+            try:
+                result = finish()
+            except Exception as error:
+                answer = error
+        if future.cancelled():
+            return
+        if answer is None:
+            future.set_result(result)
+        else:
+            future.set_exception(answer)
+
+    def _undo(self, batch: list[_Waiting], error: Exception) -> None:
+        if self._db.in_transaction:
+            self._db.execute("rollback")
+        if len(batch) == 1:
+            self._fail(batch[0][1], error)
+        else:
+            self._alone.extend(batch)
+        self._next()
+
+    def _fail(self, future: asyncio.Future[Any], error: Exception) -> None:
+        if isinstance(error, sqlite3.DatabaseError):
+            if not self._ailing:
+                self._ailing = True
+                _log.error("cannot write to the database: %s", error)
+            error = Unavailable("the task store cannot be written to at the moment")
+        if not future.cancelled():
+            future.set_exception(error)
+
+    def _next(self) -> None:
+        if self._queue or self._alone:
+            self._loop.call_soon(
+                self._begin
+            )  # after those who wait for this commit: they may have more to write
+        else:
+            self._active = False
+            self._idle.set()
+
+    def _run_errands(self) -> None:
+        while (errand := self._errands.get()) is not None:
+            work, then = errand
+            error = None
+            try:
+                work()
+            except Exception as caught:
+                error = caught
+            try:
+                self._loop.call_soon_threadsafe(then, error)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more

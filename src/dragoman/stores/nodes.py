@@ -1,0 +1,84 @@
+"""Which processes beside a database are alive, as the operating system knows it.
+
+Each node holds a lock on a file of its own. The kernel lets go of it when the process dies, however it dies, so
+whoever can take the lock knows that the node is gone, without waiting for its lease to lapse.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+if sys.platform != "win32":
+    import fcntl
+
+
+class NodeLocks:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, int] = {}
+
+    def hold(self, node: str) -> None:
+        """Lock the file of `node` until `drop`, or until this process dies."""
+        if node in self._held:
+            return
+        self._folder.mkdir(exist_ok=True)
+        while True:
+            handle = os.open(self._path(node), os.O_CREAT | os.O_RDWR, 0o600)
+            if not _lock(handle):
+                os.close(handle)
+                raise RuntimeError(f"another process is running as node {node!r}")
+            if _same(handle, self._path(node)):
+                self._held[node] = handle
+                return
+            os.close(handle)  # somebody tidied the file away between our opening and our locking it
+
+    def drop(self, node: str) -> None:
+        handle = self._held.pop(node, None)
+        if handle is not None:
+            self._path(node).unlink(missing_ok=True)
+            os.close(handle)
+
+    def drop_all(self) -> None:
+        for node in list(self._held):
+            self.drop(node)
+
+    def dead(self, node: str) -> bool:
+        """Whether the process of `node` is known to be gone. Its file goes too."""
+        if node in self._held or sys.platform == "win32":
+            return False
+        try:
+            handle = os.open(self._path(node), os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        try:
+            if not _lock(handle):
+                return False
+            if _same(handle, self._path(node)):
+                self._path(node).unlink(missing_ok=True)
+            return True
+        finally:
+            os.close(handle)
+
+    def _path(self, node: str) -> Path:
+        return self._folder / (quote(node, safe="") + ".lock")
+
+
+def _lock(handle: int) -> bool:
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _same(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
