@@ -1,0 +1,93 @@
+"""Under which URL a client sees us.
+
+What the operator says (`public_url`) wins. Otherwise a proxy the operator trusts may say it, in `Forwarded` or
+`X-Forwarded-*`; of several values the last is the one that proxy wrote itself. Otherwise it is what the client put
+into `Host`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+")
+_PAIR = re.compile(r'\s*([A-Za-z]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*))\s*')
+
+
+class Address:
+    """`trusted_proxies`: addresses or networks (`10.0.0.0/8`) of proxies; `*` trusts whoever connects."""
+
+    def __init__(self, public_url: str = "", trusted_proxies: Sequence[str] = ()) -> None:
+        self._public = public_url.rstrip("/")
+        self._anybody = "*" in trusted_proxies
+        self._networks: list[IPv4Network | IPv6Network] = [
+            ip_network(proxy, strict=False) for proxy in trusted_proxies if proxy != "*"
+        ]
+
+    def base_url(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> str:
+        """No slash at its end."""
+        if self._public:
+            return self._public
+        scheme, host, prefix = scope.get("scheme", "http"), headers.get(b"host", b"").decode("latin-1"), ""
+        if (self._anybody or self._networks) and self._trusts(scope.get("client")):
+            said = _forwarded(headers)
+            scheme, host, prefix = said.get("proto", scheme), said.get("host", host), said.get("prefix", "")
+        if scheme not in ("http", "https"):
+            scheme = "http"
+        if not _HOST.fullmatch(host):
+            host = _server(scope.get("server"))
+        if prefix and not _PREFIX.fullmatch(prefix):
+            prefix = ""
+        return f"{scheme}://{host}{prefix}{scope.get('root_path', '').rstrip('/')}"
+
+    def _trusts(self, client: tuple[str, int] | None) -> bool:
+        if self._anybody:
+            return True
+        try:
+            peer = ip_address(client[0]) if client else None
+        except ValueError:  # a unix socket
+            return False
+        return peer is not None and any(peer in network for network in self._networks)
+
+
+def _server(server: Sequence[Any] | None) -> str:
+    if not server or not server[1]:
+        return "localhost"
+    host = f"[{server[0]}]" if ":" in server[0] else server[0]
+    return f"{host}:{server[1]}"
+
+
+def _forwarded(headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    """What the nearest proxy says of `proto`, `host` and `prefix`."""
+    said = {}
+    for name in ("proto", "host", "prefix"):
+        value = headers.get(f"x-forwarded-{name}".encode(), b"").decode("latin-1")
+        if value := value.rpartition(",")[2].strip():
+            said[name] = value.rstrip("/")
+    if b"forwarded" in headers:
+        hop = _last_hop(headers[b"forwarded"].decode("latin-1"))
+        said |= {name: hop[name] for name in ("proto", "host") if hop.get(name)}
+    if "proto" in said:
+        said["proto"] = said["proto"].lower()
+    return said
+
+
+def _last_hop(value: str) -> dict[str, str]:
+    """The last element of a `Forwarded` header (RFC 7239); empty if the header is malformed."""
+    hop: dict[str, str] = {}
+    at = 0
+    while at < len(value):
+        pair = _PAIR.match(value, at)
+        if pair is None:
+            return {}
+        hop[pair[1].lower()] = pair[3] if pair[2] is None else re.sub(r"\\(.)", r"\1", pair[2])
+        at = pair.end()
+        if value[at : at + 1] == ",":
+            hop = {}
+        elif at < len(value) and value[at] != ";":
+            return {}
+        at += 1
+    return hop

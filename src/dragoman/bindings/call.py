@@ -1,0 +1,59 @@
+"""A `Call` from the headers of a request. The scope of its tasks is made here, and nowhere else."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from dragoman.bindings.exchange import Exchange
+from dragoman.bindings.mount import Mount
+from dragoman.dialects.dialect import Dialect
+from dragoman.errors import InvalidRequest
+from dragoman.model.ops import Call, Principal, Scope
+
+MAX_KEY = 256
+_MAX_TRACE = 512
+_CREDENTIALS = (b"authorization", b"x-api-key")
+_TRACE = (b"traceparent", b"tracestate")
+
+
+def call_of(exchange: Exchange, mount: Mount, principal: Principal, dialect: Dialect) -> Call:
+    """Raises `InvalidRequest` for an unusable `Idempotency-Key`; whatever else makes no sense is left out."""
+    headers = exchange.headers
+    key = exchange.header(b"idempotency-key")
+    if len(key) > MAX_KEY:
+        raise InvalidRequest(f"an Idempotency-Key may have up to {MAX_KEY} characters")
+    return Call(
+        scope=Scope(principal.tenant, mount.agent, principal.id),
+        principal=principal,
+        dialect=dialect.name,
+        names_tasks=dialect.names_tasks,
+        strict_cancel=dialect.strict_cancel,
+        reads_finished=dialect.name != "1.0",
+        idempotency_key=key,
+        extensions=exchange.listed(b"a2a-extensions", b"x-a2a-extensions"),
+        after=_number(exchange.header(b"last-event-id")) if dialect.resumable else None,
+        deadline=_deadline(exchange.header(b"dragoman-timeout")),
+        trace={
+            name.decode(): headers[name].decode("latin-1")
+            for name in _TRACE
+            if name in headers and len(headers[name]) <= _MAX_TRACE
+        },
+        depth=_number(exchange.header(b"dragoman-depth")) or 0,
+        credentials={
+            name.decode(): headers[name].decode("latin-1") for name in _CREDENTIALS if name in headers
+        },
+    )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else None
+
+
+def _deadline(seconds: str) -> float | None:
+    """A peer says how long it will wait, so that clocks need not agree."""
+    try:
+        wait = float(seconds) if seconds else math.nan
+    except ValueError:
+        return None
+    return time.time() + wait if math.isfinite(wait) else None

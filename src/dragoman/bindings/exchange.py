@@ -1,0 +1,137 @@
+"""One HTTP request and its answer, in bytes: what every binding is handed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from dragoman.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dragoman.bindings.address import Address
+    from dragoman.bindings.limits import Limits
+    from dragoman.bindings.sse import Streams
+
+AsgiScope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON: Header = (b"content-type", b"application/json")
+
+
+class Disconnected(Exception):
+    """The client went away before its request was complete. There is nobody to answer."""
+
+
+class Exchange:
+    """A request to read and a response to write."""
+
+    __slots__ = (
+        "scope",
+        "receive",
+        "send",
+        "method",
+        "path",
+        "headers",
+        "limits",
+        "address",
+        "streams",
+        "responding",
+    )
+
+    def __init__(
+        self,
+        scope: AsgiScope,
+        receive: Receive,
+        send: Send,
+        *,
+        path: str,
+        limits: Limits,
+        address: Address,
+        streams: Streams,
+    ) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.method: str = scope["method"]
+        self.path = path
+        """Below the application, whatever it is mounted in."""
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        """By lower-case name; of a repeated header, the last line."""
+        self.limits = limits
+        self.address = address
+        self.streams = streams
+        self.responding = False
+
+    def header(self, name: bytes) -> str:
+        value = self.headers.get(name)
+        return value.decode("latin-1").strip() if value else ""
+
+    def listed(self, *names: bytes) -> tuple[str, ...]:
+        """The members of comma-separated headers, over all their lines, each once."""
+        if not any(name in self.headers for name in names):
+            return ()
+        lines = [value.decode("latin-1") for name, value in self.scope["headers"] if name in names]
+        return tuple(
+            dict.fromkeys(item.strip() for line in lines for item in line.split(",") if item.strip())
+        )
+
+    def version(self) -> str:
+        """What the client says it speaks (`A2A-Version`, in the header or the query); empty if it does not."""
+        asked = self.header(b"a2a-version")
+        if not asked and b"a2a-version" in (query := self.scope.get("query_string", b"")).lower():
+            values = {name.lower(): value for name, value in parse_qs(query.decode("latin-1")).items()}
+            asked = values.get("a2a-version", [""])[-1]
+        return asked
+
+    def base_url(self) -> str:
+        """The URL under which the client sees the application; no slash at its end."""
+        return self.address.base_url(self.scope, self.headers)
+
+    async def body(self) -> bytes:
+        """The whole request body. Raises `InvalidRequest` when it is too large or too slow, `Disconnected`."""
+        limit = self.limits.max_body
+        declared = self.headers.get(b"content-length", b"0")
+        if not declared.isdigit() or len(declared) > 18 or int(declared) > limit:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(self.limits.body_timeout):
+                message = await self.receive()
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    body: bytes = message.get("body", b"")
+                    if len(body) > limit:
+                        raise self._too_large()
+                    return body
+                return await self._pieces(message)
+        except TimeoutError:
+            raise InvalidRequest("the request body did not arrive in time") from None
+
+    async def _pieces(self, message: MutableMapping[str, Any]) -> bytes:
+        pieces = bytearray()
+        while message["type"] == "http.request":
+            pieces += message.get("body", b"")
+            if len(pieces) > self.limits.max_body:
+                raise self._too_large()
+            if not message.get("more_body"):
+                return bytes(pieces)
+            message = await self.receive()
+        raise Disconnected
+
+    def _too_large(self) -> InvalidRequest:
+        return InvalidRequest(f"the request body is larger than {self.limits.max_body} bytes")
+
+    async def start(self, status: int, headers: Iterable[Header]) -> None:
+        self.responding = True
+        await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = (JSON,)) -> None:
+        """The whole response. Raises `Disconnected`."""
+        length = () if status in (204, 304) else ((b"content-length", b"%d" % len(body)),)
+        try:
+            await self.start(status, (*headers, *length))
+            await self.send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+        except OSError:
+            raise Disconnected from None

@@ -1,0 +1,177 @@
+"""The ASGI application: many agents in one process, each at its path.
+
+It needs no framework and fits into any: mounted below a path it respects `root_path`, and where nobody runs its
+lifespan it starts with the first request.
+
+    /healthz /readyz                   is it alive, does it take requests
+    <mount>                            JSON-RPC, with and without a slash at the end
+    <mount>/.well-known/agent-card.json, <mount>/.well-known/agent.json, <mount>/agent-card.json
+    /.well-known/...                   the card of the agent at the root, or of the first
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from dragoman.bindings.address import Address
+from dragoman.bindings.cards import WELL_KNOWN, Cards
+from dragoman.bindings.exchange import JSON, AsgiScope, Disconnected, Exchange, Receive, Send
+from dragoman.bindings.jsonrpc import JsonRpc
+from dragoman.bindings.limits import Limits
+from dragoman.bindings.mount import Binding, Handler, Mount
+from dragoman.bindings.sse import Streams
+from dragoman.model.card import Interface
+
+log = logging.getLogger(__name__)
+
+Callback = Callable[[], Awaitable[object]]
+
+
+class App:
+    """Serves `mounts` through `bindings` (JSON-RPC, unless others are given)."""
+
+    def __init__(
+        self,
+        mounts: Sequence[Mount],
+        *,
+        bindings: Sequence[Binding] | None = None,
+        limits: Limits | None = None,
+        public_url: str = "",
+        trusted_proxies: Sequence[str] = (),
+        keepalive: float = 15.0,
+        card_max_age: int = 300,
+        card_origin: str = "*",
+        on_startup: Sequence[Callback] = (),
+        on_shutdown: Sequence[Callback] = (),
+    ) -> None:
+        self._mounts = {mount.prefix: mount for mount in mounts}
+        if len(self._mounts) != len(mounts):
+            raise ValueError("two agents are mounted at one path")
+        self._first = mounts[0] if mounts else None
+        self._rest = tuple(bindings) if bindings is not None else (JsonRpc(),)
+        cards = Cards(self._interfaces, max_age=card_max_age, allow_origin=card_origin)
+        self._bindings: tuple[Binding, ...] = (*self._rest, cards)
+        self._cards = cards
+        self._limits = limits or Limits()
+        self._address = Address(public_url, trusted_proxies)
+        self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
+        self._starting = asyncio.Lock()
+        self.started = False
+        self.streams = Streams(keepalive=keepalive)
+
+    async def start(self) -> None:
+        """Run the startup callbacks, once."""
+        async with self._starting:
+            if not self.started:
+                for callback in self._on_startup:
+                    await callback()
+                self.started = True
+
+    async def drain(self) -> None:
+        """End the open streams and begin no more. Call it before the server waits for its connections to close."""
+        await self.streams.drain()
+
+    async def stop(self) -> None:
+        await self.drain()
+        async with self._starting:
+            if self.started:
+                self.started = False
+                for callback in self._on_shutdown:
+                    await callback()
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            if not self.started:
+                await self.start()
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _http(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        path = _below(scope)
+        exchange = Exchange(
+            scope, receive, send, path=path, limits=self._limits, address=self._address, streams=self.streams
+        )
+        try:
+            found = self._find(path)
+            if found is None:
+                await self._own(exchange)
+                return
+            mount, methods = found
+            handler = methods.get(exchange.method)
+            if handler is None:
+                await _not_allowed(exchange, methods)
+            else:
+                await handler(exchange, mount)
+        except Disconnected:
+            pass
+        except Exception:
+            log.exception("%s %s failed", exchange.method, path)
+            if not exchange.responding:
+                await _say(exchange, 500, "INTERNAL", "internal error")
+
+    def _find(self, path: str) -> tuple[Mount, Mapping[str, Handler]] | None:
+        """The mount nearest to a path, and who answers there."""
+        prefix = path
+        while (mount := self._mounts.get(prefix)) is None and prefix:
+            prefix = prefix[: prefix.rfind("/")] if "/" in prefix else ""
+        if mount is None:
+            return (self._first, self._cards.methods) if self._first and path in WELL_KNOWN else None
+        below = path[len(prefix) :]
+        for binding in self._bindings:
+            if (methods := binding.match(mount, below)) is not None:
+                return mount, methods
+        return None
+
+    async def _own(self, exchange: Exchange) -> None:
+        if exchange.path not in ("/healthz", "/readyz"):
+            await _say(exchange, 404, "NOT_FOUND", "there is nothing at this path")
+        elif exchange.method not in ("GET", "HEAD"):
+            await _not_allowed(exchange, ("GET", "HEAD"))
+        elif exchange.path == "/readyz" and self.streams.draining:
+            await exchange.respond(503, b'{"status":"draining"}')
+        else:
+            await exchange.respond(200, b'{"status":"ok"}')
+
+    def _interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
+        return [interface for binding in self._rest for interface in binding.interfaces(mount, url)]
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.start()
+        except Exception as error:
+            log.exception("startup failed")
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _below(scope: AsgiScope) -> str:
+    """The path below whatever we are mounted in; servers differ in whether `path` includes `root_path`."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
+        return path[len(root) :]
+    return path
+
+
+async def _not_allowed(exchange: Exchange, methods: Sequence[str] | Mapping[str, Handler]) -> None:
+    allow = ", ".join(methods)
+    await _say(exchange, 405, "METHOD_NOT_ALLOWED", f"this path takes {allow}", (b"allow", allow.encode()))
+
+
+async def _say(
+    exchange: Exchange, http: int, status: str, message: str, *headers: tuple[bytes, bytes]
+) -> None:
+    body = msgspec.json.encode({"error": {"code": http, "status": status, "message": message}})
+    await exchange.respond(http, body, (JSON, *headers))

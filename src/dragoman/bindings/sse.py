@@ -1,0 +1,241 @@
+"""Streams over HTTP: events out, one frame each, for as long as somebody reads.
+
+A stream is a reader with a cursor and nothing else: when its client goes away, or this server does, the reading ends
+and the task goes on. Frames that are ready together leave in one write. One clock for all streams keeps the idle ones
+alive, so a quiet stream costs no timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+
+from dragoman.bindings.exchange import Disconnected, Exchange, Header
+from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.sse import KEEP_ALIVE, MAX_EVENT, MEDIA_TYPE
+from dragoman.errors import InvalidAgentResponse, Unavailable
+from dragoman.model.content import Message
+from dragoman.model.ops import STREAM, Batch, Op, Request
+from dragoman.model.task import INTERRUPTED, TERMINAL, ArtifactUpdate, Task, TaskState
+
+HEADERS: tuple[Header, ...] = (
+    (b"content-type", MEDIA_TYPE.encode()),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+
+_TICKS = 8
+"""How many times the clock ticks before a quiet stream is spoken to."""
+
+
+class Frames:
+    """Turns the events of one stream into bytes."""
+
+    __slots__ = ("_write", "_opening", "_closing", "_pauses", "_task_pauses", "_max")
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        op: Op,
+        request: Request,
+        *,
+        opening: bytes = b"data: ",
+        closing: bytes = b"\n\n",
+        max_event: int = MAX_EVENT,
+    ) -> None:
+        self._write = dialect.writer(request).write
+        self._opening, self._closing = opening, closing
+        """What stands around each document; the documents themselves have no line breaks."""
+        pauses = INTERRUPTED if dialect.ends_on_interrupt else frozenset[TaskState]()
+        self._pauses = pauses | {TaskState.INPUT_REQUIRED} if op is STREAM else pauses
+        # A task that was just answered may still say that it waits; a task that is subscribed to means it.
+        self._task_pauses = frozenset[TaskState]() if op is STREAM else pauses
+        self._max = max_event
+
+    def batch(self, batch: Batch) -> tuple[bytes, bool]:
+        """The frames of a batch, and whether the stream ends with it."""
+        frames: list[bytes] = []
+        opening, closing, write, add = self._opening, self._closing, self._write, frames.append
+        final, last = len(batch) - 1, False
+        for n, response in enumerate(batch):
+            event = response.event
+            kind = type(event)
+            if kind is ArtifactUpdate:
+                last = False
+            elif kind is Message:
+                last = True
+            else:
+                state = event.status.state  # type: ignore[union-attr]
+                last = state in TERMINAL or (
+                    # One that is not at the end of what is ready is history, replayed.
+                    n == final and state in (self._task_pauses if kind is Task else self._pauses)
+                )
+            documents = write(response, last=last)
+            seq = response.seq
+            if len(documents) == 1 and seq:
+                add(b"id: %d\n%b%b%b" % (seq, opening, documents[0], closing))
+            else:
+                for document in documents[:-1]:
+                    add(opening + document + closing)
+                if documents:  # the id comes with the last one: only then has the whole event arrived
+                    add((b"id: %d\n" % seq if seq else b"") + opening + documents[-1] + closing)
+            if last:
+                break
+        chunk = b"".join(frames)
+        if len(chunk) > self._max and max(map(len, frames)) > self._max:
+            raise InvalidAgentResponse(
+                f"an event of this task is larger than {self._max} bytes; get the task instead"
+            )
+        return chunk, last
+
+
+class Streams:
+    """Every open stream of the application."""
+
+    def __init__(self, *, keepalive: float = 15.0) -> None:
+        self._keepalive = keepalive
+        self._open: set[_Stream] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._clock: asyncio.Task[None] | None = None
+        self._beats: set[asyncio.Task[None]] = set()
+        self.ticks = 0
+        self.draining = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def serve(
+        self,
+        exchange: Exchange,
+        batches: AsyncIterator[Batch],
+        frames: Frames,
+        *,
+        failed: Callable[[Exception], bytes],
+        headers: Iterable[Header] = (),
+    ) -> None:
+        """Write a stream to its end. What fails before the first event is raised; later, it is the last frame."""
+        if self.draining:
+            raise Unavailable("shutting down", retry_after=1)
+        stream = _Stream(self, exchange, headers)
+        self._enter(stream)
+        watcher = asyncio.create_task(stream.watch())
+        try:
+            try:
+                async for batch in batches:
+                    chunk, last = frames.batch(batch)
+                    await stream.write(chunk)
+                    if last:
+                        break
+            finally:
+                stream.running = False  # nobody may cancel what we write about the end
+        except asyncio.CancelledError:
+            if not stream.ended:
+                raise
+            stream.task.uncancel()
+        except Disconnected:
+            stream.gone = True
+        except Exception as error:
+            if not exchange.responding:
+                raise
+            await stream.write(failed(error))
+        finally:
+            self._leave(stream)
+            watcher.cancel()
+            if (aclose := getattr(batches, "aclose", None)) is not None:
+                await aclose()
+        await stream.finish()
+
+    def _enter(self, stream: _Stream) -> None:
+        self._open.add(stream)
+        self._idle.clear()
+        if self._clock is None and self._keepalive > 0:
+            self._clock = asyncio.create_task(self._tick(), name="dragoman-keepalive")
+
+    def _leave(self, stream: _Stream) -> None:
+        self._open.discard(stream)
+        if not self._open:
+            self._idle.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._keepalive / _TICKS)
+            self.ticks += 1
+            for stream in self._open:
+                if stream.quiet(self.ticks):
+                    beat = asyncio.create_task(stream.keep_alive())
+                    self._beats.add(beat)
+                    beat.add_done_callback(self._beats.discard)
+
+    async def drain(self) -> None:
+        """End every stream between two events, and begin no more. Clients come back with `Last-Event-ID`."""
+        self.draining = True
+        for stream in list(self._open):
+            stream.end()
+        await self._idle.wait()
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+
+class _Stream:
+    """One response that goes on."""
+
+    __slots__ = ("_exchange", "_headers", "_lock", "_streams", "ended", "gone", "running", "task", "wrote")
+
+    def __init__(self, streams: Streams, exchange: Exchange, headers: Iterable[Header]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task: asyncio.Task[object] = task
+        self.running = True
+        self.ended = False
+        """Somebody asked for the end: the client by going away (`gone`), or the server."""
+        self.gone = False
+        self.wrote = streams.ticks
+        self._streams = streams
+        self._exchange = exchange
+        self._headers = headers
+        self._lock = asyncio.Lock()
+        """Held while bytes leave: a keep-alive never comes between."""
+
+    def quiet(self, ticks: int) -> bool:
+        return ticks - self.wrote >= _TICKS and self._exchange.responding and not self._lock.locked()
+
+    async def write(self, chunk: bytes) -> None:
+        """Raises `Disconnected`."""
+        exchange = self._exchange
+        try:
+            async with self._lock:
+                if not exchange.responding:
+                    await exchange.start(200, (*HEADERS, *self._headers))
+                if chunk:
+                    await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except OSError:
+            raise Disconnected from None
+        self.wrote = self._streams.ticks
+
+    async def keep_alive(self) -> None:
+        with suppress(Disconnected):  # the watcher will say so
+            await self.write(KEEP_ALIVE)
+
+    async def watch(self) -> None:
+        """Wait for the client to go away."""
+        while (await self._exchange.receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self.end()
+
+    def end(self) -> None:
+        if self.running and not self.ended:
+            self.ended = True
+            self.task.cancel()
+
+    async def finish(self) -> None:
+        if self.gone:
+            return
+        if self.ended and not self._exchange.responding:
+            raise Unavailable("shutting down", retry_after=1)
+        with suppress(Disconnected, OSError):
+            await self.write(b"")
+            await self._exchange.send({"type": "http.response.body", "body": b""})
