@@ -1,0 +1,158 @@
+"""Arbiter's dialect: the wire of 0.3 under the label 1.0, with habits of its own.
+
+* Every answer is a task, and what matters in it is `status.message`: its clients read nothing else. Where an agent only
+  made artifacts, their text is said there too.
+* A stream has no task in it. It begins with a `working` update, closes each text with an empty last chunk, and ends with
+  the status, `final: true`. Its clients do not see errors in a stream, so `fail` ends one with a failed status.
+* The bytes of a `text/plain` file are the text itself.
+* No push notifications and no extended card; errors are a code and a sentence; its own code for a wrong version.
+* SSE frames are named: `event: message`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.dialects.dialect import EventWriter
+from dragoman.dialects.parts import Form
+from dragoman.dialects.tasks import status_of, task_of
+from dragoman.dialects.v0_3 import V0_3, encode
+from dragoman.errors import A2AError
+from dragoman.model import ops
+from dragoman.model.content import Artifact, Message, Part, Role, text_of
+from dragoman.model.ids import timestamp
+from dragoman.model.ops import Op, Request, StreamResponse
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
+
+
+class Arbiter(V0_3):
+    name = "arbiter"
+    version = "1.0"
+    resumable = False
+    sse_event = "message"
+
+    form = Form(plain_files=True)
+    methods = {op: V0_3.methods[op] for op in (ops.SEND, ops.STREAM, ops.GET, ops.CANCEL, ops.SUBSCRIBE)}
+
+    def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
+        if isinstance(result, Message):
+            result = task_of(result, request.message if isinstance(request, ops.SendMessage) else None)
+        if isinstance(result, Task):
+            result = replace(
+                result, status=_speaking(result.status, result.text, result.id, result.context_id)
+            )
+        return super().write_result(op, result, request)
+
+    def writer(self, request: Request | None = None) -> EventWriter:
+        return ArbiterWriter(self, request.message if isinstance(request, ops.SendMessage) else None)
+
+
+def _speaking(status: TaskStatus, text: str, task_id: str, context_id: str) -> TaskStatus:
+    """A finished status that says what was made, if it says nothing yet."""
+    if status.message is not None or not status.state.terminal or not text:
+        return status
+    reply = Message(
+        message_id=f"{task_id}-r",
+        role=Role.AGENT,
+        parts=(Part(text=text),),
+        context_id=context_id,
+        task_id=task_id,
+    )
+    return replace(status, message=reply)
+
+
+class ArbiterWriter:
+    """Remembers what was said, and which texts are still open."""
+
+    def __init__(self, dialect: Arbiter, asked: Message | None) -> None:
+        self._dialect = dialect
+        self._asked = asked
+        self._task_id = self._context_id = ""
+        self._began = False
+        self._texts: dict[str, str] = {}
+        self._open: dict[str, None] = {}
+
+    def write(self, response: StreamResponse, *, last: bool) -> list[bytes]:
+        events = list(self._events(response.event, last=last))
+        return [
+            encode(self._dialect.write_event(event, last=last and event is events[-1])) for event in events
+        ]
+
+    def fail(self, error: A2AError) -> list[bytes]:
+        """The end of a stream that broke."""
+        said = Message(
+            message_id=f"{self._task_id}-err",
+            role=Role.AGENT,
+            parts=(Part(text=error.message),),
+            task_id=self._task_id,
+        )
+        status = TaskStatus(state=TaskState.FAILED, message=said, timestamp=timestamp())
+        update = StatusUpdate(task_id=self._task_id, context_id=self._context_id, status=status)
+        return [encode(self._dialect.write_event(update, last=True))]
+
+    def _events(self, event: Event, *, last: bool) -> list[Event]:
+        if isinstance(event, Message):
+            event = task_of(event, self._asked)
+        if isinstance(event, Task):
+            self._task_id, self._context_id = event.id, event.context_id
+            return self._snapshot(event, last=last)
+        self._task_id, self._context_id = event.task_id, event.context_id
+        if isinstance(event, ArtifactUpdate):
+            self._note(event)
+            return [*self._beginning(), event]
+        return self._status(event, last=last)
+
+    def _snapshot(self, task: Task, *, last: bool) -> list[Event]:
+        update = status_of(task)
+        if last:
+            status = _speaking(task.status, task.text, task.id, task.context_id)
+            return [*([] if task.state.terminal else self._beginning()), replace(update, status=status)]
+        artifacts = [
+            ArtifactUpdate(task_id=task.id, context_id=task.context_id, artifact=artifact)
+            for artifact in task.artifacts
+        ]
+        for artifact in artifacts:
+            self._note(artifact)
+        return [*self._beginning(), *artifacts]
+
+    def _status(self, update: StatusUpdate, *, last: bool) -> list[Event]:
+        status = update.status
+        if status.state.terminal or last:
+            text = "\n".join(said for said in self._texts.values() if said)
+            status = _speaking(status, text, update.task_id, update.context_id)
+            return [*self._beginning(), *self._closing(), replace(update, status=status)]
+        if status.message is None and not update.metadata:
+            return self._beginning()
+        self._began = True
+        return [update]
+
+    def _beginning(self) -> list[Event]:
+        if self._began:
+            return []
+        self._began = True
+        status = TaskStatus(state=TaskState.WORKING, timestamp=timestamp())
+        return [StatusUpdate(task_id=self._task_id, context_id=self._context_id, status=status)]
+
+    def _closing(self) -> list[Event]:
+        """An empty last chunk for each text that had none."""
+        still_open, self._open = list(self._open), {}
+        return [
+            ArtifactUpdate(
+                task_id=self._task_id,
+                context_id=self._context_id,
+                artifact=Artifact(artifact_id=artifact_id, parts=(Part(text=""),)),
+                append=True,
+                last_chunk=True,
+            )
+            for artifact_id in still_open
+        ]
+
+    def _note(self, update: ArtifactUpdate) -> None:
+        artifact_id, text = update.artifact.artifact_id, text_of(update.artifact.parts)
+        self._texts[artifact_id] = self._texts.get(artifact_id, "") + text if update.append else text
+        if update.last_chunk:
+            self._open.pop(artifact_id, None)
+        elif text:
+            self._open[artifact_id] = None

@@ -1,0 +1,228 @@
+"""Parts, messages and artifacts as the versions before 1.0 have them.
+
+Reading takes every form there is: `kind` or `type` or neither, bytes under `data`, a bare `text`. Writing is exact, and
+a `Form` says which form exactly.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from dragoman.dialects.reading import (
+    Malformed,
+    an_object,
+    identifier,
+    mapping,
+    needed_object,
+    sequence,
+    strings,
+    text,
+    under,
+)
+from dragoman.dialects.tidy import read_base64
+from dragoman.model.content import Artifact, Message, Part, Role
+
+BOXED = "data_part_compat"
+"""Part metadata: `data` is not an object, and sits inside one under `value`. The official Python SDK does the same."""
+REFERENCE = "a2a.fileReference"
+"""Part metadata: a file part that had neither bytes nor an address, only a name."""
+
+
+class Form(Struct, frozen=True, kw_only=True):
+    """What distinguishes the older versions' way of writing content."""
+
+    tag: str = "kind"
+    """The member that says what a thing is."""
+    named: bool = True
+    """Messages and artifacts have ids."""
+    arrays: bool = False
+    """Data may be an array; otherwise only an object."""
+    references: bool = False
+    """A file part may do without content."""
+    plain_files: bool = False
+    """The bytes of a `text/plain` file are the text itself, not base64 of it."""
+
+
+# --- reading
+
+
+def read_parts(document: dict[str, Any], path: str, form: Form) -> tuple[Part, ...]:
+    path = under(path, "parts")
+    items = sequence(document, "parts", path)
+    return tuple([read_part(item, f"{path}[{n}]", form) for n, item in enumerate(items)])
+
+
+def read_part(document: Any, path: str, form: Form) -> Part:
+    document = an_object(document, path)
+    kind = document.get("kind") or document.get("type")
+    if kind is None:
+        kind = next((word for word in ("text", "file", "data") if word in document), None)
+    metadata = mapping(document, "metadata", path)
+    if kind == "text":
+        if type(document.get("text")) is not str:
+            raise Malformed(under(path, "text"), "must be a string")
+        return Part(text=document["text"], metadata=metadata)
+    if kind == "file":
+        return _read_file(needed_object(document, "file", path), metadata, under(path, "file"), form)
+    if kind == "data":
+        if "data" not in document:
+            raise Malformed(under(path, "data"), "is missing")
+        data = document["data"]
+        if metadata.get(BOXED) is True and type(data) is dict and data.keys() == {"value"}:
+            data = data["value"]
+            metadata = {name: value for name, value in metadata.items() if name != BOXED}
+        return Part(data=data, metadata=metadata)
+    if kind is None:
+        raise Malformed(path, "must have one of text, file and data")
+    raise Malformed(under(path, "kind"), f"has the unknown value {str(kind)[:40]!r}")
+
+
+def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str, form: Form) -> Part:
+    filename, media_type = text(file, "name", path), text(file, "mimeType", path)
+    has_bytes, has_uri = "bytes" in file, "uri" in file
+    if has_bytes and has_uri:
+        raise Malformed(path, "must not have both bytes and uri")
+    if has_uri:
+        url = text(file, "uri", path)
+        return Part(url=url, filename=filename, media_type=media_type, metadata=metadata)
+    member = "bytes" if has_bytes else "data"
+    if file.get(member) is None:
+        reference = {name: file[name] for name in ("name", "mimeType") if name in file}
+        return Part(data={"file": reference}, metadata={**metadata, REFERENCE: True})
+    content = text(file, member, path)
+    if form.plain_files and media_type == "text/plain":
+        raw = content.encode()
+    else:
+        try:
+            raw = read_base64(content)
+        except ValueError:
+            raise Malformed(under(path, member), "is not base64") from None
+    return Part(raw=raw, filename=filename, media_type=media_type, metadata=metadata)
+
+
+_ROLES: dict[Any, Role] = {**{role.word: role for role in Role}, **{role.value: role for role in Role}}
+
+
+def read_message(document: Any, path: str, form: Form, *, default: Role = Role.UNSPECIFIED) -> Message:
+    """A message. One that has no id (0.1 knows none) gets one that its content gives, always the same."""
+    document = an_object(document, path)
+    stated = document.get("role")
+    role = default if stated is None else _ROLES.get(stated) if type(stated) is str else None
+    if role is None:
+        raise Malformed(under(path, "role"), "must be user or agent")
+    parts = read_parts(document, path, form)
+    return Message(
+        message_id=identifier(document, "messageId", path),
+        role=role,
+        parts=parts,
+        context_id=identifier(document, "contextId", path),
+        task_id=identifier(document, "taskId", path),
+        metadata=mapping(document, "metadata", path),
+        extensions=strings(document, "extensions", path),
+        reference_task_ids=strings(document, "referenceTaskIds", path),
+    )
+
+
+def named(message: Message) -> Message:
+    """The message, with an id made from its content if it has none."""
+    if message.message_id:
+        return message
+    digest = blake2b(msgspec.json.encode((message.role, message.parts)), digest_size=12).hexdigest()
+    return msgspec.structs.replace(message, message_id=f"message-{digest}")
+
+
+def read_artifact(document: Any, path: str, form: Form, *, position: int = 0) -> Artifact:
+    document = an_object(document, path)
+    index = document.get("index")
+    place = index if type(index) is int else position
+    return Artifact(
+        artifact_id=identifier(document, "artifactId", path)
+        or f"artifact-{place}",  # 0.1 has places, not ids
+        parts=read_parts(document, path, form),
+        name=text(document, "name", path),
+        description=text(document, "description", path),
+        metadata=mapping(document, "metadata", path),
+        extensions=strings(document, "extensions", path),
+    )
+
+
+# --- writing
+
+
+def write_part(part: Part, form: Form) -> dict[str, Any]:
+    metadata = part.metadata
+    out: dict[str, Any]
+    if part.text is not None:
+        out = {form.tag: "text", "text": part.text}
+    elif part.raw is not None or part.url is not None:
+        out = {form.tag: "file", "file": _write_file(part, form)}
+    elif (
+        form.references
+        and metadata.get(REFERENCE) is True
+        and type(part.data) is dict
+        and "file" in part.data
+    ):
+        out = {form.tag: "file", "file": part.data["file"]}
+        metadata = {name: value for name, value in metadata.items() if name != REFERENCE}
+    elif type(part.data) is dict or (form.arrays and type(part.data) is list):
+        out = {form.tag: "data", "data": part.data}
+    else:
+        out = {form.tag: "data", "data": {"value": None if part.data is UNSET else part.data}}
+        metadata = {**metadata, BOXED: True}
+    if metadata:
+        out["metadata"] = metadata
+    return out
+
+
+def _write_file(part: Part, form: Form) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if part.filename:
+        out["name"] = part.filename
+    if part.media_type:
+        out["mimeType"] = part.media_type
+    if part.raw is None:
+        out["uri"] = part.url
+    elif form.plain_files and part.media_type == "text/plain":
+        out["bytes"] = part.raw.decode("utf-8", "replace")
+    else:
+        out["bytes"] = part.raw
+    return out
+
+
+def write_message(message: Message, form: Form) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "role": message.role.word,
+        "parts": [write_part(part, form) for part in message.parts],
+    }
+    if form.named:
+        out[form.tag] = "message"
+        out["messageId"] = message.message_id
+        if message.context_id:
+            out["contextId"] = message.context_id
+        if message.task_id:
+            out["taskId"] = message.task_id
+        if message.extensions:
+            out["extensions"] = message.extensions
+        if message.reference_task_ids:
+            out["referenceTaskIds"] = message.reference_task_ids
+    if message.metadata:
+        out["metadata"] = message.metadata
+    return out
+
+
+def write_artifact(artifact: Artifact, form: Form) -> dict[str, Any]:
+    out: dict[str, Any] = {"artifactId": artifact.artifact_id} if form.named else {}
+    if artifact.name:
+        out["name"] = artifact.name
+    if artifact.description:
+        out["description"] = artifact.description
+    out["parts"] = [write_part(part, form) for part in artifact.parts]
+    if artifact.metadata:
+        out["metadata"] = artifact.metadata
+    if artifact.extensions and form.named:
+        out["extensions"] = artifact.extensions
+    return out

@@ -1,0 +1,240 @@
+"""A2A 0.3 over JSON-RPC.
+
+How it differs from 1.0:
+
+* Methods are `message/send`, `tasks/get` ...; there is no way to list tasks.
+* Nothing is wrapped: a `kind` member says what an object is. States and roles are words (`input-required`, `user`).
+* A file is a part with a `file` in it; data is always an object (anything else is boxed).
+* The last status update of a stream says `final: true`.
+* `configuration.blocking: false` is what 1.0 calls `returnImmediately`; push configs are nested and may have several
+  authentication schemes (we keep the first).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from dragoman.dialects import cards, errors
+from dragoman.dialects.checks import checked, refuse
+from dragoman.dialects.dialect import EventReader, EventWriter
+from dragoman.dialects.parts import Form, read_message, write_message
+from dragoman.dialects.pushes import read_config, read_task_config, read_task_configs, write_config
+from dragoman.dialects.reading import (
+    Malformed,
+    flag,
+    identifier,
+    mapping,
+    needed,
+    needed_object,
+    number,
+    read_params,
+    strings,
+    task_id_of,
+)
+from dragoman.dialects.tasks import read_event, read_task, status_of, write_event, write_task
+from dragoman.dialects.tidy import tidy
+from dragoman.errors import A2AError, InvalidAgentResponse
+from dragoman.model import ops
+from dragoman.model.card import AgentCard
+from dragoman.model.content import Message
+from dragoman.model.ops import Op, Request, StreamResponse
+from dragoman.model.task import Event, Task
+
+encode = msgspec.json.Encoder().encode
+
+
+class V0_3:
+    name = "0.3"
+    version = "0.3"
+    names_tasks = False
+    strict_cancel = True
+    resumable = True
+    ends_on_interrupt = True
+
+    form = Form()
+    methods: ClassVar[dict[Op, str]] = {
+        ops.SEND: "message/send",
+        ops.STREAM: "message/stream",
+        ops.GET: "tasks/get",
+        ops.CANCEL: "tasks/cancel",
+        ops.SUBSCRIBE: "tasks/resubscribe",
+        ops.PUSH_CREATE: "tasks/pushNotificationConfig/set",
+        ops.PUSH_GET: "tasks/pushNotificationConfig/get",
+        ops.PUSH_LIST: "tasks/pushNotificationConfig/list",
+        ops.PUSH_DELETE: "tasks/pushNotificationConfig/delete",
+        ops.EXTENDED_CARD: "agent/getAuthenticatedExtendedCard",
+    }
+
+    def method(self, op: Op) -> str:
+        return self.methods.get(op, "")
+
+    def read_request(self, op: Op, params: bytes) -> Request:
+        document = read_params(params)
+        try:
+            return checked(self._read_request(op, document))
+        except Malformed as wrong:
+            refuse(wrong.path, wrong.why)
+
+    def _read_request(self, op: Op, document: dict[str, Any]) -> Request:
+        if op in (ops.SEND, ops.STREAM):
+            return self._read_send(document)
+        if op is ops.EXTENDED_CARD:
+            return ops.GetExtendedCard()
+        if op is ops.PUSH_CREATE:
+            return ops.CreatePushConfig(config=read_task_config(document, ""))
+        task_id = task_id_of(document)
+        if op is ops.GET:
+            return ops.GetTask(id=task_id, history_length=number(document, "historyLength", ""))
+        if op is ops.CANCEL:
+            return ops.CancelTask(id=task_id, metadata=mapping(document, "metadata", ""))
+        if op is ops.SUBSCRIBE:
+            return ops.SubscribeToTask(id=task_id)
+        if op is ops.PUSH_LIST:
+            return ops.ListPushConfigs(task_id=task_id)
+        if op is ops.PUSH_DELETE:
+            return ops.DeletePushConfig(task_id=task_id, id=needed(document, "pushNotificationConfigId", ""))
+        assert op is ops.PUSH_GET
+        return ops.GetPushConfig(task_id=task_id, id=identifier(document, "pushNotificationConfigId", ""))
+
+    def _read_send(self, document: dict[str, Any]) -> ops.SendMessage:
+        message = dict(needed_object(document, "message", ""))
+        if "messageId" in document:  # an example of the specification has it there
+            message.setdefault("messageId", document["messageId"])
+        settings = mapping(document, "configuration", "")
+        push = mapping(settings, "pushNotificationConfig", "configuration")
+        return ops.SendMessage(
+            message=read_message(message, "message", self.form),
+            configuration=ops.Configuration(
+                accepted_output_modes=strings(settings, "acceptedOutputModes", "configuration"),
+                history_length=number(settings, "historyLength", "configuration"),
+                return_immediately="blocking" in settings and not flag(settings, "blocking", "configuration"),
+                task_push_notification_config=read_config(push, "configuration.pushNotificationConfig")
+                if push
+                else None,
+            ),
+            metadata=mapping(document, "metadata", ""),
+        )
+
+    def write_request(self, op: Op, request: Request) -> bytes:
+        return encode(self._write_request(request, blocking=op is ops.SEND))
+
+    def _write_request(self, request: Request, *, blocking: bool) -> dict[str, Any]:
+        match request:
+            case ops.SendMessage():
+                return self._write_send(request, blocking=blocking)
+            case ops.GetTask():
+                length = request.history_length
+                return {"id": request.id, **({} if length is None else {"historyLength": length})}
+            case ops.CancelTask():
+                return {"id": request.id, **({"metadata": request.metadata} if request.metadata else {})}
+            case ops.SubscribeToTask():
+                return {"id": request.id}
+            case ops.CreatePushConfig():
+                return self._write_task_config(request.config)
+            case ops.GetPushConfig():
+                return {
+                    "id": request.task_id,
+                    **({"pushNotificationConfigId": request.id} if request.id else {}),
+                }
+            case ops.ListPushConfigs():
+                return {"id": request.task_id}
+            case ops.DeletePushConfig():
+                return {"id": request.task_id, "pushNotificationConfigId": request.id}
+        return {}
+
+    def _write_send(self, request: ops.SendMessage, *, blocking: bool) -> dict[str, Any]:
+        out: dict[str, Any] = {"message": write_message(request.message, self.form)}
+        stated = request.configuration
+        settings: dict[str, Any] = {}
+        if stated.accepted_output_modes:
+            settings["acceptedOutputModes"] = stated.accepted_output_modes
+        if stated.history_length is not None:
+            settings["historyLength"] = stated.history_length
+        if stated.task_push_notification_config is not None:
+            settings["pushNotificationConfig"] = write_config(stated.task_push_notification_config)
+        if blocking or stated.return_immediately:
+            settings["blocking"] = not stated.return_immediately  # the text names no default, so say it
+        if settings:
+            out["configuration"] = self._settings(settings)
+        if request.metadata:
+            out["metadata"] = request.metadata
+        return out
+
+    def _settings(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return settings
+
+    def read_result(self, op: Op, result: Any) -> Any:
+        if op is ops.PUSH_DELETE:
+            return None
+        if op is ops.EXTENDED_CARD:
+            return cards.read_card(result)[0]
+        try:
+            return self._read_result(op, tidy(result))
+        except (Malformed, RecursionError) as wrong:
+            raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None
+
+    def _read_result(self, op: Op, document: Any) -> Any:
+        if op in (ops.GET, ops.CANCEL):
+            return read_task(document, "", self.form)
+        if op in (ops.PUSH_CREATE, ops.PUSH_GET):
+            return read_task_config(document, "")
+        if op is ops.PUSH_LIST:
+            return ops.PushConfigPage(configs=read_task_configs(document, ""))
+        return read_event(document, "", self.form)
+
+    def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
+        match result:
+            case Task():
+                return encode(write_task(result, self.form))
+            case Message():
+                return encode(write_message(result, self.form))
+            case ops.PushConfig():
+                return encode(self._write_task_config(result))
+            case ops.PushConfigPage():
+                return encode([self._write_task_config(config) for config in result.configs])
+            case AgentCard():
+                return encode(cards.write_card(result, self.name))
+        return b"null"
+
+    def _write_task_config(self, config: ops.PushConfig) -> dict[str, Any]:
+        return {"taskId": config.task_id, "pushNotificationConfig": write_config(config)}
+
+    def writer(self, request: Request | None = None) -> EventWriter:
+        return _Writer(self)
+
+    def reader(self) -> EventReader:
+        return _Reader(self)
+
+    def write_event(self, event: Event, *, last: bool) -> dict[str, Any]:
+        return write_event(event, self.form, last=last)
+
+    def read_error(self, error: Any, *, http: int = 200) -> A2AError:
+        return errors.read_error(error, self.name, http=http)
+
+    def write_error(self, error: A2AError) -> dict[str, Any]:
+        return errors.write_error(error, self.name)
+
+
+class _Writer:
+    def __init__(self, dialect: V0_3) -> None:
+        self._dialect = dialect
+
+    def write(self, response: StreamResponse, *, last: bool) -> list[bytes]:
+        event = response.event
+        key = (self._dialect.name, last)
+        body = response.encoded.get(key)
+        if body is None:
+            body = response.encoded[key] = encode(self._dialect.write_event(event, last=last))
+        if last and isinstance(event, Task):  # only a status update can say that it is the last
+            return [body, encode(self._dialect.write_event(status_of(event), last=True))]
+        return [body]
+
+
+class _Reader:
+    def __init__(self, dialect: V0_3) -> None:
+        self._dialect = dialect
+
+    def read(self, result: Any) -> list[Event]:
+        return [self._dialect.read_result(ops.STREAM, result)]
