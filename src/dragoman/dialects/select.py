@@ -13,14 +13,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dragoman.dialects.arbiter import Arbiter
 from dragoman.dialects.cards import read_card, version_of
 from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.v0_1 import V0_1, Draft
+from dragoman.dialects.v0_2 import V0_2, V0_2Type
+from dragoman.dialects.v0_3 import V0_3
 from dragoman.dialects.v1_0 import V1_0
 from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation, VersionNotSupported
 from dragoman.model.card import JSONRPC, Interface
 from dragoman.model.ops import CANCEL, GET, OPS, PUSH_CREATE, PUSH_GET, SUBSCRIBE, Op
 
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (V1_0(),)}
+DIALECTS: dict[str, Dialect] = {
+    dialect.name: dialect for dialect in (V1_0(), V0_3(), V0_2(), V0_2Type(), V0_1(), Draft(), Arbiter())
+}
 
 _FAMILY = {"0.2-type": "0.2", "draft": "0.1", "0.3-proto": "0.3"}
 """The version each dialect belongs to, where that is not its name."""

@@ -56,7 +56,7 @@ ONLY = "default"
 
 _FORM = Form(tag="type", named=False, arrays=True, references=True)
 _NEAREST = {TaskState.REJECTED: TaskState.FAILED, TaskState.AUTH_REQUIRED: TaskState.INPUT_REQUIRED}
-_TRUE = {state.word: state for state in _NEAREST}
+_TRUE: dict[Any, TaskState] = {state.word: state for state in _NEAREST}
 
 
 class V0_1:
