@@ -40,8 +40,8 @@ class JsonRpc:
         self.transport = transport
         self.url = url
         self.dialect = dialect
-        self.numbers_events = False
-        """The peer is one of ours: it resumes streams after an event and knows a repeated `Idempotency-Key`."""
+        self.ours = False
+        """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
         self._ids = count(1)
         self._extensions = "A2A-Extensions" if dialect.version.startswith("1") else "X-A2A-Extensions"
 
@@ -92,7 +92,7 @@ class JsonRpc:
         )
         response = await self.transport.request("POST", self.url, self._headers(call, accept), body)
         if "dragoman" in response.headers:
-            self.numbers_events = True
+            self.ours = True
         if response.status != 200:
             raise error_of(response, await response.read(), self.url, self._error)
         return response

@@ -1,0 +1,80 @@
+"""Where credentials may go: to the origin they were given for, and nowhere else.
+
+A `Transport` around another one. It adds the credential, follows redirects (a document may move anywhere, a message
+stays on its origin), and on 401 asks the credential for a new proof, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urljoin
+
+from dragoman.client.credentials import Credential, Outgoing
+from dragoman.client.origin import origin_of
+from dragoman.client.transport import NotSent, Response, Transport
+
+_MOVED = (301, 302, 303, 307, 308)
+_MAX_MOVES = 5
+
+
+class Authorized:
+    """Sends `credential` with requests to `origin`. `elsewhere` carries the others, if they need another transport."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        credential: Credential | None = None,
+        origin: str = "",
+        *,
+        elsewhere: Transport | None = None,
+    ) -> None:
+        self._transport = transport
+        self._elsewhere = elsewhere or transport
+        self.credential = credential
+        self.origin = origin
+
+    async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
+        if self.credential is None:
+            response = await self._carrier(url).request(method, url, headers, body)
+            if response.status not in _MOVED:
+                return response
+        return await self._anywhere(method, url, headers, body)
+
+    async def _anywhere(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
+        start = origin_of(url)
+        for _ in range(_MAX_MOVES + 1):
+            response = await self._once(method, url, headers, body)
+            there = response.headers.get("location", "")
+            if response.status not in _MOVED or not there:
+                return response
+            await response.read()
+            there = urljoin(url, there)
+            if method != "GET" and (response.status == 303 or origin_of(there) != start):
+                raise NotSent(
+                    f"{url} redirects to {there}; a message does not follow to another origin: "
+                    "connect there if you trust it"
+                )
+            url = there
+        raise NotSent(f"{url} redirects in circles")
+
+    async def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
+        carrier = self._carrier(url)
+        if self.credential is None or origin_of(url) != self.origin:
+            return await carrier.request(method, url, headers, body)
+        shown = await self.credential.apply(Outgoing(url, headers), self._elsewhere)
+        response = await carrier.request(method, shown.url, shown.headers, body)
+        if response.status != 401 or not await self.credential.refused(self._elsewhere):
+            return response
+        await response.read()
+        shown = await self.credential.apply(Outgoing(url, headers), self._elsewhere)
+        return await carrier.request(method, shown.url, shown.headers, body)
+
+    def _carrier(self, url: str) -> Transport:
+        if self._elsewhere is self._transport or origin_of(url) == self.origin:
+            return self._transport
+        return self._elsewhere
+
+    async def close(self) -> None:
+        await self._transport.close()
+        if self._elsewhere is not self._transport:
+            await self._elsewhere.close()

@@ -1,0 +1,217 @@
+"""Proof of who we are, in the ways a card can ask for it.
+
+A secret can be given as itself, as `env:NAME`, or as a function (plain or async) that returns it: the function is asked
+again when the agent answers 401. `oauth.py` has the credentials that fetch their own tokens; `authorize.py` decides
+where credentials may go.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import ssl
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.client.transport import Transport
+from dragoman.errors import Unauthenticated
+from dragoman.model.card import AgentCard, SecurityScheme
+
+Secret = str | Callable[[], "str | Awaitable[str]"]
+
+
+class Outgoing(Struct, frozen=True):
+    """The parts of a request that can carry a credential."""
+
+    url: str
+    headers: Mapping[str, str]
+
+    def with_header(self, name: str, value: str) -> Outgoing:
+        return replace(self, headers={**self.headers, name: value})
+
+
+class Credential(Protocol):
+    """Something that can be shown."""
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        """The request with the credential in it. `transport` is for those that have to fetch one first."""
+        ...
+
+    async def refused(self, transport: Transport) -> bool:
+        """The agent answered 401. True if what is shown next is another one."""
+        ...
+
+
+class _Held:
+    """A secret, read when it is first needed."""
+
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
+        self._value: str | None = None
+
+    async def value(self) -> str:
+        if self._value is None:
+            if callable(self._secret):
+                made = self._secret()
+                self._value = await made if inspect.isawaitable(made) else made
+            elif self._secret.startswith("env:"):
+                name = self._secret[4:]
+                if name not in os.environ:
+                    raise Unauthenticated(f"the environment variable {name} is not set")
+                self._value = os.environ[name]
+            else:
+                self._value = self._secret
+        return self._value
+
+    async def refused(self, transport: Transport) -> bool:
+        before, self._value = self._value, None
+        return not isinstance(self._secret, str) and await self.value() != before
+
+
+class Bearer(_Held):
+    """`Authorization: Bearer <token>`."""
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        return request.with_header("Authorization", f"Bearer {await self.value()}")
+
+
+class Basic(_Held):
+    """`Authorization: Basic`, from a name and a password."""
+
+    def __init__(self, name: str, password: Secret) -> None:
+        super().__init__(password)
+        self._name = name
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        pair = b64encode(f"{self._name}:{await self.value()}".encode()).decode()
+        return request.with_header("Authorization", f"Basic {pair}")
+
+
+class ApiKey(_Held):
+    """A key in a header, in the query or in a cookie."""
+
+    def __init__(self, key: Secret, *, name: str = "X-API-Key", location: str = "header") -> None:
+        super().__init__(key)
+        if location not in ("header", "query", "cookie"):
+            raise ValueError(f"an API key goes in a header, query or cookie, not in {location!r}")
+        self._name, self._location = name, location
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        key = await self.value()
+        if self._location == "header":
+            return request.with_header(self._name, key)
+        if self._location == "cookie":
+            return request.with_header("Cookie", f"{self._name}={quote(key)}")
+        joint = "&" if "?" in request.url else "?"
+        return replace(request, url=f"{request.url}{joint}{quote(self._name)}={quote(key, safe='')}")
+
+
+class Headers:
+    """Headers that are sent as they are."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = dict(headers)
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        return replace(request, headers={**request.headers, **self._headers})
+
+    async def refused(self, transport: Transport) -> bool:
+        return False
+
+
+class Several:
+    """All of these together."""
+
+    def __init__(self, credentials: Sequence[Credential]) -> None:
+        self._credentials = tuple(credentials)
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        for credential in self._credentials:
+            request = await credential.apply(request, transport)
+        return request
+
+    async def refused(self, transport: Transport) -> bool:
+        return any([await credential.refused(transport) for credential in self._credentials])
+
+
+class ClientCertificate(Struct, frozen=True):
+    """Mutual TLS: a certificate chain and its key, as PEM files. Shown while connecting, not in a request."""
+
+    certificate: str
+    key: str | None = None
+    password: str | None = None
+
+    def context(self, base: ssl.SSLContext | None = None) -> ssl.SSLContext:
+        context = base or ssl.create_default_context()
+        context.load_cert_chain(self.certificate, self.key, self.password)
+        return context
+
+
+Given = Any
+"""What a user may give: a `Credential`, a secret, a `(name, password)`, or those by the name of a scheme."""
+
+
+def chosen(given: Given, card: AgentCard | None) -> Credential:
+    """What was given, in the form the card asks for. Without a card, a bare secret is a bearer token."""
+    if isinstance(given, Mapping):
+        schemes = card.security_schemes if card is not None else {}
+        for name in given:
+            if card is not None and name not in schemes:
+                known = ", ".join(schemes) or "none"
+                raise ValueError(f"the card has no security scheme {name!r}; it has {known}")
+        return Several([_in_form(value, schemes.get(name), card) for name, value in given.items()])
+    return _in_form(given, _wanted(card), card)
+
+
+def _in_form(given: Given, scheme: SecurityScheme | None, card: AgentCard | None) -> Credential:
+    if isinstance(given, tuple):
+        return Basic(*given)
+    if isinstance(given, str) or (callable(given) and not hasattr(given, "apply")):
+        if scheme is not None and scheme.api_key_security_scheme is not None:
+            key = scheme.api_key_security_scheme
+            return ApiKey(given, name=key.name, location=key.location)
+        http = scheme.http_auth_security_scheme if scheme is not None else None
+        if http is not None and http.scheme.lower() == "basic" and isinstance(given, str) and ":" in given:
+            name, _, password = given.partition(":")
+            return Basic(name, password)
+        return Bearer(given)
+    if card is not None and hasattr(given, "learn"):
+        given.learn(card)
+    credential: Credential = given
+    return credential
+
+
+def _wanted(card: AgentCard | None) -> SecurityScheme | None:
+    """The first scheme the card requires; if it requires none, the first it declares."""
+    if card is None:
+        return None
+    for requirement in card.security_requirements:
+        for name in requirement.schemes:
+            if name in card.security_schemes:
+                return card.security_schemes[name]
+    return next(iter(card.security_schemes.values()), None)
+
+
+def described(card: AgentCard) -> str:
+    """What the card asks for, in words."""
+    words = []
+    for name, scheme in card.security_schemes.items():
+        if scheme.api_key_security_scheme is not None:
+            key = scheme.api_key_security_scheme
+            words.append(f"an API key in the {key.location} {key.name!r}")
+        elif scheme.http_auth_security_scheme is not None:
+            words.append(f"HTTP {scheme.http_auth_security_scheme.scheme}")
+        elif scheme.oauth2_security_scheme is not None:
+            words.append("an OAuth2 token")
+        elif scheme.open_id_connect_security_scheme is not None:
+            words.append("an OpenID Connect token")
+        elif scheme.mtls_security_scheme is not None:
+            words.append("a client certificate")
+        else:
+            words.append(name)
+    return " or ".join(words)

@@ -1,0 +1,224 @@
+"""Credentials that fetch their own tokens: client credentials, a refresh token, a device code.
+
+Where to fetch them can be left to the agent's card, but only if that is on the agent's own origin: a card must not be
+able to send a client's secret somewhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from dragoman.client.credentials import Outgoing
+from dragoman.client.origin import origin_of
+from dragoman.client.transport import Transport
+from dragoman.errors import Unauthenticated
+from dragoman.model.card import AgentCard, OAuthFlow
+
+_EARLY = 30.0
+"""Renew a token so many seconds before it expires."""
+
+
+class _Token:
+    """An access token that is renewed when it is about to expire, or was refused."""
+
+    flow = ""
+    """The name of the flow in a card."""
+
+    def __init__(self, client_id: str, client_secret: str, token_url: str, scopes: Sequence[str]) -> None:
+        self._client_id, self._client_secret = client_id, client_secret
+        self.token_url = token_url
+        self._scopes = tuple(scopes)
+        self._refresh_token = ""
+        self._access_token = ""
+        self._expires = 0.0
+        self._renewing = asyncio.Lock()
+
+    def learn(self, card: AgentCard) -> None:
+        """Fill in what the card says and we were not told."""
+        for scheme in card.security_schemes.values():
+            flows = scheme.oauth2_security_scheme.flows if scheme.oauth2_security_scheme else None
+            flow: OAuthFlow | None = getattr(flows, self.flow, None)
+            if flow is not None:
+                self._learn(flow, {origin_of(each.url) for each in card.supported_interfaces})
+
+    def _learn(self, flow: OAuthFlow, origins: set[str]) -> None:
+        if not self.token_url:
+            self.token_url = _trusted(flow.token_url, "token_url", origins)
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        if time.time() >= self._expires:
+            async with self._renewing:
+                if time.time() >= self._expires:
+                    await self._renew(transport)
+        return request.with_header("Authorization", f"Bearer {self._access_token}")
+
+    async def refused(self, transport: Transport) -> bool:
+        self._expires = 0.0
+        return True
+
+    async def _renew(self, transport: Transport) -> None:
+        if self._refresh_token:
+            form = {"grant_type": "refresh_token", "refresh_token": self._refresh_token}
+            status, answer = await self._ask(transport, form)
+            if status == 200:
+                return await self._take(answer)
+            self._refresh_token = ""
+        await self._take(await self._first(transport))
+
+    async def _first(self, transport: Transport) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def _ask(
+        self, transport: Transport, form: dict[str, str], *, url: str = ""
+    ) -> tuple[int, dict[str, Any]]:
+        url = url or self.token_url
+        if not url:
+            raise Unauthenticated("nobody said where to get a token: pass token_url=")
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        if self._client_secret:
+            pair = f"{quote(self._client_id, safe='')}:{quote(self._client_secret, safe='')}"
+            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        else:
+            form = {**form, "client_id": self._client_id}
+        if self._scopes:
+            form = {**form, "scope": " ".join(self._scopes)}
+        response = await transport.request("POST", url, headers, urlencode(form).encode())
+        try:
+            answer = msgspec.json.decode(await response.read(), type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise Unauthenticated(f"{url} did not answer like a token endpoint: {error}") from error
+        return response.status, answer
+
+    async def _take(self, answer: dict[str, Any]) -> None:
+        token = answer.get("access_token")
+        if not isinstance(token, str) or not token:
+            raise Unauthenticated(f"{self.token_url} gave no token: {_said(answer)}")
+        lasts = answer.get("expires_in")
+        self._access_token = token
+        self._expires = (
+            time.time() + max(1.0, float(lasts) - _EARLY) if isinstance(lasts, int | float) else 1e18
+        )
+        if isinstance(answer.get("refresh_token"), str):
+            self._refresh_token = answer["refresh_token"]
+            await self._rotated(self._refresh_token)
+
+    async def _rotated(self, refresh_token: str) -> None:
+        """There is another refresh token now."""
+
+
+class ClientCredentials(_Token):
+    """A program's own id and secret, exchanged for tokens."""
+
+    flow = "client_credentials"
+
+    def __init__(
+        self, client_id: str, client_secret: str, *, token_url: str = "", scopes: Sequence[str] = ()
+    ) -> None:
+        super().__init__(client_id, client_secret, token_url, scopes)
+
+    async def _first(self, transport: Transport) -> dict[str, Any]:
+        status, answer = await self._ask(transport, {"grant_type": "client_credentials"})
+        if status != 200:
+            raise Unauthenticated(f"{self.token_url} refused the client credentials: {_said(answer)}")
+        return answer
+
+
+class RefreshToken(_Token):
+    """A refresh token from an earlier login. `rotated` is told when the server replaces it."""
+
+    flow = "authorization_code"
+
+    def __init__(
+        self,
+        refresh_token: str,
+        *,
+        client_id: str,
+        client_secret: str = "",
+        token_url: str = "",
+        scopes: Sequence[str] = (),
+        rotated: Callable[[str], Awaitable[None] | None] | None = None,
+    ) -> None:
+        super().__init__(client_id, client_secret, token_url, scopes)
+        self._refresh_token = refresh_token
+        self._on_rotated = rotated
+
+    async def _first(self, transport: Transport) -> dict[str, Any]:
+        raise Unauthenticated(f"{self.token_url} no longer takes the refresh token: log in again")
+
+    async def _rotated(self, refresh_token: str) -> None:
+        if self._on_rotated is not None:
+            told = self._on_rotated(refresh_token)
+            if inspect.isawaitable(told):
+                await told
+
+
+class DeviceCode(_Token):
+    """A login on another device: `prompt(url, code)` shows a person where to go and what to type there."""
+
+    flow = "device_code"
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        prompt: Callable[[str, str], Awaitable[None] | None],
+        device_url: str = "",
+        token_url: str = "",
+        client_secret: str = "",
+        scopes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(client_id, client_secret, token_url, scopes)
+        self.device_url = device_url
+        self._prompt = prompt
+
+    def _learn(self, flow: OAuthFlow, origins: set[str]) -> None:
+        super()._learn(flow, origins)
+        if not self.device_url:
+            self.device_url = _trusted(flow.device_authorization_url, "device_url", origins)
+
+    async def _first(self, transport: Transport) -> dict[str, Any]:
+        if not self.device_url:
+            raise Unauthenticated("nobody said where to begin a login: pass device_url=")
+        _, begun = await self._ask(transport, {}, url=self.device_url)
+        code = begun.get("device_code")
+        where = begun.get("verification_uri_complete") or begun.get("verification_uri")
+        if not isinstance(code, str) or not isinstance(where, str):
+            raise Unauthenticated(f"{self.device_url} began no login: {_said(begun)}")
+        told = self._prompt(where, str(begun.get("user_code", "")))
+        if inspect.isawaitable(told):
+            await told
+        interval = float(begun.get("interval", 5))
+        until = time.monotonic() + float(begun.get("expires_in", 900))
+        form = {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": code}
+        while time.monotonic() < until:
+            await asyncio.sleep(interval)
+            status, answer = await self._ask(transport, form)
+            if status == 200:
+                return answer
+            if answer.get("error") == "slow_down":
+                interval += 5
+            elif answer.get("error") != "authorization_pending":
+                raise Unauthenticated(f"the login failed: {_said(answer)}")
+        raise Unauthenticated("the login was not completed in time")
+
+
+def _trusted(url: str, parameter: str, origins: set[str]) -> str:
+    if url and origin_of(url) not in origins:
+        raise Unauthenticated(
+            f"the card says to log in at {url}, which is not on the agent's own origin; "
+            f"pass {parameter}={url!r} if you trust it"
+        )
+    return url
+
+
+def _said(answer: dict[str, Any]) -> str:
+    words = [str(answer[key]) for key in ("error", "error_description") if answer.get(key)]
+    return ": ".join(words)[:300] or "it did not say why"

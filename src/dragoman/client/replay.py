@@ -1,0 +1,180 @@
+"""Hearing each thing once from a peer that cannot continue a stream where it broke.
+
+Two means. The peer's own picture of the task is compared with ours (`missed`), and a stream that begins again is held
+against what was already heard (`Replay`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from dragoman.client.fold import Fold
+from dragoman.model.content import Part
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskStatus
+
+
+def missed(fold: Fold, now: Task) -> list[Event]:
+    """What happened between what we know and `now`, as events; applied to the fold, they lead to `now`."""
+    events: list[Event] = []
+    for artifact in now.artifacts:
+        growing = fold.artifacts.get(artifact.artifact_id)
+        rest = artifact.parts if growing is None else rest_of(artifact.parts, growing.parts)
+        append = growing is not None and rest is not None
+        if rest is None:  # not what we heard, plus more: another artifact under the same name
+            rest = artifact.parts
+        if rest or not append:
+            events.append(
+                ArtifactUpdate(
+                    task_id=now.id,
+                    context_id=now.context_id,
+                    artifact=replace(artifact, parts=rest),
+                    append=append,
+                )
+            )
+    if fold.status is None or not same_status(fold.status, now.status):
+        events.append(StatusUpdate(task_id=now.id, context_id=now.context_id, status=now.status))
+    return events
+
+
+class Replay:
+    """Reads a stream that a peer began anew, against what `fold` already knows, and passes on only what is new.
+
+    Peers differ: 1.0 begins with the task as it is, some say nothing of the past, and some repeat every event from the
+    first (`heard` are the reports they may repeat).
+    """
+
+    def __init__(self, fold: Fold, heard: Iterable[TaskStatus] = ()) -> None:
+        self._fold = fold
+        self._heard = list(heard)
+        self._grounded = False
+        """The stream showed the task as it is."""
+        self._repeated: dict[str, _Repetition] = {}
+        """Artifacts that this stream began again, as far as it has got."""
+        self._shown: set[str] = set()
+        """Artifacts whose every part we have: the stream showed them, or they began in it."""
+
+    def follows(self, event: Event) -> bool:
+        """Whether the event continues what this stream has shown. If not, something may be missing before it, and only
+        the peer's own picture of the task can tell."""
+        if isinstance(event, StatusUpdate):
+            return self._grounded or not event.status.state.over
+        if isinstance(event, ArtifactUpdate) and event.append:
+            return event.artifact.artifact_id in self._shown or event.artifact.artifact_id in self._repeated
+        return True
+
+    def read(self, event: Event) -> list[Event]:
+        """What is new in an event."""
+        if isinstance(event, Task):
+            self._grounded = True
+            self._shown.update(artifact.artifact_id for artifact in event.artifacts)
+            return missed(self._fold, event)
+        if isinstance(event, StatusUpdate):
+            known = [self._fold.status, *self._heard] if self._fold.status is not None else self._heard
+            return [] if any(same_status(old, event.status) for old in known) else [event]
+        if isinstance(event, ArtifactUpdate):
+            return self._artifact(event)
+        seen = self._fold.message
+        return [] if seen is not None and seen.message_id == event.message_id else [event]
+
+    def _artifact(self, event: ArtifactUpdate) -> list[Event]:
+        id = event.artifact.artifact_id
+        growing = self._fold.artifacts.get(id)
+        if not event.append:
+            if growing is None:
+                self._shown.add(id)
+                return [event]
+            self._repeated[id] = _Repetition(growing.parts)
+            self._shown.discard(id)
+        elif id not in self._repeated:
+            return [event]
+        repetition = self._repeated[id]
+        new = repetition.read(event.artifact.parts)
+        if new is None:  # it is another text this time
+            del self._repeated[id]
+            self._shown.add(id)
+            whole = replace(event.artifact, parts=tuple(repetition.told))
+            return [replace(event, artifact=whole, append=False)]
+        return [replace(event, artifact=replace(event.artifact, parts=new), append=True)] if new else []
+
+
+class _Repetition:
+    """Parts told again, held against those that are known. How text was cut makes no difference."""
+
+    def __init__(self, known: Iterable[Part]) -> None:
+        self._known = _joined(known)
+        self._part = 0
+        self._offset = 0
+        self.told: list[Part] = []
+
+    def complete(self) -> bool:
+        """Everything known was told again."""
+        return self._part == len(self._known)
+
+    def read(self, parts: Iterable[Part]) -> tuple[Part, ...] | None:
+        """The parts that are new. None when they contradict what is known."""
+        new: list[Part] = []
+        for part in parts:
+            self.told.append(part)
+            if part.text == "":
+                continue
+            if self.complete():
+                new.append(part)
+                continue
+            known = self._known[self._part]
+            if part.text is None or known.text is None:
+                if part != known:
+                    return None
+                self._part += 1
+            elif replace(part, text="") != replace(known, text=""):
+                return None
+            else:
+                left = len(known.text) - self._offset
+                if not known.text.startswith(part.text[:left], self._offset):
+                    return None
+                self._offset += len(part.text)
+                if len(part.text) >= left:
+                    self._part, self._offset = self._part + 1, 0
+                    if len(part.text) > left:
+                        if not self.complete():
+                            return None
+                        new.append(replace(part, text=part.text[left:]))
+        return tuple(new)
+
+
+def rest_of(whole: Iterable[Part], start: Iterable[Part]) -> tuple[Part, ...] | None:
+    """What `whole` has beyond `start`; None if it does not begin with it."""
+    repetition = _Repetition(start)
+    rest = repetition.read(whole)
+    return rest if repetition.complete() else None
+
+
+def _joined(parts: Iterable[Part]) -> list[Part]:
+    """Neighbouring texts as one; empty ones left out."""
+    out: list[Part] = []
+    for bare, group in groupby((part for part in parts if part.text != ""), _likeness):
+        if bare is None:
+            out += group
+        else:
+            out.append(replace(bare, text="".join(part.text or "" for part in group)))
+    return out
+
+
+def _likeness(part: Part) -> Part | None:
+    """Texts that could be one text have the same."""
+    return None if part.text is None else replace(part, text="")
+
+
+def same_status(one: TaskStatus, other: TaskStatus) -> bool:
+    """The same report, though it may have been told in another way: the oldest peers give messages no id."""
+    if one.state is not other.state or (one.message is None) != (other.message is None):
+        return False
+    if one.message is not None and other.message is not None:
+        if one.message.parts != other.message.parts:
+            return False
+        if one.message.message_id == other.message.message_id:
+            return True
+        return not one.timestamp or not other.timestamp or one.timestamp == other.timestamp
+    return True

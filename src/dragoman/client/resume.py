@@ -1,0 +1,262 @@
+"""A `Service` that lasts: it repeats what is safe to repeat, and a stream goes on after a broken connection.
+
+A stream climbs down a ladder and up again: read the stream; if it breaks, subscribe to the task; if the agent does not
+offer that, ask for the task now and then. On one of our own servers a subscription continues after the last event
+(`Last-Event-ID`). Anywhere else the agent's picture of the task is compared with what was heard. Each event is
+passed on once, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, Protocol, cast
+
+from msgspec.structs import replace
+
+from dragoman.client.fold import Fold
+from dragoman.client.replay import Replay, missed
+from dragoman.client.retry import Policy, pause, repeatable, transient
+from dragoman.dialects.dialect import Dialect
+from dragoman.errors import (
+    A2AError,
+    InvalidParams,
+    MethodNotFound,
+    TaskNotCancelable,
+    TaskNotFound,
+    Unreachable,
+    UnsupportedOperation,
+)
+from dragoman.model.ids import new_id
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    CancelTask,
+    GetTask,
+    Request,
+    SendMessage,
+    Service,
+    StreamResponse,
+    SubscribeToTask,
+)
+from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
+
+_NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
+
+
+class Peer(Service, Protocol):
+    """A service as a binding provides it, and what is known of the agent behind it."""
+
+    dialect: Dialect
+    ours: bool
+    """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
+
+
+class Lasting:
+    """A `Service` on top of a binding's. `streams` is what the card says."""
+
+    def __init__(self, peer: Peer, policy: Policy | None = None, *, streams: bool = True) -> None:
+        self.peer = peer
+        self.policy = policy or Policy()
+        self.streams = streams
+
+    async def call(self, call: Call, request: Request) -> Any:
+        if isinstance(request, SendMessage):
+            call = _keyed(call)
+        attempt = 0
+        while True:
+            began = time.monotonic()
+            try:
+                return await self.peer.call(call, request)
+            except A2AError as error:
+                if attempt and isinstance(request, CancelTask) and isinstance(error, TaskNotCancelable):
+                    return await self._canceled(call, request, error)
+                attempt = attempt + 1 if time.monotonic() - began < self.policy.longest else 1
+                again = repeatable(error, request, deduplicates=self.peer.ours)
+                if not again or attempt >= self.policy.attempts:
+                    raise
+                await pause(self.policy, attempt, error, call.deadline)
+
+    async def _canceled(self, call: Call, request: CancelTask, error: TaskNotCancelable) -> Task:
+        """A repeated cancel was refused: because the first one worked?"""
+        task: Task = await self.call(call, GetTask(id=request.id, tenant=request.tenant))
+        if task.state is not TaskState.CANCELED:
+            raise error
+        return task
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        reading = _Reading(self, _keyed(call) if isinstance(request, SendMessage) else call, request)
+        async with aclosing(reading.run()) as batches:
+            async for batch in batches:
+                yield batch
+
+
+def _keyed(call: Call) -> Call:
+    return call if call.idempotency_key else replace(call, idempotency_key=new_id())
+
+
+class _Reading:
+    """One stream, across all the connections it takes."""
+
+    def __init__(self, service: Lasting, call: Call, request: SendMessage | SubscribeToTask) -> None:
+        self._service = service
+        self._peer = service.peer
+        self._policy = service.policy
+        self._call = call
+        self._request = request
+        self._sends = isinstance(request, SendMessage)
+        self._repeats = service.peer.dialect.name == "arbiter"
+        """A subscription tells everything again, from the first event."""
+        self._fold = Fold()
+        if isinstance(request, SubscribeToTask):
+            self._fold.task_id = request.id
+        self._heard: deque[TaskStatus] = deque(maxlen=1000)
+        self._after = call.after
+        self._asked = False
+        """The agent asked for input in this stream (and not only before it)."""
+        self._news = False
+        """Something was heard on the present connection."""
+
+    async def run(self) -> AsyncGenerator[Batch]:
+        request = self._request
+        rung = self._send_and_poll if self._sends and not self._service.streams else None
+        failures, lost_at = 0, time.monotonic()
+        while rung is None:
+            self._news = False
+            error: A2AError | None = None
+            try:
+                async with aclosing(self._connected(request)) as batches:
+                    async for batch in batches:
+                        yield batch
+            except A2AError as raised:
+                error = raised
+            if self._done(clean=error is None):
+                return
+            if self._news:
+                failures, lost_at = 0, time.monotonic()
+            failures += 1
+            rung = self._rung_below(request, error, failures)
+            if rung is None:
+                error = error or Unreachable("the stream ended before the task did")
+                if self._fold.task_id:
+                    request = SubscribeToTask(id=self._fold.task_id, tenant=self._request.tenant)
+                    if time.monotonic() - lost_at > self._policy.patience:
+                        raise error
+                elif failures >= self._policy.attempts or not self._repeatable(error):
+                    raise error
+                await pause(self._policy, failures, error, self._call.deadline)
+        async with aclosing(rung()) as batches:
+            async for batch in batches:
+                yield batch
+
+    def _rung_below(
+        self, request: SendMessage | SubscribeToTask, error: A2AError | None, failures: int
+    ) -> Callable[[], AsyncGenerator[Batch]] | None:
+        """Where to go on when streaming does not help; None while it may. Raises what nothing helps against."""
+        if error is None:
+            return self._poll if failures > 2 else None  # it lets us subscribe, and says nothing
+        if transient(error):
+            return None
+        if isinstance(error, _NOT_OFFERED):
+            return self._poll if self._fold.task_id else self._send_and_poll
+        if request is not self._request and isinstance(error, TaskNotFound | InvalidParams):
+            return self._poll  # some say so of a task that finished meanwhile
+        raise error
+
+    def _repeatable(self, error: A2AError) -> bool:
+        return repeatable(error, self._request, deduplicates=self._peer.ours)
+
+    def _done(self, *, clean: bool) -> bool:
+        fold = self._fold
+        if fold.message is not None or fold.state.terminal:
+            return True
+        if not fold.state.interrupted:
+            return False
+        if self._sends and self._asked and fold.state is TaskState.INPUT_REQUIRED:
+            return True
+        return clean and not (self._peer.ours and not self._peer.dialect.ends_on_interrupt)
+
+    async def _connected(self, request: SendMessage | SubscribeToTask) -> AsyncGenerator[Batch]:
+        """One connection. What it repeats is left out."""
+        again = request is not self._request
+        numbered = self._peer.ours and bool(self._after)
+        call = replace(self._call, after=self._after) if numbered and again else self._call
+        replay = Replay(self._fold, self._heard if self._repeats else ()) if again else None
+        batches = cast(AsyncGenerator[Batch], self._peer.stream(call, request))
+        async with aclosing(batches):
+            async for batch in batches:
+                if replay is None:
+                    for response in batch:
+                        self._hear(response)
+                    yield batch
+                    continue
+                out: list[StreamResponse] = []
+                for response in batch:
+                    for event in await self._new(response, replay, numbered):
+                        out.append(StreamResponse(event, response.seq))
+                        self._hear(out[-1])
+                    if self._peer.ours and response.seq:
+                        self._after = response.seq
+                if out:
+                    yield out
+                if self._sends and self._asked:
+                    return
+
+    def _hear(self, response: StreamResponse) -> None:
+        event = response.event
+        self._fold.apply(event)
+        self._news = True
+        if response.seq:
+            self._after = response.seq
+        if isinstance(event, StatusUpdate):
+            self._heard.append(event.status)
+            self._asked = event.status.state is TaskState.INPUT_REQUIRED
+
+    async def _new(self, response: StreamResponse, replay: Replay, numbered: bool) -> list[Event]:
+        """What of an event is news."""
+        event = response.event
+        if numbered and not isinstance(event, Task):
+            return [event] if not response.seq or response.seq > (self._after or 0) else []
+        if self._repeats or replay.follows(event):
+            return replay.read(event)
+        caught_up = missed(self._fold, await self._task())
+        if isinstance(event, StatusUpdate) and not any(isinstance(new, StatusUpdate) for new in caught_up):
+            caught_up += replay.read(event)
+        return caught_up
+
+    async def _task(self) -> Task:
+        task: Task = await self._service.call(
+            self._call, GetTask(id=self._fold.task_id, tenant=self._request.tenant)
+        )
+        return task
+
+    async def _poll(self) -> AsyncGenerator[Batch]:
+        interval = self._policy.shortest
+        while True:
+            task = await self._task()
+            known = self._fold.status is not None
+            news = [StreamResponse(event) for event in (missed(self._fold, task) if known else [task])]
+            if news:
+                for response in news:
+                    self._hear(response)
+                yield news
+                interval = self._policy.shortest
+            if self._fold.over:
+                return
+            await asyncio.sleep(interval)
+            interval = min(self._policy.longest, interval * 1.5)
+
+    async def _send_and_poll(self) -> AsyncGenerator[Batch]:
+        request = self._request
+        assert isinstance(request, SendMessage)
+        soon = replace(request.configuration, return_immediately=True)
+        response = StreamResponse(await self._service.call(self._call, replace(request, configuration=soon)))
+        self._hear(response)
+        yield [response]
+        if not self._fold.over:
+            async with aclosing(self._poll()) as batches:
+                async for batch in batches:
+                    yield batch
