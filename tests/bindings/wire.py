@@ -39,9 +39,9 @@ class Answer:
         self.finished = False
         self.blocked: asyncio.Event | None = None
         """When set, sending waits for it, as it does on a connection that is not read."""
-        self._pieces = pieces
+        self.unread = pieces
         self._news = asyncio.Event()
-        self._task = asyncio.create_task(self._run(app, scope))
+        self.task = asyncio.create_task(self._run(app, scope))
 
     async def _run(self, app: Any, scope: dict[str, Any]) -> None:
         try:
@@ -50,9 +50,9 @@ class Answer:
             self._news.set()
 
     async def _receive(self) -> dict[str, Any]:
-        if self._pieces:
-            piece = self._pieces.pop(0)
-            return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
+        if self.unread:
+            piece = self.unread.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": bool(self.unread)}
         await self.gone.wait()
         return {"type": "http.disconnect"}
 
@@ -90,14 +90,14 @@ class Answer:
             while not true():
                 self._news.clear()
                 await self._news.wait()
-                if self._task.done() and not true():
-                    self._task.result()
+                if self.task.done() and not true():
+                    self.task.result()
                     raise AssertionError(f"it never came: {self.status} {self.body!r}")
 
     async def end(self) -> Answer:
         """Wait until the application is done with the request."""
         async with asyncio.timeout(10):
-            await self._task
+            await self.task
         return self
 
 

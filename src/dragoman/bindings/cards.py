@@ -69,7 +69,7 @@ class Cards:
     async def _get(self, exchange: Exchange, mount: Mount) -> None:
         card, since = self._current(mount)
         pure = mount.versions == ("1.0",) or (
-            not exchange.path.endswith(BESIDE) and cards.version_of(exchange.version()).startswith("1.")
+            exchange.path.endswith(WELL_KNOWN) and cards.version_of(exchange.version()).startswith("1.")
         )
         document = self._document(mount, card, exchange.base_url(), pure)
         headers = (
