@@ -33,12 +33,13 @@ format: $(READY) ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) $(PEERS)/a2a-sdk-1.3.0/.ready ## measure against a2a-sdk 1.3.0, side by side
-	$(BIN)/python -m bench.run $(ARGS)
+bench: $(READY) ## measure against a2a-sdk 1.3.0, side by side
+	@$(BIN)/python -m tests.interop.environments a2a-sdk-1.3.0
+	@$(BIN)/python -m bench.run $(ARGS)
 
 interop: $(READY) ## install other people's A2A libraries and talk with them
-	$(BIN)/python -m tests.interop.peers all
-	$(BIN)/python -m pytest tests/interop $(ARGS)
+	@$(BIN)/python -m tests.interop.environments all
+	$(BIN)/python -m pytest tests/interop -m interop $(ARGS)
 
 clean: ## remove what was built or measured
 	rm -rf build dist bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -54,6 +55,3 @@ $(READY): pyproject.toml
 	@echo "setting up $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
-
-$(PEERS)/%/.ready: $(READY) tests/interop/peers/__main__.py
-	@$(BIN)/python -m tests.interop.peers $*

@@ -1,0 +1,83 @@
+"""Other people's A2A libraries, each in an environment of its own under `.peers/`.
+
+    python -m tests.interop.environments all            # install what is missing
+    python -m tests.interop.environments a2a-sdk-1.3.0
+
+`command` gives the command line of a program in `peers/` in its environment. Nothing here is imported by the package,
+and no library of another project is ever in our own environment.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+HOME = ROOT / ".peers"
+PROGRAMS = Path(__file__).parent / "peers"
+
+PYTHON = {
+    "a2a-sdk-1.3.0": ("a2a-sdk[http-server,grpc]==1.3.0", "uvicorn", "uvloop", "httptools"),
+    "a2a-sdk-0.3.26": ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
+    "fasta2a-2.1.1": ("fasta2a==2.1.1", "uvicorn"),
+}
+NODE = {
+    "a2a-js-1.3.0": ("@a2a-js/sdk@1.3.0", "express@5", "@grpc/grpc-js@1", "@bufbuild/protobuf@2"),
+}
+NAMES = (*PYTHON, *NODE)
+
+
+def installed(name: str) -> bool:
+    """Whether the environment is there, with what is asked of it now."""
+    stamp = HOME / name / ".ready"
+    return stamp.exists() and stamp.read_text() == _wanted(name)
+
+
+def install(name: str) -> None:
+    """Make the environment, unless it is there already."""
+    if installed(name):
+        return
+    print(f"installing {name} into {HOME.relative_to(ROOT)}/ ...", flush=True)
+    home = HOME / name
+    shutil.rmtree(home, ignore_errors=True)
+    if name in PYTHON:
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *PYTHON[name]], check=True)
+    else:
+        if shutil.which("npm") is None:
+            raise SystemExit(f"{name} needs Node 20 or newer, and npm")
+        home.mkdir(parents=True)
+        (home / "package.json").write_text('{"private": true, "type": "module"}')
+        npm = ["npm", "install", "--no-fund", "--no-audit", "--no-package-lock", "--loglevel=error"]
+        subprocess.run([*npm, *NODE[name]], cwd=home, check=True)
+    (home / ".ready").write_text(_wanted(name))
+
+
+def command(name: str, program: str, *arguments: str) -> list[str]:
+    """How to run `peers/<program>` in the environment `name`."""
+    source = PROGRAMS / program
+    if name in PYTHON:
+        return [str(HOME / name / "bin" / "python"), str(source), *arguments]
+    # node looks for packages beside the program, so the program goes to the packages
+    copy = HOME / name / program
+    if not copy.exists() or copy.read_bytes() != source.read_bytes():
+        shutil.copy(source, copy)
+    return ["node", str(copy), *arguments]
+
+
+def _wanted(name: str) -> str:
+    return "\n".join((PYTHON | NODE)[name])
+
+
+def main(names: list[str]) -> None:
+    for name in NAMES if names in ([], ["all"]) else names:
+        if name not in NAMES:
+            raise SystemExit(f"no such environment: {name}; there are {', '.join(NAMES)}")
+        install(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
