@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.bindings.wire import app_of, request
 
 from dragoman.bindings.address import Address
+from tests.bindings.wire import app_of, request
 
 PROXY = ("10.1.2.3", 4711)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.bindings.wire import CARD, Scripted, app_of, request
 
 from dragoman.bindings.http import App
 from dragoman.bindings.mount import Mount
 from dragoman.model.card import AgentCard, Interface
+from tests.bindings.wire import CARD, Scripted, app_of, request
 
 PATHS = ["/.well-known/agent-card.json", "/.well-known/agent.json", "/agent-card.json"]
 WELL_KNOWN = PATHS[:2]

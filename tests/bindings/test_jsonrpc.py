@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.bindings.wire import CARD, HELLO, Scripted, app_of, envelope, open_request, reply, request, rpc
 
 from dragoman.bindings.http import App
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Mount
 from dragoman.errors import Forbidden, InvalidParams, RateLimited, TaskNotFound, Unauthenticated, Unavailable
 from dragoman.model.ops import GetTask, Principal, Scope, SendMessage
+from tests.bindings.wire import CARD, HELLO, Scripted, app_of, envelope, open_request, reply, request, rpc
 
 V1 = {"A2A-Version": "1.0"}
 
@@ -90,6 +90,8 @@ BAD = {
     "a control character": (b'{"jsonrpc":"2.0","id":"a\nb","method":"GetTask"}', -32700, None),
     "a batch": (envelope("GetTask").join([b"[", b"]"]), -32600, None),
     "an empty batch": (b" []", -32600, None),
+    "half a batch": (b"[1,", -32700, None),
+    "no method and not JSON": (b'{"id":1} x', -32700, None),
     "a string": (b'"GetTask"', -32600, None),
     "null": (b"null", -32600, None),
     "another jsonrpc": (b'{"jsonrpc":"1.0","id":1,"method":"GetTask"}', -32600, 1),

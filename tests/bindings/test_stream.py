@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.bindings.wire import HELLO, Scripted, app_of, chunk, open_rpc, reply, request, rpc, status, task
 
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.sse import Frames
@@ -16,6 +15,7 @@ from dragoman.dialects.sse import KEEP_ALIVE, SseReader
 from dragoman.errors import TaskNotFound, UnsupportedOperation
 from dragoman.model.ops import STREAM, SUBSCRIBE, StreamResponse, SubscribeToTask
 from dragoman.model.task import TaskState
+from tests.bindings.wire import HELLO, Scripted, app_of, chunk, open_rpc, reply, request, rpc, status, task
 
 V1 = {"A2A-Version": "1.0"}
 S = TaskState

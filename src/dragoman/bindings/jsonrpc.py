@@ -63,6 +63,7 @@ class _OnlyId(Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Envelope).decode
 _decode_id = msgspec.json.Decoder(_OnlyId).decode
+_decode_raw = msgspec.json.Decoder(Raw).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -139,13 +140,10 @@ class _Rpc:
         try:
             if not body.isascii():
                 body.decode()
-            envelope = _decode(body)
-        except msgspec.ValidationError as error:
-            if body.lstrip()[:1] == b"[":
-                raise InvalidRequest("batches are not supported: send one request at a time") from None
-            if body.lstrip()[:1] == b"{":
-                self._id = _id(bytes(_decode_id(body).id)) or b"null"
-            raise InvalidRequest(f"not a JSON-RPC request: {error}") from None
+            try:
+                envelope = _decode(body)
+            except msgspec.ValidationError as error:
+                raise self._no_request(body, error) from None
         except UnicodeDecodeError:
             raise ParseError("the request is not UTF-8") from None
         except (msgspec.DecodeError, RecursionError) as error:
@@ -153,6 +151,15 @@ class _Rpc:
         self._id = _id(bytes(envelope.id)) or b"null"
         self._check(envelope)
         return envelope
+
+    def _no_request(self, body: bytes, error: Exception) -> InvalidRequest:
+        """It is JSON, perhaps (raises `DecodeError` if not), but no request."""
+        match bytes(_decode_raw(body))[:1]:
+            case b"[":
+                return InvalidRequest("batches are not supported: send one request at a time")
+            case b"{":
+                self._id = _id(bytes(_decode_id(body).id)) or b"null"
+        return InvalidRequest(f"not a JSON-RPC request: {error}")
 
     def _check(self, envelope: _Envelope) -> None:
         """Examples of the versions before 1.0 leave out `jsonrpc` and `id`, so their callers may."""
