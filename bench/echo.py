@@ -1,8 +1,9 @@
-"""The echo agent of `bench/target.py`, written with Dragoman."""
+"""The echo agent of `bench/target.py`, written with Dragoman. Usage: echo.py PORT STORE"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from dragoman import Agent, Turn
 
@@ -34,4 +35,4 @@ async def echo(turn: Turn) -> str | None:
 
 
 if __name__ == "__main__":
-    agent.run()
+    agent.run(port=int(sys.argv[1]), store=sys.argv[2], log_level="error")

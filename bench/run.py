@@ -55,8 +55,7 @@ class Workload:
 
 
 def _dragoman(store: str, port: int, scratch: Path) -> list[str]:
-    serve = ["-m", "dragoman.cli", "serve", str(ROOT / "bench" / "echo.py"), "--port", str(port)]
-    return [*serve, "--store", store.format(scratch=scratch)]
+    return [str(ROOT / "bench" / "echo.py"), str(port), store.format(scratch=scratch)]
 
 
 def _a2a_sdk(port: int, scratch: Path) -> list[str]:
