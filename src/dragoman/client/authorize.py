@@ -34,32 +34,26 @@ class Authorized:
         self.origin = origin
 
     async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
-        if self.credential is None:
-            response = await self._carrier(url).request(method, url, headers, body)
-            if response.status not in _MOVED:
-                return response
-        return await self._anywhere(method, url, headers, body)
-
-    async def _anywhere(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
-        start = origin_of(url)
-        for _ in range(_MAX_MOVES + 1):
+        moves = 0
+        while True:
             response = await self._once(method, url, headers, body)
-            there = response.headers.get("location", "")
-            if response.status not in _MOVED or not there:
+            there = response.headers.get("location", "") if response.status in _MOVED else ""
+            if not there:
                 return response
             await response.read()
             there = urljoin(url, there)
-            if method != "GET" and (response.status == 303 or origin_of(there) != start):
+            if method != "GET" and (response.status == 303 or origin_of(there) != origin_of(url)):
                 raise NotSent(
                     f"{url} redirects to {there}; a message does not follow to another origin: "
                     "connect there if you trust it"
                 )
+            if (moves := moves + 1) > _MAX_MOVES:
+                raise NotSent(f"{url} redirects in circles")
             url = there
-        raise NotSent(f"{url} redirects in circles")
 
     async def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
         carrier = self._carrier(url)
-        if self.credential is None or origin_of(url) != self.origin:
+        if self.credential is None or not self.reaches(url):
             return await carrier.request(method, url, headers, body)
         shown = await self.credential.apply(Outgoing(url, headers), self._elsewhere)
         response = await carrier.request(method, shown.url, shown.headers, body)
@@ -68,6 +62,10 @@ class Authorized:
         await response.read()
         shown = await self.credential.apply(Outgoing(url, headers), self._elsewhere)
         return await carrier.request(method, shown.url, shown.headers, body)
+
+    def reaches(self, url: str) -> bool:
+        """Whether the credential is shown at `url`."""
+        return self.credential is not None and origin_of(url) == self.origin
 
     def _carrier(self, url: str) -> Transport:
         if self._elsewhere is self._transport or origin_of(url) == self.origin:

@@ -50,9 +50,10 @@ class HttpTransport:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> HttpResponse:
         route, target = self._routes.get(url) or self._resolve(url)
+        shown = url.partition("?")[0]  # a query may hold a key, and errors are logged
         connection = self._take(route)
         if connection is None:
-            connection = await self._connect(route, url)
+            connection = await self._connect(route, shown)
         lines = [f"{method} {target} HTTP/1.1\r\nHost: {route.host_header}"]
         for name, value in ({**headers, **connection.extra} if connection.extra else headers).items():
             if "\n" in value or "\r" in value or "\n" in name:
@@ -61,7 +62,7 @@ class HttpTransport:
         if body or method == "POST":
             lines.append(f"Content-Length: {len(body)}")
         lines.append("\r\n")
-        response = connection.send("\r\n".join(lines).encode("latin-1") + body, url)
+        response = connection.send("\r\n".join(lines).encode("latin-1") + body, shown)
         try:
             await response.begun()
         except asyncio.CancelledError:
@@ -78,7 +79,7 @@ class HttpTransport:
     def _resolve(self, url: str) -> tuple[_Route, str]:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise NotSent(f"{url!r} is not an http or https URL")
+            raise NotSent(f"{url.partition('?')[0]!r} is not an http or https URL")
         secure = parts.scheme == "https"
         host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
         port = parts.port or (443 if secure else 80)

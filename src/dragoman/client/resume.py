@@ -50,9 +50,13 @@ _NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
 class Peer(Service, Protocol):
     """A service as a binding provides it, and what is known of the agent behind it."""
 
-    dialect: Dialect
-    ours: bool
-    """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def ours(self) -> bool:
+        """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
+        ...
 
 
 class Lasting:
@@ -182,7 +186,7 @@ class _Reading:
     async def _connected(self, request: SendMessage | SubscribeToTask) -> AsyncGenerator[Batch]:
         """One connection. What it repeats is left out."""
         again = request is not self._request
-        numbered = self._peer.ours and bool(self._after)
+        numbered = self._peer.ours and self._peer.dialect.resumable and bool(self._after)
         call = replace(self._call, after=self._after) if numbered and again else self._call
         replay = Replay(self._fold, self._heard if self._repeats else ()) if again else None
         batches = cast(AsyncGenerator[Batch], self._peer.stream(call, request))

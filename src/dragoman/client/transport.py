@@ -26,8 +26,11 @@ class NotSent(Unreachable):
 class Response(Protocol):
     """The answer to one request. Header names are lower case. Read it or close it."""
 
-    status: int
-    headers: Mapping[str, str]
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises `Unreachable` if it breaks off before its end."""

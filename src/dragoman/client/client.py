@@ -1,0 +1,390 @@
+"""An agent, wherever it is: call it, send to it, stream from it, look after its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Self
+
+from msgspec import UNSET
+
+from dragoman.client.content import parts_of
+from dragoman.client.credentials import described
+from dragoman.client.link import Link, Options, open_link
+from dragoman.client.reply import Reply, Stream, TaskFailed
+from dragoman.errors import Unauthenticated
+from dragoman.model.card import AgentCard
+from dragoman.model.content import Message, Role
+from dragoman.model.ids import new_id
+from dragoman.model.ops import (
+    AuthenticationInfo,
+    Call,
+    CancelTask,
+    Configuration,
+    CreatePushConfig,
+    DeletePushConfig,
+    GetExtendedCard,
+    GetPushConfig,
+    GetTask,
+    ListPushConfigs,
+    ListTasks,
+    PushConfig,
+    PushConfigPage,
+    Request,
+    SendMessage,
+    Service,
+    SubscribeToTask,
+    TaskPage,
+)
+from dragoman.model.task import TERMINAL, Task, TaskState
+
+
+class Client:
+    """`async with connect(...) as agent:` and then `await agent("text")`.
+
+    Every method takes the agent's own words for what went wrong: an `A2AError`. A `timeout` is for the whole of it,
+    reconnects and retries included, and ends in a `TimeoutError`.
+    """
+
+    def __init__(self, target: Any, options: Options, *, timeout: float | None = None) -> None:
+        self._target, self._options = target, options
+        self._timeout = timeout
+        self._link: Link | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Find the agent and read its card. `async with` does it."""
+        if self._link is None:
+            self._link = await open_link(self._target, self._options)
+
+    async def close(self) -> None:
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.transport.close()
+
+    # -- who it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def link(self) -> Link:
+        if self._link is None:
+            raise RuntimeError("not connected: use `async with connect(...)`, or `await client.open()`")
+        return self._link
+
+    @property
+    def card(self) -> AgentCard:
+        return self.link.found.card
+
+    @property
+    def version(self) -> str:
+        """The dialect we speak with it: `1.0`, `0.3`, `0.2`, `0.1`, `arbiter` ..."""
+        return self.link.peer.dialect.name
+
+    @property
+    def url(self) -> str:
+        """The endpoint we talk to."""
+        return self.link.peer.route.url
+
+    @property
+    def service(self) -> Service:
+        """The agent as a `Service`: the model's own requests, with retries and resumed streams."""
+        return self.link.service
+
+    # -- talking -------------------------------------------------------------------------------------------------
+
+    async def __call__(self, *content: Any, timeout: float | None = None, **options: Any) -> Reply:
+        """Say something and wait for the answer, however long the way. Options as for `send`.
+
+        Raises `TaskFailed` if the agent failed, rejected or canceled the task; a question comes back as a reply
+        that `asks`.
+        """
+        deadline = self._deadline(timeout)
+        if self.link.service.streams and not self.link.peer.ours:
+            # Its stream says the task's name at once, so that a broken connection loses nothing.
+            stream = Stream(self, self._stream(self._message(content, options), deadline, options), deadline)
+            async with stream:
+                async for _ in stream:
+                    pass
+            reply = stream.reply
+        else:
+            reply = await self._send(content, deadline, options)
+            if not reply.state.over:
+                reply = await self._wait(reply.id, deadline)
+        if reply.task is not None and reply.state in TERMINAL and reply.state is not TaskState.COMPLETED:
+            raise TaskFailed(reply.task)
+        return reply
+
+    async def send(
+        self,
+        *content: Any,
+        files: Sequence[Any] = (),
+        data: Any = UNSET,
+        task: str = "",
+        context: str = "",
+        skill: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        accept: Sequence[str] = (),
+        history: int | None = None,
+        wait: bool = True,
+        push: PushConfig | None = None,
+        key: str = "",
+        extensions: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> Reply:
+        """Send one message: exactly the protocol's own operation, and what the agent makes of it.
+
+        `content`: text, paths, bytes, parts, or anything that can be data. `files`: paths, bytes or URLs. `task` goes
+        on with a task, `context` with a conversation. `wait=False` comes back as soon as the agent has the message.
+        `key` is the idempotency key, new for each message unless given.
+        """
+        return await self._send(
+            content,
+            self._deadline(timeout),
+            {
+                "files": files,
+                "data": data,
+                "task": task,
+                "context": context,
+                "skill": skill,
+                "metadata": metadata,
+                "accept": accept,
+                "history": history,
+                "wait": wait,
+                "push": push,
+                "key": key,
+                "extensions": extensions,
+            },
+        )
+
+    def stream(self, *content: Any, timeout: float | None = None, **options: Any) -> Stream:
+        """Say something and read the answer as it comes. Options as for `send`."""
+        deadline = self._deadline(timeout)
+        return Stream(self, self._stream(self._message(content, options), deadline, options), deadline)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------
+
+    async def get(self, task: str, *, history: int | None = None, timeout: float | None = None) -> Task:
+        found: Task = await self._ask(GetTask(id=task, history_length=history, tenant=self._tenant), timeout)
+        return found
+
+    async def list(
+        self,
+        *,
+        context: str = "",
+        state: TaskState | str = TaskState.UNSPECIFIED,
+        since: str = "",
+        history: int | None = None,
+        artifacts: bool = False,
+        page_size: int | None = None,
+    ) -> AsyncIterator[Task]:
+        """Every task we may see, newest first, fetched a page at a time. `state` may be a word: `working`."""
+        token = ""
+        while True:
+            page: TaskPage = await self._ask(
+                ListTasks(
+                    context_id=context,
+                    status=_state(state),
+                    page_size=page_size,
+                    page_token=token,
+                    history_length=history,
+                    status_timestamp_after=since,
+                    include_artifacts=artifacts,
+                    tenant=self._tenant,
+                )
+            )
+            for task in page.tasks:
+                yield task
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def cancel(self, task: str, *, timeout: float | None = None) -> Task:
+        canceled: Task = await self._ask(CancelTask(id=task, tenant=self._tenant), timeout)
+        return canceled
+
+    def subscribe(self, task: str, *, after: int | None = None, timeout: float | None = None) -> Stream:
+        """Follow a task to its end: how it is now, then what happens to it."""
+        deadline = self._deadline(timeout)
+        call = Call(deadline=deadline, after=after)
+        return Stream(self, self._batches(call, SubscribeToTask(id=task, tenant=self._tenant)), deadline)
+
+    async def wait(self, task: str, *, timeout: float | None = None) -> Reply:
+        """The reply once a task is over: finished, or asking."""
+        return await self._wait(task, self._deadline(timeout))
+
+    # -- push notifications --------------------------------------------------------------------------------------
+
+    async def create_push(
+        self, task: str, url: str, *, id: str = "", token: str = "", scheme: str = "", credentials: str = ""
+    ) -> PushConfig:
+        """Have news of a task sent to `url`. `scheme` and `credentials` are what the agent shows there."""
+        login = AuthenticationInfo(scheme=scheme, credentials=credentials) if scheme else None
+        config = PushConfig(
+            url=url, id=id, task_id=task, token=token, authentication=login, tenant=self._tenant
+        )
+        created: PushConfig = await self._ask(CreatePushConfig(config=config, tenant=self._tenant))
+        return created
+
+    async def get_push(self, task: str, id: str = "") -> PushConfig:
+        found: PushConfig = await self._ask(GetPushConfig(task_id=task, id=id, tenant=self._tenant))
+        return found
+
+    async def list_push(self, task: str) -> Sequence[PushConfig]:
+        configs: list[PushConfig] = []
+        token = ""
+        while True:
+            page: PushConfigPage = await self._ask(
+                ListPushConfigs(task_id=task, page_token=token, tenant=self._tenant)
+            )
+            configs += page.configs
+            token = page.next_page_token
+            if not token:
+                return configs
+
+    async def delete_push(self, task: str, id: str) -> None:
+        await self._ask(DeletePushConfig(task_id=task, id=id, tenant=self._tenant))
+
+    async def extended_card(self) -> AgentCard:
+        """The card for those who have shown who they are."""
+        card: AgentCard = await self._ask(GetExtendedCard(tenant=self._tenant))
+        return card
+
+    # -- underneath ----------------------------------------------------------------------------------------------
+
+    @property
+    def _tenant(self) -> str:
+        return self.link.peer.route.tenant
+
+    def too_late(self, task: str = "") -> str:
+        """What to say when the time is up."""
+        rest = f"; its task {task} goes on" if task else ""
+        return f"{self.card.name!r} did not finish in time{rest}"
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        timeout = self._timeout if timeout is None else timeout
+        return None if timeout is None else time.time() + timeout
+
+    def _message(self, content: Sequence[Any], options: Mapping[str, Any]) -> SendMessage:
+        unknown = set(options) - _OPTIONS
+        if unknown:
+            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+        metadata = dict(options.get("metadata") or {})
+        if options.get("skill"):
+            metadata["skillId"] = options["skill"]
+        if len(content) == 1 and isinstance(content[0], Message):
+            message = content[0]
+        else:
+            message = Message(
+                message_id=new_id(),
+                role=Role.USER,
+                parts=parts_of(content, options.get("files", ()), options.get("data", UNSET)),
+                task_id=options.get("task", ""),
+                context_id=options.get("context", ""),
+                metadata=metadata,
+                extensions=tuple(options.get("extensions", ())),
+            )
+        configuration = Configuration(
+            accepted_output_modes=tuple(options.get("accept", ())),
+            task_push_notification_config=options.get("push"),
+            history_length=options.get("history"),
+            return_immediately=not options.get("wait", True),
+        )
+        return SendMessage(message=message, configuration=configuration, tenant=self._tenant)
+
+    async def _send(
+        self, content: Sequence[Any], deadline: float | None, options: Mapping[str, Any]
+    ) -> Reply:
+        request = self._message(content, options)
+        call = _call(deadline, options)
+        result: Task | Message = await self._within(call, request)
+        return Reply.of(self, result)
+
+    def _stream(
+        self, request: SendMessage, deadline: float | None, options: Mapping[str, Any]
+    ) -> AsyncIterator[Any]:
+        return self._batches(_call(deadline, options), request)
+
+    async def _batches(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Any]:
+        try:
+            async with aclosing(self.link.service.stream(call, request)) as batches:  # type: ignore[type-var]
+                async for batch in batches:
+                    yield batch
+        except Unauthenticated as error:
+            raise self._explained(error) from error
+
+    async def _wait(self, task: str, deadline: float | None) -> Reply:
+        call = Call(deadline=deadline)
+        stream = Stream(self, self._batches(call, SubscribeToTask(id=task, tenant=self._tenant)), deadline)
+        async with stream:
+            async for piece in stream:
+                if piece.state.over:
+                    break
+        return stream.reply
+
+    async def _ask(self, request: Request, timeout: float | None = None) -> Any:
+        return await self._within(Call(deadline=self._deadline(timeout)), request)
+
+    async def _within(self, call: Call, request: Request) -> Any:
+        """A unary operation, within its deadline."""
+        try:
+            if call.deadline is None:
+                return await self.link.service.call(call, request)
+            async with asyncio.timeout(max(0.0, call.deadline - time.time())):
+                return await self.link.service.call(call, request)
+        except TimeoutError:
+            raise TimeoutError(self.too_late()) from None
+        except Unauthenticated as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Unauthenticated) -> Unauthenticated:
+        """Say what the agent wants to see, and why it did not see it."""
+        wants = described(self.card)
+        transport = self.link.transport
+        here = transport.origin
+        hint = f"; it asks for {wants}" if wants else ""
+        if transport.credential is not None and not transport.reaches(self.url):
+            hint += (
+                f"; credentials were given for {here} and stayed there: pass origin={self.url!r} to show them"
+            )
+        return Unauthenticated(
+            f"{error.message}{hint}", metadata=error.metadata, retry_after=error.retry_after
+        )
+
+
+_OPTIONS = {
+    "files", "data", "task", "context", "skill", "metadata", "accept", "history", "wait", "push", "key", "extensions"
+}  # fmt: skip
+
+
+def _call(deadline: float | None, options: Mapping[str, Any]) -> Call:
+    return Call(
+        deadline=deadline,
+        idempotency_key=options.get("key", ""),
+        extensions=tuple(options.get("extensions", ())),
+    )
+
+
+def _state(state: TaskState | str) -> TaskState:
+    if isinstance(state, TaskState):
+        return state
+    return TaskState(f"TASK_STATE_{state.upper().replace('-', '_')}") if state else TaskState.UNSPECIFIED
+
+
+def connect(target: Any, *, timeout: float | None = None, **options: Any) -> Client:
+    """Talk to an agent: `async with connect("https://agent.example.com") as agent:`.
+
+    `target`: a base URL, the URL of a card, a card, a file with one, a name from `dragoman.toml`, or an `Agent`.
+
+    `credentials`: a secret (used as the card asks), a `(name, password)`, a credential such as `ClientCredentials(...)`,
+    or those by scheme. They are shown to the origin of `target` only; `origin` names another one. `headers` likewise.
+    `version`, `binding`: speak this and nothing else. `timeout`: for each operation, in seconds, all told.
+    `policy`: how stubborn to be. `tls`, `proxy`: for the network. `agents`: URLs by name, instead of `dragoman.toml`.
+    """
+    return Client(target, Options(**options), timeout=timeout)

@@ -1,0 +1,178 @@
+"""From whatever a user calls an agent to its card, and to the ways of talking to it.
+
+An agent can be named by its base URL, the URL of its card, a card (an object, a document, a file), a name from the
+`[agents]` table of `dragoman.toml`, or be an agent in this process. Cards are cached as HTTP allows.
+"""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.client.transport import NotSent, Response, Transport, error_of
+from dragoman.dialects.cards import read_card, write_card
+from dragoman.errors import A2AError, InvalidAgentResponse, Unauthenticated, Unreachable
+from dragoman.model.card import AgentCard
+
+CONFIG = "dragoman.toml"
+_WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+_HELD = 256
+
+
+class Found(Struct, frozen=True):
+    """A card, as it was published."""
+
+    document: dict[str, Any]
+    card: AgentCard
+    url: str = ""
+    """Where it was found; empty when it was given to us."""
+    ours: bool = False
+
+
+class _Cached(Struct):
+    document: dict[str, Any]
+    etag: str
+    expires: float
+    ours: bool
+
+
+class Cards:
+    """Cards by URL, for as long as their servers allow."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Cached] = {}
+
+    async def get(self, transport: Transport, url: str, *, version: str = "", secret: bool = False) -> Found:
+        """The card at `url`. `secret`: the request shows credentials, so nobody else may have what it gets."""
+        key = f"{version} {url}"
+        held = None if secret else self._held.get(key)
+        if held is not None and time.monotonic() < held.expires:
+            return _found(held.document, url, held.ours)
+        headers = {"Accept": "application/json"}
+        if version:
+            headers["A2A-Version"] = version
+        if held is not None and held.etag:
+            headers["If-None-Match"] = held.etag
+        response = await transport.request("GET", url, headers)
+        body = await response.read()
+        if response.status == 304 and held is not None:
+            held.expires = _expiry(response)
+            return _found(held.document, url, held.ours)
+        if response.status != 200:
+            raise error_of(response, body, url, lambda document, status: Unreachable(f"{url}: HTTP {status}"))
+        try:
+            document = msgspec.json.decode(body)
+        except msgspec.DecodeError as error:
+            raise InvalidAgentResponse(f"{url} is not a card: {error}") from error
+        found = _found(document, url, "dragoman" in response.headers)
+        if not secret and "no-store" not in response.headers.get("cache-control", ""):
+            if len(self._held) >= _HELD:
+                self._held.clear()
+            etag = response.headers.get("etag", "")
+            self._held[key] = _Cached(document, etag, _expiry(response), found.ours)
+        return found
+
+
+CARDS = Cards()
+"""The cards this process knows."""
+
+
+def _expiry(response: Response) -> float:
+    for word in response.headers.get("cache-control", "").split(","):
+        name, _, value = word.strip().partition("=")
+        if name.lower() == "max-age" and value.isdecimal():
+            return time.monotonic() + int(value)
+    return 0.0
+
+
+def _found(document: Any, url: str, ours: bool = False) -> Found:
+    card, _ = read_card(document, found_at=url)
+    return Found(document, card, url, ours)
+
+
+def given(target: AgentCard | Mapping[str, Any] | Path) -> Found:
+    """A card that is here already."""
+    if isinstance(target, AgentCard):
+        return Found(write_card(target, "1.0"), target)
+    if isinstance(target, Path):
+        try:
+            target = msgspec.json.decode(target.read_bytes())
+        except (OSError, msgspec.DecodeError) as error:
+            raise InvalidAgentResponse(f"{target} is not a card: {error}") from error
+    return _found(target, "")
+
+
+def address(name: str, agents: Mapping[str, str] | None = None) -> str | Path:
+    """What a text stands for: a URL, a file, or a name in `agents` (by default, those in `dragoman.toml`)."""
+    if name.startswith(("http://", "https://")):
+        return name
+    if agents is None and "/" not in name:
+        agents = _configured(Path(CONFIG))
+    if agents and name in agents:
+        return address(agents[name], {})
+    if Path(name).is_file():
+        return Path(name)
+    host = urlsplit(f"//{name}").hostname or ""
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return f"http://{name}"
+    if "." in host or ":" in name:
+        return f"https://{name}"
+    raise NotSent(f"{name!r} is neither a URL nor a file, and [agents] in {CONFIG} has no such name")
+
+
+def _configured(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    agents = tomllib.loads(path.read_text()).get("agents", {})
+    return {
+        name: each if isinstance(each, str) else str(each.get("url", "")) for name, each in agents.items()
+    }
+
+
+def candidates(url: str) -> list[str]:
+    """Where the card of the agent at `url` may be, likeliest first."""
+    parts = urlsplit(url)
+    if parts.path.endswith(".json"):
+        return [url]
+    root = f"{parts.scheme}://{parts.netloc}"
+    base = root + parts.path.rstrip("/")
+    places = [base + path for path in _WELL_KNOWN] + [base + "/agent-card.json"]
+    if base != root:
+        places += [root + path for path in _WELL_KNOWN]
+    return places
+
+
+async def find(transport: Transport, url: str, *, version: str = "", secret: bool = False) -> Found:
+    """Look for a card in all the places it may be. Raises `Unauthenticated` if it is there and not for us."""
+    failures: list[A2AError] = []
+    for place in candidates(url):
+        try:
+            return await CARDS.get(transport, place, version=version, secret=secret)
+        except NotSent:
+            raise
+        except A2AError as error:
+            failures.append(error)
+    telling = [e for e in failures if isinstance(e, Unauthenticated | InvalidAgentResponse) or e.retry_after]
+    if telling:
+        raise telling[0]
+    raise Unreachable(f"there is no agent card at {url}: {failures[0]}")
+
+
+def absolute(url: str, found_at: str) -> str:
+    """An interface's URL. Relative to its card; and an agent that calls itself 0.0.0.0 means where it was found."""
+    if not found_at:
+        return url
+    url = urljoin(found_at, url)
+    parts = urlsplit(url)
+    if parts.hostname in ("0.0.0.0", "::"):
+        here = urlsplit(found_at).hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+        return parts._replace(netloc=(f"[{here}]" if ":" in here else here) + port).geturl()
+    return url

@@ -1,0 +1,120 @@
+"""Bring up the connection to an agent: transport, card, credentials, route, and a service that lasts on top."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from dragoman.client import credentials as creds
+from dragoman.client.asgi import AsgiTransport
+from dragoman.client.authorize import Authorized
+from dragoman.client.discover import Found, address, find, given
+from dragoman.client.http import HttpTransport
+from dragoman.client.origin import origin_of
+from dragoman.client.resume import Lasting
+from dragoman.client.retry import Policy
+from dragoman.client.routes import Routed, routes
+from dragoman.client.transport import Transport
+from dragoman.errors import Unauthenticated
+from dragoman.model.card import AgentCard
+
+IN_PROCESS = "http://localhost"
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How to reach an agent; see `connect`."""
+
+    credentials: Any = None
+    origin: str = ""
+    headers: Mapping[str, str] = {}
+    version: str = ""
+    binding: str = ""
+    policy: Policy = Policy()
+    tls: ssl.SSLContext | None = None
+    proxy: str | None = None
+    agents: Mapping[str, str] | None = None
+    transport: Transport | None = None
+    url: str = ""
+
+
+class Link(NamedTuple):
+    found: Found
+    peer: Routed
+    service: Lasting
+    transport: Authorized
+
+
+async def open_link(target: Any, options: Options) -> Link:
+    """Find the agent, and be ready to talk to it."""
+    transport, where = _carrier(target, options)
+    try:
+        return await _open(transport, where, options)
+    except BaseException:
+        await transport.close()
+        raise
+
+
+def _carrier(target: Any, options: Options) -> tuple[Authorized, Any]:
+    """What carries our requests, and where the agent is: a URL, or a card that is here already."""
+    if isinstance(target, str):
+        target = address(target, options.agents)
+    if options.transport is not None:
+        return Authorized(options.transport), options.url or target
+    if hasattr(target, "app"):
+        return Authorized(AsgiTransport(target.app(store="memory:"))), options.url or IN_PROCESS
+    if callable(target):
+        return Authorized(AsgiTransport(target)), options.url or IN_PROCESS
+    if isinstance(target, str | Path | AgentCard | Mapping):
+        certificate = options.credentials
+        plain = HttpTransport(tls=options.tls, proxy=options.proxy)
+        if isinstance(certificate, creds.ClientCertificate):
+            shown = HttpTransport(tls=certificate.context(options.tls), proxy=options.proxy)
+            return Authorized(shown, elsewhere=plain), target
+        return Authorized(plain), target
+    raise TypeError(f"{target!r} is not an agent, a card, or the name of one")
+
+
+async def _open(transport: Authorized, where: Any, options: Options) -> Link:
+    if isinstance(where, str):
+        found = await _find(transport, where, options)
+        prefer = where
+    else:
+        found, prefer = given(where), ""
+    ways = routes(found, version=options.version, binding=options.binding, prefer=prefer)
+    # A secret belongs to whoever the user named, not to wherever the card points.
+    transport.origin = origin_of(options.origin or (where if isinstance(where, str) else ways[0].url))
+    transport.credential = _credential(options, found.card)
+    peer = Routed(ways, transport, silence=options.policy.silence, ours=found.ours)
+    return Link(found, peer, Lasting(peer, options.policy, streams=_streams(found.card)), transport)
+
+
+async def _find(transport: Authorized, url: str, options: Options) -> Found:
+    """The card; without credentials if it can be had so."""
+    transport.origin = origin_of(options.origin or url)
+    if options.headers:
+        transport.credential = creds.Headers(options.headers)
+    version = options.version if options.version.startswith("1") else ""
+    try:
+        return await find(transport, url, version=version, secret=bool(options.headers))
+    except Unauthenticated:
+        transport.credential = _credential(options, None)
+        if transport.credential is None:
+            raise
+    return await find(transport, url, version=version, secret=True)
+
+
+def _credential(options: Options, card: AgentCard | None) -> creds.Credential | None:
+    shown: list[creds.Credential] = []
+    if options.headers:
+        shown.append(creds.Headers(options.headers))
+    if options.credentials is not None and not isinstance(options.credentials, creds.ClientCertificate):
+        shown.append(creds.chosen(options.credentials, card))
+    return shown[0] if len(shown) == 1 else creds.Several(shown) if shown else None
+
+
+def _streams(card: AgentCard) -> bool:
+    return bool(card.capabilities.streaming)

@@ -1,0 +1,151 @@
+"""Which of an agent's interfaces to use, in which dialect, and what to do when it turns out to speak another.
+
+A card may be wrong about the version: then the agent does not know the method, has done nothing, and the next dialect
+is tried. What worked is remembered for as long as the process runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, cast
+
+from dragoman.client.discover import Found, absolute
+from dragoman.client.jsonrpc import JsonRpc
+from dragoman.client.transport import Transport
+from dragoman.dialects.cards import version_of
+from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.select import DIALECTS, for_card
+from dragoman.errors import MethodNotFound, UnsupportedOperation, VersionNotSupported
+from dragoman.model.card import JSONRPC, Interface
+from dragoman.model.ops import Batch, Call, Request, SendMessage, SubscribeToTask
+
+log = logging.getLogger(__name__)
+
+BINDINGS: dict[str, Callable[..., JsonRpc]] = {JSONRPC: JsonRpc}
+_FALLBACKS = ("1.0", "0.3", "0.1")
+"""What to try on an endpoint that does not know the methods its card promises."""
+_worked: dict[str, str] = {}
+"""The dialect in which each endpoint answered."""
+
+
+class Route(NamedTuple):
+    url: str
+    binding: str
+    dialect: Dialect
+    tenant: str = ""
+
+
+def routes(found: Found, *, version: str = "", binding: str = "", prefer: str = "") -> list[Route]:
+    """The usable ways to reach an agent, best first. `prefer` is the endpoint the user named, if any."""
+    offered = [
+        (_here(each, found.url), dialect) for each, dialect in for_card(found.document, found_at=found.url)
+    ]
+    usable = [
+        Route(each.url, each.protocol_binding.upper(), dialect, each.tenant)
+        for each, dialect in offered
+        if each.protocol_binding.upper() in BINDINGS
+        and binding.upper() in ("", each.protocol_binding.upper())
+    ]
+    if not usable:
+        names = ", ".join(
+            dict.fromkeys(f"{each.protocol_binding} {dialect.name}" for each, dialect in offered)
+        )
+        speaks = binding or ", ".join(BINDINGS)
+        raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; we speak {speaks}")
+    if version:
+        return _pinned(usable, version)
+    usable.sort(key=lambda route: route.url.rstrip("/") != prefer.rstrip("/"))
+    known = _worked.get(usable[0].url)
+    if known is not None:
+        usable.insert(0, usable[0]._replace(dialect=DIALECTS[known]))
+    for name in _FALLBACKS:
+        usable.append(usable[0]._replace(dialect=DIALECTS[name]))
+    return list({(route.url, route.dialect.name): route for route in usable}.values())
+
+
+def _here(interface: Interface, found_at: str) -> Interface:
+    return Interface(
+        url=absolute(interface.url, found_at),
+        protocol_binding=interface.protocol_binding,
+        protocol_version=interface.protocol_version,
+        tenant=interface.tenant,
+    )
+
+
+def _pinned(usable: list[Route], version: str) -> list[Route]:
+    """Only this version. An endpoint may speak it without saying so: cards have no room for the oldest."""
+    exact = [route for route in usable if version in (route.dialect.name, version_of(route.dialect.name))]
+    if exact:
+        return exact
+    name = version if version in DIALECTS else version_of(version)
+    if name not in DIALECTS:
+        raise UnsupportedOperation(f"there is no A2A {version}; known are {', '.join(DIALECTS)}")
+    return [usable[0]._replace(dialect=DIALECTS[name])]
+
+
+class Routed:
+    """A `Peer` on the first of several routes that turns out to work."""
+
+    def __init__(
+        self, routes: Sequence[Route], transport: Transport, *, silence: float, ours: bool = False
+    ) -> None:
+        self._routes = tuple(routes)
+        self._transport = transport
+        self._silence = silence
+        self._settled = len(self._routes) == 1
+        self._take(0, ours)
+
+    def _take(self, n: int, ours: bool) -> None:
+        self._n, self.route = n, self._routes[n]
+        make = BINDINGS[self.route.binding]
+        self._peer = make(self._transport, self.route.url, self.route.dialect, silence=self._silence)
+        self._peer.ours = ours
+
+    @property
+    def dialect(self) -> Dialect:
+        return self.route.dialect
+
+    @property
+    def ours(self) -> bool:
+        return self._peer.ours
+
+    async def call(self, call: Call, request: Request) -> Any:
+        while True:
+            try:
+                result = await self._peer.call(call, request)
+            except (MethodNotFound, VersionNotSupported) as error:
+                self._next(request, error)
+            else:
+                self._settle(request)
+                return result
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        while True:
+            batches = cast(Any, self._peer.stream(call, request))
+            try:
+                async with aclosing(batches):
+                    async for batch in batches:
+                        self._settle(request)
+                        yield batch
+                return
+            except (MethodNotFound, VersionNotSupported) as error:
+                self._next(request, error)
+
+    def _next(self, request: Request, error: MethodNotFound | VersionNotSupported) -> None:
+        """Go on to the next route; raise `error` when there is none, and begin with the first again."""
+        if self._settled or not isinstance(request, SendMessage):
+            raise error
+        was, ours = self.route, self._peer.ours
+        self._take((self._n + 1) % len(self._routes), ours)
+        if self._n == 0:
+            raise error
+        log.info(
+            "%s does not speak A2A %s (%s); trying %s", was.url, was.dialect.name, error, self.dialect.name
+        )
+
+    def _settle(self, request: Request) -> None:
+        if not self._settled and isinstance(request, SendMessage):
+            self._settled = True
+            _worked[self.route.url] = self.route.dialect.name

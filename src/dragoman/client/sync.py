@@ -1,0 +1,185 @@
+"""The client without `await`, for scripts and notebooks: the same one, on a loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+from dragoman.client.client import Client, connect
+from dragoman.client.reply import Piece, Reply, Stream
+from dragoman.model.card import AgentCard
+from dragoman.model.ops import PushConfig
+from dragoman.model.task import Task
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dragoman-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C: whoever waited is gone, so the work is not wanted any more
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncReply(Reply):
+    """A `Reply` whose methods do not need `await`."""
+
+    _on: SyncClient
+
+    def wait(self, timeout: float | None = None) -> SyncReply:  # type: ignore[override]
+        return self._on._reply(Reply.wait(self, timeout))
+
+    def cancel(self) -> SyncReply:  # type: ignore[override]
+        return self._on._reply(Reply.cancel(self))
+
+    def answer(self, *content: Any, **options: Any) -> SyncReply:  # type: ignore[override]
+        return self._on._reply(Reply.answer(self, *content, **options))
+
+
+class SyncStream:
+    """A `Stream` for a plain `for` loop."""
+
+    def __init__(self, client: SyncClient, stream: Stream) -> None:
+        self._client, self._stream = client, stream
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._client._each(self._stream)
+
+    @property
+    def task(self) -> Task | None:
+        return self._stream.task
+
+    @property
+    def reply(self) -> SyncReply:
+        return self._client._kept(self._stream.reply)
+
+    def close(self) -> None:
+        self._client._run(self._stream.aclose())
+
+
+class SyncClient:
+    """`with connect_sync(...) as agent:` and then `agent("text")`. Each method does what `Client`'s does."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._loop: _Loop | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = _Loop()
+        try:
+            self._run(self._client.open())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._loop is not None:
+            loop, self._loop = self._loop, None
+            with suppress(Exception):
+                loop.run(self._client.close())
+            loop.close()
+
+    @property
+    def card(self) -> AgentCard:
+        return self._client.card
+
+    @property
+    def version(self) -> str:
+        return self._client.version
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    def __call__(self, *content: Any, **options: Any) -> SyncReply:
+        return self._reply(self._client(*content, **options))
+
+    def send(self, *content: Any, **options: Any) -> SyncReply:
+        return self._reply(self._client.send(*content, **options))
+
+    def stream(self, *content: Any, **options: Any) -> SyncStream:
+        return SyncStream(self, self._client.stream(*content, **options))
+
+    def get(self, task: str, **options: Any) -> Task:
+        return self._run(self._client.get(task, **options))
+
+    def list(self, **options: Any) -> Iterator[Task]:
+        return self._each(self._client.list(**options))
+
+    def cancel(self, task: str, **options: Any) -> Task:
+        return self._run(self._client.cancel(task, **options))
+
+    def subscribe(self, task: str, **options: Any) -> SyncStream:
+        return SyncStream(self, self._client.subscribe(task, **options))
+
+    def wait(self, task: str, **options: Any) -> SyncReply:
+        return self._reply(self._client.wait(task, **options))
+
+    def create_push(self, task: str, url: str, **options: Any) -> PushConfig:
+        return self._run(self._client.create_push(task, url, **options))
+
+    def get_push(self, task: str, id: str = "") -> PushConfig:
+        return self._run(self._client.get_push(task, id))
+
+    def list_push(self, task: str) -> Sequence[PushConfig]:
+        return self._run(self._client.list_push(task))
+
+    def delete_push(self, task: str, id: str) -> None:
+        self._run(self._client.delete_push(task, id))
+
+    def extended_card(self) -> AgentCard:
+        return self._run(self._client.extended_card())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            work.close()
+            raise RuntimeError("not connected: use `with connect_sync(...)`")
+        return self._loop.run(work)
+
+    def _reply(self, work: Coroutine[Any, Any, Reply]) -> SyncReply:
+        return self._kept(self._run(work))
+
+    def _kept(self, reply: Reply) -> SyncReply:
+        result = reply.task or reply.message
+        assert result is not None
+        kept = SyncReply.of(self._client, result)
+        assert isinstance(kept, SyncReply)
+        kept._on = self
+        return kept
+
+    def _each(self, items: AsyncIterator[T]) -> Iterator[T]:
+        async def advance() -> tuple[bool, T | None]:
+            try:
+                return True, await anext(items)
+            except StopAsyncIteration:
+                return False, None
+
+        while (answer := self._run(advance()))[0]:
+            yield answer[1]  # type: ignore[misc]
+
+
+def connect_sync(target: Any, *, timeout: float | None = None, **options: Any) -> SyncClient:
+    """`connect` without `await`: `with connect_sync("https://agent.example.com") as agent: print(agent("hello"))`."""
+    return SyncClient(connect(target, timeout=timeout, **options))
