@@ -13,14 +13,9 @@ import json
 import os
 import platform
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -28,21 +23,10 @@ from pathlib import Path
 
 from bench import load
 from bench.generator import Result
-from bench.target import Target
+from bench.servers import BASELINE, DURABLE, MEMORY, Server, raise_file_limit, running
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "bench" / "results"
-PEER = ROOT / ".peers" / "a2a-sdk-1.3.0" / "bin" / "python"
-BASELINE = "a2a-sdk 1.3.0"
+RESULTS = Path(__file__).parent / "results"
 STREAMS = 2000
-
-
-@dataclass(frozen=True)
-class Server:
-    name: str
-    python: str
-    arguments: Callable[[int, Path], list[str]]
-    """From a port and an empty directory to what follows `python`."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +38,6 @@ class Workload:
     less_is_better: bool = False
 
 
-def _dragoman(store: str, port: int, scratch: Path) -> list[str]:
-    return [str(ROOT / "bench" / "echo.py"), str(port), store.format(scratch=scratch)]
-
-
-def _a2a_sdk(port: int, scratch: Path) -> list[str]:
-    return [str(ROOT / "bench" / "peers" / "a2a_sdk.py"), str(port)]
-
-
-SERVERS = [
-    Server(BASELINE, str(PEER), _a2a_sdk),
-    Server("dragoman, SQLite", sys.executable, partial(_dragoman, "sqlite:///{scratch}/echo.db")),
-    Server("dragoman, memory", sys.executable, partial(_dragoman, "memory:")),
-]
 WORKLOADS = [
     Workload("blocking send /s", load.send, "rate"),
     Workload("stream events /s (burst)", load.stream, "events_per_s"),
@@ -88,6 +59,11 @@ def main() -> None:
     parser.add_argument("--engine", choices=["wrk", "py"], default="", help="default: wrk if it is installed")
     parser.add_argument("--gc", choices=["shipped", "tuned"], default="shipped")
     parser.add_argument("--streams", type=int, default=STREAMS, help="idle streams; 0 leaves them out")
+    parser.add_argument(
+        "--per-cpu",
+        action="store_true",
+        help="per second of server CPU: what a busy machine still tells rightly",
+    )
     parser.add_argument("--only", default="", help="only servers whose name contains this")
     args = parser.parse_args()
 
@@ -112,96 +88,54 @@ def main() -> None:
         print("only one core: the load takes its share from the server, and absolute numbers mean little")
 
     measured: Measured = {}
-    servers = [s for s in SERVERS if args.only in s.name]
+    servers = [s for s in (BASELINE, DURABLE, MEMORY) if args.only in s.name]
     for number in range(args.rounds):
         for server in servers:
             note(f"round {number + 1}: {server.name}")
-            with running(server, server_core, tuned=args.gc == "tuned") as (target, pid):
+            with running(server, core=server_core, tuned=args.gc == "tuned") as (target, pid):
                 for workload in WORKLOADS:
                     extra = {} if "stream" in workload.name else {"engine": engine}
                     result = workload.run(target, seconds=args.seconds, warmup=1.0, pid=pid, **extra)
                     keep(measured, workload, server, result)
+    if not raise_file_limit(args.streams + 200):
+        print(f"the system does not let a process open {args.streams} connections: no idle streams")
+        args.streams = 0
     for server in servers if args.streams else ():
         note(f"{args.streams} idle streams: {server.name}")
-        with running(server, server_core, tuned=args.gc == "tuned") as (target, pid):
+        with running(server, core=server_core, tuned=args.gc == "tuned") as (target, pid):
             keep(measured, IDLE, server, IDLE.run(target, conns=args.streams, pid=pid))
     note("")
-    print(table(measured, [s.name for s in servers]))
+    print(table(measured, [s.name for s in servers], per_cpu=args.per_cpu))
     for problem in problems(measured):
         print(f"! {problem}")
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{about['when'].replace(':', '')}.json"
     file.write_text(json.dumps({"about": about, "measured": measured}, indent=1))
-    print(f"all numbers: {file.relative_to(ROOT)}")
-
-
-@contextmanager
-def running(server: Server, core: int, *, tuned: bool) -> Iterator[tuple[Target, int]]:
-    """A fresh process of `server`, pinned to `core`, from when it answers until the block ends."""
-    port = free_port()
-    target = Target(f"http://127.0.0.1:{port}/")
-    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
-        arguments = server.arguments(port, Path(scratch))
-        command = [server.python, *([str(ROOT / "bench" / "tuned.py")] if tuned else []), *arguments]
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=output,
-            cwd=scratch,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-        )
-        try:
-            if not answers(target, process):
-                output.seek(0)
-                sys.exit(f"{server.name} did not start:\n{output.read().decode(errors='replace')}")
-            yield target, process.pid
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def answers(target: Target, process: subprocess.Popen[bytes], *, limit: float = 30) -> bool:
-    until = time.monotonic() + limit
-    while process.poll() is None and time.monotonic() < until:
-        try:
-            if target.exchange(target.card, timeout=5)[0] == 200:
-                return True
-        except OSError:
-            time.sleep(0.02)
-    return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    print(f"all numbers: {file.relative_to(RESULTS.parent.parent)}")
 
 
 def keep(measured: Measured, workload: Workload, server: Server, result: Result) -> None:
     measured.setdefault(workload.name, {}).setdefault(server.name, []).append(result)
 
 
-def table(measured: Measured, servers: list[str]) -> str:
+def table(measured: Measured, servers: list[str], *, per_cpu: bool) -> str:
     """The medians, and how many times better than the baseline each is."""
     rows = [["", *servers]]
     for workload in [*WORKLOADS, IDLE]:
         if workload.name not in measured:
             continue
         medians = {
-            name: statistics.median(r[workload.value] for r in results)
+            name: statistics.median(
+                r[workload.value] / (r.get("server_cpu", 1.0) if per_cpu else 1.0) for r in results
+            )
             for name, results in measured[workload.name].items()
         }
-        base = medians.get(BASELINE)
+        base = medians.get(BASELINE.name)
         row = [workload.name]
         for name in servers:
             value = medians[name]
             cell = f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
-            if base and value and name != BASELINE:
+            if base and value and name != BASELINE.name:
                 cell += f"  {base / value if workload.less_is_better else value / base:6.1f}x"
             row.append(cell)
         rows.append(row)
@@ -217,6 +151,14 @@ def table(measured: Measured, servers: list[str]) -> str:
 
 def problems(measured: Measured) -> Iterator[str]:
     """What makes a number doubtful."""
+    shares = [
+        r["server_cpu"]
+        for runs in measured.values()
+        for r in runs.get(BASELINE.name, ())
+        if "server_cpu" in r
+    ]
+    if shares and (share := statistics.median(shares)) < 0.8:
+        yield f"{BASELINE.name} had {share:.0%} of its core: something else runs on this machine (see --per-cpu)"
     for workload, servers in measured.items():
         for server, results in servers.items():
             if errors := sum(r.get("errors", 0) for r in results):

@@ -1,0 +1,102 @@
+"""The servers that are measured, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.target import Target
+
+ROOT = Path(__file__).parent.parent
+PEER = ROOT / ".peers" / "a2a-sdk-1.3.0" / "bin" / "python"
+
+
+@dataclass(frozen=True)
+class Server:
+    name: str
+    python: str
+    arguments: Callable[[int, Path], list[str]]
+    """From a port and an empty directory to what follows `python`."""
+
+
+def _dragoman(store: str, port: int, scratch: Path) -> list[str]:
+    return [str(ROOT / "bench" / "echo.py"), str(port), store.format(scratch=scratch)]
+
+
+def _a2a_sdk(port: int, scratch: Path) -> list[str]:
+    return [str(ROOT / "bench" / "peers" / "a2a_sdk.py"), str(port)]
+
+
+BASELINE = Server("a2a-sdk 1.3.0", str(PEER), _a2a_sdk)
+DURABLE = Server("dragoman, SQLite", sys.executable, partial(_dragoman, "sqlite:///{scratch}/echo.db"))
+MEMORY = Server("dragoman, memory", sys.executable, partial(_dragoman, "memory:"))
+
+
+@contextmanager
+def running(server: Server, *, core: int | None = None, tuned: bool = False) -> Iterator[tuple[Target, int]]:
+    """A fresh process of `server`, from when it answers until the block ends: where it is, and its id.
+
+    `core`: the one it is pinned to. `tuned`: with a garbage collector that rarely looks.
+    """
+    port = free_port()
+    target = Target(f"http://127.0.0.1:{port}/")
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
+        arguments = server.arguments(port, Path(scratch))
+        command = [server.python, *([str(ROOT / "bench" / "tuned.py")] if tuned else []), *arguments]
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            cwd=scratch,
+            preexec_fn=None if core is None else partial(os.sched_setaffinity, 0, {core}),
+        )
+        try:
+            if not answers(target, process):
+                output.seek(0)
+                sys.exit(f"{server.name} did not start:\n{output.read().decode(errors='replace')}")
+            yield target, process.pid
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def answers(target: Target, process: subprocess.Popen[bytes], *, limit: float = 30) -> bool:
+    until = time.monotonic() + limit
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            if target.exchange(target.card, timeout=5)[0] == 200:
+                return True
+        except OSError:
+            time.sleep(0.02)
+    return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def raise_file_limit(wanted: int) -> bool:
+    """Let this process and its children open `wanted` files; False if the system does not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        return False
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return True
