@@ -195,7 +195,7 @@ class Building:
 class Snapshot:
     """A log folded so far. `apply` moves it on; `task` is what a peer may see of it now."""
 
-    def __init__(self, scope: Scope, task_id: str, context_id: str) -> None:
+    def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
         self.scope = scope
         self.task_id = task_id
         self.context_id = context_id
@@ -212,7 +212,7 @@ class Snapshot:
         self.canceling: Cancel | None = None
         self.mails: list[tuple[int, Mail]] = []
         self.history: list[Message] = []
-        self.status = TaskStatus(state=TaskState.SUBMITTED)
+        self.status = TaskStatus(state=TaskState.SUBMITTED, timestamp=created)
         self.artifacts: dict[str, Building] = {}
         self.metadata: dict[str, Any] = {}
         self.said: list[StatusUpdate] = []

@@ -157,15 +157,22 @@ class Turn:
 
     async def status(self, text: str | Message, metadata: dict[str, Any] | None = None) -> None:
         """Report progress: the task is working, and this is what it is doing."""
+        self.say(text, metadata)
+        await self._room()
+
+    def say(
+        self, content: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None
+    ) -> None:
+        """`status`, without waiting for room."""
         self.show()
-        message = self._agent_message(text)
+        message = self._agent_message(content) if content else None
         if self._said:
             was = self._said.pop(0)
-            if was.status.message is not None and was.status.message.parts == message.parts:
+            parts = was.status.message.parts if was.status.message else None
+            if parts == (message.parts if message else None) and was.metadata == (metadata or {}):
                 return  # on record from before the interruption
             self._said.clear()
         self._put(self._status_record(TaskState.WORKING, message, metadata or {}))
-        await self._room()
 
     def artifact(
         self,
@@ -262,7 +269,7 @@ class Turn:
             if step is None:
                 unread = [seq for seq, _ in self._snapshot.mails if seq > self._read]
                 if not unread:
-                    message = self._agent_message(question)
+                    message = self._agent_message(question, this.replace("/", "-"))
                     raise Parked(state, message, metadata)
                 step = Step(key=this, value=msgspec.Raw(b"null"), mail=unread[0])
                 self._read = unread[0]
@@ -313,8 +320,11 @@ class Turn:
             self.shown = True
             self._put(self._status_record(TaskState.WORKING, None, {}))
 
-    def _agent_message(self, content: str | Message | Part | Sequence[Part]) -> Message:
-        self._messages += 1
+    def _agent_message(self, content: str | Message | Part | Sequence[Part], key: str = "") -> Message:
+        """A message of ours. Its id comes from the turn and its place in it, so that a replay makes the same one."""
+        if not key:
+            self._messages += 1
+            key = str(self._messages)
         if isinstance(content, Message):
             return msgspec.structs.replace(
                 content, task_id=self.task_id if self.shown else "", context_id=self.context_id
@@ -325,7 +335,7 @@ class Turn:
         else:
             parts = (content,) if isinstance(content, Part) else tuple(content)
         return Message(
-            message_id=f"{self.task_id}-{self.n}-{self._messages}",
+            message_id=f"{self.task_id}-{self.n}-{key}",
             role=Role.AGENT,
             parts=parts,
             task_id=self.task_id if self.shown else "",

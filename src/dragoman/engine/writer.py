@@ -26,6 +26,7 @@ class ArtifactWriter:
         self._begun = recorded is not None
         self._closed = recorded is not None and recorded.closed
         self._last: Record | None = None
+        self._written = False
 
     @property
     def id(self) -> str:
@@ -33,13 +34,23 @@ class ArtifactWriter:
 
     async def write(self, content: str | Part, *, last: bool = False) -> None:
         """Add a chunk: text, or any part. `last` says that the artifact is whole."""
+        self.put(content, last=last)
+        await self._turn._room()
+
+    def put(self, content: str | Part, *, last: bool = False) -> None:
+        """`write`, without waiting for room."""
         part = content if isinstance(content, Part) else Part(text=content, media_type=self._media_type)
+        self._written = True
         rest = self._unsaid(part) if self._old else part
         if rest is not None:
             self._emit((rest,), append=self._begun, last=last)
         elif last and not self._old and not self._closed:
             self.close()
-        await self._turn._room()
+
+    def restart(self) -> None:
+        """What comes next replaces what this run has written so far; what a run before it wrote is compared as ever."""
+        if self._written:
+            self._begun, self._old, self._replayed, self._written = False, [], [], False
 
     def close(self) -> None:
         """Say that the artifact is whole."""

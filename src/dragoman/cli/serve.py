@@ -1,0 +1,103 @@
+"""`dragoman serve FILE[:agent]`"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from dragoman.agent.agent import Agent
+
+EPILOG = """\
+FILE is a Python file that makes an Agent; FILE:name takes the one called name when there are several.
+One agent answers at /, several answer at /<id>. Every version of A2A is spoken at the same URL.
+
+  dragoman serve hello.py
+  dragoman serve hello.py currency.py --port 9000
+  dragoman serve hello.py --store memory:                       nothing is kept
+  dragoman serve hello.py --public-url https://agents.example.com   what the card says behind a proxy
+"""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve the agents of a file",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE[:agent]")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
+    parser.add_argument(
+        "--store", default="sqlite:///dragoman.db", help="sqlite:///PATH or memory: (default: %(default)s)"
+    )
+    parser.add_argument("--public-url", default="", help="how clients reach this server, for the card")
+    parser.add_argument(
+        "--trusted-proxy", action="append", default=[], metavar="CIDR", help="whose Forwarded headers to believe"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the store (default: 1)")
+    parser.add_argument(
+        "--drain", type=float, default=10.0, help="seconds that running tasks get to finish at shutdown"
+    )
+    parser.add_argument(
+        "--retain-days", type=float, help="forget finished tasks after so many days (default: never)"
+    )
+    parser.add_argument("--log", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--insecure", action="store_true", help="allow a public address without authentication")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from dragoman.serve import serve
+
+    agents = [agent for name in args.files for agent in load(name)]
+    serve(
+        *agents,
+        host=args.host,
+        port=args.port,
+        store=args.store,
+        public_url=args.public_url,
+        trusted_proxies=args.trusted_proxy,
+        workers=args.workers,
+        drain=args.drain,
+        retain=None if args.retain_days is None else args.retain_days * 86_400,
+        log_level=args.log,
+        insecure=args.insecure,
+    )
+    return 0
+
+
+def load(name: str) -> list[Agent]:
+    """The agents a file makes. The file is run under a name of its own, so `if __name__ == "__main__"` stays quiet."""
+    path, _, wanted = name.partition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise SystemExit(f"{path}: no such file")
+    module_name = f"dragoman_served_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    was, Agent.run = Agent.run, _stay_quiet  # type: ignore[method-assign]
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        Agent.run = was  # type: ignore[method-assign]
+    if wanted:
+        agent = getattr(module, wanted, None)
+        if not isinstance(agent, Agent):
+            raise SystemExit(f"{path} has no agent called {wanted}")
+        return [agent]
+    agents = [value for value in vars(module).values() if isinstance(value, Agent)]
+    if not agents:
+        raise SystemExit(f"{path} makes no Agent")
+    return list(dict.fromkeys(agents))
+
+
+def _stay_quiet(self: Agent, **options: Any) -> None:
+    """The seven-line agent ends with `agent.run()`; under `dragoman serve` the command serves it instead."""

@@ -1,0 +1,54 @@
+"""An engine on each store, with the agents a test gives it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dragoman.agent.agent import Agent
+from dragoman.buses.local import LocalBus
+from dragoman.engine.service import Engine
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ids import new_id
+from dragoman.model.ops import Call, Configuration, Scope, SendMessage, StreamResponse
+from dragoman.stores import open_store
+
+Start = Callable[..., Awaitable[Engine]]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def start(request: Any, tmp_path: Any) -> AsyncIterator[Start]:
+    """`await start(agent, ...)`: an engine that runs. Several on one store are several nodes."""
+    engines: list[Engine] = []
+    shared: dict[str, Any] = {}
+
+    async def begin(*agents: Agent, fresh: bool = False, **options: Any) -> Engine:
+        if request.param == "memory":
+            store = shared.setdefault("memory", open_store("memory:"))
+        else:
+            store = open_store(f"sqlite:///{tmp_path}/tasks.db")
+        engine = Engine(store, LocalBus(), {agent.id: agent for agent in agents}, **options)
+        await engine.start()
+        engines.append(engine)
+        return engine
+
+    yield begin
+    for engine in engines:
+        await engine.stop(drain=0)
+
+
+def call(agent: str = "a", **more: Any) -> Call:
+    return Call(scope=Scope("", agent, ""), **more)
+
+
+def say(text: str, *, task: str = "", context: str = "", **configuration: Any) -> SendMessage:
+    message = Message(
+        message_id=new_id(), role=Role.USER, parts=(Part(text=text),), task_id=task, context_id=context
+    )
+    return SendMessage(message=message, configuration=Configuration(**configuration))
+
+
+async def events(stream: Any) -> list[StreamResponse]:
+    return [response async for batch in stream for response in batch]
