@@ -115,24 +115,24 @@ class ArbiterWriter:
         ]
         for artifact in artifacts:
             self._note(artifact)
-        return [*self._beginning(), *artifacts]
+        return [*self._beginning(task.status.timestamp), *artifacts]
 
     def _status(self, update: StatusUpdate, *, last: bool) -> list[Event]:
         status = update.status
         if status.state.terminal or last:
             text = "\n".join(said for said in self._texts.values() if said)
             status = _speaking(status, text, update.task_id, update.context_id)
-            return [*self._beginning(), *self._closing(), replace(update, status=status)]
+            return [*self._closing(), replace(update, status=status)]
         if status.message is None and not update.metadata:
-            return self._beginning()
+            return self._beginning(status.timestamp)
         self._began = True
         return [update]
 
-    def _beginning(self) -> list[Event]:
+    def _beginning(self, at: str = "") -> list[Event]:
         if self._began:
             return []
         self._began = True
-        status = TaskStatus(state=TaskState.WORKING, timestamp=timestamp())
+        status = TaskStatus(state=TaskState.WORKING, timestamp=at)
         return [StatusUpdate(task_id=self._task_id, context_id=self._context_id, status=status)]
 
     def _closing(self) -> list[Event]:

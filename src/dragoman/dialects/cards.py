@@ -232,7 +232,7 @@ def _regular(card: dict[str, Any], era: str) -> dict[str, Any]:
     out = dict(card)
     schemes, names = security.read_schemes(card.get("securitySchemes"))
     requirements = security.read_requirements(card.get("securityRequirements") or card.get("security"), names)
-    if not schemes and "authentication" in card:
+    if not schemes and not requirements and "authentication" in card:
         schemes, requirements = security.read_scheme_words(card["authentication"])
     out["securitySchemes"], out["securityRequirements"] = schemes, requirements
     out["supportedInterfaces"] = _read_interfaces(card, era)

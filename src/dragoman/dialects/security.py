@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import to_builtins
 
 from dragoman.model.card import OAuthFlows, SecurityRequirement, SecurityScheme
@@ -157,13 +158,27 @@ _WORDS: dict[str, dict[str, Any]] = {
 
 def read_scheme_words(authentication: Any) -> tuple[dict[str, Any], list[Any]]:
     """`authentication` of the draft and 0.1 as schemes and requirements: any one of the words will do."""
-    words = authentication.get("schemes") if isinstance(authentication, dict) else None
+    if not isinstance(authentication, dict):
+        return {}, []
+    words = authentication.get("schemes")
     words = [words] if isinstance(words, str) else words
-    names = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
-    open_to_all = {"public", "none", ""}
+    names = [word.lower() for word in words if isinstance(word, str)] if isinstance(words, list) else []
     schemes = {
-        word.lower(): _WORDS.get(word.lower(), {"httpAuthSecurityScheme": {"scheme": word.lower()}})
-        for word in names
-        if word.lower() not in open_to_all
+        name: _WORDS.get(name, {"httpAuthSecurityScheme": {"scheme": name}})
+        for name in names
+        if name not in ("public", "none", "")
     }
+    if "oauth2" in schemes:
+        schemes["oauth2"] = {"oauth2SecurityScheme": {"flows": _flows_in(authentication.get("credentials"))}}
     return schemes, [{"schemes": {name: {"list": []}}} for name in schemes]
+
+
+def _flows_in(credentials: Any) -> dict[str, Any]:
+    """`credentials` may hold where to get a token, as JSON in a string."""
+    try:
+        flow = msgspec.json.decode(credentials)
+    except (msgspec.DecodeError, TypeError):
+        return {}
+    if not isinstance(flow, dict) or not isinstance(flow.get("tokenUrl"), str):
+        return {}
+    return {"authorizationCode" if "authorizationUrl" in flow else "clientCredentials": flow}

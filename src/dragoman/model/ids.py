@@ -18,7 +18,7 @@ def new_id() -> str:
     return f"{stamp[:8]}-{stamp[8:]}-7{us * 4096 // 1000:03x}-{8 + int(tail[0], 16) % 4:x}{tail[1:4]}-{tail[4:]}"
 
 
-_second, _prefix = 0, ""
+_second, _prefix = -1, ""
 
 
 def timestamp(at: float | None = None) -> str:
