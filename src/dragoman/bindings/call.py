@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 
+from msgspec.structs import replace
+
 from dragoman.bindings.exchange import Exchange
 from dragoman.bindings.mount import Mount
 from dragoman.dialects.dialect import Dialect
@@ -17,32 +19,51 @@ _CREDENTIALS = (b"authorization", b"x-api-key")
 _TRACE = (b"traceparent", b"tracestate")
 
 
+_SAID = frozenset(
+    {
+        b"idempotency-key",
+        b"a2a-extensions",
+        b"x-a2a-extensions",
+        b"last-event-id",
+        b"dragoman-timeout",
+        b"dragoman-depth",
+        *_CREDENTIALS,
+        *_TRACE,
+    }
+)
+
+
 def call_of(exchange: Exchange, mount: Mount, principal: Principal, dialect: Dialect) -> Call:
     """Raises `InvalidRequest` for an unusable `Idempotency-Key`; whatever else makes no sense is left out."""
-    headers = exchange.headers
-    key = exchange.header(b"idempotency-key")
-    if len(key) > MAX_KEY:
-        raise InvalidRequest(f"an Idempotency-Key may have up to {MAX_KEY} characters")
-    return Call(
+    call = Call(
         scope=Scope(principal.tenant, mount.agent, principal.id),
         principal=principal,
         dialect=dialect.name,
         names_tasks=dialect.names_tasks,
         strict_cancel=dialect.strict_cancel,
         reads_finished=dialect.name != "1.0",
+    )
+    if _SAID.isdisjoint(exchange.headers):
+        return call
+    headers = {
+        name: value.decode("latin-1").strip() for name, value in exchange.headers.items() if name in _SAID
+    }
+    key = headers.get(b"idempotency-key", "")
+    if len(key) > MAX_KEY:
+        raise InvalidRequest(f"an Idempotency-Key may have up to {MAX_KEY} characters")
+    return replace(
+        call,
         idempotency_key=key,
         extensions=exchange.listed(b"a2a-extensions", b"x-a2a-extensions"),
-        after=_number(exchange.header(b"last-event-id")) if dialect.resumable else None,
-        deadline=_deadline(exchange.header(b"dragoman-timeout")),
+        after=_number(headers.get(b"last-event-id", "")) if dialect.resumable else None,
+        deadline=_deadline(headers.get(b"dragoman-timeout", "")),
         trace={
-            name.decode(): headers[name].decode("latin-1")
+            name.decode(): headers[name]
             for name in _TRACE
             if name in headers and len(headers[name]) <= _MAX_TRACE
         },
-        depth=_number(exchange.header(b"dragoman-depth")) or 0,
-        credentials={
-            name.decode(): headers[name].decode("latin-1") for name in _CREDENTIALS if name in headers
-        },
+        depth=_number(headers.get(b"dragoman-depth", "")) or 0,
+        credentials={name.decode(): headers[name] for name in _CREDENTIALS if name in headers},
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -11,7 +11,9 @@ from dragoman.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from dragoman.bindings.address import Address
+    from dragoman.bindings.attend import Attendance
     from dragoman.bindings.limits import Limits
+    from dragoman.bindings.patience import Patience
     from dragoman.bindings.sse import Streams
 
 AsgiScope = MutableMapping[str, Any]
@@ -26,33 +28,23 @@ class Disconnected(Exception):
     """The client went away before its request was complete. There is nobody to answer."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all exchanges of an application have in common."""
+
+    limits: Limits
+    address: Address
+    patience: Patience
+    attendance: Attendance
+    streams: Streams
+
+
 class Exchange:
     """A request to read and a response to write."""
 
-    __slots__ = (
-        "scope",
-        "receive",
-        "send",
-        "method",
-        "path",
-        "headers",
-        "limits",
-        "address",
-        "streams",
-        "responding",
-    )
+    __slots__ = ("headers", "method", "path", "receive", "responding", "scope", "send", "shared")
 
-    def __init__(
-        self,
-        scope: AsgiScope,
-        receive: Receive,
-        send: Send,
-        *,
-        path: str,
-        limits: Limits,
-        address: Address,
-        streams: Streams,
-    ) -> None:
+    def __init__(self, scope: AsgiScope, receive: Receive, send: Send, path: str, shared: Shared) -> None:
         self.scope = scope
         self.receive = receive
         self.send = send
@@ -61,9 +53,7 @@ class Exchange:
         """Below the application, whatever it is mounted in."""
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         """By lower-case name; of a repeated header, the last line."""
-        self.limits = limits
-        self.address = address
-        self.streams = streams
+        self.shared = shared
         self.responding = False
 
     def header(self, name: bytes) -> str:
@@ -89,16 +79,16 @@ class Exchange:
 
     def base_url(self) -> str:
         """The URL under which the client sees the application; no slash at its end."""
-        return self.address.base_url(self.scope, self.headers)
+        return self.shared.address.base_url(self.scope, self.headers)
 
     async def body(self) -> bytes:
         """The whole request body. Raises `InvalidRequest` when it is too large or too slow, `Disconnected`."""
-        limit = self.limits.max_body
+        limit = self.shared.limits.max_body
         declared = self.headers.get(b"content-length", b"0")
         if not declared.isdigit() or len(declared) > 18 or int(declared) > limit:
             raise self._too_large()
         try:
-            async with asyncio.timeout(self.limits.body_timeout):
+            with self.shared.patience:
                 message = await self.receive()
                 if message["type"] == "http.request" and not message.get("more_body"):
                     body: bytes = message.get("body", b"")
@@ -113,7 +103,7 @@ class Exchange:
         pieces = bytearray()
         while message["type"] == "http.request":
             pieces += message.get("body", b"")
-            if len(pieces) > self.limits.max_body:
+            if len(pieces) > self.shared.limits.max_body:
                 raise self._too_large()
             if not message.get("more_body"):
                 return bytes(pieces)
@@ -121,7 +111,7 @@ class Exchange:
         raise Disconnected
 
     def _too_large(self) -> InvalidRequest:
-        return InvalidRequest(f"the request body is larger than {self.limits.max_body} bytes")
+        return InvalidRequest(f"the request body is larger than {self.shared.limits.max_body} bytes")
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         self.responding = True

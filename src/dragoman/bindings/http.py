@@ -18,11 +18,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from dragoman.bindings.address import Address
+from dragoman.bindings.attend import Attendance
 from dragoman.bindings.cards import WELL_KNOWN, Cards
-from dragoman.bindings.exchange import JSON, AsgiScope, Disconnected, Exchange, Receive, Send
+from dragoman.bindings.exchange import JSON, AsgiScope, Disconnected, Exchange, Receive, Send, Shared
 from dragoman.bindings.jsonrpc import JsonRpc
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Binding, Handler, Mount
+from dragoman.bindings.patience import Patience
 from dragoman.bindings.sse import Streams
 from dragoman.model.card import Interface
 
@@ -56,12 +58,18 @@ class App:
         cards = Cards(self._interfaces, max_age=card_max_age, allow_origin=card_origin)
         self._bindings: tuple[Binding, ...] = (*self._rest, cards)
         self._cards = cards
-        self._limits = limits or Limits()
-        self._address = Address(public_url, trusted_proxies)
+        limits = limits or Limits()
+        self.streams = Streams(keepalive=keepalive)
+        self._shared = Shared(
+            limits=limits,
+            address=Address(public_url, trusted_proxies),
+            patience=Patience(limits.body_timeout),
+            attendance=Attendance(),
+            streams=self.streams,
+        )
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
         self._starting = asyncio.Lock()
         self.started = False
-        self.streams = Streams(keepalive=keepalive)
 
     async def start(self) -> None:
         """Run the startup callbacks, once."""
@@ -95,9 +103,7 @@ class App:
 
     async def _http(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         path = _below(scope)
-        exchange = Exchange(
-            scope, receive, send, path=path, limits=self._limits, address=self._address, streams=self.streams
-        )
+        exchange = Exchange(scope, receive, send, path, self._shared)
         try:
             found = self._find(path)
             if found is None:

@@ -25,6 +25,9 @@ HEADERS: tuple[Header, ...] = (
     (b"x-accel-buffering", b"no"),
 )
 
+_NEVER: frozenset[TaskState] = frozenset()
+_QUESTION = frozenset({TaskState.INPUT_REQUIRED})
+
 _TICKS = 8
 """How many times the clock ticks before a quiet stream is spoken to."""
 
@@ -47,10 +50,9 @@ class Frames:
         self._write = dialect.writer(request).write
         self._opening, self._closing = opening, closing
         """What stands around each document; the documents themselves have no line breaks."""
-        pauses = INTERRUPTED if dialect.ends_on_interrupt else frozenset[TaskState]()
-        self._pauses = pauses | {TaskState.INPUT_REQUIRED} if op is STREAM else pauses
+        pauses = INTERRUPTED if dialect.ends_on_interrupt else _NEVER
         # A task that was just answered may still say that it waits; a task that is subscribed to means it.
-        self._task_pauses = frozenset[TaskState]() if op is STREAM else pauses
+        self._pauses, self._task_pauses = (pauses or _QUESTION, _NEVER) if op is STREAM else (pauses, pauses)
         self._max = max_event
 
     def batch(self, batch: Batch) -> tuple[bytes, bool]:
@@ -98,7 +100,7 @@ class Streams:
         self._open: set[_Stream] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._clock: asyncio.Task[None] | None = None
+        self._clock: asyncio.TimerHandle | None = None
         self._beats: set[asyncio.Task[None]] = set()
         self.ticks = 0
         self.draining = False
@@ -151,22 +153,24 @@ class Streams:
         self._open.add(stream)
         self._idle.clear()
         if self._clock is None and self._keepalive > 0:
-            self._clock = asyncio.create_task(self._tick(), name="dragoman-keepalive")
+            self._clock = stream.task.get_loop().call_later(self._keepalive / _TICKS, self._tick)
 
     def _leave(self, stream: _Stream) -> None:
         self._open.discard(stream)
         if not self._open:
             self._idle.set()
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(self._keepalive / _TICKS)
-            self.ticks += 1
-            for stream in self._open:
-                if stream.quiet(self.ticks):
-                    beat = asyncio.create_task(stream.keep_alive())
-                    self._beats.add(beat)
-                    beat.add_done_callback(self._beats.discard)
+    def _tick(self) -> None:
+        self._clock = None
+        self.ticks += 1
+        loop = asyncio.get_running_loop()
+        for stream in self._open:
+            if stream.quiet(self.ticks):
+                beat = loop.create_task(stream.keep_alive())
+                self._beats.add(beat)
+                beat.add_done_callback(self._beats.discard)
+        if self._open:
+            self._clock = loop.call_later(self._keepalive / _TICKS, self._tick)
 
     async def drain(self) -> None:
         """End every stream between two events, and begin no more. Clients come back with `Last-Event-ID`."""
@@ -174,9 +178,6 @@ class Streams:
         for stream in list(self._open):
             stream.end()
         await self._idle.wait()
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
 
 
 class _Stream:

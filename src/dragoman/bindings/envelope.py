@@ -1,0 +1,92 @@
+"""The envelope of a JSON-RPC request, checked before anything in it is believed.
+
+The id is kept as it came, byte for byte, because it is spliced into every answer: so it is bounded, and whatever could
+end a line of an event stream (a control character, bytes that are not UTF-8) has been refused with the request.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dragoman.bindings.limits import deeper_than
+from dragoman.errors import InvalidRequest, ParseError, ProtocolError
+
+MAX_ID = 512
+"""Bytes in a request's id: it comes back with every event."""
+NO_ID = b"null"
+
+
+class Malformed(Exception):
+    """No usable request: what to say, under which id, and the method if there is one."""
+
+    def __init__(self, error: ProtocolError, id: bytes = NO_ID, method: str = "") -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.id = id
+        self.method = method
+
+
+class Envelope(Struct, frozen=True, gc=False):
+    method: str
+    params: bytes
+    id: bytes
+
+
+class _Wire(Struct, gc=False):
+    method: str
+    jsonrpc: str = ""
+    id: Raw = Raw()
+    params: Raw = Raw()
+
+
+class _OnlyId(Struct, gc=False):
+    id: Raw = Raw()
+
+
+_decode = msgspec.json.Decoder(_Wire).decode
+_decode_id = msgspec.json.Decoder(_OnlyId).decode
+_decode_raw = msgspec.json.Decoder(Raw).decode
+
+
+def read_envelope(body: bytes, *, max_depth: int) -> Envelope:
+    """Raises `Malformed`."""
+    if deeper_than(max_depth, body):
+        raise Malformed(InvalidRequest(f"the request nests deeper than {max_depth} levels"))
+    try:
+        if not body.isascii():
+            body.decode()
+        try:
+            wire = _decode(body)
+        except msgspec.ValidationError as error:
+            raise _no_request(body, error) from None
+    except UnicodeDecodeError:
+        raise Malformed(ParseError("the request is not UTF-8")) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed(ParseError(f"the request is not JSON: {error}")) from None
+    id = _checked(bytes(wire.id))
+    if wire.jsonrpc != "2.0" or not wire.id:
+        # The examples of the versions before 1.0 leave out `jsonrpc` and `id`, so their callers may.
+        if wire.jsonrpc not in ("", "2.0") or (not wire.jsonrpc and "/" not in wire.method):
+            raise Malformed(InvalidRequest('jsonrpc must be "2.0"'), id, wire.method)
+        if "/" not in wire.method:
+            raise Malformed(InvalidRequest("id is missing"), id, wire.method)
+    return Envelope(wire.method, bytes(wire.params), id)
+
+
+def _no_request(body: bytes, error: Exception) -> Malformed:
+    """It is JSON, perhaps (raises `DecodeError` if not), but no request."""
+    match bytes(_decode_raw(body))[:1]:
+        case b"[":
+            return Malformed(InvalidRequest("batches are not supported: send one request at a time"))
+        case b"{":
+            id = _checked(bytes(_decode_id(body).id))
+        case _:
+            id = NO_ID
+    return Malformed(InvalidRequest(f"not a JSON-RPC request: {error}"), id)
+
+
+def _checked(id: bytes) -> bytes:
+    if id and (id[0] not in b'"-0123456789n' or len(id) > MAX_ID):
+        raise Malformed(InvalidRequest(f"id must be a string or a number of up to {MAX_ID} bytes"))
+    return id or NO_ID
