@@ -112,6 +112,26 @@ async def test_stopping_ends_streams_before_what_feeds_them() -> None:
     assert (await answer.end()).finished
 
 
+async def test_a_request_does_not_start_again_what_was_stopped() -> None:
+    steps = Steps()
+    app = steps.app()
+    await rpc(app, "GetTask", {"id": "t1"}, headers=V1)
+    await app.stop()
+    answer = await rpc(app, "GetTask", {"id": "t1"}, headers=V1)
+    assert answer.status == 503 and answer.headers["retry-after"] == "1"
+    assert steps.taken == ["up", "down"]
+    await app.start()
+    assert (await rpc(app, "SendStreamingMessage", HELLO, headers=V1)).status == 200
+
+
+async def test_a_start_that_fails_is_tried_again() -> None:
+    steps = Steps(fail=True)
+    app = steps.app()
+    assert (await rpc(app, "GetTask", {"id": "t1"}, headers=V1)).status == 500
+    steps.fail = False
+    assert (await rpc(app, "GetTask", {"id": "t1"}, headers=V1)).status == 200
+
+
 async def test_health_is_told() -> None:
     app = app_of()
     assert (await request(app, "GET", "/healthz")).json == {"status": "ok"}

@@ -154,6 +154,14 @@ async def test_a_slash_method_with_version_1_is_arbiter() -> None:
     assert service.calls[0][0].dialect == "arbiter"
 
 
+async def test_arbiter_comes_with_0_3() -> None:
+    headers = {"A2A-Version": "1.0"}
+    spoken = await rpc(app_of(versions=("1.0", "0.3")), "message/send", SEND, headers=headers)
+    assert spoken.json["result"]["kind"] == "task"
+    refused = await rpc(app_of(versions=("1.0",)), "message/send", SEND, headers=headers)
+    assert refused.json["error"]["code"] == -32007
+
+
 async def test_its_frames_name_their_event() -> None:
     service = Scripted([chunk("a", 2), status(S.COMPLETED, 3)])
     answer = await rpc(app_of(service), "message/stream", SEND, headers={"A2A-Version": "1.0"})

@@ -69,7 +69,7 @@ class App:
         )
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
         self._starting = asyncio.Lock()
-        self.started = False
+        self.started = self.stopped = False
 
     async def start(self) -> None:
         """Run the startup callbacks, once."""
@@ -77,13 +77,15 @@ class App:
             if not self.started:
                 for callback in self._on_startup:
                     await callback()
-                self.started = True
+                self.started, self.stopped, self.streams.draining = True, False, False
 
     async def drain(self) -> None:
         """End the open streams and begin no more. Call it before the server waits for its connections to close."""
         await self.streams.drain()
 
     async def stop(self) -> None:
+        """Drain, then run the shutdown callbacks. Requests that still come are turned away."""
+        self.stopped = True
         await self.drain()
         async with self._starting:
             if self.started:
@@ -93,8 +95,6 @@ class App:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            if not self.started:
-                await self.start()
             await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
@@ -102,25 +102,30 @@ class App:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _http(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        path = _below(scope)
-        exchange = Exchange(scope, receive, send, path, self._shared)
+        exchange = Exchange(scope, receive, send, _below(scope), self._shared)
         try:
-            found = self._find(path)
-            if found is None:
-                await self._own(exchange)
-                return
-            mount, methods = found
-            handler = methods.get(exchange.method)
-            if handler is None:
-                await _not_allowed(exchange, methods)
-            else:
-                await handler(exchange, mount)
+            if not self.started and not self.stopped:
+                await self.start()
+            await self._answer(exchange)
         except Disconnected:
             pass
         except Exception:
-            log.exception("%s %s failed", exchange.method, path)
+            log.exception("%s %s failed", exchange.method, exchange.path)
             if not exchange.responding:
                 await _say(exchange, 500, "INTERNAL", "internal error")
+
+    async def _answer(self, exchange: Exchange) -> None:
+        found = self._find(exchange.path)
+        if found is None:
+            await self._own(exchange)
+            return
+        mount, methods = found
+        if self.stopped:
+            await _say(exchange, 503, "UNAVAILABLE", "shutting down", (b"retry-after", b"1"))
+        elif (handler := methods.get(exchange.method)) is None:
+            await _not_allowed(exchange, methods)
+        else:
+            await handler(exchange, mount)
 
     def _find(self, path: str) -> tuple[Mount, Mapping[str, Handler]] | None:
         """The mount nearest to a path, and who answers there."""

@@ -146,7 +146,7 @@ class _Rpc:
             params,
             mount="arbiter" if mount.arbiter else "",
             strict=self._strict,
-            allowed=mount.versions,
+            allowed=mount.dialects,
         )
 
     async def _stream(self, dialect: Dialect, op: Op, request: Request, call: Call) -> None:

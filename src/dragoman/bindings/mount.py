@@ -31,7 +31,7 @@ class Mount:
     """The agent's name in the scope of its tasks."""
     path: str = "/"
     versions: tuple[str, ...] | None = None
-    """The dialects it speaks; all of them if not said."""
+    """What it speaks; everything if not said. Arbiter's dialect comes with 0.3, whose wire it is."""
     arbiter: bool = False
     """Speaks as an Arbiter server would."""
     authenticator: Authenticator | None = None
@@ -43,6 +43,13 @@ class Mount:
 
     def speaks(self, version: str) -> bool:
         return self.versions is None or version in self.versions
+
+    @property
+    def dialects(self) -> tuple[str, ...] | None:
+        """The dialects that `versions` stands for; None means all."""
+        if self.versions is None or "0.3" not in self.versions:
+            return self.versions
+        return (*self.versions, "arbiter")
 
     def current_card(self) -> AgentCard:
         return self.card if isinstance(self.card, AgentCard) else self.card()
