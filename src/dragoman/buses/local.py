@@ -29,6 +29,11 @@ class LocalBus:
             except Exception:
                 _log.exception("a listener of %s failed", topic)
 
+    def wake_all(self) -> None:
+        """Something happened that we know no more about: another process wrote to the store."""
+        for topic in tuple(self._listeners):
+            self.wake(topic)
+
     def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
         return _Listening(self._listeners, topic, woken)
 

@@ -38,7 +38,7 @@ create table log (
     seq  integer not null,
     body blob not null,
     primary key (key, seq)
-) without rowid;
+);
 
 create table seen (
     scope  integer not null,

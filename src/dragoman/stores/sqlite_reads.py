@@ -84,11 +84,11 @@ class Reads:
             self.keep(key, snapshot)
         return snapshot
 
-    def load_key(self, scope: Scope, key: int) -> Snapshot | None:
-        """The task the store calls `key`, folded here and now; None if it was purged."""
+    def load_key(self, scope: Scope, key: int) -> Snapshot:
+        """The task the store calls `key`, folded here and now. Raises `TaskNotFound` if it was purged."""
         row = self.one(_TASK_OF_KEY, (key,))
         if row is None:
-            return None
+            raise TaskNotFound
         seq, task, context = row
         snapshot = self._snapshots.get(key) or Snapshot(scope, task, context)
         if snapshot.seq < seq:

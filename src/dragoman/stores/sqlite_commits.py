@@ -23,7 +23,7 @@ from dragoman.errors import A2AError, Unavailable
 T = TypeVar("T")
 Finish = Callable[[], T]
 """Runs once the commit is on disk, in the order of the jobs, and returns what the caller waits for."""
-Job = Callable[[], Finish[T]]
+Job = Callable[[sqlite3.Connection], Finish[T]]
 """Runs inside the transaction, perhaps more than once. It checks everything before it writes anything."""
 
 ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
@@ -66,8 +66,8 @@ class Commits:
         return future
 
     @property
-    def committing(self) -> bool:
-        """Whether another thread may be using the connection."""
+    def active(self) -> bool:
+        """Whether there is a transaction, perhaps in the other thread's hands."""
         return self._active
 
     async def close(self) -> None:
@@ -80,7 +80,7 @@ class Commits:
     def _begin(self) -> None:
         try:
             self._db.execute("begin immediate")
-        except sqlite3.OperationalError:
+        except sqlite3.Error:
             self._errands.put((self._wait_to_begin, self._begun))  # another process is writing
         else:
             self._run()
@@ -91,8 +91,8 @@ class Commits:
             try:
                 self._db.execute("begin immediate")
                 return
-            except sqlite3.OperationalError:
-                if time.monotonic() > deadline:
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(0.001)
 
@@ -112,13 +112,14 @@ class Commits:
             batch = [self._alone.popleft()]
         else:
             batch, self._queue = self._queue, []
-        before = self._db.total_changes
+        db = self._db
+        before = db.total_changes
         outcomes: list[tuple[asyncio.Future[Any], Finish[Any] | None, Exception | None]] = []
         for job, future in batch:
             if future.cancelled():
                 continue
             try:
-                outcomes.append((future, job(), None))
+                outcomes.append((future, job(db), None))
             except ANSWERS as answer:
                 outcomes.append((future, None, answer))
             except Exception as error:

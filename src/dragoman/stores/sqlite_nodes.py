@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,9 +25,14 @@ class NodeLocks:
         """Lock the file of `node` until `drop`, or until this process dies."""
         if node in self._held:
             return
-        self._folder.mkdir(exist_ok=True)
         while True:
-            handle = os.open(self._path(node), os.O_CREAT | os.O_RDWR, 0o600)
+            try:
+                self._folder.mkdir(exist_ok=True)
+                handle = os.open(self._path(node), os.O_CREAT | os.O_RDWR, 0o600)
+            except FileNotFoundError:  # the last node to leave removed the folder between our two steps
+                if not self._folder.parent.is_dir():
+                    raise
+                continue
             if not _lock(handle):
                 os.close(handle)
                 raise RuntimeError(f"another process is running as node {node!r}")
@@ -40,6 +46,8 @@ class NodeLocks:
         if handle is not None:
             self._path(node).unlink(missing_ok=True)
             os.close(handle)
+            with suppress(OSError):  # others have files in it
+                self._folder.rmdir()
 
     def drop_all(self) -> None:
         for node in list(self._held):

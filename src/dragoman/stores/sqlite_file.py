@@ -1,0 +1,94 @@
+"""One SQLite file, open: who writes to it, who reads from it, and whether somebody else did."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from dragoman.errors import Unavailable
+from dragoman.stores.sqlite_commits import Commits
+from dragoman.stores.sqlite_migrate import migrate
+from dragoman.stores.sqlite_reads import Reads
+
+
+class SqliteFile:
+    def __init__(self, path: Path, *, synchronous: str, patience: float, keep: int) -> None:
+        if synchronous not in ("off", "normal", "full", "extra"):
+            raise ValueError(f"synchronous is off, normal, full or extra, not {synchronous!r}")
+        self.path = path
+        self._synchronous = synchronous
+        self._patience = patience
+        self._keep = keep
+        self._open: tuple[sqlite3.Connection, Commits, Reads] | None = None
+        self._version = 0
+
+    async def open(self) -> None:
+        """Raises `NewerDatabase` if a newer version of the program wrote the file."""
+        if self._open is not None:
+            return
+        try:
+            db = self._connect()
+            try:
+                db.execute("pragma journal_mode = wal")
+                migrate(db)
+                db.execute("pragma busy_timeout = 0")  # `Commits` waits by itself, elsewhere
+                self._version = _version(db)
+                reads = Reads(self._connect, keep=self._keep)
+            except BaseException:
+                db.close()
+                raise
+        except sqlite3.Error as error:
+            raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
+        self._open = (db, Commits(db, patience=self._patience), reads)
+
+    async def close(self) -> None:
+        """Finish what was submitted, then let go of the file. The last to close it tidies its journal into it."""
+        opened = self._open
+        if opened is None:
+            return
+        db, commits, reads = opened
+        await commits.close()
+        if self._open is opened:  # not if somebody else closed it while we waited
+            self._open = None
+            reads.close()
+            db.close()
+
+    @property
+    def commits(self) -> Commits:
+        return self._parts[1]
+
+    @property
+    def reads(self) -> Reads:
+        return self._parts[2]
+
+    def changed(self) -> bool:
+        """Whether another process has written since this was last asked."""
+        db, commits, _ = self._parts
+        if commits.active:
+            return False  # the connection is busy; whoever asks next will hear of it
+        version = _version(db)
+        changed, self._version = version != self._version, version
+        return changed
+
+    @property
+    def _parts(self) -> tuple[sqlite3.Connection, Commits, Reads]:
+        if self._open is None:
+            raise Unavailable("the store is closed")
+        return self._open
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self.path,
+            timeout=self._patience,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        db.execute(f"pragma synchronous = {self._synchronous}")
+        db.execute("pragma cache_size = -16384")  # 16 MiB: the indexes of a busy day
+        return db
+
+
+def _version(db: sqlite3.Connection) -> int:
+    version: int = db.execute("pragma data_version").fetchone()[0]
+    return version

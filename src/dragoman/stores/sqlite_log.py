@@ -1,0 +1,220 @@
+"""One scope's tasks in a SQLite file: mail in, output on. Each method is one job in a shared transaction.
+
+A job looks first and writes last, so an answer like `LeaseLost` leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from sqlite3 import Connection, IntegrityError
+
+from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number, pack
+from dragoman.engine.seams import Delivered, Found, Lease, LeaseLost, NewMail, TaskExists
+from dragoman.errors import TaskClosed, TaskNotFound
+from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
+from dragoman.stores.sqlite_commits import Finish
+from dragoman.stores.sqlite_file import SqliteFile
+
+DAY = 24 * 60 * 60.0
+"""How long a key is remembered."""
+
+_SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
+_NEW_SCOPE = "insert into scopes (tenant, agent, owner) values (?, ?, ?)"
+_CREATE = """
+insert into tasks (scope, id, context, updated, state, reply, seq, mail, node, fence, attempt)
+values (?, ?, ?, ?, 'TASK_STATE_SUBMITTED', ?, 1, 1, ?, ?, ?)
+"""
+_LOG = "insert into log (key, seq, body) values (?, ?, ?)"
+_TASK = "select key, seq, state, updated, done, node, fence, attempt from tasks where scope = ? and id = ?"
+_DELIVER = (
+    "update tasks set seq = ?1, mail = ?1, ready = 1, node = ?2, fence = ?3, attempt = ?4 where key = ?5"
+)
+_STATUS = "update tasks set state = ?, updated = ? where key = ?"
+_ALIVE = "select 1 from nodes where node = ? and until > ?"
+_HELD = "select seq, mail from tasks where key = ? and fence = ? and node is not null"
+_APPEND = "update tasks set seq = ?, done = done or ? where key = ?"
+_APPEND_STATUS = "update tasks set seq = ?, done = done or ?, state = ?, updated = ? where key = ?"
+_SETTLE = "update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0 where key = ?"
+_SETTLE_STATUS = """
+update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0, state = ?, updated = ? where key = ?
+"""
+_SEEN = """
+select seen.key, seen.seq from seen join tasks on tasks.key = seen.key
+where seen.scope = ? and dedupe = ? and at > ?
+"""
+_REMEMBER = "insert or replace into seen (scope, dedupe, key, seq, at) values (?, ?, ?, ?, ?)"
+
+
+class SqliteLog:
+    """The scope is bound here, so no statement can forget it."""
+
+    def __init__(self, file: SqliteFile, scope: Scope) -> None:
+        self._file = file
+        self._scope = scope
+
+    async def create(
+        self, task: str, context: str, mail: Mail, *, dedupe: str = "", node: str = ""
+    ) -> Delivered:
+        return await self._file.commits.submit(partial(self._create, task, context, mail, dedupe, node))
+
+    async def deliver(self, task: str, mail: Mail | Cancel, *, dedupe: str = "", node: str = "") -> Delivered:
+        return await self._file.commits.submit(partial(self._deliver, task, mail, dedupe, node))
+
+    async def seen(self, dedupe: str) -> Delivered | None:
+        reads = self._file.reads
+        scope = reads.scope(self._scope)
+        row = None if scope is None else reads.one(_SEEN, (scope, dedupe, time.time() - DAY))
+        return None if row is None else self._duplicate(*row)
+
+    async def append(self, lease: Lease, records: Sequence[Record]) -> int:
+        return await self._file.commits.submit(partial(self._append, lease, records))
+
+    async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
+        return await self._file.commits.submit(partial(self._settle, lease, records, mail))
+
+    async def read(self, task: str, *, after: int = 0) -> Sequence[Record]:
+        return await self._file.reads.read(self._scope, task, after)
+
+    async def load(self, task: str) -> Snapshot:
+        return await self._file.reads.load(self._scope, task)
+
+    async def find(self, query: ListTasks, *, limit: int) -> Found:
+        return await self._file.reads.find(self._scope, query, limit)
+
+    def _create(
+        self, task: str, context: str, mail: Mail, dedupe: str, node: str, db: Connection
+    ) -> Finish[Delivered]:
+        reads = self._file.reads
+        scope = reads.scope(self._scope) or self._new_scope(db)
+        if dedupe and (earlier := self._earlier(db, scope, dedupe)):
+            return earlier
+        claims = 1 if node else 0
+        try:
+            row = (scope, task, context, mail.at, mail.reply, node or None, claims, claims)
+            key = db.execute(_CREATE, row).lastrowid
+        except IntegrityError:
+            raise TaskExists(task) from None
+        assert key is not None
+        record = Record("message", mail, 1)
+        db.execute(_LOG, (key, 1, pack((record,))))
+        if dedupe:
+            db.execute(_REMEMBER, (scope, dedupe, key, 1, time.time()))
+        lease = Lease(self._scope, task, key, claims, claims) if node else None
+
+        def finish() -> Delivered:
+            snapshot = Snapshot(self._scope, task, context)
+            snapshot.apply(record)
+            reads.keep(key, snapshot)
+            return Delivered(snapshot, 1, lease)
+
+        return finish
+
+    def _deliver(
+        self, task: str, mail: Mail | Cancel, dedupe: str, node: str, db: Connection
+    ) -> Finish[Delivered]:
+        reads = self._file.reads
+        scope = reads.scope(self._scope)
+        if scope is None:
+            raise TaskNotFound(task)
+        if dedupe and (earlier := self._earlier(db, scope, dedupe)):
+            return earlier
+        row = db.execute(_TASK, (scope, task)).fetchone()
+        if row is None:
+            raise TaskNotFound(task)
+        key, seq, state, updated, done, holder, fence, attempt = row
+        if done:
+            raise TaskClosed(f"task {task!r} is finished")
+        seq += 1
+        lease = None
+        if node and not (holder and db.execute(_ALIVE, (holder, time.time())).fetchone()):
+            holder, fence, attempt = node, fence + 1, attempt + 1
+            lease = Lease(self._scope, task, key, fence, attempt)
+        db.execute(_DELIVER, (seq, holder, fence, attempt, key))
+        if isinstance(mail, Mail):  # what Snapshot.apply does to the status
+            record = Record("message", mail, seq)
+            if TaskState(state).interrupted:
+                db.execute(_STATUS, (TaskState.SUBMITTED.value, mail.at or updated, key))
+            elif not updated:
+                db.execute(_STATUS, (state, mail.at, key))
+        else:
+            record = Record("cancel", mail, seq)
+        db.execute(_LOG, (key, seq, pack((record,))))
+        if dedupe:
+            db.execute(_REMEMBER, (scope, dedupe, key, seq, time.time()))
+
+        def finish() -> Delivered:
+            snapshot = reads.move(key, (record,)) or reads.load_key(self._scope, key)
+            return Delivered(snapshot, seq, lease)
+
+        return finish
+
+    def _append(self, lease: Lease, records: Sequence[Record], db: Connection) -> Finish[int]:
+        seq, _ = self._held(lease, db)
+        seq = _write(db, lease.key, seq, records)
+        done, status = _outcome(records)
+        if status is None:
+            db.execute(_APPEND, (seq, done, lease.key))
+        else:
+            db.execute(_APPEND_STATUS, (seq, done, status.state.value, status.timestamp, lease.key))
+        return partial(self._moved, lease.key, records, seq)
+
+    def _settle(self, lease: Lease, records: Sequence[Record], mail: int, db: Connection) -> Finish[int]:
+        seq, last_mail = self._held(lease, db)
+        if last_mail != mail:
+            raise NewMail(lease.task)
+        seq = _write(db, lease.key, seq, records)
+        done, status = _outcome(records)
+        if status is None:
+            db.execute(_SETTLE, (seq, done, lease.key))
+        else:
+            db.execute(_SETTLE_STATUS, (seq, done, status.state.value, status.timestamp, lease.key))
+        return partial(self._moved, lease.key, records, seq)
+
+    def _held(self, lease: Lease, db: Connection) -> tuple[int, int]:
+        """The last record and the last mail of a task that is still ours."""
+        if lease.scope != self._scope:
+            raise TaskNotFound(lease.task)
+        row: tuple[int, int] | None = db.execute(_HELD, (lease.key, lease.fence)).fetchone()
+        if row is None:
+            raise LeaseLost(lease.task)
+        return row
+
+    def _moved(self, key: int, records: Sequence[Record], seq: int) -> int:
+        self._file.reads.move(key, records)
+        return seq
+
+    def _earlier(self, db: Connection, scope: int, dedupe: str) -> Finish[Delivered] | None:
+        row = db.execute(_SEEN, (scope, dedupe, time.time() - DAY)).fetchone()
+        return None if row is None else partial(self._duplicate, *row)
+
+    def _duplicate(self, key: int, seq: int) -> Delivered:
+        return Delivered(self._file.reads.load_key(self._scope, key), seq, duplicate=True)
+
+    def _new_scope(self, db: Connection) -> int:
+        names = (self._scope.tenant, self._scope.agent, self._scope.owner)
+        row = db.execute(_SCOPE, names).fetchone()  # an earlier job of this batch may have made it
+        scope = row[0] if row else db.execute(_NEW_SCOPE, names).lastrowid
+        assert isinstance(scope, int)
+        return scope
+
+
+def _write(db: Connection, key: int, seq: int, records: Sequence[Record]) -> int:
+    """Add `records` after `seq`; return the new last one."""
+    if records:
+        number(records, seq + 1)
+        seq += len(records)
+        db.execute(_LOG, (key, seq, pack(records)))
+    return seq
+
+
+def _outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
+    """Whether these records finish their task, and the last status among them."""
+    for record in reversed(records):
+        if isinstance(record.body, StatusUpdate):
+            return record.terminal, record.body.status
+        if record.kind == "reply":
+            return True, None
+    return False, None

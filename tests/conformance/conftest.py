@@ -1,0 +1,84 @@
+"""Every store and every bus, for suites that are written once. A new one is one more line here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.buses.local import LocalBus
+from dragoman.engine.seams import Bus, Log, Store
+from dragoman.model.ops import Scope
+from dragoman.stores.memory import MemoryStore
+from dragoman.stores.sqlite import SqliteStore
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda folder: MemoryStore(),
+    "sqlite": lambda folder: SqliteStore(folder / "tasks.db"),
+}
+SHARED = ("sqlite",)
+"""Stores that several processes can have open at the same time."""
+
+BUSES: dict[str, Callable[[], Bus]] = {"local": LocalBus}
+
+SCOPE = Scope("acme", "echo", "alice")
+
+
+class Clock:
+    """The wall clock, which a test can put forward."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._time = time.time
+
+    def __call__(self) -> float:
+        return self._time() + self._ahead
+
+    def forward(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "time", clock)
+    return clock
+
+
+@pytest.fixture(params=sorted(STORES))
+async def store(request: Any, tmp_path: Path) -> AsyncIterator[Store]:
+    """An open store, with the live nodes `n1` and `n2`."""
+    store = STORES[request.param](tmp_path)
+    await store.open()
+    await store.join("n1", ttl=60)
+    await store.join("n2", ttl=60)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def log(store: Store) -> Log:
+    return store.scope(SCOPE)
+
+
+@pytest.fixture(params=SHARED)
+async def pair(request: Any, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
+    """The same store, opened twice: nodes `n1` and `n2` as two processes have them."""
+    stores = (STORES[request.param](tmp_path), STORES[request.param](tmp_path))
+    for node, store in zip(("n1", "n2"), stores, strict=True):
+        await store.open()
+        await store.join(node, ttl=60)
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture(params=sorted(BUSES))
+async def bus(request: Any) -> AsyncIterator[Bus]:
+    bus = BUSES[request.param]()
+    await bus.open()
+    yield bus
+    await bus.close()

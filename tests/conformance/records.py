@@ -1,0 +1,49 @@
+"""Mail and output in the smallest form that is still real."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.engine.log import Mail, Record, Snapshot, Started
+from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.ids import new_id, timestamp
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
+
+
+def mail(text: str = "hello", *, at: str | None = None, reply: bool = False) -> Mail:
+    message = Message(message_id=new_id(), role=Role.USER, parts=(Part(text=text),))
+    return Mail(message=message, at=timestamp() if at is None else at, reply=reply, origin="1.0")
+
+
+def turn(n: int = 1, mail: int = 1) -> Record:
+    return Record("turn", Started(n=n, mail=mail))
+
+
+def status(state: TaskState, *, at: str | None = None, kind: str = "status") -> Record:
+    body = TaskStatus(state=state, timestamp=timestamp() if at is None else at)
+    return Record(kind, StatusUpdate(task_id="t", context_id="c", status=body))
+
+
+def chunk(text: str = "chunk", *, artifact: str = "a") -> Record:
+    part = Artifact(artifact_id=artifact, parts=(Part(text=text),))
+    return Record("artifact", ArtifactUpdate(task_id="t", context_id="c", artifact=part, append=True))
+
+
+def reply(text: str = "hi") -> Record:
+    return Record("reply", Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),)))
+
+
+def folded(snapshot: Snapshot) -> dict[str, Any]:
+    """All that a snapshot says, in a form that can be compared."""
+    return {
+        "task": snapshot.task,
+        "seq": snapshot.seq,
+        "mail": snapshot.mail,
+        "read": snapshot.read,
+        "turn": snapshot.turn,
+        "running": snapshot.running,
+        "mails": snapshot.mails,
+        "reply": snapshot.reply,
+        "canceling": snapshot.canceling,
+        "hidden": snapshot.hidden,
+    }

@@ -1,0 +1,104 @@
+"""What a bus promises: it says when to look, to all who listen and to nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from dragoman.buses.local import LocalBus
+from dragoman.engine.log import Record
+from dragoman.engine.seams import MAIL, Bus, topic
+from dragoman.model.ops import Scope
+from tests.conformance.records import chunk
+
+
+async def test_every_listener_of_a_topic_is_woken_and_no_other(bus: Bus) -> None:
+    heard: list[str] = []
+    with (
+        bus.listen("a", lambda records: heard.append("a1")),
+        bus.listen("a", lambda records: heard.append("a2")),
+        bus.listen("b", lambda records: heard.append("b")),
+    ):
+        bus.wake("a")
+        assert sorted(heard) == ["a1", "a2"]
+        bus.wake("c")
+        assert sorted(heard) == ["a1", "a2"]
+
+
+async def test_nobody_is_woken_after_their_context_ended(bus: Bus) -> None:
+    heard: list[int] = []
+    with bus.listen("a", lambda records: heard.append(1)):
+        bus.wake("a")
+    bus.wake("a")
+    assert heard == [1]
+
+
+async def test_the_same_function_may_listen_twice(bus: Bus) -> None:
+    heard: list[int] = []
+
+    def woken(records: Sequence[Record]) -> None:
+        heard.append(1)
+
+    with bus.listen("a", woken):
+        with bus.listen("a", woken):
+            bus.wake("a")
+        bus.wake("a")
+    bus.wake("a")
+    assert heard == [1, 1, 1]
+
+
+async def test_a_listener_that_fails_hurts_no_other_and_not_the_caller(
+    bus: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[int] = []
+
+    def fails(records: Sequence[Record]) -> None:
+        raise RuntimeError("a bug in a listener")
+
+    with bus.listen("a", fails), bus.listen("a", lambda records: heard.append(1)), bus.listen("a", fails):
+        bus.wake("a")
+    assert heard == [1]
+    assert "a bug in a listener" in caplog.text
+
+
+async def test_listeners_may_come_and_go_while_they_are_woken(bus: Bus) -> None:
+    heard: list[str] = []
+    stack, late = ExitStack(), ExitStack()
+
+    def leaves(records: Sequence[Record]) -> None:
+        heard.append("leaves")
+        stack.close()
+        late.enter_context(bus.listen("a", lambda records: heard.append("late")))
+
+    stack.enter_context(bus.listen("a", leaves))
+    with bus.listen("a", lambda records: heard.append("stays")), late:
+        bus.wake("a")
+        assert heard == ["leaves", "stays"]
+        bus.wake("a")
+    assert heard == ["leaves", "stays", "stays", "late"]
+
+
+async def test_topics_of_different_scopes_differ(bus: Bus) -> None:
+    heard: list[int] = []
+    with bus.listen(topic(Scope("t", "a", "o"), "1"), lambda records: heard.append(1)):
+        bus.wake(topic(Scope("t", "a", "x"), "1"))
+        bus.wake(MAIL)
+    assert heard == []
+
+
+async def test_records_ride_along_within_a_process() -> None:
+    bus, heard = LocalBus(), list[Sequence[Record]]()
+    records = (chunk(),)
+    with bus.listen("a", heard.append):
+        bus.wake("a", records)
+    assert heard == [records]
+
+
+async def test_a_closed_bus_wakes_nobody(bus: Bus) -> None:
+    heard: list[int] = []
+    with bus.listen("a", lambda records: heard.append(1)):
+        await bus.close()
+        bus.wake("a")
+    assert heard == []
