@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.bindings.attend import Attendance
 from dragoman.bindings.exchange import Disconnected
+from dragoman.errors import Unavailable
 
 
 class Caller:
@@ -68,3 +69,13 @@ async def test_an_error_is_passed_on() -> None:
 
     with pytest.raises(ValueError, match="no"):
         await Attendance().attend(Caller(), fail())  # type: ignore[arg-type]
+
+
+async def test_who_still_waits_when_we_go_is_told() -> None:
+    attendance, cleaned = Attendance(), list[bool]()
+    waiting = asyncio.create_task(attendance.attend(Caller(), forever(cleaned)))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    attendance.close()
+    with pytest.raises(Unavailable):
+        await waiting
+    assert cleaned == [True]

@@ -132,6 +132,22 @@ async def test_a_start_that_fails_is_tried_again() -> None:
     assert (await rpc(app, "GetTask", {"id": "t1"}, headers=V1)).status == 200
 
 
+async def test_stopping_answers_those_who_still_wait() -> None:
+    class Stuck(Scripted):
+        async def call(self, call: Any, request: Any) -> Any:
+            self.calls.append((call, request))
+            await asyncio.Event().wait()
+
+    service = Stuck()
+    app = app_of(service)
+    answer = open_rpc(app, "SendMessage", HELLO, headers=V1)
+    while not service.calls:
+        await asyncio.sleep(0)
+    await app.stop()
+    await answer.end()
+    assert answer.status == 503 and answer.json["id"] == 1
+
+
 async def test_health_is_told() -> None:
     app = app_of()
     assert (await request(app, "GET", "/healthz")).json == {"status": "ok"}

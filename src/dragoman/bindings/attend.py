@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from dragoman.bindings.exchange import Disconnected, Exchange
+from dragoman.errors import Unavailable
 
 T = TypeVar("T")
 
@@ -20,12 +21,13 @@ class Attendance:
 
     def __init__(self, seconds: float = 2.0) -> None:
         self._seconds = seconds
+        self.closed = False
         self._clock: asyncio.TimerHandle | None = None
         self._waiting: dict[asyncio.Task[Any], Exchange] = {}
         self._watchers: dict[asyncio.Task[Any], asyncio.Task[None]] = {}
 
     async def attend(self, exchange: Exchange, answer: Coroutine[Any, Any, T]) -> T:
-        """Raises `Disconnected` if the client left."""
+        """Raises `Disconnected` if the client left, `Unavailable` if we do."""
         task = asyncio.current_task()
         assert task is not None
         self._waiting[task] = exchange
@@ -37,11 +39,20 @@ class Attendance:
             if task in self._waiting:
                 raise  # it was somebody else
             task.uncancel()
+            if self.closed:
+                raise Unavailable("shutting down; what was sent is kept", retry_after=1) from None
             raise Disconnected from None
         finally:
             self._waiting.pop(task, None)
             if watcher := self._watchers.pop(task, None):
                 watcher.cancel()
+
+    def close(self) -> None:
+        """Nobody gets an answer any more: tell those who still wait."""
+        self.closed = True
+        waiting, self._waiting = self._waiting, {}
+        for task in waiting:
+            task.cancel()
 
     def _look(self) -> None:
         self._clock = None

@@ -60,11 +60,12 @@ class App:
         self._cards = cards
         limits = limits or Limits()
         self.streams = Streams(keepalive=keepalive)
+        self._attendance = Attendance()
         self._shared = Shared(
             limits=limits,
             address=Address(public_url, trusted_proxies),
             patience=Patience(limits.body_timeout),
-            attendance=Attendance(),
+            attendance=self._attendance,
             streams=self.streams,
         )
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
@@ -77,7 +78,8 @@ class App:
             if not self.started:
                 for callback in self._on_startup:
                     await callback()
-                self.started, self.stopped, self.streams.draining = True, False, False
+                self.started, self.stopped = True, False
+                self.streams.draining = self._attendance.closed = False
 
     async def drain(self) -> None:
         """End the open streams and begin no more. Call it before the server waits for its connections to close."""
@@ -92,6 +94,7 @@ class App:
                 self.started = False
                 for callback in self._on_shutdown:
                     await callback()
+            self._attendance.close()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
