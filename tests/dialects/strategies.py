@@ -249,14 +249,14 @@ def results(dialect: str) -> st.SearchStrategy[tuple[ops.Op, Any]]:
     if dialect != "arbiter":
         choices.append(st.tuples(st.sampled_from([ops.PUSH_CREATE, ops.PUSH_GET]), configs(dialect)))
     if dialect == "1.0":
-        pages = st.builds(
+        found = st.builds(
             ops.TaskPage,
             tasks=st.lists(tasks(dialect), max_size=2).map(tuple),
             next_page_token=words,
             page_size=st.integers(1, 100),
             total_size=st.integers(0, 1000),
         )
-        choices.append(st.tuples(st.just(ops.LIST), pages))
+        choices.append(st.tuples(st.just(ops.LIST), found))
     return st.one_of(choices)
 
 

@@ -85,7 +85,7 @@ def test_an_update_survives_a_stream(name: str, data: st.DataObject) -> None:
     last = data.draw(st.booleans())
     documents = dialect.writer().write(StreamResponse(update), last=last)
     reader = dialect.reader()
-    events = [event for document in documents for event in reader.read(msgspec.json.decode(document))]
+    events: list[Any] = [event for each in documents for event in reader.read(msgspec.json.decode(each))]
     if name == "arbiter":  # it may say `working` first, and leave out an update that says nothing more
         events = [event for event in events if type(event) is type(update)][-1:]
         if isinstance(update, StatusUpdate) and not update.status.state.terminal and not last:

@@ -11,14 +11,14 @@ import re
 from typing import Any
 
 import msgspec
-from msgspec import to_builtins
 
 from dragoman.dialects import security
+from dragoman.dialects.security import plain
 from dragoman.dialects.tidy import tidy
 from dragoman.errors import InvalidAgentResponse
 from dragoman.model.card import JSONRPC, AgentCard, Interface, Skill
 
-TEXT = ["text/plain"]
+TEXT = ("text/plain",)
 _TRIO = ("streaming", "pushNotifications", "stateTransitionHistory")
 
 
@@ -39,7 +39,7 @@ def write_card(card: AgentCard, dialect: str) -> dict[str, Any]:
         case "0.3" | "0.3-proto":
             out = {**_write_0_2(card, "0.3"), "protocolVersion": "0.3.0"}
             if card.signatures:
-                out["signatures"] = to_builtins(card.signatures)
+                out["signatures"] = plain(card.signatures)
             return out
         case "0.2" | "0.2-type":
             return {**_write_0_2(card, "0.2"), "protocolVersion": "0.2.6"}
@@ -69,16 +69,16 @@ def superset_card(card: AgentCard) -> dict[str, Any]:
 
 def _write_1_0(card: AgentCard) -> dict[str, Any]:
     """Members that 1.0 requires are there even when they are empty."""
-    out: dict[str, Any] = to_builtins(card)
+    out: dict[str, Any] = plain(card)
     required = {
         "name": card.name,
         "description": card.description,
         "supportedInterfaces": [],
         "version": card.version,
     }
-    out = {**required, **out, "capabilities": to_builtins(card.capabilities)}
-    out["defaultInputModes"] = list(card.default_input_modes) or TEXT
-    out["defaultOutputModes"] = list(card.default_output_modes) or TEXT
+    out = {**required, **out, "capabilities": plain(card.capabilities)}
+    out["defaultInputModes"] = list(card.default_input_modes or TEXT)
+    out["defaultOutputModes"] = list(card.default_output_modes or TEXT)
     out["skills"] = [_write_skill(skill, legacy=False) for skill in _skills(card)]
     if card.provider is not None:
         out["provider"] = {"organization": card.provider.organization, "url": card.provider.url}
@@ -100,7 +100,7 @@ def _write_0_2(card: AgentCard, version: str) -> dict[str, Any]:
             out["additionalInterfaces"] = rest
     out["capabilities"] = _capabilities(card)
     if card.capabilities.extensions:
-        out["capabilities"]["extensions"] = to_builtins(card.capabilities.extensions)
+        out["capabilities"]["extensions"] = plain(card.capabilities.extensions)
     if card.icon_url:
         out["iconUrl"] = card.icon_url
     if card.security_schemes:
@@ -133,8 +133,8 @@ def _write_common(card: AgentCard, version: str) -> dict[str, Any]:
         "description": card.description,
         "url": interfaces[0].url if interfaces else "",
         "version": card.version,
-        "defaultInputModes": list(card.default_input_modes) or TEXT,
-        "defaultOutputModes": list(card.default_output_modes) or TEXT,
+        "defaultInputModes": list(card.default_input_modes or TEXT),
+        "defaultOutputModes": list(card.default_output_modes or TEXT),
         "skills": [_write_skill(skill, legacy=True) for skill in _skills(card)],
     }
     if card.provider is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import to_builtins
 
 from dragoman.model.card import OAuthFlows, SecurityRequirement, SecurityScheme
 
@@ -32,11 +31,16 @@ _FLOWS = {
 """The members that each kind of flow must have."""
 
 
+def plain(value: Any) -> Any:
+    """A value as the plain objects and lists of its JSON."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
 def write_schemes(schemes: dict[str, SecurityScheme]) -> dict[str, Any]:
     """As 1.0 has them."""
     out = {}
     for name, scheme in schemes.items():
-        document = to_builtins(scheme)
+        document = plain(scheme)
         if scheme.oauth2_security_scheme is not None:
             document["oauth2SecurityScheme"]["flows"] = _write_flows(scheme.oauth2_security_scheme.flows)
         out[name] = document
@@ -59,7 +63,7 @@ def write_legacy_schemes(schemes: dict[str, SecurityScheme]) -> dict[str, Any]:
 
 
 def _write_flows(flows: OAuthFlows) -> dict[str, Any]:
-    out: dict[str, Any] = to_builtins(flows)
+    out: dict[str, Any] = plain(flows)
     for kind, flow in out.items():
         for member in _FLOWS[kind]:
             flow.setdefault(member, {} if member == "scopes" else "")

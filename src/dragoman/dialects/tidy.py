@@ -64,7 +64,7 @@ def tidy(value: Any) -> Any:
     for name, item in value.items():
         if "_" in name:
             name, spelled = _CAMEL.get(name, name), name
-            if name is not spelled and name in value:
+            if name is not spelled and value.get(name) is not None:
                 continue
         if name in _OPAQUE:
             if item is not None or name == "data":

@@ -1,0 +1,484 @@
+"""The versions before 1.0: what their peers really send is read, what we send is exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.dialects import select
+from dragoman.errors import InvalidAgentResponse, InvalidParams
+from dragoman.model import ops
+from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.ops import StreamResponse
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+
+KIND_FAMILY = ["0.3", "0.2", "0.2-type", "arbiter"]
+ALL = [*KIND_FAMILY, "0.1", "draft"]
+every_version = pytest.mark.parametrize("name", ALL)
+kind_family = pytest.mark.parametrize("name", KIND_FAMILY)
+first_family = pytest.mark.parametrize("name", ["0.1", "draft"])
+
+HI = {"type": "text", "text": "hi"}
+
+
+def params(name: str, message: Any, **more: Any) -> bytes:
+    own = {"id": "t1"} if name in ("0.1", "draft") else {}
+    if name not in ("0.1", "draft") and isinstance(message, dict):
+        message = {"messageId": "m1", **message}
+    return msgspec.json.encode({**own, "message": message, **more})
+
+
+def send(name: str, message: Any, **more: Any) -> ops.SendMessage:
+    request = select.by_name(name).read_request(ops.SEND, params(name, message, **more))
+    assert isinstance(request, ops.SendMessage)
+    return request
+
+
+def part(name: str, document: Any) -> Part:
+    return send(name, {"role": "user", "parts": [document]}).message.parts[0]
+
+
+def refused(name: str, message: Any) -> str:
+    with pytest.raises(InvalidParams) as caught:
+        send(name, message)
+    ((path, _),) = caught.value.fields
+    return path
+
+
+def written(name: str, op: ops.Op, result: Any, request: Any = None) -> Any:
+    return msgspec.json.decode(select.by_name(name).write_result(op, result, request))
+
+
+def streamed(name: str, *events: Any, request: Any = None, last: bool = True) -> list[Any]:
+    writer = select.by_name(name).writer(request)
+    return [
+        msgspec.json.decode(document)
+        for n, event in enumerate(events)
+        for document in writer.write(StreamResponse(event), last=last and n == len(events) - 1)
+    ]
+
+
+# --- parts
+
+
+@every_version
+@pytest.mark.parametrize(
+    "document", [{"kind": "text", "text": "hi"}, {"type": "text", "text": "hi"}, {"text": "hi"}]
+)
+def test_kind_type_or_neither_is_the_same_part(name: str, document: Any) -> None:
+    assert part(name, document) == Part(text="hi")
+
+
+@every_version
+@pytest.mark.parametrize("member", ["bytes", "data"])
+@pytest.mark.parametrize("spelling", ["+/8=", "-_8"])
+def test_file_bytes_are_found_under_both_names_in_any_base64(name: str, member: str, spelling: str) -> None:
+    document = {"type": "file", "file": {"name": "x.png", "mimeType": "image/png", member: spelling}}
+    assert part(name, document) == Part(raw=b"\xfb\xff", filename="x.png", media_type="image/png")
+
+
+@every_version
+def test_a_file_by_address_is_read(name: str) -> None:
+    file = {"uri": "https://x/y", "mimeType": "image/png", "bytes": None}
+    assert part(name, {"kind": "file", "file": file}) == Part(url="https://x/y", media_type="image/png")
+
+
+@every_version
+@pytest.mark.parametrize(
+    ("document", "where"),
+    [
+        ({"kind": "text"}, ".text"),
+        ({"kind": "text", "text": 3}, ".text"),
+        ({"kind": "file"}, ".file"),
+        ({"kind": "file", "file": {"bytes": "YQ==", "uri": "https://x"}}, ".file"),
+        ({"kind": "file", "file": {"bytes": "%%%%"}}, ".file.bytes"),
+        ({"kind": "data"}, ".data"),
+        ({"kind": "video", "video": 1}, ".kind"),
+        ({}, ""),
+        ("text", ""),
+    ],
+)
+def test_a_bad_part_is_refused_with_its_path(name: str, document: Any, where: str) -> None:
+    assert refused(name, {"role": "user", "parts": [HI, document]}) == f"message.parts[1]{where}"
+
+
+@first_family
+def test_a_file_that_is_only_a_name_goes_in_and_out(name: str) -> None:
+    document = {"type": "file", "file": {"name": "report.pdf", "mimeType": "application/pdf"}}
+    read = part(name, document)
+    assert read.data == {"file": {"name": "report.pdf", "mimeType": "application/pdf"}}
+    assert read.metadata == {"a2a.fileReference": True}
+    message = Message(message_id="m", role=Role.AGENT, parts=(read,))
+    task = Task(id="t", status=TaskStatus(state=TaskState.COMPLETED, message=message))
+    assert written(name, ops.GET, task)["status"]["message"]["parts"] == [document]
+
+
+@kind_family
+@pytest.mark.parametrize("value", [None, 7, "text", [1, 2], True])
+def test_data_that_is_no_object_is_boxed_the_way_the_official_sdk_does(name: str, value: Any) -> None:
+    message = Message(message_id="m", role=Role.AGENT, parts=(Part(data=value, metadata={"a": 1}),))
+    task = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING, message=message))
+    document = written(name, ops.GET, task)
+    (box,) = document["status"]["message"]["parts"]
+    assert box["data"] == {"value": value}
+    assert box["metadata"] == {"a": 1, "data_part_compat": True}
+    assert select.by_name(name).read_result(ops.GET, document) == task
+
+
+@first_family
+def test_0_1_knows_arrays_as_data(name: str) -> None:
+    artifact = Artifact(artifact_id="artifact-0", parts=(Part(data=[1, 2]),))
+    task = Task(id="t", status=TaskStatus(state=TaskState.COMPLETED), artifacts=(artifact,))
+    assert written(name, ops.GET, task)["artifacts"][0]["parts"] == [{"type": "data", "data": [1, 2]}]
+
+
+def test_arbiter_puts_text_into_bytes_as_it_is() -> None:
+    file = {"bytes": "# notes, plain", "name": "notes.md", "mimeType": "text/plain"}
+    update = {
+        "kind": "artifact-update",
+        "taskId": "t",
+        "contextId": "c",
+        "artifact": {"artifactId": "t-file-1", "parts": [{"kind": "file", "file": file}]},
+    }
+    (event,) = select.by_name("arbiter").reader().read(update)
+    assert isinstance(event, ArtifactUpdate)
+    assert event.artifact.parts[0].raw == b"# notes, plain"
+    assert streamed("arbiter", event, last=False)[-1]["artifact"]["parts"][0]["file"] == file
+
+
+# --- messages and tasks
+
+
+@every_version
+@pytest.mark.parametrize("role", ["user", "ROLE_USER", 1])
+def test_a_role_is_a_word_a_name_or_a_number(name: str, role: Any) -> None:
+    assert send(name, {"role": role, "parts": [HI]}).message.role is Role.USER
+
+
+@every_version
+@pytest.mark.parametrize(
+    ("message", "path"),
+    [
+        ({"parts": [HI]}, "message.role"),
+        ({"role": "robot", "parts": [HI]}, "message.role"),
+        ({"role": "user", "parts": []}, "message.parts"),
+        ({"role": "user"}, "message.parts"),
+        ({"role": "user", "parts": [HI], "metadata": 3}, "message.metadata"),
+        ("hi", "message"),
+    ],
+)
+def test_a_bad_message_is_refused_with_its_path(name: str, message: Any, path: str) -> None:
+    assert refused(name, message) == path
+
+
+@kind_family
+def test_a_message_needs_an_id_from_0_2_on(name: str) -> None:
+    with pytest.raises(InvalidParams, match="messageId"):
+        select.by_name(name).read_request(
+            ops.SEND, msgspec.json.encode({"message": {"role": "user", "parts": [HI]}})
+        )
+
+
+@every_version
+def test_snake_case_and_nulls_are_put_right(name: str) -> None:
+    own = {"history_length": 4} if name in ("0.1", "draft") else {"configuration": {"history_length": 4}}
+    request = send(
+        name, {"role": "user", "parts": [HI], "metadata": None, "message_id": "m7", "messageId": None}, **own
+    )
+    assert request.configuration.history_length == 4
+    assert request.message.message_id == "m7"
+    assert request.message.metadata == {}
+
+
+@every_version
+@pytest.mark.parametrize("state", ["canceled", "cancelled", "TASK_STATE_CANCELLED", "TASK_STATE_CANCELED", 5])
+def test_a_state_is_read_in_any_spelling(name: str, state: Any) -> None:
+    task = select.by_name(name).read_result(ops.GET, {"id": "t", "status": {"state": state}})
+    assert task.state is TaskState.CANCELED
+
+
+@every_version
+def test_unknown_comes_in_and_goes_out_as_unknown(name: str) -> None:
+    task = select.by_name(name).read_result(ops.GET, {"id": "t", "status": {"state": "unknown"}})
+    assert task.state is TaskState.UNSPECIFIED
+    assert written(name, ops.GET, task)["status"]["state"] == "unknown"
+
+
+@every_version
+def test_a_moment_without_a_zone_is_utc(name: str) -> None:
+    status = {"state": "working", "timestamp": "2025-04-02T16:59:25.331844"}
+    task = select.by_name(name).read_result(ops.GET, {"id": "t", "status": status})
+    assert task.status.timestamp == "2025-04-02T16:59:25.331Z"
+
+
+@every_version
+def test_an_answer_without_ids_roles_or_kinds_is_read_all_the_same(name: str) -> None:
+    document = {
+        "id": 1,
+        "status": {"state": "input-required", "message": {"parts": [HI]}},
+        "artifacts": [{"parts": [HI]}, {"parts": [HI]}],
+        "history": None,
+    }
+    task = select.by_name(name).read_result(ops.SEND, document)
+    assert task.id == "1"
+    assert task.status.message.role is Role.AGENT
+    assert task.status.message.message_id
+    assert [artifact.artifact_id for artifact in task.artifacts] == ["artifact-0", "artifact-1"]
+    again = select.by_name(name).read_result(ops.SEND, document)
+    assert again == task  # the ids we make up are the same every time
+
+
+@every_version
+@pytest.mark.parametrize(
+    "result", [None, [], "x", {}, {"id": "t"}, {"id": "t", "status": {"state": "bored"}}]
+)
+def test_nonsense_from_a_peer_is_an_invalid_response(name: str, result: Any) -> None:
+    with pytest.raises(InvalidAgentResponse):
+        select.by_name(name).read_result(ops.GET, result)
+    with pytest.raises(InvalidAgentResponse):
+        select.by_name(name).reader().read(result)
+
+
+@every_version
+@pytest.mark.parametrize("bad", [b"{", b"[]", b'"x"', b"[" * 100_000])
+def test_parameters_that_are_no_object_are_refused(name: str, bad: bytes) -> None:
+    with pytest.raises(InvalidParams):
+        select.by_name(name).read_request(ops.SEND, bad)
+
+
+# --- requests
+
+
+@kind_family
+@pytest.mark.parametrize(
+    ("configuration", "returns"), [({}, False), ({"blocking": True}, False), ({"blocking": False}, True)]
+)
+def test_only_blocking_false_means_return_immediately(name: str, configuration: Any, returns: bool) -> None:
+    request = send(name, {"role": "user", "parts": [HI]}, configuration=configuration)
+    assert request.configuration.return_immediately is returns
+
+
+def test_a_message_id_beside_the_message_is_found() -> None:
+    document = {"message": {"role": "user", "parts": [HI]}, "messageId": "m9"}
+    request = select.by_name("0.2").read_request(ops.SEND, msgspec.json.encode(document))
+    assert isinstance(request, ops.SendMessage)
+    assert request.message.message_id == "m9"
+
+
+def test_until_0_2_5_a_configuration_says_what_it_accepts() -> None:
+    message = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),))
+    for name in ("0.2", "0.2-type"):
+        document = msgspec.json.decode(
+            select.by_name(name).write_request(ops.SEND, ops.SendMessage(message=message))
+        )
+        assert document["configuration"] == {"acceptedOutputModes": [], "blocking": True}
+
+
+@kind_family
+def test_of_several_authentication_schemes_the_first_is_kept(name: str) -> None:
+    push = {"url": "https://x", "authentication": {"schemes": ["Bearer", "Basic"], "credentials": "c"}}
+    request = send(name, {"role": "user", "parts": [HI]}, configuration={"pushNotificationConfig": push})
+    config = request.configuration.task_push_notification_config
+    assert config is not None
+    assert config.authentication == ops.AuthenticationInfo(scheme="Bearer", credentials="c")
+
+
+@first_family
+def test_the_client_of_0_1_chooses_the_task_and_the_session(name: str) -> None:
+    request = send(name, {"role": "user", "parts": [HI]}, sessionId="s1", acceptedOutputModes=["text/plain"])
+    assert (request.message.task_id, request.message.context_id) == ("t1", "s1")
+    assert request.message.message_id
+    assert request.configuration.accepted_output_modes == ("text/plain",)
+    assert select.by_name(name).names_tasks
+
+
+@first_family
+def test_0_1_gets_no_history_unless_it_asks(name: str) -> None:
+    assert send(name, {"role": "user", "parts": [HI]}).configuration.history_length == 0
+    read = select.by_name(name).read_request
+    assert read(ops.GET, b'{"id":"t"}') == ops.GetTask(id="t", history_length=0)
+    assert read(ops.GET, b'{"id":"t","historyLength":"10"}') == ops.GetTask(id="t", history_length=10)
+
+
+@first_family
+def test_0_1_has_one_push_config_per_task(name: str) -> None:
+    dialect = select.by_name(name)
+    request = dialect.read_request(
+        ops.PUSH_CREATE, b'{"id":"t","pushNotificationConfig":{"url":"https://x","id":"mine"}}'
+    )
+    assert request == ops.CreatePushConfig(config=ops.PushConfig(id="default", task_id="t", url="https://x"))
+    assert isinstance(request, ops.CreatePushConfig)
+    assert written(name, ops.PUSH_CREATE, request.config) == {
+        "id": "t",
+        "pushNotificationConfig": {"url": "https://x"},
+    }
+
+
+# --- streams
+
+WORKING = StatusUpdate(task_id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING))
+COMPLETED = StatusUpdate(task_id="t", context_id="c", status=TaskStatus(state=TaskState.COMPLETED))
+REPLY = Message(message_id="r", role=Role.AGENT, parts=(Part(text="hello"),), context_id="c")
+ASKED = ops.SendMessage(
+    message=Message(message_id="q", role=Role.USER, parts=(Part(text="hi"),), task_id="mine", context_id="s")
+)
+
+
+def chunk(text: str, artifact: str = "a", *, append: bool = False, last: bool = False) -> ArtifactUpdate:
+    return ArtifactUpdate(
+        task_id="t",
+        context_id="c",
+        artifact=Artifact(artifact_id=artifact, parts=(Part(text=text),)),
+        append=append,
+        last_chunk=last,
+    )
+
+
+def snapshot(state: TaskState, *artifacts: str) -> Task:
+    made = tuple(Artifact(artifact_id=each, parts=(Part(text=each),)) for each in artifacts)
+    return Task(id="t", context_id="c", status=TaskStatus(state=state), artifacts=made)
+
+
+@every_version
+def test_only_the_last_status_is_final(name: str) -> None:
+    documents = streamed(name, snapshot(TaskState.WORKING), chunk("x", last=True), COMPLETED)
+    finals = [document["final"] for document in documents if "final" in document]
+    assert finals[-1] is True
+    assert not any(finals[:-1])
+    assert documents[-1]["status"]["state"] == "completed"
+
+
+@pytest.mark.parametrize("name", ["0.3", "0.2", "0.2-type"])
+def test_a_stream_that_ends_with_a_task_still_says_that_it_ends(name: str) -> None:
+    task, status = streamed(name, snapshot(TaskState.COMPLETED, "a"))
+    tag = "type" if name == "0.2-type" else "kind"
+    assert task[tag] == "task"
+    assert (status[tag], status["final"]) == ("status-update", True)
+
+
+def test_a_stream_is_encoded_once_for_readers_at_the_same_place() -> None:
+    dialect, response = select.by_name("0.3"), StreamResponse(COMPLETED)
+    (first,) = dialect.writer().write(response, last=True)
+    assert dialect.writer().write(response, last=True)[0] is first
+    assert dialect.writer().write(response, last=False) != [first]
+
+
+def test_the_transitional_form_says_type_everywhere_and_final_on_messages() -> None:
+    (document,) = streamed("0.2-type", REPLY)
+    assert document["type"] == "message"
+    assert document["final"] is True
+    assert document["parts"] == [{"type": "text", "text": "hello"}]
+
+
+@first_family
+def test_0_1_numbers_artifacts_by_their_place_and_marks_chunks_on_them(name: str) -> None:
+    documents = streamed(
+        name,
+        snapshot(TaskState.WORKING, "a"),
+        chunk("x", "b"),
+        chunk("y", "a", append=True, last=True),
+        COMPLETED,
+    )
+    assert [d["status"]["state"] for d in documents if "status" in d] == ["working", "completed"]
+    artifacts = [d["artifact"] for d in documents if "artifact" in d]
+    assert [artifact["index"] for artifact in artifacts] == [0, 1, 0]
+    assert [(artifact["append"], artifact["lastChunk"]) for artifact in artifacts] == [
+        (False, False),
+        (False, False),
+        (True, True),
+    ]
+    assert not any(d.keys() & {"kind", "type", "artifacts", "contextId", "taskId"} for d in documents)
+
+
+@first_family
+def test_a_finished_task_is_its_artifacts_and_then_the_final_status_in_0_1(name: str) -> None:
+    *artifacts, status = streamed(name, snapshot(TaskState.COMPLETED, "a", "b"))
+    assert [document["artifact"]["index"] for document in artifacts] == [0, 1]
+    assert status["final"] is True
+
+
+@first_family
+def test_a_bare_message_is_a_completed_task_in_0_1(name: str) -> None:
+    document = written(name, ops.SEND, REPLY, ASKED)
+    assert (document["id"], document["sessionId"]) == ("mine", "c")
+    assert document["status"]["state"] == "completed"
+    assert document["status"]["message"] == {"role": "agent", "parts": [{"type": "text", "text": "hello"}]}
+    (event,) = streamed(name, REPLY, request=ASKED)
+    assert (event["id"], event["final"]) == ("mine", True)
+
+
+@first_family
+@pytest.mark.parametrize(
+    ("state", "word"), [(TaskState.REJECTED, "failed"), (TaskState.AUTH_REQUIRED, "input-required")]
+)
+def test_states_that_0_1_lacks_are_the_nearest_one_with_a_note(
+    name: str, state: TaskState, word: str
+) -> None:
+    task = snapshot(state)
+    document = written(name, ops.GET, task)
+    assert document["status"]["state"] == word
+    assert document["metadata"] == {"a2a.state": state.word}
+    assert select.by_name(name).read_result(ops.GET, document).state is state
+    (event,) = streamed(name, task)
+    assert (event["status"]["state"], event["metadata"]) == (word, {"a2a.state": state.word})
+
+
+@first_family
+def test_a_status_event_of_0_1_needs_no_final(name: str) -> None:
+    (event,) = select.by_name(name).reader().read({"id": "t", "status": {"state": "working"}})
+    assert event == StatusUpdate(task_id="t", context_id="", status=TaskStatus(state=TaskState.WORKING))
+
+
+# --- Arbiter
+
+
+def test_arbiter_begins_with_working_and_shows_no_task() -> None:
+    documents = streamed("arbiter", snapshot(TaskState.SUBMITTED), WORKING, chunk("x"), COMPLETED)
+    assert [d["kind"] for d in documents] == [
+        "status-update",
+        "artifact-update",
+        "artifact-update",
+        "status-update",
+    ]
+    first, _, closing, last = documents
+    assert first["status"]["state"] == "working"
+    assert (closing["append"], closing["lastChunk"]) == (True, True)
+    assert closing["artifact"]["parts"] == [{"kind": "text", "text": ""}]
+    assert last["final"] is True
+
+
+def test_what_an_agent_made_is_what_it_says_to_arbiter() -> None:
+    stream = streamed(
+        "arbiter", snapshot(TaskState.WORKING), chunk("hello "), chunk("you", append=True), COMPLETED
+    )
+    assert stream[-1]["status"]["message"]["parts"] == [{"kind": "text", "text": "hello you"}]
+    document = written("arbiter", ops.SEND, snapshot(TaskState.COMPLETED, "hello"))
+    assert document["status"]["message"]["messageId"] == "t-r"
+    assert document["status"]["message"]["parts"] == [{"kind": "text", "text": "hello"}]
+
+
+def test_arbiter_replays_artifacts_to_a_late_reader_and_one_status_of_a_finished_task() -> None:
+    documents = streamed("arbiter", snapshot(TaskState.WORKING, "a"), last=False)
+    assert [d["kind"] for d in documents] == ["status-update", "artifact-update"]
+    (only,) = streamed("arbiter", snapshot(TaskState.FAILED, "a"))
+    assert (only["status"]["state"], only["final"]) == ("failed", True)
+
+
+def test_a_bare_message_is_a_task_to_arbiter() -> None:
+    document = written("arbiter", ops.SEND, REPLY, ASKED)
+    assert (document["kind"], document["status"]["state"]) == ("task", "completed")
+    assert [d["status"]["state"] for d in streamed("arbiter", REPLY, request=ASKED)][-1] == "completed"
+
+
+def test_a_broken_stream_ends_with_a_failed_status_for_arbiter() -> None:
+    from dragoman.dialects.arbiter import ArbiterWriter
+    from dragoman.errors import Unavailable
+
+    writer = select.by_name("arbiter").writer()
+    assert isinstance(writer, ArbiterWriter)
+    writer.write(StreamResponse(WORKING), last=False)
+    (document,) = map(msgspec.json.decode, writer.fail(Unavailable("try later")))
+    assert (document["taskId"], document["status"]["state"], document["final"]) == ("t", "failed", True)
+    assert document["status"]["message"]["parts"] == [{"kind": "text", "text": "try later"}]
