@@ -193,6 +193,7 @@ class Runner:
     async def _turns(self, run: _Run, log: Log) -> None:
         """Take turns until the task settles."""
         lease, snapshot = run.lease, run.snapshot
+        resume = snapshot.running
         while not self.stopping:
             program = self._programs(lease.scope.agent)
             if snapshot.canceling is not None:
@@ -203,12 +204,14 @@ class Runner:
             if program is None:
                 logger.error("task %s: there is no agent %r here", lease.task, lease.scope.agent)
                 return await self._end(run, log, [], TaskState.FAILED, FAILED)
-            if not snapshot.running and not snapshot.unread:
+            if not resume and not snapshot.unread:
                 with suppress(NewMail):
                     return await self._settle(log, lease, [], snapshot.mail)
                 await log.load(lease.task)
                 continue
-            turn = run.turn = Turn(log, self._bus, lease, snapshot, lambda: run.interrupt("lost"))
+            turn = run.turn = Turn(
+                log, self._bus, lease, snapshot, lambda: run.interrupt("lost"), resume=resume
+            )
             final = await self._turn(run, program, turn)
             records = await turn.rest()
             if turn.dead:
@@ -220,7 +223,8 @@ class Runner:
                     return await self._settle(log, lease, [*records, final], turn.read)
             if records:
                 await turn._append(records)
-            await log.load(lease.task)  # what the mail was
+            resume = final.kind == "ask"  # the mail may be the answer; anything else begins a turn of its own
+            await log.load(lease.task)
         await self._store.release(lease)
 
     async def _end(

@@ -52,7 +52,14 @@ class Turn:
     """One run of an agent's function."""
 
     def __init__(
-        self, log: Log, bus: Bus, lease: Lease, snapshot: Snapshot, stop: Callable[[], object]
+        self,
+        log: Log,
+        bus: Bus,
+        lease: Lease,
+        snapshot: Snapshot,
+        stop: Callable[[], object],
+        *,
+        resume: bool = False,
     ) -> None:
         self._log, self._bus, self._lease, self._snapshot = log, bus, lease, snapshot
         self._stop = stop
@@ -63,8 +70,7 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self.dead = False
         """The lease is gone, or the turn was given up: nothing more may be written."""
-        resumed = snapshot.running
-        if not resumed:
+        if not resume:
             seq, mail = snapshot.unread[0]
             self._put(Record("turn", Started(n=snapshot.turn + 1, mail=seq)))
             self.n = snapshot.turn + 1
@@ -72,11 +78,11 @@ class Turn:
             seq, mail = next((s, m) for s, m in snapshot.mails if s == snapshot.answering)
             self.n = snapshot.turn
         self._mail: Mail = mail
-        self._read = max(seq, snapshot.read if resumed else seq)
-        self._said = list(snapshot.said) if resumed else []
-        self._steps = dict(snapshot.steps) if resumed else {}
+        self._read = max(seq, snapshot.read if resume else seq)
+        self._said = list(snapshot.said) if resume else []
+        self._steps = dict(snapshot.steps) if resume else {}
         self._recorded = (
-            {key: a for key, a in snapshot.artifacts.items() if a.turn == snapshot.turn} if resumed else {}
+            {key: a for key, a in snapshot.artifacts.items() if a.turn == snapshot.turn} if resume else {}
         )
         self._writers: dict[str, ArtifactWriter] = {}
         self._messages = 0

@@ -1,0 +1,28 @@
+"""Talk to an agent in process: the whole way through dialect, binding, engine and store, and no network.
+
+    async with agent.test() as client:
+        assert await client("world") == "Hello, world!"
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dragoman.agent.agent import Agent
+    from dragoman.client import Client
+
+
+@asynccontextmanager
+async def in_process(
+    agent: Agent, *, store: str = "memory:", version: str = "", timeout: float | None = 10.0, **options: Any
+) -> AsyncIterator[Client]:
+    """A client of `agent`. `version` makes it speak that one; other options go to the server."""
+    from dragoman.client import connect
+
+    app = agent.app(store=store, **options)
+    pinned = {"version": version} if version else {}
+    async with connect(app, timeout=timeout, **pinned) as client:
+        yield client
