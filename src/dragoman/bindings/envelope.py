@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.bindings.limits import deeper_than
+from dragoman.bindings.limits import Limits
 from dragoman.errors import InvalidRequest, ParseError, ProtocolError
 
 MAX_ID = 512
@@ -49,10 +49,10 @@ _decode_id = msgspec.json.Decoder(_OnlyId).decode
 _decode_raw = msgspec.json.Decoder(Raw).decode
 
 
-def read_envelope(body: bytes, *, max_depth: int) -> Envelope:
+def read_envelope(body: bytes, limits: Limits) -> Envelope:
     """Raises `Malformed`."""
-    if deeper_than(max_depth, body):
-        raise Malformed(InvalidRequest(f"the request nests deeper than {max_depth} levels"))
+    if exceeded := limits.exceeded_by(body):
+        raise Malformed(InvalidRequest(exceeded))
     try:
         if not body.isascii():
             body.decode()

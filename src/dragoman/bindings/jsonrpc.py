@@ -125,7 +125,7 @@ class _Rpc:
 
     def _read(self, body: bytes) -> Envelope:
         try:
-            return read_envelope(body, max_depth=self._exchange.shared.limits.max_depth)
+            return read_envelope(body, self._exchange.shared.limits)
         except Malformed as malformed:
             self._id = malformed.id
             if malformed.method:

@@ -14,10 +14,23 @@ class Limits:
     """Bytes in a request."""
     max_depth: int = 64
     """How deep its JSON may nest."""
+    max_nodes: int = 250_000
+    """Objects and arrays in it: eight megabytes of `[],[],` would become hundreds in memory."""
     max_event: int = MAX_EVENT
     """Bytes in one event of a stream we write."""
     body_timeout: float = 30.0
     """Seconds a request may take to arrive."""
+
+    def exceeded_by(self, document: bytes) -> str:
+        """What is too much about the structure of a document, found without decoding it; empty if nothing is."""
+        if document.count(b"{") + document.count(b"[") <= self.max_depth:
+            return ""
+        brackets = _STRING.sub(b"", document).translate(_ONE_KIND, _NOT_A_BRACKET)
+        if brackets.count(b"(") > self.max_nodes:
+            return f"the request has more than {self.max_nodes} objects and arrays"
+        if _deeper_than(self.max_depth, brackets):
+            return f"the request nests deeper than {self.max_depth} levels"
+        return ""
 
 
 # The closing quote is optional, so that a string without one is one match and not one search per quote in it.
@@ -26,17 +39,14 @@ _NOT_A_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _ONE_KIND = bytes.maketrans(b"[]{}", b"()()")
 
 
-def deeper_than(limit: int, document: bytes) -> bool:
-    """Whether brackets nest deeper than `limit`, without decoding. The work is linear in the document.
-
-    Strings are cut out, then the innermost pairs, once per level: what is left after `limit` rounds was deeper.
-    """
-    if document.count(b"{") + document.count(b"[") <= limit:
-        return False
-    brackets = _STRING.sub(b"", document).translate(_ONE_KIND, _NOT_A_BRACKET)
+def _deeper_than(limit: int, brackets: bytes) -> bool:
+    """Take away the innermost pairs, once per level: what is left after `limit` rounds was deeper."""
+    descent = b"(" * (limit + 1)
     for _ in range(limit):
+        if descent in brackets:
+            return True
         shorter = brackets.replace(b"()", b"")
         if len(shorter) == len(brackets):
-            break  # nothing closes: deeper, or not JSON at all
+            break  # nothing closes: not JSON
         brackets = shorter
-    return b"()" in brackets or brackets.count(b"(") > limit
+    return b"()" in brackets
