@@ -321,6 +321,9 @@ class Client:
 
     async def _wait(self, task: str, deadline: float | None) -> Reply:
         call = Call(deadline=deadline)
+        now: Task = await self._within(call, GetTask(id=task, tenant=self._tenant))
+        if now.state.over:
+            return Reply.of(self, now)
         stream = Stream(self, self._batches(call, SubscribeToTask(id=task, tenant=self._tenant)), deadline)
         async with stream:
             async for piece in stream:

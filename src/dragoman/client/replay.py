@@ -11,7 +11,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from dragoman.client.fold import Fold
+from dragoman.model.fold import Fold
 from dragoman.model.content import Part
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskStatus
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from dragoman.client.fold import Fold
+from dragoman.model.fold import Fold
 from dragoman.errors import A2AError
 from dragoman.model.content import Artifact, Message, Part, files_of
 from dragoman.model.ops import Batch

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
-from dragoman.client.fold import Fold
+from dragoman.model.fold import Fold
 from dragoman.client.replay import Replay, missed
 from dragoman.client.retry import Policy, pause, repeatable, transient
 from dragoman.dialects.dialect import Dialect
@@ -45,6 +45,7 @@ from dragoman.model.ops import (
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
 
 _NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
+_GRACE = 1.0
 
 
 class Peer(Service, Protocol):
@@ -66,6 +67,7 @@ class Lasting:
         self.peer = peer
         self.policy = policy or Policy()
         self.streams = streams
+        self._readings: set[_Reading] = set()
 
     async def call(self, call: Call, request: Request) -> Any:
         if isinstance(request, SendMessage):
@@ -74,7 +76,10 @@ class Lasting:
         while True:
             began = time.monotonic()
             try:
-                return await self.peer.call(call, request)
+                result = await self.peer.call(call, request)
+                if isinstance(request, CancelTask) and self._readings and not self.peer.ours:
+                    self._nudge(request.id)
+                return result
             except A2AError as error:
                 if attempt and isinstance(request, CancelTask) and isinstance(error, TaskNotCancelable):
                     return await self._canceled(call, request, error)
@@ -93,9 +98,19 @@ class Lasting:
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         reading = _Reading(self, _keyed(call) if isinstance(request, SendMessage) else call, request)
-        async with aclosing(reading.run()) as batches:
-            async for batch in batches:
-                yield batch
+        self._readings.add(reading)
+        try:
+            async with aclosing(reading.run()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            self._readings.discard(reading)
+
+    def _nudge(self, task: str) -> None:
+        """Some servers leave the streams of a canceled task open. Those that are still read in a while look for themselves."""
+        for reading in self._readings:
+            if reading.task_id == task:
+                asyncio.get_running_loop().call_later(_GRACE, reading.nudge)
 
 
 def _keyed(call: Call) -> Call:
@@ -123,6 +138,16 @@ class _Reading:
         """The agent asked for input in this stream (and not only before it)."""
         self._news = False
         """Something was heard on the present connection."""
+        self._wait: asyncio.Timeout | None = None
+
+    @property
+    def task_id(self) -> str:
+        return self._fold.task_id
+
+    def nudge(self) -> None:
+        """Stop waiting for the peer to speak; ask it."""
+        if self._wait is not None:
+            self._wait.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> AsyncGenerator[Batch]:
         request = self._request
@@ -166,8 +191,8 @@ class _Reading:
             return None
         if isinstance(error, _NOT_OFFERED):
             return self._poll if self._fold.task_id else self._send_and_poll
-        if request is not self._request and isinstance(error, TaskNotFound | InvalidParams):
-            return self._poll  # some say so of a task that finished meanwhile
+        if isinstance(request, SubscribeToTask) and isinstance(error, TaskNotFound | InvalidParams):
+            return self._poll  # some say so of a task that is finished
         raise error
 
     def _repeatable(self, error: A2AError) -> bool:
@@ -179,7 +204,7 @@ class _Reading:
             return True
         if not fold.state.interrupted:
             return False
-        if self._sends and self._asked and fold.state is TaskState.INPUT_REQUIRED:
+        if self._sends and fold.state is TaskState.INPUT_REQUIRED and (clean or self._asked):
             return True
         return clean and not (self._peer.ours and not self._peer.dialect.ends_on_interrupt)
 
@@ -191,7 +216,7 @@ class _Reading:
         replay = Replay(self._fold, self._heard if self._repeats else ()) if again else None
         batches = cast(AsyncGenerator[Batch], self._peer.stream(call, request))
         async with aclosing(batches):
-            async for batch in batches:
+            while (batch := await self._next(batches)) is not None:
                 if replay is None:
                     for response in batch:
                         self._hear(response)
@@ -208,6 +233,15 @@ class _Reading:
                     yield out
                 if self._sends and self._asked:
                     return
+
+    async def _next(self, batches: AsyncIterator[Batch]) -> Batch | None:
+        try:
+            async with asyncio.timeout(None) as self._wait:
+                return await anext(batches, None)
+        except TimeoutError as error:
+            raise Unreachable("the stream went on after its task was canceled") from error
+        finally:
+            self._wait = None
 
     def _hear(self, response: StreamResponse) -> None:
         event = response.event
