@@ -42,6 +42,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "serve": (
         "agent",
         "bindings",
+        "client",
         "engine",
         "stores",
         "buses",

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import uvicorn
@@ -20,6 +20,7 @@ from dragoman.bindings.http import App
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Mount
 from dragoman.buses.local import LocalBus
+from dragoman.client.peers import Peers
 from dragoman.engine.service import Engine
 from dragoman.stores import open_store
 
@@ -38,12 +39,13 @@ def application(
     drain: float = 10.0,
     retain: float | None = None,
     shared: bool = False,
+    peer_credentials: Mapping[str, Any] | None = None,
     **engine: Any,
 ) -> App:
     """Agents as one ASGI app: a single one at `/`, several at `/<id>`.
 
     `store` is `memory:` or `sqlite:///path`. `retain`: forget finished tasks after so many seconds. `shared`: other
-    processes write to the same store.
+    processes write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
     """
     if not agents:
         raise ValueError("there is no agent to serve")
@@ -53,7 +55,7 @@ def application(
             raise ValueError(f"two agents have the id {agent.id!r}: give one of them another (`Agent(..., id=)`)")
         by_id[agent.id] = agent
     opened, bus = open_store(store), LocalBus()
-    service = Engine(opened, bus, by_id, **engine)
+    service = Engine(opened, bus, by_id, peers=Peers(credentials=peer_credentials), **engine)
     mounts = [
         Mount(
             service=service,

@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.model.content import Artifact, Message, Part, Wire
+from dragoman.model.content import Message, Wire
+from dragoman.model.fold import Growing
 from dragoman.model.ops import Scope, StreamResponse
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 
@@ -164,32 +165,15 @@ def number(records: Sequence[Record], first: int) -> None:
             record._response.seq = seq
 
 
-class Building:
-    """An artifact while its chunks come in: a list to extend, because copying a tuple for each chunk is quadratic."""
+class Building(Growing):
+    """An artifact in the log: which turn wrote it, and whether it was said to be whole."""
 
-    __slots__ = ("head", "parts", "turn", "closed")
+    __slots__ = ("turn", "closed")
 
     def __init__(self, update: ArtifactUpdate, turn: int) -> None:
-        self.head = update.artifact
-        self.parts: list[Part] = list(update.artifact.parts)
+        super().__init__(update.artifact)
         self.turn = turn
         self.closed = update.last_chunk
-
-    def extend(self, update: ArtifactUpdate) -> None:
-        chunk = update.artifact
-        self.closed = update.last_chunk
-        self.parts.extend([part for part in chunk.parts if part.text != ""])  # "" only says that it was the last
-        if chunk.name or chunk.description or chunk.metadata or chunk.extensions:
-            self.head = replace(
-                self.head,
-                name=chunk.name or self.head.name,
-                description=chunk.description or self.head.description,
-                metadata={**self.head.metadata, **chunk.metadata},
-                extensions=chunk.extensions or self.head.extensions,
-            )
-
-    def artifact(self) -> Artifact:
-        return replace(self.head, parts=tuple(self.parts))
 
 
 class Snapshot:
@@ -306,7 +290,8 @@ class Snapshot:
                 assert isinstance(body, ArtifactUpdate)
                 have = self.artifacts.get(body.artifact.artifact_id)
                 if body.append and have is not None:
-                    have.extend(body)
+                    have.extend(body.artifact)
+                    have.closed = body.last_chunk
                 else:
                     self.artifacts[body.artifact.artifact_id] = Building(body, self.turn)
             case "reply":

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from dragoman.engine.log import Record, Snapshot
-from dragoman.engine.seams import MAIL, Bus, Lease, LeaseLost, Log, NewMail, Program, Store, topic
+from dragoman.engine.seams import MAIL, Bus, Lease, LeaseLost, Log, NewMail, Peers, Program, Store, topic
 from dragoman.engine.turn import Parked, Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable
 from dragoman.model.ids import new_id, timestamp
@@ -63,7 +63,9 @@ class Runner:
         grace: float = 5.0,
         max_attempts: int = 5,
         concurrency: int = 10_000,
+        peers: Peers | None = None,
     ) -> None:
+        self._peers = peers
         self._store, self._bus, self._programs = store, bus, programs
         self.node = node or f"node-{new_id()}"
         self._ttl, self._grace, self._max_attempts, self._concurrency = ttl, grace, max_attempts, concurrency
@@ -210,7 +212,7 @@ class Runner:
                 await log.load(lease.task)
                 continue
             turn = run.turn = Turn(
-                log, self._bus, lease, snapshot, lambda: run.interrupt("lost"), resume=resume
+                log, self._bus, lease, snapshot, lambda: run.interrupt("lost"), resume=resume, peers=self._peers
             )
             final = await self._turn(run, program, turn)
             records = await turn.rest()

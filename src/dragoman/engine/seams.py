@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import ListTasks, Principal, Scope, SendMessage
+from dragoman.model.ops import ListTasks, Principal, Scope, SendMessage, Service
 
 if TYPE_CHECKING:
     from dragoman.engine.turn import Turn
@@ -182,6 +182,16 @@ class Program(Protocol):
     async def work(self, turn: Turn) -> Any:
         """Do the work of one turn, writing through `turn`. Returning completes the task."""
         ...
+
+
+class Peers(Protocol):
+    """The agents that agents here may call."""
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        """Who `name` is, and in which scope to call it for a task in `scope`. Raises `A2AError`."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 def topic(scope: Scope, task: str) -> str:

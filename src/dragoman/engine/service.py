@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dragoman.engine.follow import follow
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, trimmed
 from dragoman.engine.runner import Runner
-from dragoman.engine.seams import MAIL, Bus, Delivered, Log, Program, Store, TaskExists, topic
+from dragoman.engine.seams import MAIL, Bus, Delivered, Log, Peers, Program, Store, TaskExists, topic
 from dragoman.errors import (
     A2AError,
     ExtendedCardNotConfigured,
@@ -45,7 +45,9 @@ from dragoman.model.ops import (
     ListPushConfigs,
     ListTasks,
     Request,
+    Scope,
     SendMessage,
+    Service,
     StreamResponse,
     SubscribeToTask,
     TaskPage,
@@ -59,9 +61,18 @@ MAX_PAGE = 100
 class Engine:
     """A `Service` for every agent of this process, on one store."""
 
-    def __init__(self, store: Store, bus: Bus, programs: Mapping[str, Program], **runner: Any) -> None:
+    def __init__(
+        self,
+        store: Store,
+        bus: Bus,
+        programs: Mapping[str, Program],
+        *,
+        peers: Peers | None = None,
+        **runner: Any,
+    ) -> None:
         self._store, self._bus, self._programs = store, bus, programs
-        self.runner = Runner(store, bus, programs.get, **runner)
+        self._remote = peers
+        self.runner = Runner(store, bus, programs.get, peers=self, **runner)
         self._retention: asyncio.Task[None] | None = None
 
     async def start(self, *, retain: float | None = None) -> None:
@@ -76,6 +87,8 @@ class Engine:
         if self._retention is not None:
             self._retention.cancel()
         await self.runner.stop(drain)
+        if self._remote is not None:
+            await self._remote.close()
         await self._bus.close()
         await self._store.close()
 
@@ -308,6 +321,19 @@ class Engine:
                 if any(record.terminal for record in batch):
                     break
         return snapshot.task
+
+    # -- agents that call agents -------------------------------------------------------------------------------
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        """The agent called `name`: one of ours, or one elsewhere."""
+        if name in self._programs:
+            return self, Scope(scope.tenant, name, scope.owner)
+        if self._remote is None:
+            raise Unavailable(f"there is no agent {name[:80]!r} here")
+        return await self._remote.find(name, scope)
+
+    async def close(self) -> None:
+        """Part of being our own `Peers`; `stop` does the work."""
 
     # -- keeping the house -------------------------------------------------------------------------------------
 

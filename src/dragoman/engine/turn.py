@@ -14,20 +14,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import mimetypes
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints, overload
 
 import msgspec
 
+from dragoman.engine.delegate import MAX_DEPTH, delegate, request_of
 from dragoman.engine.log import Mail, Record, Snapshot, Started, Step
-from dragoman.engine.seams import Bus, Lease, LeaseLost, Log, topic
+from dragoman.engine.seams import Bus, Lease, LeaseLost, Log, Peers, topic
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.errors import Unavailable
 from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
-from dragoman.model.task import StatusUpdate, Task, TaskState, TaskStatus
+from dragoman.model.ops import Call, Principal
+from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
 
 T = TypeVar("T")
 ROOM = 1024
@@ -60,9 +64,10 @@ class Turn:
         stop: Callable[[], object],
         *,
         resume: bool = False,
+        peers: Peers | None = None,
     ) -> None:
         self._log, self._bus, self._lease, self._snapshot = log, bus, lease, snapshot
-        self._stop = stop
+        self._stop, self._peers = stop, peers
         self._buffer: list[Record] = []
         self._flusher: asyncio.Task[None] | None = None
         self._scheduled = False
@@ -81,13 +86,15 @@ class Turn:
         self._read = max(seq, snapshot.read if resume else seq)
         self._said = list(snapshot.said) if resume else []
         self._steps = dict(snapshot.steps) if resume else {}
+        self.children = dict(snapshot.children) if resume else {}
+        """Delegations that have begun, by their keys."""
         self._recorded = (
             {key: a for key, a in snapshot.artifacts.items() if a.turn == snapshot.turn} if resume else {}
         )
         self._writers: dict[str, ArtifactWriter] = {}
         self._messages = 0
         self._asked = 0
-        self._state: dict[str, Any] = {}
+        self._called = 0
         self.answer_message: Message | None = None
         """What a `reply` skill answered."""
         self.final: tuple[TaskState, Message | None, dict[str, Any]] = (TaskState.COMPLETED, None, {})
@@ -279,8 +286,7 @@ class Turn:
                     raise Parked(state, message, metadata)
                 step = Step(key=this, value=msgspec.Raw(b"null"), mail=unread[0])
                 self._read = unread[0]
-                self._put(Record("step", step))
-                await self._commit()
+                await self.put(Record("step", step))
             mail = next(mail for seq, mail in self._snapshot.mails if seq == step.mail)
             try:
                 return _as(kind, mail.message)
@@ -310,7 +316,54 @@ class Turn:
         """Put the result of a step on record; it is on disk when this returns."""
         step = Step(key=key, value=msgspec.Raw(msgspec.json.encode(to_builtins(value))))
         self._steps[key] = step
-        self._put(Record("step", step))
+        await self.put(Record("step", step))
+
+    # -- other agents ------------------------------------------------------------------------------------------
+
+    async def call(
+        self, peer: str, content: str | Part | Message | Sequence[Part], *, key: str = "", **options: Any
+    ) -> Task | Message:
+        """Ask another agent, and return its task (or its message): `.text`, `.data`, `.files`, `.state` if a task.
+
+        `peer` is a URL, a name from the configuration, or the id of an agent in this process. The call is a step: after
+        a crash it goes on with the task it began there, and does not begin another. Options: `task`, `context`,
+        `skill`, `metadata`, `accept`. The caller's credentials are not passed on.
+        """
+        fold = Fold()
+        async for event in self.stream(peer, content, key=key, **options):
+            fold.apply(event)
+        answer = fold.message or fold.task
+        assert answer is not None
+        return answer
+
+    async def stream(
+        self, peer: str, content: str | Part | Message | Sequence[Part], *, key: str = "", **options: Any
+    ) -> AsyncIterator[Event]:
+        """`call`, event by event. When its result is on record already, that is the only event."""
+        if self._peers is None:
+            raise Unavailable("this agent is not connected to any other")
+        if self._mail.depth >= MAX_DEPTH:
+            raise Unavailable("too many agents call one another in a row")
+        self._called += 1
+        key = f"call/{key or self._called}"
+        service, scope = await self._peers.find(peer, self._lease.scope)
+        call = Call(
+            scope=scope,
+            principal=Principal(id=self.principal, tenant=scope.tenant, scopes=frozenset(self._mail.scopes)),
+            idempotency_key=f"{self.task_id}:{self.n}:{key}",
+            deadline=self._mail.deadline,
+            trace=self._mail.trace,
+            depth=self._mail.depth + 1,
+        )
+        async with aclosing(
+            delegate(self, service, call, request_of(content, **options), key=key, peer=peer)
+        ) as events:
+            async for event in events:
+                yield event
+
+    async def put(self, record: Record) -> None:
+        """Put a record of the turn's own on disk."""
+        self._put(record)
         await self._commit()
 
     # -- how it gets to the log --------------------------------------------------------------------------------

@@ -1,0 +1,141 @@
+"""An agent that calls another: a step in two records.
+
+`child` says where the work went, as soon as the peer has named its task; `step` says what came of it. After a crash:
+a result on record is returned, a child on record is subscribed to, and neither on record means sending again under the
+same idempotency key, which a Dragoman peer knows. If our task is canceled, so is the child. If only our process stops,
+the child goes on, and so shall we.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragoman.engine.log import Child, Record
+from dragoman.errors import A2AError, InvalidAgentResponse, UnsupportedOperation
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.fold import Fold
+from dragoman.model.ids import new_id
+from dragoman.model.ops import Call, CancelTask, Configuration, GetTask, SendMessage, Service, SubscribeToTask
+from dragoman.model.task import Event, Task
+
+if TYPE_CHECKING:
+    from dragoman.engine.turn import Turn
+
+logger = logging.getLogger("dragoman.delegate")
+
+GRACE = 5.0
+MAX_DEPTH = 8
+"""How many agents may stand behind one another; it ends circles."""
+
+
+class Outcome(msgspec.Struct, omit_defaults=True):
+    """What came of it, as recorded."""
+
+    task: Task | None = None
+    message: Message | None = None
+
+    @property
+    def value(self) -> Task | Message:
+        value = self.task or self.message
+        assert value is not None
+        return value
+
+
+def request_of(
+    content: str | Part | Message | Sequence[Part],
+    *,
+    task: str = "",
+    context: str = "",
+    skill: str = "",
+    metadata: dict[str, Any] | None = None,
+    accept: Sequence[str] = (),
+) -> SendMessage:
+    """What to send to another agent."""
+    if isinstance(content, Message):
+        message = content
+    else:
+        parts = (
+            (Part(text=content),)
+            if isinstance(content, str)
+            else (content,)
+            if isinstance(content, Part)
+            else tuple(content)
+        )
+        message = Message(
+            message_id=new_id(), role=Role.USER, parts=parts, task_id=task, context_id=context
+        )
+    about = {**(metadata or {}), **({"skillId": skill} if skill else {})}
+    return SendMessage(
+        message=message, metadata=about, configuration=Configuration(accepted_output_modes=tuple(accept))
+    )
+
+
+async def delegate(
+    turn: Turn, service: Service, call: Call, request: SendMessage, *, key: str, peer: str
+) -> AsyncIterator[Event]:
+    """Yield what the peer reports. The last of it is on record when this ends."""
+    if (step := turn.recorded(key)) is not None:
+        outcome = msgspec.json.decode(step.value, type=Outcome)
+        yield outcome.value
+        return
+    fold = Fold()
+    child = turn.children.get(key)
+    try:
+        if child is not None:
+            fold.task_id = child.task
+            events = _resume(service, call, child.task)
+        else:
+            events = _flat(service, call, request)
+        async for event in events:
+            fold.apply(event)
+            if child is None and fold.task_id:
+                child = Child(key=key, peer=peer, task=fold.task_id)
+                await turn.put(Record("child", child))
+            yield event
+    except (asyncio.CancelledError, GeneratorExit):
+        if child is not None and turn.cancelled:
+            await _cancel(service, call, child)
+        raise
+    outcome = Outcome(message=fold.message) if fold.message is not None else Outcome(task=fold.task)
+    if outcome.task is None and outcome.message is None:
+        raise InvalidAgentResponse(f"{peer} closed the stream without an event")
+    await turn.record(key, outcome)
+
+
+async def _flat(service: Service, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Event]:
+    try:
+        async for batch in service.stream(call, request):
+            for response in batch:
+                yield response.event
+    except UnsupportedOperation:
+        if not isinstance(request, SendMessage):
+            raise
+        yield await service.call(call, request)
+
+
+async def _resume(service: Service, call: Call, task: str) -> AsyncIterator[Event]:
+    """Go on with a task that the peer is working on, or has finished."""
+    known: Task = await service.call(call, GetTask(id=task))
+    if known.state.over:
+        yield known
+        return
+    try:
+        async for event in _flat(service, call, SubscribeToTask(id=task)):
+            yield event
+            if getattr(event, "status", None) is not None and event.status.state.over:  # type: ignore[union-attr]
+                return
+    except UnsupportedOperation:  # it finished between the two questions
+        yield await service.call(call, GetTask(id=task))
+
+
+async def _cancel(service: Service, call: Call, child: Child) -> None:
+    """Tell the peer that nobody waits any more; bounded, because we are being cancelled ourselves."""
+    with suppress(A2AError, TimeoutError):
+        async with asyncio.timeout(GRACE):
+            await service.call(call, CancelTask(id=child.task))

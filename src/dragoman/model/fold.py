@@ -1,0 +1,88 @@
+"""What a task is, as its events tell it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dragoman.model.content import Artifact, Message
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
+
+
+class Growing:
+    """An artifact as its chunks arrive; a list, so that a thousand chunks are not a thousand copies."""
+
+    __slots__ = ("head", "parts")
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.head = artifact
+        self.parts = list(artifact.parts)
+
+    def extend(self, chunk: Artifact) -> None:
+        self.parts += [part for part in chunk.parts if part.text != ""]  # "" only says that it was the last
+        if chunk.name or chunk.description or chunk.metadata or chunk.extensions:
+            self.head = replace(self.head.extended_by(replace(chunk, parts=())), parts=())
+
+    def artifact(self) -> Artifact:
+        return replace(self.head, parts=tuple(self.parts))
+
+
+class Fold:
+    """A task as its events tell it. A bare Message is an answer without a task."""
+
+    def __init__(self) -> None:
+        self.task_id = ""
+        self.context_id = ""
+        self.status: TaskStatus | None = None
+        self.message: Message | None = None
+        self.artifacts: dict[str, Growing] = {}
+        self._task: Task | None = None
+        """The last snapshot a peer sent: history and metadata come from it."""
+        self._said: list[Message] = []
+
+    @property
+    def state(self) -> TaskState:
+        return self.status.state if self.status is not None else TaskState.UNSPECIFIED
+
+    @property
+    def over(self) -> bool:
+        return self.message is not None or self.state.over
+
+    @property
+    def task(self) -> Task | None:
+        if not self.task_id:
+            return None
+        base = self._task
+        return Task(
+            id=self.task_id,
+            context_id=self.context_id,
+            status=self.status or TaskStatus(state=TaskState.UNSPECIFIED),
+            artifacts=tuple(growing.artifact() for growing in self.artifacts.values()),
+            history=(*base.history, *self._said) if base else tuple(self._said),
+            metadata=base.metadata if base else {},
+        )
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, ArtifactUpdate):
+            self._named(event.task_id, event.context_id)
+            artifact = event.artifact
+            growing = self.artifacts.get(artifact.artifact_id)
+            if event.append and growing is not None:
+                growing.extend(artifact)
+            else:
+                self.artifacts[artifact.artifact_id] = Growing(artifact)
+        elif isinstance(event, StatusUpdate):
+            self._named(event.task_id, event.context_id)
+            if self.status is not None and self.status.message is not None:
+                self._said.append(self.status.message)
+            self.status = event.status
+        elif isinstance(event, Task):
+            self._named(event.id, event.context_id)
+            self._task, self._said, self.status = event, [], event.status
+            self.artifacts = {artifact.artifact_id: Growing(artifact) for artifact in event.artifacts}
+        else:
+            self.message = event
+            self._named(event.task_id, event.context_id)
+
+    def _named(self, task: str, context: str) -> None:
+        self.task_id = task or self.task_id
+        self.context_id = context or self.context_id

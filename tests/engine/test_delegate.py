@@ -1,0 +1,98 @@
+"""Agents that call agents."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dragoman.agent.agent import Agent
+from dragoman.engine.turn import Turn
+from dragoman.model.ops import CancelTask, GetTask, ListTasks, SubscribeToTask
+from dragoman.model.task import TaskState
+from tests.engine.conftest import Start, call, events, say
+
+
+def pair() -> tuple[Agent, Agent, list[str]]:
+    runs: list[str] = []
+    parent, child = Agent("a"), Agent("b")
+
+    @parent.skill
+    async def ask_b(turn: Turn) -> str:
+        answer = await turn.call("b", f"{turn.text}?")
+        more = await turn.ask("go on?")
+        return f"{answer.text} {more}"
+
+    @child.skill
+    async def reply(text: str) -> str:
+        runs.append(text)
+        return text.upper()
+
+    return parent, child, runs
+
+
+async def test_a_delegation_is_a_step_that_runs_once_however_often_the_turn_is_replayed(start: Start) -> None:
+    parent, child, runs = pair()
+    engine = await start(parent, child)
+    task = await engine.call(call(), say("x"))
+    assert task.state is TaskState.INPUT_REQUIRED
+    task = await engine.call(call(), say("yes", task=task.id))
+    assert task.text == "X? yes"
+    assert runs == ["x?"]
+    assert (await engine.call(call("b"), ListTasks())).total_size == 1
+
+
+async def test_canceling_the_parent_cancels_the_child(start: Start) -> None:
+    parent, child = Agent("a"), Agent("b")
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    @parent.skill
+    async def ask_b(turn: Turn) -> str:
+        return (await turn.call("b", "go")).text
+
+    @child.skill
+    async def forever(turn: Turn) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    engine = await start(parent, child)
+    task = await engine.call(call(), say("x", return_immediately=True))
+    await started.wait()
+    # the child is on record before it can be canceled
+    inner = (await engine.call(call("b"), ListTasks())).tasks[0]
+    assert (await engine.call(call(), CancelTask(id=task.id))).state is TaskState.CANCELED
+    await ended.wait()
+    await events(engine.stream(call("b", reads_finished=True), SubscribeToTask(id=inner.id)))
+    assert (await engine.call(call("b"), GetTask(id=inner.id))).state is TaskState.CANCELED
+
+
+async def test_a_circle_of_agents_ends(start: Start) -> None:
+    one = Agent("a")
+
+    @one.skill
+    async def again(turn: Turn) -> str:
+        answer = await turn.call("a", turn.text)
+        return answer.text
+
+    task = await (await start(one)).call(call(), say("x"))
+    assert task.state in (TaskState.COMPLETED, TaskState.FAILED)
+
+
+async def test_the_stream_of_a_delegation_passes_on_each_piece(start: Start) -> None:
+    parent, child = Agent("a"), Agent("b")
+
+    @parent.skill
+    async def relay(turn: Turn):
+        async for event in turn.stream("b", turn.text):
+            artifact = getattr(event, "artifact", None)
+            if artifact is not None and artifact.text:
+                yield artifact.text + "!"
+
+    @child.skill
+    async def words(turn: Turn):
+        for word in turn.text.split():
+            yield word
+
+    task = await (await start(parent, child)).call(call(), say("one two"))
+    assert [p.text for p in task.artifacts[0].parts] == ["one!", "two!"]
