@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from dragoman.bindings.http import App
 from dragoman.bindings.mount import Mount
+from dragoman.errors import ExtendedCardNotConfigured, Unauthenticated, UnsupportedOperation
 from dragoman.model.card import AgentCard, Interface
-from tests.bindings.wire import CARD, Scripted, app_of, request
+from tests.bindings.wire import CARD, Scripted, app_of, request, rpc
 
 PATHS = ["/.well-known/agent-card.json", "/.well-known/agent.json", "/agent-card.json"]
 WELL_KNOWN = PATHS[:2]
@@ -197,3 +198,36 @@ async def test_a_card_that_cannot_be_made_is_an_internal_error_without_details()
 
     answer = await request(app_of(card=broken), "GET", PATHS[0])
     assert answer.status == 500 and b"hunter2" not in answer.body
+
+
+# --- the extended card
+
+
+async def test_the_extended_card_of_0_2_is_a_page() -> None:
+    service = Scripted(result=replace(CARD, description="Says more"))
+    answer = await request(app_of(service), "GET", "/agent/authenticatedExtendedCard")
+    assert answer.status == 200 and "no-store" in answer.headers["cache-control"]
+    assert answer.json["description"] == "Says more" and answer.json["url"] == "http://agents.example/"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ExtendedCardNotConfigured("none"), 404),
+        (UnsupportedOperation("no"), 404),
+        (Unauthenticated("who?"), 401),
+    ],
+)
+async def test_who_cannot_have_it_hears_so(error: Exception, status: int) -> None:
+    answer = await request(app_of(Scripted(result=error)), "GET", "/agent/authenticatedExtendedCard")
+    assert answer.status == status and "error" in answer.json
+
+
+@pytest.mark.parametrize(
+    ("method", "version"), [("GetExtendedAgentCard", "1.0"), ("agent/getAuthenticatedExtendedCard", "0.3")]
+)
+async def test_the_extended_card_says_where_the_agent_is(method: str, version: str) -> None:
+    app = app_of(Scripted(result=CARD))
+    card = (await rpc(app, method, headers={"A2A-Version": version})).json["result"]
+    found = card["supportedInterfaces"][0]["url"] if version == "1.0" else card["url"]
+    assert found == "http://agents.example/"

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from email.utils import formatdate, parsedate_to_datetime
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.bindings.call import call_of
 from dragoman.bindings.exchange import JSON, Exchange, Header
 from dragoman.bindings.mount import Handler, Mount
-from dragoman.dialects import cards
+from dragoman.dialects import cards, select
+from dragoman.errors import A2AError, Forbidden, RateLimited, Unauthenticated, Unavailable
 from dragoman.model.card import AgentCard, Interface
+from dragoman.model.ops import EXTENDED_CARD, GetExtendedCard
 
 WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 BESIDE = "/agent-card.json"
 """Where Arbiter looks. It asks for version 1.0 and expects a card of 0.3, so here everybody gets the whole card."""
+EXTENDED = "/agent/authenticatedExtendedCard"
+"""Where 0.2 has the card for callers who have said who they are; later versions have an operation for it."""
 
 _HELD = 64
 """How many bodies are kept: clients choose the base URL, in `Host`."""
@@ -37,14 +42,7 @@ class _Document(NamedTuple):
 class Cards:
     """The `Binding` that serves them."""
 
-    def __init__(
-        self,
-        interfaces: Callable[[Mount, str], Sequence[Interface]],
-        *,
-        max_age: int = 300,
-        allow_origin: str = "*",
-    ) -> None:
-        self._interfaces = interfaces
+    def __init__(self, *, max_age: int = 300, allow_origin: str = "*") -> None:
         self._headers: tuple[Header, ...] = (
             (b"cache-control", b"public, max-age=%d" % max_age),
             (b"vary", b"A2A-Version"),
@@ -56,12 +54,15 @@ class Cards:
             "HEAD": self._get,
             "OPTIONS": self._preflight,
         }
+        self._extended: Mapping[str, Handler] = {"GET": _get_extended}
         self._documents: dict[tuple[str, str, bool], _Document] = {}
         self._seen: dict[str, tuple[AgentCard, int]] = {}
         """By mount: the card, and since when."""
 
     def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
-        return self.methods if path in WELL_KNOWN or path == BESIDE else None
+        if path in WELL_KNOWN or path == BESIDE:
+            return self.methods
+        return self._extended if path == EXTENDED else None
 
     def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
         return ()
@@ -71,7 +72,7 @@ class Cards:
         pure = mount.versions == ("1.0",) or (
             exchange.path.endswith(WELL_KNOWN) and cards.version_of(exchange.version()).startswith("1.")
         )
-        document = self._document(mount, card, exchange.base_url(), pure)
+        document = self._document(exchange, mount, card, pure)
         headers = (
             *self._headers,
             (b"etag", document.etag),
@@ -96,18 +97,41 @@ class Cards:
             seen = self._seen[mount.path] = card, int(time.time())
         return seen
 
-    def _document(self, mount: Mount, card: AgentCard, base: str, pure: bool) -> _Document:
-        key = mount.path, base, pure
+    def _document(self, exchange: Exchange, mount: Mount, card: AgentCard, pure: bool) -> _Document:
+        key = mount.path, exchange.base_url(), pure
         document = self._documents.get(key)
         if document is None or document.card is not card:
-            here = self._interfaces(mount, base + mount.path)
-            whole = replace(card, supported_interfaces=(*here, *card.supported_interfaces))
+            whole = placed(card, exchange, mount)
             body = msgspec.json.encode(cards.write_card(whole, "1.0") if pure else cards.superset_card(whole))
             document = _Document(card, body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode())
             if len(self._documents) >= _HELD:
                 self._documents.clear()
             self._documents[key] = document
         return document
+
+
+async def _get_extended(exchange: Exchange, mount: Mount) -> None:
+    dialect = select.by_name("0.2")
+    headers: list[Header] = [JSON, (b"cache-control", b"private, no-store")]
+    try:
+        call = call_of(exchange, mount, await mount.principal(exchange), dialect)
+        card = await mount.service.call(call, GetExtendedCard())
+        status, body = 200, dialect.write_result(EXTENDED_CARD, placed(card, exchange, mount))
+    except A2AError as error:
+        # Having no such card is not a bad request here: the address leads nowhere.
+        status = (
+            error.http if isinstance(error, (Unauthenticated, Forbidden, RateLimited, Unavailable)) else 404
+        )
+        body = msgspec.json.encode({"error": dialect.write_error(error)})
+        if status == 401 and mount.authenticator is not None:
+            headers.append((b"www-authenticate", mount.authenticator.challenge.encode("latin-1")))
+    await exchange.respond(status, body, headers)
+
+
+def placed(card: AgentCard, exchange: Exchange, mount: Mount) -> AgentCard:
+    """The card with the ways to reach the agent here, before those it has elsewhere."""
+    here = exchange.shared.interfaces(mount, exchange.base_url() + mount.path)
+    return replace(card, supported_interfaces=(*here, *card.supported_interfaces))
 
 
 def _holds(exchange: Exchange, etag: bytes, since: int) -> bool:

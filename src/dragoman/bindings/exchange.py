@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from dragoman.bindings.address import Address
     from dragoman.bindings.attend import Attendance
     from dragoman.bindings.limits import Limits
+    from dragoman.bindings.mount import Mount
     from dragoman.bindings.patience import Patience
     from dragoman.bindings.sse import Streams
+    from dragoman.model.card import Interface
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -37,6 +39,8 @@ class Shared:
     patience: Patience
     attendance: Attendance
     streams: Streams
+    interfaces: Callable[[Mount, str], Sequence[Interface]]
+    """How the agent of a mount is reached, as its card says it; the URL is that of the mount."""
 
 
 class Exchange:

@@ -55,7 +55,7 @@ class App:
             raise ValueError("two agents are mounted at one path")
         self._first = mounts[0] if mounts else None
         self._rest = tuple(bindings) if bindings is not None else (JsonRpc(),)
-        cards = Cards(self._interfaces, max_age=card_max_age, allow_origin=card_origin)
+        cards = Cards(max_age=card_max_age, allow_origin=card_origin)
         self._bindings: tuple[Binding, ...] = (*self._rest, cards)
         self._cards = cards
         limits = limits or Limits()
@@ -67,6 +67,7 @@ class App:
             patience=Patience(limits.body_timeout),
             attendance=self._attendance,
             streams=self.streams,
+            interfaces=self._interfaces,
         )
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
         self._starting = asyncio.Lock()

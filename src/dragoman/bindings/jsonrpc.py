@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dragoman.bindings.call import call_of
+from dragoman.bindings.cards import placed
 from dragoman.bindings.envelope import NO_ID, Envelope, Malformed, read_envelope
 from dragoman.bindings.exchange import JSON, Disconnected, Exchange, Header
 from dragoman.bindings.mount import Handler, Mount
@@ -29,7 +30,7 @@ from dragoman.errors import (
     VersionNotSupported,
 )
 from dragoman.model.card import JSONRPC, Interface
-from dragoman.model.ops import CANCEL, SEND, SUBSCRIBE, Call, GetOrigin, Op, Request
+from dragoman.model.ops import CANCEL, EXTENDED_CARD, SEND, SUBSCRIBE, Call, GetOrigin, Op, Request
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,8 @@ class _Rpc:
             result = await (
                 exchange.shared.attendance.attend(exchange, answer) if op in _MAY_LAST else answer
             )
+            if op is EXTENDED_CARD:
+                result = placed(result, exchange, mount)
             body = self._envelope(b"result", dialect.write_result(op, result, request))
             await exchange.respond(200, body, (JSON, OURS, *self._activated(dialect, call)))
 
