@@ -11,10 +11,18 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from dragoman.bindings.answer import (
+    OURS,
+    WrongContentType,
+    activated,
+    check_type,
+    perform,
+    refusal,
+    said,
+)
 from dragoman.bindings.call import call_of
-from dragoman.bindings.cards import placed
 from dragoman.bindings.envelope import NO_ID, Envelope, Malformed, read_envelope
-from dragoman.bindings.exchange import JSON, Disconnected, Exchange, Header
+from dragoman.bindings.exchange import JSON, Disconnected, Exchange
 from dragoman.bindings.mount import Handler, Mount
 from dragoman.bindings.sse import Frames
 from dragoman.dialects import select
@@ -23,27 +31,17 @@ from dragoman.dialects.sse import frame
 from dragoman.errors import (
     A2AError,
     Forbidden,
-    InvalidRequest,
     RateLimited,
     Unauthenticated,
     Unavailable,
     VersionNotSupported,
 )
 from dragoman.model.card import JSONRPC, Interface
-from dragoman.model.ops import CANCEL, EXTENDED_CARD, SEND, SUBSCRIBE, Call, GetOrigin, Op, Request
+from dragoman.model.ops import SUBSCRIBE, Call, GetOrigin, Op, Request
 
 log = logging.getLogger(__name__)
 
-OURS: Header = (b"dragoman", b"1")
-"""Tells our own client that events are numbered and that an `Idempotency-Key` is honoured."""
-
-
-class WrongContentType(InvalidRequest):
-    http = 415
-
-
 _SAID_BY_HTTP = (Unauthenticated, Forbidden, RateLimited, Unavailable, WrongContentType)
-_MAY_LAST = frozenset({SEND, CANCEL})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -97,7 +95,7 @@ class _Rpc:
     async def answer(self) -> None:
         exchange, mount = self._exchange, self._mount
         principal = await mount.principal(exchange)
-        _check_type(exchange)
+        check_type(exchange)
         envelope = self._read(await exchange.body())
         self._id, params = envelope.id, envelope.params
         chosen = self._choose(envelope.method, params)
@@ -117,14 +115,9 @@ class _Rpc:
         if op.streams:
             await self._stream(dialect, op, request, call)
         else:
-            answer = mount.service.call(call, request)
-            result = await (
-                exchange.shared.attendance.attend(exchange, answer) if op in _MAY_LAST else answer
-            )
-            if op is EXTENDED_CARD:
-                result = placed(result, exchange, mount)
-            body = self._envelope(b"result", dialect.write_result(op, result, request))
-            await exchange.respond(200, body, (JSON, OURS, *self._activated(dialect, call)))
+            result = await perform(exchange, mount, dialect, op, call, request)
+            body = self._envelope(b"result", result)
+            await exchange.respond(200, body, (JSON, OURS, *activated(mount, dialect, call)))
 
     def _read(self, body: bytes) -> Envelope:
         try:
@@ -170,26 +163,22 @@ class _Rpc:
             self._mount.service.stream(call, request),  # type: ignore[arg-type]
             frames,
             failed=self._failed,
-            headers=(OURS, *self._activated(dialect, call)),
+            headers=(OURS, *activated(self._mount, dialect, call)),
         )
 
     def _failed(self, error: Exception) -> bytes:
         """The last frame of a stream that broke off."""
-        return frame(self._envelope(b"error", self._error(_said(error))))
+        return frame(self._envelope(b"error", self._error(said(error))))
 
     async def refuse(self, error: Exception) -> None:
         if isinstance(error, select.Refused):
             self._dialect, error = error.dialect, error.error
-        said = _said(error)
-        if isinstance(said, VersionNotSupported) and self._tongue().name == "arbiter":
+        heard = said(error)
+        if isinstance(heard, VersionNotSupported) and self._tongue().name == "arbiter":
             self._id = NO_ID  # it checks the version before it reads the request
-        status = said.http if isinstance(said, _SAID_BY_HTTP) else 200
-        headers: list[Header] = [JSON, OURS]
-        if status == 401 and self._mount.authenticator is not None:
-            headers.append((b"www-authenticate", self._mount.authenticator.challenge.encode("latin-1")))
-        if said.retry_after is not None:
-            headers.append((b"retry-after", b"%d" % max(1, round(said.retry_after))))
-        body = self._envelope(b"error", self._error(said))
+        status = heard.http if isinstance(heard, _SAID_BY_HTTP) else 200
+        headers = [JSON, *refusal(self._mount, heard, status)]
+        body = self._envelope(b"error", self._error(heard))
         if self._in_stream and status == 200:
             headers[0], body = (b"content-type", b"text/event-stream"), frame(body)
         try:
@@ -208,27 +197,3 @@ class _Rpc:
         return self._dialect or select.before_body(
             self._version, mount="arbiter" if self._mount.arbiter else ""
         )
-
-    def _activated(self, dialect: Dialect, call: Call) -> Sequence[Header]:
-        """Which of the extensions that were asked for the agent has, in the spelling of the version."""
-        if not call.extensions:
-            return ()
-        known = {extension.uri for extension in self._mount.current_card().capabilities.extensions}
-        active = ", ".join(uri for uri in call.extensions if uri in known)
-        name = b"a2a-extensions" if dialect.name == "1.0" else b"x-a2a-extensions"
-        return ((name, active.encode("latin-1")),) if active else ()
-
-
-def _check_type(exchange: Exchange) -> None:
-    """No type is fine; what a form in a browser can send without asking is not."""
-    kind = exchange.headers.get(b"content-type", b"")
-    if kind and b"json" not in kind.split(b";")[0].lower():
-        raise WrongContentType("the Content-Type of a request is application/json")
-
-
-def _said(error: Exception) -> A2AError:
-    """What a peer may hear of an error. Anything that is not meant for it is logged, once, and stays here."""
-    if isinstance(error, A2AError):
-        return error
-    log.error("a call failed", exc_info=error)
-    return A2AError()

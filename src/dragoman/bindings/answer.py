@@ -1,0 +1,75 @@
+"""What every HTTP binding says around its answers: which extensions are active, and how it refuses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from dragoman.bindings.cards import placed
+from dragoman.bindings.exchange import Exchange, Header
+from dragoman.bindings.mount import Mount
+from dragoman.dialects.dialect import Dialect
+from dragoman.errors import A2AError, ExtendedCardNotConfigured, InvalidRequest, UnsupportedOperation
+from dragoman.model.ops import CANCEL, EXTENDED_CARD, SEND, Call, Op, Request
+
+log = logging.getLogger(__name__)
+
+OURS: Header = (b"dragoman", b"1")
+"""Tells our own client that events are numbered and that an `Idempotency-Key` is honoured."""
+
+_MAY_LAST = frozenset({SEND, CANCEL})
+
+
+class WrongContentType(InvalidRequest):
+    http = 415
+
+
+def check_type(exchange: Exchange) -> None:
+    """No type is fine; what a form in a browser can send without asking is not."""
+    kind = exchange.headers.get(b"content-type", b"")
+    if kind and b"json" not in kind.split(b";")[0].lower():
+        raise WrongContentType("the Content-Type of a request is application/json")
+
+
+async def perform(
+    exchange: Exchange, mount: Mount, dialect: Dialect, op: Op, call: Call, request: Request
+) -> bytes:
+    """A unary operation and its result as JSON. Raises `Disconnected` if the client does not wait for it."""
+    answer = mount.service.call(call, request)
+    try:
+        result = await (exchange.shared.attendance.attend(exchange, answer) if op in _MAY_LAST else answer)
+    except UnsupportedOperation as error:
+        if op is EXTENDED_CARD and dialect.name != "1.0":  # they have no other word for having none
+            raise ExtendedCardNotConfigured(error.message, metadata=error.metadata) from error
+        raise
+    if op is EXTENDED_CARD:
+        result = placed(result, exchange, mount)
+    return dialect.write_result(op, result, request)
+
+
+def activated(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
+    """Which of the extensions that were asked for the agent has, in the spelling of the version."""
+    if not call.extensions:
+        return ()
+    known = {extension.uri for extension in mount.current_card().capabilities.extensions}
+    active = ", ".join(uri for uri in call.extensions if uri in known)
+    name = b"a2a-extensions" if dialect.name == "1.0" else b"x-a2a-extensions"
+    return ((name, active.encode("latin-1")),) if active else ()
+
+
+def said(error: Exception) -> A2AError:
+    """What a peer may hear of an error. Anything that is not meant for it is logged, once, and stays here."""
+    if isinstance(error, A2AError):
+        return error
+    log.error("a call failed", exc_info=error)
+    return A2AError()
+
+
+def refusal(mount: Mount, error: A2AError, status: int) -> Sequence[Header]:
+    """The headers that go with a refusal: how to be let in, and when to come back."""
+    headers = [OURS]
+    if status == 401 and mount.authenticator is not None:
+        headers.append((b"www-authenticate", mount.authenticator.challenge.encode("latin-1")))
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
+    return headers
