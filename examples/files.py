@@ -22,7 +22,9 @@ class Summary:
     most_common: dict[str, int]
 
 
-@agent.skill(input_modes=["text/*", "application/octet-stream"], output_modes=["text/csv", "application/json"])
+@agent.skill(
+    input_modes=["text/*", "application/octet-stream"], output_modes=["text/csv", "application/json"]
+)
 async def count(file: Part, turn: Turn) -> None:
     """Counts the words of a text file: the table as CSV, the totals as data."""
     if file.raw is None:

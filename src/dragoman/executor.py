@@ -40,7 +40,7 @@ class AgentExecutor(ABC):
     @abstractmethod
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None: ...
 
-    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:  # noqa: B027
         """The task is canceled whatever happens here."""
 
 
@@ -224,7 +224,9 @@ def new_text_artifact(name: str, text: str, description: str = "") -> Artifact:
 def new_task(request: Message) -> Task:
     """A fresh task for a message, as the SDK's samples put it on the queue first."""
     status = TaskStatus(state=TaskState.SUBMITTED, timestamp=timestamp())
-    return Task(id=request.task_id or new_id(), context_id=request.context_id, status=status, history=(request,))
+    return Task(
+        id=request.task_id or new_id(), context_id=request.context_id, status=status, history=(request,)
+    )
 
 
 def TaskStatusUpdateEvent(

@@ -52,10 +52,14 @@ def application(
     by_id: dict[str, Agent] = {}
     for agent in agents:
         if agent.id in by_id:
-            raise ValueError(f"two agents have the id {agent.id!r}: give one of them another (`Agent(..., id=)`)")
+            raise ValueError(
+                f"two agents have the id {agent.id!r}: give one of them another (`Agent(..., id=)`)"
+            )
         by_id[agent.id] = agent
     opened, bus = open_store(store), LocalBus()
-    service = Engine(opened, bus, by_id, peers=Peers(credentials=peer_credentials), **engine)
+    service = Engine(
+        opened, bus, lambda scope: by_id.get(scope.agent), peers=Peers(credentials=peer_credentials), **engine
+    )
     mounts = [
         Mount(
             service=service,

@@ -29,7 +29,8 @@ async def start(request: Any, tmp_path: Any) -> AsyncIterator[Start]:
             store = shared.setdefault("memory", open_store("memory:"))
         else:
             store = open_store(f"sqlite:///{tmp_path}/tasks.db")
-        engine = Engine(store, LocalBus(), {agent.id: agent for agent in agents}, **options)
+        by_id = {agent.id: agent for agent in agents}
+        engine = Engine(store, LocalBus(), lambda scope: by_id.get(scope.agent), **options)
         await engine.start()
         engines.append(engine)
         return engine

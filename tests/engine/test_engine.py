@@ -121,7 +121,9 @@ async def test_a_reader_that_comes_back_gets_only_what_it_missed(start: Start) -
         assert [(r.seq, r.event) for r in again] == [(r.seq, r.event) for r in whole[i + 1 :]]
 
 
-async def test_subscribing_to_a_finished_task_is_an_error_unless_the_version_says_otherwise(start: Start) -> None:
+async def test_subscribing_to_a_finished_task_is_an_error_unless_the_version_says_otherwise(
+    start: Start,
+) -> None:
     engine = await start(echo())
     task = await engine.call(call(), say("hello"))
     with pytest.raises(errors.UnsupportedOperation):
@@ -289,7 +291,9 @@ async def test_a_message_that_lands_mid_turn_is_answered_by_another_turn(start: 
     assert [a.text for a in done.artifacts] == ["one", "two"]
 
 
-async def test_a_question_parks_the_task_and_the_answer_resumes_it_without_repeating_anything(start: Start) -> None:
+async def test_a_question_parks_the_task_and_the_answer_resumes_it_without_repeating_anything(
+    start: Start,
+) -> None:
     agent, quotes = Agent("a"), []
 
     @agent.skill
@@ -411,7 +415,9 @@ async def test_the_same_idempotency_key_gives_the_first_task_and_runs_nothing(st
 
 async def test_list_filters_sorts_and_pages_without_repeating_or_losing_a_task(start: Start) -> None:
     engine = await start(echo())
-    tasks = [await engine.call(call(), say(f"t{i}", context="even" if i % 2 == 0 else "odd")) for i in range(7)]
+    tasks = [
+        await engine.call(call(), say(f"t{i}", context="even" if i % 2 == 0 else "odd")) for i in range(7)
+    ]
     seen, token = [], ""
     while True:
         page = await engine.call(call(), ListTasks(page_size=3, page_token=token))

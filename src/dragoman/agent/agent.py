@@ -66,7 +66,9 @@ class Agent:
     def card(self) -> AgentCard:
         """The card without interfaces: where the agent is reached is the server's to say."""
         if self._card is None:
-            inputs = self._input_modes or _union((TEXT,), [s.skill.input_modes for s in self._skills.values()])
+            inputs = self._input_modes or _union(
+                (TEXT,), [s.skill.input_modes for s in self._skills.values()]
+            )
             outputs = self._output_modes or _union(
                 (TEXT,), [s.skill.output_modes for s in self._skills.values()]
             )
@@ -105,22 +107,21 @@ class Agent:
         default: bool = ...,
     ) -> Callable[[F], F]: ...
 
-    def skill(self, function: Any = None, /, **options: Any) -> Any:
+    def skill(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a function a skill; bare or called. The function stays as it is, so it can be tested as it is.
 
         `reply=True`: the answer is a bare Message, no task. `default=True`: takes messages that name no skill.
         """
-        if function is None:
-            return lambda f: self.skill_from(f, **options)
-        return self.skill_from(function, **options)
 
-    def skill_from(self, function: F, **options: Any) -> F:
-        declared = declare(function, **options)
-        if declared.skill.id in self._skills:
-            raise TypeError(f"agent {self.name!r} has a skill {declared.skill.id!r} already")
-        self._skills[declared.skill.id] = declared
-        self._card = None
-        return function
+        def declared(function: Callable[..., Any]) -> Callable[..., Any]:
+            skill = declare(function, **options)
+            if skill.skill.id in self._skills:
+                raise TypeError(f"agent {self.name!r} has a skill {skill.skill.id!r} already")
+            self._skills[skill.skill.id] = skill
+            self._card = None
+            return function
+
+        return declared if function is None else declared(function)
 
     # -- what the engine asks ----------------------------------------------------------------------------------
 

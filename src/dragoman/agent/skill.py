@@ -93,7 +93,11 @@ async def _say(turn: Turn, value: Any, *, streamed: bool) -> None:
             await writer.write(part)
         writer.close()
         return
-    parts = [part_of(v) for v in value] if isinstance(value, list | tuple) and _all_parts(value) else [part_of(value)]
+    parts = (
+        [part_of(v) for v in value]
+        if isinstance(value, list | tuple) and _all_parts(value)
+        else [part_of(value)]
+    )
     result = turn.artifact("result")
     for i, part in enumerate(parts, 1):
         await result.write(part, last=not streamed and i == len(parts))
@@ -164,7 +168,9 @@ def _is_data(hint: Any) -> bool:
     if not isinstance(hint, type):
         return get_origin(hint) in (dict, list, Mapping)
     return (
-        is_dataclass(hint) or issubclass(hint, msgspec.Struct | dict | list) or hasattr(hint, "model_validate")
+        is_dataclass(hint)
+        or issubclass(hint, msgspec.Struct | dict | list)
+        or hasattr(hint, "model_validate")
     )
 
 
@@ -240,6 +246,10 @@ def _pydantic_why(error: Any) -> str:
 
 def _json(text: str) -> Any:
     try:
-        return msgspec.json.decode(text) if text.strip()[:1] in ("{", "[", '"') or text.strip()[:1].isdigit() else None
+        return (
+            msgspec.json.decode(text)
+            if text.strip()[:1] in ("{", "[", '"') or text.strip()[:1].isdigit()
+            else None
+        )
     except msgspec.DecodeError:
         return None

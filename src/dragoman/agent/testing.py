@@ -1,7 +1,7 @@
 """Talk to an agent in process: the whole way through dialect, binding, engine and store, and no network.
 
-    async with agent.test() as client:
-        assert await client("world") == "Hello, world!"
+async with agent.test() as client:
+    assert await client("world") == "Hello, world!"
 """
 
 from __future__ import annotations

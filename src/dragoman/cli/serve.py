@@ -36,7 +36,11 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--public-url", default="", help="how clients reach this server, for the card")
     parser.add_argument(
-        "--trusted-proxy", action="append", default=[], metavar="CIDR", help="whose Forwarded headers to believe"
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="whose Forwarded headers to believe",
     )
     parser.add_argument("--workers", type=int, default=1, help="processes that share the store (default: 1)")
     parser.add_argument(
@@ -46,7 +50,9 @@ def register(commands: Any) -> None:
         "--retain-days", type=float, help="forget finished tasks after so many days (default: never)"
     )
     parser.add_argument("--log", default="info", choices=("debug", "info", "warning", "error"))
-    parser.add_argument("--insecure", action="store_true", help="allow a public address without authentication")
+    parser.add_argument(
+        "--insecure", action="store_true", help="allow a public address without authentication"
+    )
     parser.set_defaults(run=run)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +67,7 @@ def request_of(
             if isinstance(content, Part)
             else tuple(content)
         )
-        message = Message(
-            message_id=new_id(), role=Role.USER, parts=parts, task_id=task, context_id=context
-        )
+        message = Message(message_id=new_id(), role=Role.USER, parts=parts, task_id=task, context_id=context)
     about = {**(metadata or {}), **({"skillId": skill} if skill else {})}
     return SendMessage(
         message=message, metadata=about, configuration=Configuration(accepted_output_modes=tuple(accept))
@@ -78,7 +76,7 @@ def request_of(
 
 async def delegate(
     turn: Turn, service: Service, call: Call, request: SendMessage, *, key: str, peer: str
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event, None]:
     """Yield what the peer reports. The last of it is on record when this ends."""
     if (step := turn.recorded(key)) is not None:
         outcome = msgspec.json.decode(step.value, type=Outcome)

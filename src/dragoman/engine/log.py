@@ -212,6 +212,11 @@ class Snapshot:
         return self.status.state is TaskState.SUBMITTED and bool(self.mails) and self.mails[0][1].reply
 
     @property
+    def undecided(self) -> bool:
+        """It may still become a bare Message, or a task."""
+        return self.hidden and self.reply is None
+
+    @property
     def origin(self) -> str:
         return self.mails[0][1].origin if self.mails else ""
 
@@ -263,7 +268,9 @@ class Snapshot:
                 self._say()
                 self.history.append(body.message)
                 if self.status.state.interrupted:
-                    self.status = TaskStatus(state=TaskState.SUBMITTED, timestamp=body.at or self.status.timestamp)
+                    self.status = TaskStatus(
+                        state=TaskState.SUBMITTED, timestamp=body.at or self.status.timestamp
+                    )
                 elif not self.status.timestamp:
                     self.status = replace(self.status, timestamp=body.at)
             case "cancel":

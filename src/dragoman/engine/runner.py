@@ -21,8 +21,9 @@ from dragoman.engine.log import Record, Snapshot
 from dragoman.engine.seams import MAIL, Bus, Lease, LeaseLost, Log, NewMail, Peers, Program, Store, topic
 from dragoman.engine.turn import Parked, Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable
-from dragoman.model.ids import new_id, timestamp
 from dragoman.model.content import Message, Part, Role
+from dragoman.model.ids import new_id, timestamp
+from dragoman.model.ops import Scope
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
 
 logger = logging.getLogger("dragoman.runner")
@@ -56,7 +57,7 @@ class Runner:
         self,
         store: Store,
         bus: Bus,
-        programs: Callable[[str], Program | None],
+        programs: Callable[[Scope], Program | None],
         *,
         node: str = "",
         ttl: float = 30.0,
@@ -197,7 +198,7 @@ class Runner:
         lease, snapshot = run.lease, run.snapshot
         resume = snapshot.running
         while not self.stopping:
-            program = self._programs(lease.scope.agent)
+            program = self._programs(lease.scope)
             if snapshot.canceling is not None:
                 return await self._end(run, log, [], TaskState.CANCELED)
             if lease.attempt > self._max_attempts:
@@ -212,7 +213,13 @@ class Runner:
                 await log.load(lease.task)
                 continue
             turn = run.turn = Turn(
-                log, self._bus, lease, snapshot, lambda: run.interrupt("lost"), resume=resume, peers=self._peers
+                log,
+                self._bus,
+                lease,
+                snapshot,
+                lambda: run.interrupt("lost"),
+                resume=resume,
+                peers=self._peers,
             )
             final = await self._turn(run, program, turn)
             records = await turn.rest()
@@ -321,4 +328,6 @@ def _status(snapshot: Snapshot, state: TaskState, text: str = "") -> Record:
             context_id=snapshot.context_id,
         )
     status = TaskStatus(state=state, message=message, timestamp=timestamp())
-    return Record("status", StatusUpdate(task_id=snapshot.task_id, context_id=snapshot.context_id, status=status))
+    return Record(
+        "status", StatusUpdate(task_id=snapshot.task_id, context_id=snapshot.context_id, status=status)
+    )

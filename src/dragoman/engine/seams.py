@@ -79,9 +79,7 @@ class Log(Protocol):
         """Begin a task. With `node`, that node holds its lease from the start. Raises `TaskExists`."""
         ...
 
-    async def deliver(
-        self, task: str, mail: Mail | Cancel, *, dedupe: str = "", node: str = ""
-    ) -> Delivered:
+    async def deliver(self, task: str, mail: Mail | Cancel, *, dedupe: str = "", node: str = "") -> Delivered:
         """Add mail and make the task claimable. With `node`, claim it if no live node holds it.
 
         Raises `TaskNotFound`, and `TaskClosed` on a finished task.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -59,20 +59,20 @@ MAX_PAGE = 100
 
 
 class Engine:
-    """A `Service` for every agent of this process, on one store."""
+    """A `Service` for every agent of this process, on one store. `programs` says which agent a scope's tasks belong to."""
 
     def __init__(
         self,
         store: Store,
         bus: Bus,
-        programs: Mapping[str, Program],
+        programs: Callable[[Scope], Program | None],
         *,
         peers: Peers | None = None,
         **runner: Any,
     ) -> None:
         self._store, self._bus, self._programs = store, bus, programs
         self._remote = peers
-        self.runner = Runner(store, bus, programs.get, peers=self, **runner)
+        self.runner = Runner(store, bus, programs, peers=self, **runner)
         self._retention: asyncio.Task[None] | None = None
 
     async def start(self, *, retain: float | None = None) -> None:
@@ -114,12 +114,14 @@ class Engine:
                 raise ExtendedCardNotConfigured("no extended card is configured")
         raise UnsupportedOperation(f"{type(request).__name__} is not an operation of this agent")
 
-    async def stream(
-        self, call: Call, request: SendMessage | SubscribeToTask
-    ) -> AsyncIterator[Batch]:
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         if not self._program(call).card.capabilities.streaming:
             raise StreamingNotSupported("this agent does not stream")
-        events = self._send_stream(call, request) if isinstance(request, SendMessage) else self._subscribe(call, request)
+        events = (
+            self._send_stream(call, request)
+            if isinstance(request, SendMessage)
+            else self._subscribe(call, request)
+        )
         async for batch in events:
             yield batch
 
@@ -141,9 +143,9 @@ class Engine:
         length = _length(request.configuration.history_length)
         delivered = await self._deliver(call, request)
         snapshot = delivered.snapshot
-        if snapshot.hidden and snapshot.reply is None:  # wait and see: a Message, or a task after all
+        if snapshot.undecided:  # wait and see: a Message, or a task after all
             async for _ in self._follow(call, snapshot, delivered.seq):
-                if not snapshot.hidden or snapshot.reply is not None:
+                if not snapshot.undecided:
                     break
         if snapshot.reply is not None:
             yield (StreamResponse(snapshot.reply, snapshot.seq),)
@@ -260,7 +262,9 @@ class Engine:
                 return
         else:
             if snapshot.terminal and not call.reads_finished:
-                raise UnsupportedOperation(f"task {request.id!r} is {snapshot.state.word}: nothing more will come")
+                raise UnsupportedOperation(
+                    f"task {request.id!r} is {snapshot.state.word}: nothing more will come"
+                )
             after, ended = snapshot.seq, snapshot.terminal
             yield (StreamResponse(snapshot.task, after),)
             if ended:
@@ -268,9 +272,7 @@ class Engine:
         async for batch in self._events(call, snapshot, after, _ends_task):
             yield batch
 
-    async def _events(
-        self, call: Call, snapshot: Snapshot, after: int, ends: Any
-    ) -> AsyncIterator[Batch]:
+    async def _events(self, call: Call, snapshot: Snapshot, after: int, ends: Any) -> AsyncIterator[Batch]:
         async for records in self._follow(call, snapshot, after):
             batch, ended = [], False
             for record in records:
@@ -326,8 +328,9 @@ class Engine:
 
     async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
         """The agent called `name`: one of ours, or one elsewhere."""
-        if name in self._programs:
-            return self, Scope(scope.tenant, name, scope.owner)
+        sibling = Scope(scope.tenant, name, scope.owner)
+        if self._programs(sibling) is not None:
+            return self, sibling
         if self._remote is None:
             raise Unavailable(f"there is no agent {name[:80]!r} here")
         return await self._remote.find(name, scope)
@@ -344,7 +347,7 @@ class Engine:
             await asyncio.sleep(0.05 if purged >= batch else every)
 
     def _program(self, call: Call) -> Program:
-        program = self._programs.get(call.scope.agent)
+        program = self._programs(call.scope)
         if program is None:
             raise TaskNotFound("", message="there is no such agent")
         return program
@@ -370,7 +373,10 @@ def _check(program: Program, call: Call, request: SendMessage) -> None:
     for extension in capabilities.extensions:
         if extension.required and extension.uri not in call.extensions:
             raise ExtensionRequired(f"this agent needs the extension {extension.uri}")
-    if request.configuration.task_push_notification_config is not None and not capabilities.push_notifications:
+    if (
+        request.configuration.task_push_notification_config is not None
+        and not capabilities.push_notifications
+    ):
         raise PushNotSupported("this agent does not send push notifications")
 
 
@@ -387,4 +393,3 @@ def _ends_send(record: Record) -> bool:
 
 def _ends_task(record: Record) -> bool:
     return record.terminal
-

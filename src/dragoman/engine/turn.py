@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import mimetypes
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
@@ -116,10 +116,6 @@ class Turn:
         return self.message.text
 
     @property
-    def data(self) -> Any:
-        return self.message.data
-
-    @property
     def files(self) -> tuple[Part, ...]:
         return self.message.files
 
@@ -173,9 +169,7 @@ class Turn:
         self.say(text, metadata)
         await self._room()
 
-    def say(
-        self, content: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None
-    ) -> None:
+    def say(self, content: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None) -> None:
         """`status`, without waiting for room."""
         self.show()
         message = self._agent_message(content) if content else None
@@ -237,7 +231,9 @@ class Turn:
     # -- what needs somebody else ------------------------------------------------------------------------------
 
     @overload
-    async def ask(self, question: str | Message, *, key: str = ..., metadata: dict[str, Any] | None = ...) -> str: ...
+    async def ask(
+        self, question: str | Message, *, key: str = ..., metadata: dict[str, Any] | None = ...
+    ) -> str: ...
     @overload
     async def ask(
         self, question: str | Message, kind: type[T], *, key: str = ..., metadata: dict[str, Any] | None = ...
@@ -338,7 +334,7 @@ class Turn:
 
     async def stream(
         self, peer: str, content: str | Part | Message | Sequence[Part], *, key: str = "", **options: Any
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """`call`, event by event. When its result is on record already, that is the only event."""
         if self._peers is None:
             raise Unavailable("this agent is not connected to any other")

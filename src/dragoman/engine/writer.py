@@ -81,12 +81,14 @@ class ArtifactWriter:
                 self._old.pop(0)
                 break
             if not part.text or not old.text or replace(part, text="") != replace(old, text=""):
-                return self._diverge()
+                self._diverge()
+                return None
             if old.text.startswith(part.text):
                 self._old[0] = replace(old, text=old.text[len(part.text) :])
                 break
             if not part.text.startswith(old.text):
-                return self._diverge()
+                self._diverge()
+                return None
             part = replace(part, text=part.text[len(old.text) :])
             self._old.pop(0)
         else:
@@ -102,7 +104,9 @@ class ArtifactWriter:
 
     def _emit(self, parts: tuple[Part, ...], *, append: bool, last: bool) -> None:
         turn, head = self._turn, self._head
-        artifact = Artifact(artifact_id=head.artifact_id, parts=parts) if append else replace(head, parts=parts)
+        artifact = (
+            Artifact(artifact_id=head.artifact_id, parts=parts) if append else replace(head, parts=parts)
+        )
         update = ArtifactUpdate(
             task_id=turn.task_id,
             context_id=turn.context_id,

@@ -39,7 +39,10 @@ class Part(Wire, frozen=True, kw_only=True):
     def contents(self) -> int:
         """How many content members are set. Anything but 1 is malformed."""
         return (
-            (self.text is not None) + (self.raw is not None) + (self.url is not None) + (self.data is not UNSET)
+            (self.text is not None)
+            + (self.raw is not None)
+            + (self.url is not None)
+            + (self.data is not UNSET)
         )
 
 

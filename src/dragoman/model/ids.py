@@ -15,7 +15,9 @@ def new_id() -> str:
     _last = now = max(_last + 1, time.time_ns() // 1_000)  # microseconds, never the same twice
     ms, us = divmod(now, 1000)
     stamp, tail = f"{ms:012x}", os.urandom(8).hex()
-    return f"{stamp[:8]}-{stamp[8:]}-7{us * 4096 // 1000:03x}-{8 + int(tail[0], 16) % 4:x}{tail[1:4]}-{tail[4:]}"
+    return (
+        f"{stamp[:8]}-{stamp[8:]}-7{us * 4096 // 1000:03x}-{8 + int(tail[0], 16) % 4:x}{tail[1:4]}-{tail[4:]}"
+    )
 
 
 _second, _prefix = -1, ""
