@@ -107,7 +107,7 @@ class Agent:
         default: bool = ...,
     ) -> Callable[[F], F]: ...
 
-    def skill(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    def skill(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Make a function a skill; bare or called. The function stays as it is, so it can be tested as it is.
 
         `reply=True`: the answer is a bare Message, no task. `default=True`: takes messages that name no skill.

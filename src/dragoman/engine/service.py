@@ -143,10 +143,8 @@ class Engine:
         length = _length(request.configuration.history_length)
         delivered = await self._deliver(call, request)
         snapshot = delivered.snapshot
-        if snapshot.undecided:  # wait and see: a Message, or a task after all
-            async for _ in self._follow(call, snapshot, delivered.seq):
-                if not snapshot.undecided:
-                    break
+        if snapshot.undecided:
+            await self._decided(call, snapshot, delivered.seq)
         if snapshot.reply is not None:
             yield (StreamResponse(snapshot.reply, snapshot.seq),)
             return
@@ -159,6 +157,12 @@ class Engine:
                 return
         async for batch in self._events(call, snapshot, after, _ends_send):
             yield batch
+
+    async def _decided(self, call: Call, snapshot: Snapshot, after: int) -> None:
+        """Wait and see: a Message, or a task after all."""
+        async for _ in self._follow(call, snapshot, after):
+            if not snapshot.undecided:
+                return
 
     async def _deliver(self, call: Call, request: SendMessage) -> Delivered:
         """Put the message on disk and, if there is room, start on it here."""
