@@ -4,7 +4,7 @@
 |-------------------------|---------------------|--------------------------------------|------------------------------------|
 | message cancel          | outside (mail)      | history / nothing                    | makes the task claimable           |
 | status ask artifact reply | the lease's holder | StatusUpdate, ArtifactUpdate, Message | what peers see; `ask` parks the turn |
-| turn step child         | the lease's holder  | nothing                              | which mail is being answered; a recorded result; where a delegation went |
+| turn step child note    | the lease's holder  | nothing                              | which mail is being answered; a recorded result; where a delegation went; a remark |
 
 The body of a public record is the event's JSON in 1.0's own shape, so one encoding serves the disk and the newest wire.
 """
@@ -71,7 +71,14 @@ class Child(Wire, frozen=True, kw_only=True):
     task: str
 
 
-Body = Mail | Cancel | Started | StatusUpdate | ArtifactUpdate | Message | Step | Child
+class Note(Wire, frozen=True, kw_only=True):
+    """Something for readers on our side of the wire: peers do not see it."""
+
+    name: str
+    data: dict[str, Any] = {}
+
+
+Body = Mail | Cancel | Started | StatusUpdate | ArtifactUpdate | Message | Step | Child | Note
 
 KINDS: dict[str, type[Any]] = {
     "message": Mail,
@@ -83,6 +90,7 @@ KINDS: dict[str, type[Any]] = {
     "reply": Message,
     "step": Step,
     "child": Child,
+    "note": Note,
 }
 PUBLIC = frozenset({"status", "ask", "artifact", "reply"})
 
@@ -203,6 +211,8 @@ class Snapshot:
         """The status updates of the running turn that its function made, in order."""
         self.steps: dict[str, Step] = {}
         self.children: dict[str, Child] = {}
+        self.notes: list[Note] = []
+        """The notes of the running turn, in order."""
         self.reply: Message | None = None
         self._task: tuple[int, Task] | None = None
 
@@ -281,7 +291,7 @@ class Snapshot:
                 assert isinstance(body, Started)
                 self.turn, self.answering, self.running = body.n, body.mail, True
                 self.read = max(self.read, body.mail)
-                self.said, self.steps, self.children = [], {}, {}
+                self.said, self.steps, self.children, self.notes = [], {}, {}, []
             case "status" | "ask":
                 assert isinstance(body, StatusUpdate)
                 self._say()
@@ -311,6 +321,9 @@ class Snapshot:
             case "child":
                 assert isinstance(body, Child)
                 self.children[body.key] = body
+            case "note":
+                assert isinstance(body, Note)
+                self.notes.append(body)
 
     def _say(self) -> None:
         """What the status said becomes history when the next thing is said."""

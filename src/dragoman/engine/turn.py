@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast, get_type_hints, overload
 import msgspec
 
 from dragoman.engine.delegate import MAX_DEPTH, delegate, request_of
-from dragoman.engine.log import Mail, Record, Snapshot, Started, Step
+from dragoman.engine.log import Mail, Note, Record, Snapshot, Started, Step
 from dragoman.engine.seams import Bus, Lease, LeaseLost, Log, Peers, topic
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.errors import Unavailable
@@ -85,6 +85,7 @@ class Turn:
         self._mail: Mail = mail
         self._read = max(seq, snapshot.read if resume else seq)
         self._said = list(snapshot.said) if resume else []
+        self._noted = list(snapshot.notes) if resume else []
         self._steps = dict(snapshot.steps) if resume else {}
         self.children = dict(snapshot.children) if resume else {}
         """Delegations that have begun, by their keys."""
@@ -217,6 +218,16 @@ class Turn:
     async def data(self, value: Any, name: str = "data", **more: Any) -> None:
         """A JSON value (or a dataclass, msgspec or pydantic object) as an artifact."""
         await self.artifact(name, **more).write(Part(data=to_builtins(value)), last=True)
+
+    async def note(self, name: str, data: dict[str, Any] | None = None) -> None:
+        """Put a remark on record that peers do not see: for readers of the log on our own side."""
+        note = Note(name=name, data=data or {})
+        if self._noted:
+            if self._noted.pop(0) == note:
+                return  # on record from before the interruption
+            self._noted.clear()
+        self._put(Record("note", note))
+        await self._room()
 
     def reply(self, message: str | Message | Part | Sequence[Part]) -> None:
         """Answer with a bare Message: what a `reply=True` skill does, unless it has shown a task."""

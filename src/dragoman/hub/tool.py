@@ -1,0 +1,64 @@
+"""A tool: what a `/command` in a model's reply runs.
+
+Tools are plain: a command and a session in, text out. The loop does what is common to all of them: the capability gate,
+budgets, the recorded step, truncation, the block around the result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from dragoman.engine.turn import Turn
+    from dragoman.hub.constitution import Constitution
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """One command of a reply: `/write notes.md` with its body, `/fetch https://example.com` without."""
+
+    name: str
+    """With the slash: `/fetch`."""
+    args: str = ""
+    body: str | None = None
+    closed: bool = True
+    """A block command whose end was found."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.args}".strip()
+
+
+class Session(Struct, kw_only=True):
+    """Where a command runs: for whom, as which agent, in which conversation."""
+
+    tenant: str
+    agent: str
+    constitution: Constitution
+    turn: Turn
+    conversation: int = 0
+    """0: none (every call over A2A). Files then cannot be kept, and memory is not tied to a conversation."""
+    depth: int = 0
+    stream_id: int = 0
+    original: str = ""
+    """What the user asked in the first place."""
+    scratch: dict[str, Any] = {}
+    """What tools remember during one turn: budgets, caches."""
+
+
+class Tool(Protocol):
+    names: tuple[str, ...]
+    """The commands it answers: `("/fetch",)`."""
+    bundle: str
+    """What a constitution grants: web, exec, write, read, mem, delegation, mcp, a2a, advise, todos."""
+    usage: str
+    """A line or more for the system prompt and for `/help`."""
+
+    def label(self, command: Command) -> str:
+        """What `tool_call` events call it: `fetch:https://...`, `agent:scout`, `mcp:server.tool`."""
+        ...
+
+    async def run(self, command: Command, session: Session) -> str:
+        """The body of the result block. A failure is a text that begins with `ERR:`; only a broken tool raises."""
+        ...
