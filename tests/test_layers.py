@@ -65,7 +65,7 @@ DOORS: dict[str, tuple[str, ...]] = {
 }
 """Modules with a method that opens the way up for a user (`agent.run()`, `agent.test()`)."""
 
-CORE = {"aiohttp", "httptools", "joserfc", "msgspec", "rfc8785", "uvicorn", "uvloop"}
+CORE = {"httptools", "joserfc", "msgspec", "rfc8785", "uvicorn", "uvloop"}
 """What `pip install dragoman` brings, by import name."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {
