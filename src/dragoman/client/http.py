@@ -120,7 +120,7 @@ class HttpTransport:
                 f"cannot reach {url}: its certificate is not trusted: {error.verify_message}"
             ) from error
         except OSError as error:
-            raise NotSent(f"cannot reach {url}: {error.strerror or error}") from error
+            raise NotSent(f"cannot reach {url}: {_why(error)}") from error
         self._open.add(connection)
         return connection
 
@@ -198,6 +198,12 @@ class HttpTransport:
         if route.host in ("localhost", "127.0.0.1", "::1") or proxy_bypass(route.host):
             return ""
         return getproxies().get("https" if route.secure else "http", "")
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 async def _dial(

@@ -1,0 +1,83 @@
+"""What the verbs that talk to an agent have in common: the options to reach it, and what to say when that fails."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dragoman.client import Client, connect
+from dragoman.errors import A2AError
+from dragoman.model.task import TaskState
+
+EXIT_STATES = "Exits with 0 when the task is completed, 2 when it asks for something, 1 otherwise."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "url", metavar="AGENT", help="a URL, a card, a file with one, or a name in dragoman.toml"
+    )
+    parser.add_argument(
+        "--auth",
+        metavar="SECRET",
+        help="token, API key or name:password, as the card asks; env:NAME reads a variable",
+    )
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="NAME:VALUE", help="one more header; may be repeated"
+    )
+    parser.add_argument(
+        "--version", default="", help="speak this version of A2A only: 1.0, 0.3, 0.2, 0.1, arbiter"
+    )
+    parser.add_argument("--binding", default="", help="use this binding only: JSONRPC")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long, all told")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def intermixed(parser: argparse.ArgumentParser) -> None:
+    """Let `AGENT --option TEXT` mean what it says: left alone, argparse takes TEXT for missing at the first option."""
+    plainly = parser.parse_known_args
+
+    def parse(args: Any = None, namespace: Any = None) -> Any:
+        parser.parse_known_args = plainly  # type: ignore[method-assign]
+        try:
+            return parser.parse_known_intermixed_args(args, namespace)
+        finally:
+            parser.parse_known_args = parse  # type: ignore[method-assign]
+
+    parser.parse_known_args = parse  # type: ignore[method-assign]
+
+
+def options(args: argparse.Namespace) -> dict[str, Any]:
+    """The parsed options, as `connect` takes them."""
+    headers = {}
+    for line in args.header:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise SystemExit(f"dragoman: --header {line!r} should be NAME:VALUE")
+        headers[name.strip()] = value.strip()
+    return {
+        "credentials": args.auth,
+        "headers": headers,
+        "version": args.version,
+        "binding": args.binding,
+        "timeout": args.timeout,
+    }
+
+
+async def reached(args: argparse.Namespace, work: Callable[[Client], Awaitable[int]]) -> int:
+    """Connect, do `work`, and turn what goes wrong into a sentence and an exit code."""
+    try:
+        async with connect(args.url, **options(args)) as agent:
+            return await work(agent)
+    except (A2AError, TimeoutError, OSError, ValueError) as error:
+        return failed(error)
+
+
+def failed(error: Exception) -> int:
+    print(f"dragoman: {error}", file=sys.stderr)
+    return 1
+
+
+def exit_code(state: TaskState) -> int:
+    return 0 if state is TaskState.COMPLETED else 2 if state.interrupted else 1

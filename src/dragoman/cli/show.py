@@ -1,0 +1,148 @@
+"""Print for people on a terminal (with rich, if it is installed) and plainly everywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.client.reply import Piece
+from dragoman.model.content import Message, Part
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
+
+
+def console() -> Any:
+    """A rich console when there is a terminal to draw on, else None."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(highlight=False)
+
+
+def json(value: Any, *, pretty: bool = True) -> None:
+    body = msgspec.json.encode(value)
+    sys.stdout.write((msgspec.json.format(body, indent=2) if pretty else body).decode() + "\n")
+    sys.stdout.flush()
+
+
+def event(piece: Piece) -> None:
+    """An event on a line of its own, in the form of A2A 1.0."""
+    json({_MEMBERS[type(piece.event)]: piece.event}, pretty=False)
+
+
+_MEMBERS = {
+    Task: "task",
+    Message: "message",
+    StatusUpdate: "statusUpdate",
+    ArtifactUpdate: "artifactUpdate",
+}
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns for people, tab-separated lines for programs."""
+    rich = console()
+    if rich is None:
+        for row in rows:
+            print("\t".join(" ".join(cell.split()) for cell in row))
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    drawn = Table(*headings, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        drawn.add_row(*map(escape, row))
+    rich.print(drawn)
+
+
+def fields(pairs: Sequence[tuple[str, str]]) -> None:
+    """Names and values, one under the other."""
+    rich = console()
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        if rich is not None:
+            from rich.markup import escape
+
+            rich.print(f"[bold]{escape(name.ljust(width))}[/]  {escape(value)}")
+        else:
+            print(f"{name.ljust(width)}  {value}")
+
+
+class Progress:
+    """What the agent is doing, on one line of the terminal that is gone afterwards."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._shown = False
+
+    def say(self, text: str) -> None:
+        if self._live:
+            line = " ".join(text.split())[:100]
+            sys.stderr.write(f"\r\x1b[K\x1b[2m{line}\x1b[0m")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
+
+
+class Answer:
+    """Prints an answer as its pieces come: text as it is, data as JSON, files by name."""
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+        self._artifact = ""
+        self._line_open = False
+
+    def piece(self, piece: Piece) -> None:
+        event = piece.event
+        parts = event.artifact.parts if isinstance(event, ArtifactUpdate) else ()
+        if isinstance(event, ArtifactUpdate) and event.artifact.artifact_id != self._artifact:
+            self.end_line()
+            self._artifact = event.artifact.artifact_id
+        if piece.text:
+            self._write(piece.text)
+        for part in parts:
+            self._other(part)
+        if isinstance(event, Task):
+            for artifact in event.artifacts:
+                for part in artifact.parts:
+                    self._other(part)
+        if piece.status and not piece.text:
+            self.progress.say(piece.status)
+
+    def _write(self, text: str) -> None:
+        self.progress.clear()
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self._line_open = not text.endswith("\n")
+
+    def _other(self, part: Part) -> None:
+        line = described(part)
+        if line:
+            self.end_line()
+            self._write(line + "\n")
+
+    def end_line(self) -> None:
+        self.progress.clear()
+        if self._line_open:
+            self._write("\n")
+
+
+def described(part: Part) -> str:
+    """A part that is not text, on one line."""
+    if part.data is not msgspec.UNSET:
+        return msgspec.json.encode(part.data).decode()
+    name = part.filename or "file"
+    if part.url is not None:
+        return f"[{name}: {part.url}]"
+    if part.raw is not None:
+        return f"[{name}: {part.media_type or 'unknown type'}, {len(part.raw)} bytes]"
+    return ""

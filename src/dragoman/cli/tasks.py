@@ -1,0 +1,62 @@
+"""`dragoman tasks AGENT`"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import aclosing
+from typing import Any
+
+from dragoman.cli import show
+from dragoman.cli.reach import add_options, reached
+from dragoman.client import Client
+from dragoman.model.task import Task, TaskState
+
+_STATES = [state.word for state in TaskState if state is not TaskState.UNSPECIFIED]
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser("tasks", help="list an agent's tasks, newest first")
+    add_options(parser)
+    parser.add_argument("--state", default="", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
+    parser.add_argument("--context", default="", metavar="ID", help="only those of one conversation")
+    parser.add_argument(
+        "--since", default="", metavar="TIME", help="only those whose state is newer (ISO 8601)"
+    )
+    parser.add_argument("-n", "--limit", type=int, default=50, help="at most so many (default: 50)")
+    parser.set_defaults(run=run)
+
+
+async def run(args: argparse.Namespace) -> int:
+    async def work(agent: Client) -> int:
+        found: list[Task] = []
+        size = min(args.limit, 100)
+        listed = agent.list(
+            context=args.context,
+            state=args.state,
+            since=args.since,
+            history=1,
+            artifacts=True,
+            page_size=size,
+        )
+        async with aclosing(listed) as tasks:  # type: ignore[type-var]
+            async for task in tasks:
+                found.append(task)
+                if len(found) >= args.limit:
+                    break
+        if args.json:
+            show.json(found)
+        else:
+            show.table(
+                ("task", "state", "since", "about"),
+                [(task.id, task.state.word, task.status.timestamp, about(task)) for task in found],
+            )
+        return 0
+
+    return await reached(args, work)
+
+
+def about(task: Task) -> str:
+    """A line of what a task says: its answer, or what it was asked."""
+    text = task.text or (task.history[-1].text if task.history else "")
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:59] + "…"
