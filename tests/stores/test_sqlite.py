@@ -218,9 +218,12 @@ async def test_a_job_that_fails_takes_no_other_with_it(store: SqliteStore, log: 
         db.execute("delete from tasks")
         raise ZeroDivisionError
 
+    async def fail() -> None:
+        await store.file.commits.submit(broken)
+
     results = await asyncio.gather(
         log.create("t1", "c", mail()),
-        store.file.commits.submit(broken),
+        fail(),
         log.create("t2", "c", mail()),
         log.create("t2", "c", mail()),
         return_exceptions=True,
@@ -361,6 +364,11 @@ def test_a_url_names_a_store(tmp_path: Path) -> None:
     for wrong in ("", "sqlite:", "sqlite:///", "mysql://x", "memory"):
         with pytest.raises(ValueError, match="memory: or sqlite"):
             open_store(wrong)
+
+
+def test_sqlites_own_memory_is_refused_because_only_one_connection_could_see_it() -> None:
+    with pytest.raises(ValueError, match="MemoryStore"):
+        open_store("sqlite:///:memory:")
 
 
 def test_durability_is_one_of_sqlites_words() -> None:

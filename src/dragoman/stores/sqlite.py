@@ -24,10 +24,17 @@ _JOIN = "insert or replace into nodes (node, until) values (?, ?)"
 _GONE = "delete from nodes where node = ?"
 _LEAVE = "update tasks set node = null where ready = 1 and node = ?"
 _HOLDS = "select key, fence, mail from tasks where ready = 1 and node = ? order by key"
-_CLAIMABLE = """
-select key, tenant, agent, owner, id, fence, attempt from tasks join scopes using (scope)
-where ready = 1 and (node is null or node not in (select node from nodes where until > ?)) order by key limit ?
+_TASKS = """
+select key, tenant, agent, owner, id, fence, attempt
+from tasks indexed by tasks_ready cross join scopes using (scope) where ready = 1
 """
+_ORPHANED = (
+    _TASKS
+    + """
+and node is not null and node not in (select node from nodes where until > ?) order by key limit ?
+"""
+)
+_FREE = _TASKS + "and node is null order by key limit ?"
 _CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
 _RELEASE = "update tasks set node = null where key = ? and fence = ?"
 _OLD = "select key from tasks where done = 1 and updated < ? order by key limit ?"
@@ -44,6 +51,8 @@ class SqliteStore:
 
         `synchronous` is SQLite's. With `normal`, a power cut may take the last moments with it; a crash does not.
         """
+        if str(path) == ":memory:":
+            raise ValueError("SQLite's :memory: is for one connection; use MemoryStore")
         self.file = SqliteFile(Path(path), synchronous=synchronous, patience=patience, keep=keep)
         self._locks = NodeLocks(Path(f"{path}-nodes"))
 
@@ -77,7 +86,7 @@ class SqliteStore:
     async def purge(self, before: str, *, limit: int) -> int:
         # A finished task never changes, so what to purge can be looked for outside the transaction.
         old = await self.file.reads.elsewhere(lambda db: db.execute(_OLD, (before, limit)).fetchall())
-        return await self.file.commits.submit(partial(self._purge, old))
+        return await self.file.commits.submit(partial(_purge, old))
 
     def changed(self) -> bool:
         """Whether another process has written since this was last asked."""
@@ -92,8 +101,10 @@ class SqliteStore:
     def _claim(self, node: str, limit: int, db: Connection) -> Finish[Sequence[Lease]]:
         self._bury(db)
         leases = []
-        free = db.execute(_CLAIMABLE, (time.time(), limit)).fetchall()
-        for key, tenant, agent, owner, task, fence, attempt in free:
+        tasks = db.execute(_ORPHANED, (time.time(), limit)).fetchall()
+        if len(tasks) < limit:  # two searches, because together they would sort everything that waits
+            tasks += db.execute(_FREE, (limit - len(tasks),)).fetchall()
+        for key, tenant, agent, owner, task, fence, attempt in tasks:
             db.execute(_CLAIM, (node, fence + 1, attempt + 1, key))
             leases.append(Lease(Scope(tenant, agent, owner), task, key, fence + 1, attempt + 1))
         return lambda: leases
@@ -103,17 +114,6 @@ class SqliteStore:
         for (node,) in db.execute(_NODES).fetchall():
             if self._locks.dead(node):
                 db.execute(_GONE, (node,))
-
-    def _purge(self, keys: Sequence[tuple[int]], db: Connection) -> Finish[int]:
-        db.executemany(_PURGE_LOG, keys)
-        purged = db.executemany(_PURGE, keys).rowcount
-        db.execute(_PURGE_SEEN, (time.time() - DAY,))
-
-        def finish() -> int:
-            self.file.reads.forget([key for (key,) in keys])
-            return purged
-
-        return finish
 
 
 def _leave(node: str, db: Connection) -> Finish[None]:
@@ -125,6 +125,13 @@ def _leave(node: str, db: Connection) -> Finish[None]:
 def _release(lease: Lease, db: Connection) -> Finish[None]:
     db.execute(_RELEASE, (lease.key, lease.fence))
     return _nothing
+
+
+def _purge(keys: Sequence[tuple[int]], db: Connection) -> Finish[int]:
+    db.executemany(_PURGE_LOG, keys)
+    purged = db.executemany(_PURGE, keys).rowcount
+    db.execute(_PURGE_SEEN, (time.time() - DAY,))
+    return lambda: purged
 
 
 def _nothing() -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -118,16 +118,21 @@ class Reads:
             snapshot.apply(record)
         return snapshot
 
-    def forget(self, keys: Sequence[int]) -> None:
-        for key in keys:
-            self._snapshots.pop(key, None)
-
     async def find(self, scope: Scope, query: ListTasks, limit: int) -> Found:
         filters = read_filters(scope, query)
         number = self.scope(scope)
         if number is None:
             return Found((), "", 0)
-        return await self.elsewhere(lambda db: _find(db, scope, number, filters, limit))
+        kept = self._snapshots
+        total, rows, next = await self.elsewhere(lambda db: _find(db, scope, number, filters, limit, kept))
+        snapshots = []
+        for key, seq, task, context, snapshot in rows:
+            if snapshot is None:
+                snapshot = kept.get(key)
+            if snapshot is None or snapshot.seq != seq:  # it moved on since, or was dropped
+                snapshot = guarded(partial(_fold, self._here, Snapshot(scope, task, context), key, seq))
+            snapshots.append(snapshot)
+        return Found(snapshots, next, total)
 
     def _task(self, scope: Scope, task: str) -> tuple[int, int, str]:
         number = self.scope(scope)
@@ -181,7 +186,22 @@ def _read(db: sqlite3.Connection, key: int, after: int) -> list[Record]:
     return out
 
 
-def _find(db: sqlite3.Connection, scope: Scope, number: int, filters: Filters, limit: int) -> Found:
+def _fold(db: sqlite3.Connection, snapshot: Snapshot, key: int, seq: int) -> Snapshot:
+    for record in _read(db, key, 0):
+        if record.seq <= seq:
+            snapshot.apply(record)
+    return snapshot
+
+
+def _find(
+    db: sqlite3.Connection,
+    scope: Scope,
+    number: int,
+    filters: Filters,
+    limit: int,
+    kept: Mapping[int, Snapshot],
+) -> tuple[int, list[tuple[int, int, str, str, Snapshot | None]], str]:
+    """How many, the rows of the page, each with its fold unless that is kept already, and the next cursor."""
     before, id = filters.after or (_FIRST_PAGE, "")
     values = {
         "scope": number,
@@ -196,14 +216,12 @@ def _find(db: sqlite3.Connection, scope: Scope, number: int, filters: Filters, l
     try:
         total: int = db.execute(_COUNT, values).fetchone()[0]
         rows = db.execute(_PAGE, values).fetchall()
-        snapshots = []
+        found = []
         for key, seq, task, context, _ in rows[:limit]:
-            snapshot = Snapshot(scope, task, context)
-            for record in _read(db, key, 0):
-                snapshot.apply(record)
-            assert snapshot.seq == seq
-            snapshots.append(snapshot)
+            live = kept.get(key)
+            fold = None if live and live.seq == seq else _fold(db, Snapshot(scope, task, context), key, seq)
+            found.append((key, seq, task, context, fold))
     finally:
         db.execute("rollback")
     next = filters.cursor(rows[limit - 1][4], rows[limit - 1][2]) if len(rows) > limit else ""
-    return Found(snapshots, next, total)
+    return total, found, next

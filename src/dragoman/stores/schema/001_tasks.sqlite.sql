@@ -28,7 +28,7 @@ create table tasks (
     unique (scope, id)
 );
 
-create index tasks_found on tasks (scope, updated, id, state, context)
+create index tasks_found on tasks (scope, updated, id, state, context, reply)
     where reply = 0 or state <> 'TASK_STATE_SUBMITTED';
 create index tasks_ready on tasks (node) where ready = 1;
 
