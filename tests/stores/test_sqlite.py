@@ -352,6 +352,20 @@ async def test_a_change_by_another_process_is_noticed_once_and_our_own_never(
     await other.close()
 
 
+async def test_a_change_by_another_process_is_noticed_while_we_write(store: SqliteStore, path: Path) -> None:
+    other = SqliteStore(path)
+    await other.open()
+    store.changed()
+    await other.scope(SCOPE).create("t1", "c", mail())
+    ours = asyncio.ensure_future(store.scope(SCOPE).create("t2", "c", mail()))
+    for _ in range(2):
+        await asyncio.sleep(0)  # submitted, begun
+    assert store.changed()
+    await ours
+    assert not store.changed()
+    await other.close()
+
+
 # Urls
 
 

@@ -90,7 +90,7 @@ class SqliteStore:
 
     def changed(self) -> bool:
         """Whether another process has written since this was last asked."""
-        return self.file.changed()
+        return self.file.commits.changed()
 
     def _renew(self, node: str, ttl: float, db: Connection) -> Finish[Sequence[Held]]:
         self._bury(db)

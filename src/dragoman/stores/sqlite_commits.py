@@ -47,6 +47,7 @@ class Commits:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ailing = False
+        self._version = self._told = _version(db)
         self._errands: SimpleQueue[tuple[Callable[[], None], Callable[[Exception | None], None]] | None] = (
             SimpleQueue()
         )
@@ -65,10 +66,12 @@ class Commits:
             self._loop.call_soon(self._begin)
         return future
 
-    @property
-    def active(self) -> bool:
-        """Whether there is a transaction, perhaps in the other thread's hands."""
-        return self._active
+    def changed(self) -> bool:
+        """Whether another process has written since this was last asked."""
+        if not self._active:
+            self._version = _version(self._db)  # else another thread may have the connection
+        changed, self._told = self._version != self._told, self._version
+        return changed
 
     async def close(self) -> None:
         """Finish what was submitted, then stop."""
@@ -113,6 +116,7 @@ class Commits:
         else:
             batch, self._queue = self._queue, []
         db = self._db
+        self._version = _version(db)
         before = db.total_changes
         outcomes: list[tuple[asyncio.Future[Any], Finish[Any] | None, Exception | None]] = []
         for job, future in batch:
@@ -199,3 +203,9 @@ class Commits:
                 self._loop.call_soon_threadsafe(then, error)
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
+
+
+def _version(db: sqlite3.Connection) -> int:
+    """A number that changes when another connection has written."""
+    version: int = db.execute("pragma data_version").fetchone()[0]
+    return version

@@ -1,4 +1,4 @@
-"""One SQLite file, open: who writes to it, who reads from it, and whether somebody else did."""
+"""One SQLite file, open: who writes to it, and who reads from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class SqliteFile:
         self._patience = patience
         self._keep = keep
         self._open: tuple[sqlite3.Connection, Commits, Reads] | None = None
-        self._version = 0
 
     async def open(self) -> None:
         """Raises `NewerDatabase` if a newer version of the program wrote the file."""
@@ -32,7 +31,6 @@ class SqliteFile:
                 db.execute("pragma journal_mode = wal")
                 migrate(db)
                 db.execute("pragma busy_timeout = 0")  # `Commits` waits by itself, elsewhere
-                self._version = _version(db)
                 reads = Reads(self._connect, keep=self._keep)
             except BaseException:
                 db.close()
@@ -61,15 +59,6 @@ class SqliteFile:
     def reads(self) -> Reads:
         return self._parts[2]
 
-    def changed(self) -> bool:
-        """Whether another process has written since this was last asked."""
-        db, commits, _ = self._parts
-        if commits.active:
-            return False  # the connection is busy; whoever asks next will hear of it
-        version = _version(db)
-        changed, self._version = version != self._version, version
-        return changed
-
     @property
     def _parts(self) -> tuple[sqlite3.Connection, Commits, Reads]:
         if self._open is None:
@@ -87,8 +76,3 @@ class SqliteFile:
         db.execute(f"pragma synchronous = {self._synchronous}")
         db.execute("pragma cache_size = -16384")  # 16 MiB: the indexes of a busy day
         return db
-
-
-def _version(db: sqlite3.Connection) -> int:
-    version: int = db.execute("pragma data_version").fetchone()[0]
-    return version
