@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from dragoman.dialects.reading import (
     Malformed,
@@ -25,6 +25,7 @@ from dragoman.dialects.reading import (
 )
 from dragoman.dialects.tidy import read_base64
 from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.task import TaskState
 
 BOXED = "data_part_compat"
 """Part metadata: `data` is not an object, and sits inside one under `value`. The official Python SDK does the same."""
@@ -36,7 +37,9 @@ class Form(Struct, frozen=True, kw_only=True):
     """What distinguishes the older versions' way of writing content."""
 
     tag: str = "kind"
-    """The member that says what a thing is."""
+    """The member that says what a thing is; empty if nothing says it."""
+    content: str = "parts"
+    """Where a message has its parts."""
     named: bool = True
     """Messages and artifacts have ids."""
     arrays: bool = False
@@ -46,18 +49,34 @@ class Form(Struct, frozen=True, kw_only=True):
     plain_files: bool = False
     """The bytes of a `text/plain` file are the text itself, not base64 of it."""
 
+    def read_part(self, document: dict[str, Any], path: str) -> Part:
+        return _read_part(document, path, self)
+
+    def write_part(self, part: Part) -> dict[str, Any]:
+        return _write_part(part, self)
+
+    def role(self, role: Role) -> str:
+        return role.word
+
+    def state(self, state: TaskState) -> str:
+        return "unknown" if state is TaskState.UNSPECIFIED else state.word
+
+    def tagged(self, kind: str) -> dict[str, Any]:
+        return {self.tag: kind} if self.tag else {}
+
 
 # --- reading
 
 
-def read_parts(document: dict[str, Any], path: str, form: Form) -> tuple[Part, ...]:
-    path = under(path, "parts")
-    items = sequence(document, "parts", path)
-    return tuple([read_part(item, f"{path}[{n}]", form) for n, item in enumerate(items)])
+def read_parts(document: dict[str, Any], path: str, form: Form, *, member: str = "parts") -> tuple[Part, ...]:
+    items = sequence(document, member, path)
+    path = under(path, member)
+    return tuple(
+        [form.read_part(an_object(item, f"{path}[{n}]"), f"{path}[{n}]") for n, item in enumerate(items)]
+    )
 
 
-def read_part(document: Any, path: str, form: Form) -> Part:
-    document = an_object(document, path)
+def _read_part(document: dict[str, Any], path: str, form: Form) -> Part:
     kind = document.get("kind") or document.get("type")
     if kind is None:
         kind = next((word for word in ("text", "file", "data") if word in document), None)
@@ -71,14 +90,25 @@ def read_part(document: Any, path: str, form: Form) -> Part:
     if kind == "data":
         if "data" not in document:
             raise Malformed(under(path, "data"), "is missing")
-        data = document["data"]
-        if metadata.get(BOXED) is True and type(data) is dict and data.keys() == {"value"}:
-            data = data["value"]
-            metadata = {name: value for name, value in metadata.items() if name != BOXED}
-        return Part(data=data, metadata=metadata)
+        return unboxed(document["data"], metadata)
     if kind is None:
         raise Malformed(path, "must have one of text, file and data")
     raise Malformed(under(path, "kind"), f"has the unknown value {str(kind)[:40]!r}")
+
+
+def unboxed(data: Any, metadata: dict[str, Any]) -> Part:
+    if metadata.get(BOXED) is True and type(data) is dict and data.keys() == {"value"}:
+        return Part(
+            data=data["value"], metadata={name: each for name, each in metadata.items() if name != BOXED}
+        )
+    return Part(data=data, metadata=metadata)
+
+
+def boxed(part: Part) -> Part:
+    """The part with an object for its data, whatever the data is."""
+    if type(part.data) is dict:
+        return part
+    return Part(data={"value": part.data}, metadata={**part.metadata, BOXED: True})
 
 
 def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str, form: Form) -> Part:
@@ -114,11 +144,11 @@ def read_message(document: Any, path: str, form: Form, *, default: Role = Role.U
     role = default if stated is None else _ROLES.get(stated) if type(stated) is str else None
     if role is None:
         raise Malformed(under(path, "role"), "must be user or agent")
-    parts = read_parts(document, path, form)
+    member = form.content if form.content in document else "parts"
     return Message(
         message_id=identifier(document, "messageId", path),
         role=role,
-        parts=parts,
+        parts=read_parts(document, path, form, member=member),
         context_id=identifier(document, "contextId", path),
         task_id=identifier(document, "taskId", path),
         metadata=mapping(document, "metadata", path),
@@ -153,7 +183,7 @@ def read_artifact(document: Any, path: str, form: Form, *, position: int = 0) ->
 # --- writing
 
 
-def write_part(part: Part, form: Form) -> dict[str, Any]:
+def _write_part(part: Part, form: Form) -> dict[str, Any]:
     metadata = part.metadata
     out: dict[str, Any]
     if part.text is not None:
@@ -168,11 +198,9 @@ def write_part(part: Part, form: Form) -> dict[str, Any]:
     ):
         out = {form.tag: "file", "file": part.data["file"]}
         metadata = {name: value for name, value in metadata.items() if name != REFERENCE}
-    elif type(part.data) is dict or (form.arrays and type(part.data) is list):
-        out = {form.tag: "data", "data": part.data}
     else:
-        out = {form.tag: "data", "data": {"value": None if part.data is UNSET else part.data}}
-        metadata = {**metadata, BOXED: True}
+        box = part if form.arrays and type(part.data) is list else boxed(part)
+        out, metadata = {form.tag: "data", "data": box.data}, box.metadata
     if metadata:
         out["metadata"] = metadata
     return out
@@ -194,12 +222,10 @@ def _write_file(part: Part, form: Form) -> dict[str, Any]:
 
 
 def write_message(message: Message, form: Form) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        "role": message.role.word,
-        "parts": [write_part(part, form) for part in message.parts],
-    }
+    out: dict[str, Any] = {"role": form.role(message.role)}
+    out[form.content] = [form.write_part(part) for part in message.parts]
     if form.named:
-        out[form.tag] = "message"
+        out |= form.tagged("message")
         out["messageId"] = message.message_id
         if message.context_id:
             out["contextId"] = message.context_id
@@ -220,7 +246,7 @@ def write_artifact(artifact: Artifact, form: Form) -> dict[str, Any]:
         out["name"] = artifact.name
     if artifact.description:
         out["description"] = artifact.description
-    out["parts"] = [write_part(part, form) for part in artifact.parts]
+    out["parts"] = [form.write_part(part) for part in artifact.parts]
     if artifact.metadata:
         out["metadata"] = artifact.metadata
     if artifact.extensions and form.named:

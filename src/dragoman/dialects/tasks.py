@@ -117,8 +117,7 @@ def _infer(document: dict[str, Any]) -> str:
 
 
 def write_status(status: TaskStatus, form: Form) -> dict[str, Any]:
-    word = "unknown" if status.state is TaskState.UNSPECIFIED else status.state.word
-    out: dict[str, Any] = {"state": word}
+    out: dict[str, Any] = {"state": form.state(status.state)}
     if status.message is not None:
         out["message"] = write_message(status.message, form)
     if status.timestamp:
@@ -127,7 +126,7 @@ def write_status(status: TaskStatus, form: Form) -> dict[str, Any]:
 
 
 def write_task(task: Task, form: Form) -> dict[str, Any]:
-    out: dict[str, Any] = {form.tag: "task", "id": task.id, "contextId": task.context_id}
+    out = {**form.tagged("task"), "id": task.id, "contextId": task.context_id}
     out["status"] = write_status(task.status, form)
     if task.artifacts:
         out["artifacts"] = [write_artifact(artifact, form) for artifact in task.artifacts]
@@ -145,11 +144,11 @@ def write_event(event: Event, form: Form, *, last: bool) -> dict[str, Any]:
         return write_message(event, form)
     out: dict[str, Any] = {"taskId": event.task_id, "contextId": event.context_id}
     if isinstance(event, StatusUpdate):
-        out[form.tag] = "status-update"
+        out |= form.tagged("status-update")
         out["status"] = write_status(event.status, form)
         out["final"] = last
     else:
-        out[form.tag] = "artifact-update"
+        out |= form.tagged("artifact-update")
         out["artifact"] = write_artifact(event.artifact, form)
         out["append"] = event.append
         out["lastChunk"] = event.last_chunk
