@@ -2,12 +2,13 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check format bench interop clean distclean
+.PHONY: help run test check format proto bench interop clean distclean
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := .peers
+PROTO := src/dragoman/dialects/proto
 
 # The first Python that is new enough; `make PYTHON=/path/to/python` overrides it.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -32,6 +33,10 @@ check: $(READY) ## formatting, lint and types
 format: $(READY) ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+proto: $(READY) ## compile the .proto files of gRPC
+	$(BIN)/python -m grpc_tools.protoc -Isrc --include_imports \
+		--descriptor_set_out=$(PROTO)/messages.binpb $(PROTO)/*.proto
 
 bench: $(READY) ## measure against a2a-sdk 1.3.0, side by side
 	@$(BIN)/python -m tests.interop.environments a2a-sdk-1.3.0

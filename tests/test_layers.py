@@ -70,8 +70,10 @@ CORE = {"httptools", "joserfc", "msgspec", "rfc8785", "uvicorn", "uvloop"}
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "rich": ("cli",),
-    "grpc": ("bindings.grpc", "client.grpc"),
-    "google": ("bindings.grpc", "client.grpc"),
+    "grpc": ("bindings.grpc", "bindings.grpc_calls", "client.grpc", "client.grpc_channel"),
+    "grpc_health": ("bindings.grpc",),
+    "grpc_reflection": ("bindings.grpc",),
+    "google": ("dialects.proto",),
     "asyncpg": ("stores.postgres", "buses.postgres"),
     "nats": ("buses.nats",),
 }

@@ -1,0 +1,39 @@
+"""The message types of A2A, made from the compiled .proto files when this module is imported.
+
+They live in a descriptor pool of our own. The global one has room for one definition of `lf.a2a.v1.Task`, and the
+official SDK, which may be in the same process, brings its own. A compiled descriptor also fits every version of the
+protobuf runtime, which generated Python code does not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+COMPILED = Path(__file__).with_name("messages.binpb")
+"""What `make proto` makes."""
+
+POOL = descriptor_pool.DescriptorPool()
+
+
+def _load() -> dict[str, SimpleNamespace]:
+    files = descriptor_pb2.FileDescriptorSet.FromString(COMPILED.read_bytes())
+    packages: dict[str, SimpleNamespace] = {}
+    for file in files.file:  # each stands behind what it imports
+        POOL.Add(file)
+    for file in files.file:
+        classes = packages.setdefault(file.package, SimpleNamespace())
+        for message in POOL.FindFileByName(file.name).message_types_by_name.values():
+            setattr(classes, message.name, message_factory.GetMessageClass(message))
+    return packages
+
+
+_PACKAGES = _load()
+
+V1_0 = _PACKAGES["lf.a2a.v1"]
+V0_3 = _PACKAGES["a2a.v1"]
+RPC = _PACKAGES["google.rpc"]
+Empty = _PACKAGES["google.protobuf"].Empty
+Numbered = _PACKAGES["dragoman"].Numbered

@@ -1,0 +1,120 @@
+"""Errors on gRPC: a status code, a sentence, and in the trailer `grpc-status-details-bin` the reason.
+
+Between 1.0.0 and 1.0.1 some errors changed their status code, and 0.3 never said which to use. So the reason is read
+first, then the name that the SDKs put before the sentence, and the code only when there is nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from dragoman import errors as e
+from dragoman.dialects import errors
+from dragoman.dialects.proto.messages import RPC
+from dragoman.errors import DOMAIN, A2AError
+
+DETAILS = "grpc-status-details-bin"
+
+_PREFIX = "type.googleapis.com/"
+_LONGEST = 1024
+"""Characters of a sentence, and bytes of all else: trailers have little room."""
+
+CODES = {
+    name: number
+    for number, name in enumerate(
+        (
+            "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+            "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
+            "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+        )
+    )
+}  # fmt: skip
+
+_BY_CODE: dict[str, type[A2AError]] = {
+    "INVALID_ARGUMENT": e.InvalidParams,
+    "NOT_FOUND": e.TaskNotFound,
+    "FAILED_PRECONDITION": e.UnsupportedOperation,
+    "UNIMPLEMENTED": e.MethodNotFound,
+    "UNAUTHENTICATED": e.Unauthenticated,
+    "PERMISSION_DENIED": e.Forbidden,
+    "RESOURCE_EXHAUSTED": e.RateLimited,
+    "UNAVAILABLE": e.Unreachable,
+    "CANCELLED": e.Unreachable,
+    "ABORTED": e.Unreachable,
+    "DEADLINE_EXCEEDED": e.Unreachable,
+}
+_BY_NAME: dict[str, type[A2AError]] = {
+    "JSONParseError": e.ParseError,
+    "InvalidRequestError": e.InvalidRequest,
+    "MethodNotFoundError": e.MethodNotFound,
+    "InvalidParamsError": e.InvalidParams,
+    "InternalError": A2AError,
+    "TaskNotFoundError": e.TaskNotFound,
+    "TaskNotCancelableError": e.TaskNotCancelable,
+    "PushNotificationNotSupportedError": e.PushNotSupported,
+    "UnsupportedOperationError": e.UnsupportedOperation,
+    "ContentTypeNotSupportedError": e.ContentTypeNotSupported,
+    "InvalidAgentResponseError": e.InvalidAgentResponse,
+    "AuthenticatedExtendedCardNotConfiguredError": e.ExtendedCardNotConfigured,
+    "ExtendedAgentCardNotConfiguredError": e.ExtendedCardNotConfigured,
+}
+
+
+def sentence(error: A2AError) -> str:
+    return error.message if len(error.message) <= _LONGEST else error.message[: _LONGEST - 1] + "…"
+
+
+def write_status(error: A2AError) -> bytes:
+    """A google.rpc.Status with everything there is to say about an error."""
+    status = RPC.Status(code=CODES[error.grpc], message=sentence(error))
+    info = RPC.ErrorInfo(reason=error.reason, domain=DOMAIN)
+    info.metadata.update({name: value for name, value in error.metadata.items() if len(value) <= _LONGEST})
+    _pack(status, info)
+    if error.fields:
+        request = RPC.BadRequest()
+        for field, why in error.fields:
+            if request.ByteSize() < _LONGEST:
+                request.field_violations.add(field=field[:_LONGEST], description=why[:_LONGEST])
+        _pack(status, request)
+    if error.retry_after is not None:
+        retry = RPC.RetryInfo()
+        retry.retry_delay.FromNanoseconds(int(error.retry_after * 1e9))
+        _pack(status, retry)
+    body: bytes = status.SerializeToString()
+    return body
+
+
+def _pack(status: Any, detail: Message) -> None:
+    status.details.add(type_url=_PREFIX + detail.DESCRIPTOR.full_name, value=detail.SerializeToString())
+
+
+def read_status(code: str, message: str, details: bytes = b"") -> A2AError:
+    """What a peer said, as one of ours. `code` is the name of the gRPC status."""
+    try:
+        status = RPC.Status.FromString(details)
+        found = {each.type_url.rpartition("/")[2]: each.value for each in status.details}
+        info = RPC.ErrorInfo.FromString(found.get("google.rpc.ErrorInfo", b""))
+        request = RPC.BadRequest.FromString(found.get("google.rpc.BadRequest", b""))
+        retry = RPC.RetryInfo.FromString(found.get("google.rpc.RetryInfo", b""))
+    except DecodeError:
+        return read_status(code, message)
+    message = message or status.message
+    kind = errors.by_reason(info.reason)
+    if kind is None:
+        name, colon, rest = message.partition(":")
+        kind = _BY_NAME.get(name.strip()) if colon else None
+        if kind is not None:
+            message = rest.strip() or message
+        else:
+            kind = _BY_CODE.get(code, A2AError)
+    error = errors.make(
+        kind,
+        message or f"the peer answered {code}",
+        metadata=dict(info.metadata),
+        fields=tuple((each.field, each.description) for each in request.field_violations),
+    )
+    if "google.rpc.RetryInfo" in found:
+        error.retry_after = retry.retry_delay.ToNanoseconds() / 1e9
+    return error

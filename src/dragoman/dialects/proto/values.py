@@ -1,0 +1,98 @@
+"""Struct, Value and Timestamp: JSON and moments inside protobuf.
+
+A Struct knows one kind of number, the double. A whole number comes back as one as long as a double holds it exactly
+(up to 2^53); beyond that its last digits are lost on the wire. Readers of protobuf give up at 100 levels of messages,
+and one level of JSON is three of those.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from dragoman.dialects.reading import Malformed
+from dragoman.model.ids import timestamp
+
+_EXACT = float(2**53)
+_DEEPEST = 30
+
+
+def write_struct(struct: Any, document: dict[str, Any], depth: int = 1) -> None:
+    fields = struct.fields
+    for name, item in document.items():
+        write_value(fields[name], item, depth)
+
+
+def write_value(value: Any, item: Any, depth: int = 0) -> None:
+    kind = type(item)
+    if kind is str:
+        value.string_value = item
+    elif kind is bool:
+        value.bool_value = item
+    elif item is None:
+        value.null_value = 0
+    elif kind is int or kind is float:
+        value.number_value = item
+    elif depth > _DEEPEST:
+        raise ValueError(f"it nests deeper than {_DEEPEST} levels")
+    elif isinstance(item, dict):
+        value.struct_value.SetInParent()  # an empty one, too, is there
+        write_struct(value.struct_value, item, depth + 1)
+    elif isinstance(item, list | tuple):
+        value.list_value.SetInParent()
+        add = value.list_value.values.add
+        for each in item:
+            write_value(add(), each, depth + 1)
+    else:
+        raise TypeError(f"{kind.__name__} is not JSON")
+
+
+def read_struct(struct: Any, path: str) -> dict[str, Any]:
+    return {name: read_value(value, path) for name, value in struct.fields.items()}
+
+
+def read_value(value: Any, path: str) -> Any:
+    match value.WhichOneof("kind"):
+        case "string_value":
+            return value.string_value
+        case "number_value":
+            return _read_number(value.number_value, path)
+        case "bool_value":
+            return value.bool_value
+        case "struct_value":
+            return read_struct(value.struct_value, path)
+        case "list_value":
+            return [read_value(each, path) for each in value.list_value.values]
+    return None
+
+
+def _read_number(number: float, path: str) -> int | float:
+    if number.is_integer():
+        return int(number) if -_EXACT <= number <= _EXACT else number
+    if number - number != 0:  # infinite, or not a number: JSON has neither
+        raise Malformed(path, "must not hold infinity or NaN")
+    return number
+
+
+def write_moment(moment: Any, text: str) -> None:
+    """What is no timestamp is left out: a peer of another version may have said it."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    moment.seconds = (at - _EPOCH) // _SECOND
+    moment.nanos = at.microsecond * 1000
+
+
+def read_moment(moment: Any, path: str) -> str:
+    try:
+        second = timestamp(moment.seconds)
+    except (ValueError, OverflowError, OSError):
+        raise Malformed(path, "is not a moment in time") from None
+    return f"{second[:-4]}{moment.nanos // 1_000_000:03d}Z"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = datetime.resolution * 1_000_000
