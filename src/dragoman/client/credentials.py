@@ -156,19 +156,19 @@ Given = Any
 """What a user may give: a `Credential`, a secret, a `(name, password)`, or those by the name of a scheme."""
 
 
-def chosen(given: Given, card: AgentCard | None) -> Credential:
-    """What was given, in the form the card asks for. Without a card, a bare secret is a bearer token."""
+def chosen(given: Given, card: AgentCard | None, origin: str) -> Credential:
+    """What was given for `origin`, in the form the card asks for. Without a card, a bare secret is a bearer token."""
     if isinstance(given, Mapping):
         schemes = card.security_schemes if card is not None else {}
         for name in given:
             if card is not None and name not in schemes:
                 known = ", ".join(schemes) or "none"
                 raise ValueError(f"the card has no security scheme {name!r}; it has {known}")
-        return Several([_in_form(value, schemes.get(name), card) for name, value in given.items()])
-    return _in_form(given, _wanted(card), card)
+        return Several([_in_form(value, schemes.get(name), card, origin) for name, value in given.items()])
+    return _in_form(given, _wanted(card), card, origin)
 
 
-def _in_form(given: Given, scheme: SecurityScheme | None, card: AgentCard | None) -> Credential:
+def _in_form(given: Given, scheme: SecurityScheme | None, card: AgentCard | None, origin: str) -> Credential:
     if isinstance(given, tuple):
         return Basic(*given)
     if isinstance(given, str) or (callable(given) and not hasattr(given, "apply")):
@@ -181,7 +181,7 @@ def _in_form(given: Given, scheme: SecurityScheme | None, card: AgentCard | None
             return Basic(name, password)
         return Bearer(given)
     if card is not None and hasattr(given, "learn"):
-        given.learn(card)
+        given.learn(card, origin)
     credential: Credential = given
     return credential
 

@@ -87,7 +87,7 @@ async def _open(transport: Authorized, where: Any, options: Options) -> Link:
     ways = routes(found, version=options.version, binding=options.binding, prefer=prefer)
     # A secret belongs to whoever the user named, not to wherever the card points.
     transport.origin = origin_of(options.origin or (where if isinstance(where, str) else ways[0].url))
-    transport.credential = _credential(options, found.card)
+    transport.credential = _credential(options, found.card, transport.origin)
     peer = Routed(ways, transport, silence=options.policy.silence, ours=found.ours)
     return Link(found, peer, Lasting(peer, options.policy, streams=_streams(found.card)), transport)
 
@@ -101,18 +101,18 @@ async def _find(transport: Authorized, url: str, options: Options) -> Found:
     try:
         return await find(transport, url, version=version, secret=bool(options.headers))
     except Unauthenticated:
-        transport.credential = _credential(options, None)
+        transport.credential = _credential(options, None, transport.origin)
         if transport.credential is None:
             raise
     return await find(transport, url, version=version, secret=True)
 
 
-def _credential(options: Options, card: AgentCard | None) -> creds.Credential | None:
+def _credential(options: Options, card: AgentCard | None, origin: str) -> creds.Credential | None:
     shown: list[creds.Credential] = []
     if options.headers:
         shown.append(creds.Headers(options.headers))
     if options.credentials is not None and not isinstance(options.credentials, creds.ClientCertificate):
-        shown.append(creds.chosen(options.credentials, card))
+        shown.append(creds.chosen(options.credentials, card, origin))
     return shown[0] if len(shown) == 1 else creds.Several(shown) if shown else None
 
 

@@ -41,17 +41,17 @@ class _Token:
         self._expires = 0.0
         self._renewing = asyncio.Lock()
 
-    def learn(self, card: AgentCard) -> None:
-        """Fill in what the card says and we were not told."""
+    def learn(self, card: AgentCard, origin: str) -> None:
+        """Fill in what the card says and we were not told, as far as it stays on `origin`."""
         for scheme in card.security_schemes.values():
             flows = scheme.oauth2_security_scheme.flows if scheme.oauth2_security_scheme else None
             flow: OAuthFlow | None = getattr(flows, self.flow, None)
             if flow is not None:
-                self._learn(flow, {origin_of(each.url) for each in card.supported_interfaces})
+                self._learn(flow, origin)
 
-    def _learn(self, flow: OAuthFlow, origins: set[str]) -> None:
+    def _learn(self, flow: OAuthFlow, origin: str) -> None:
         if not self.token_url:
-            self.token_url = _trusted(flow.token_url, "token_url", origins)
+            self.token_url = _trusted(flow.token_url, "token_url", origin)
 
     async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
         if time.time() >= self._expires:
@@ -179,10 +179,10 @@ class DeviceCode(_Token):
         self.device_url = device_url
         self._prompt = prompt
 
-    def _learn(self, flow: OAuthFlow, origins: set[str]) -> None:
-        super()._learn(flow, origins)
+    def _learn(self, flow: OAuthFlow, origin: str) -> None:
+        super()._learn(flow, origin)
         if not self.device_url:
-            self.device_url = _trusted(flow.device_authorization_url, "device_url", origins)
+            self.device_url = _trusted(flow.device_authorization_url, "device_url", origin)
 
     async def _first(self, transport: Transport) -> dict[str, Any]:
         if not self.device_url:
@@ -210,8 +210,8 @@ class DeviceCode(_Token):
         raise Unauthenticated("the login was not completed in time")
 
 
-def _trusted(url: str, parameter: str, origins: set[str]) -> str:
-    if url and origin_of(url) not in origins:
+def _trusted(url: str, parameter: str, origin: str) -> str:
+    if url and origin_of(url) != origin:
         raise Unauthenticated(
             f"the card says to log in at {url}, which is not on the agent's own origin; "
             f"pass {parameter}={url!r} if you trust it"

@@ -11,8 +11,8 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from dragoman.model.fold import Fold
 from dragoman.model.content import Part
+from dragoman.model.fold import Fold
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskStatus
 
 

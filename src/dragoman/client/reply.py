@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from dragoman.model.fold import Fold
 from dragoman.errors import A2AError
 from dragoman.model.content import Artifact, Message, Part, files_of
+from dragoman.model.fold import Fold
 from dragoman.model.ops import Batch
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 

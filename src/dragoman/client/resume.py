@@ -17,7 +17,6 @@ from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
-from dragoman.model.fold import Fold
 from dragoman.client.replay import Replay, missed
 from dragoman.client.retry import Policy, pause, repeatable, transient
 from dragoman.dialects.dialect import Dialect
@@ -30,6 +29,7 @@ from dragoman.errors import (
     Unreachable,
     UnsupportedOperation,
 )
+from dragoman.model.fold import Fold
 from dragoman.model.ids import new_id
 from dragoman.model.ops import (
     Batch,

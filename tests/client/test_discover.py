@@ -1,0 +1,235 @@
+"""However an agent is named, its card is found, cached as HTTP allows, and believed only as far as it deserves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.client import Client, connect, discover, routes
+from dragoman.client.asgi import AsgiTransport
+from dragoman.client.transport import NotSent
+from dragoman.errors import (
+    InvalidAgentResponse,
+    MethodNotFound,
+    Unauthenticated,
+    Unreachable,
+    UnsupportedOperation,
+)
+from tests.client.fakes import Answer, Asked, Site, answer, card, error, old_card, page
+
+BASE = "http://agent.test"
+NEW, OLD, BESIDE = "/.well-known/agent-card.json", "/.well-known/agent.json", "/agent-card.json"
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discover, "CARDS", discover.Cards())
+    monkeypatch.setattr(routes, "_worked", {})
+
+
+def reach(site: Site, target: Any = BASE, **options: Any) -> Client:
+    return connect(target, transport=AsgiTransport(site), **options)
+
+
+@pytest.mark.parametrize(
+    ("at", "tried"),
+    [(NEW, [NEW]), (OLD, [NEW, OLD]), (BESIDE, [NEW, OLD, BESIDE])],
+)
+async def test_a_base_url_is_searched_for_the_card(at: str, tried: list[str]) -> None:
+    site = Site({at: page(card())})
+    async with reach(site) as agent:
+        assert agent.card.name == "Fake"
+    assert site.paths() == tried
+
+
+async def test_an_agent_below_a_path_is_looked_for_there_first_and_then_at_the_root() -> None:
+    site = Site({NEW: page(card())})
+    async with reach(site, f"{BASE}/agents/one"):
+        pass
+    assert site.paths() == [f"/agents/one{NEW}", f"/agents/one{OLD}", f"/agents/one{BESIDE}", NEW]
+
+
+async def test_the_url_of_a_card_is_taken_as_it_is() -> None:
+    site = Site({"/cards/x.json": page(card())})
+    async with reach(site, f"{BASE}/cards/x.json"):
+        pass
+    assert site.paths() == ["/cards/x.json"]
+
+
+@pytest.mark.parametrize("how", ["document", "object", "file", "file name"])
+async def test_a_card_at_hand_needs_no_search(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "card.json"
+    path.write_text(json.dumps(card()))
+    from dragoman.dialects.cards import read_card
+
+    target = {"document": card(), "object": read_card(card())[0], "file": path, "file name": str(path)}[how]
+    site = Site({"/rpc": answer})
+    async with reach(site, target) as agent:
+        assert await agent("hello") == "fine"
+    assert site.paths() == ["/rpc"]
+
+
+async def test_a_name_is_looked_up_in_dragoman_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dragoman.toml").write_text(f'[agents]\nfake = "{BASE}"\nother = {{ url = "{BASE}/x" }}\n')
+    site = Site({NEW: page(card())})
+    async with reach(site, "fake") as agent:
+        assert agent.card.name == "Fake"
+    async with reach(site, "mine", agents={"mine": BASE}) as agent:
+        assert agent.card.name == "Fake"
+    with pytest.raises(NotSent, match="neither a URL nor a file"):
+        await reach(site, "nobody").open()
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("localhost:8000", "http://localhost:8000"),
+        ("127.0.0.1:1/x", "http://127.0.0.1:1/x"),
+        ("a.example", "https://a.example"),
+    ],
+)
+def test_a_host_is_reached_over_tls_unless_it_is_this_one(name: str, url: str) -> None:
+    assert discover.address(name, {}) == url
+
+
+async def test_a_card_is_not_fetched_again_while_it_is_fresh() -> None:
+    site = Site({NEW: page(card(), cache_control="public, max-age=60", etag='"1"')})
+    for _ in range(2):
+        async with reach(site):
+            pass
+    assert site.paths() == [NEW]
+
+
+async def test_a_stale_card_is_only_asked_about() -> None:
+    def get(asked: Asked) -> Answer:
+        if asked.headers.get("if-none-match") == '"1"':
+            return 304, {"cache-control": "max-age=60"}, b""
+        return page(card(), etag='"1"')
+
+    site = Site({NEW: get})
+    for _ in range(3):
+        async with reach(site) as agent:
+            assert agent.card.name == "Fake"
+    assert [asked.headers.get("if-none-match") for asked in site.asked] == [None, '"1"']
+
+
+async def test_a_card_that_must_not_be_stored_is_not() -> None:
+    site = Site({NEW: page(card(), cache_control="no-store, max-age=60", etag='"1"')})
+    for _ in range(2):
+        async with reach(site):
+            pass
+    assert [asked.headers.get("if-none-match") for asked in site.asked] == [None, None]
+
+
+async def test_a_card_shown_to_one_caller_is_not_kept_for_another() -> None:
+    def get(asked: Asked) -> Answer:
+        if "authorization" not in asked.headers:
+            return page({}, 401)
+        return page(card(name=asked.headers["authorization"]), cache_control="max-age=60")
+
+    site = Site({NEW: get})
+    for secret in ("one", "two"):
+        async with reach(site, credentials=secret) as agent:
+            assert agent.card.name == f"Bearer {secret}"
+    with pytest.raises(Unauthenticated):
+        await reach(site).open()
+
+
+async def test_no_card_anywhere_is_said_so() -> None:
+    with pytest.raises(Unreachable, match="there is no agent card at http://agent"):
+        await reach(Site()).open()
+
+
+async def test_a_page_that_is_no_card_is_said_so() -> None:
+    site = Site({NEW: (200, {}, b"<html>"), OLD: page(["a", "list"])})
+    with pytest.raises(InvalidAgentResponse, match="is not a card"):
+        await reach(site).open()
+
+
+@pytest.mark.parametrize(
+    ("document", "at", "version"),
+    [
+        (card(), NEW, "1.0"),
+        (old_card(protocolVersion="1.0", preferredTransport="JSONRPC"), NEW, "arbiter"),
+        (old_card(protocolVersion="0.3.0"), NEW, "0.3"),
+        (old_card(protocolVersion="0.2.6"), OLD, "0.2"),
+        (old_card(), OLD, "0.2"),
+    ],
+)
+async def test_the_card_decides_the_dialect_and_the_label_alone_never_makes_it_1_0(
+    document: dict[str, Any], at: str, version: str
+) -> None:
+    async with reach(Site({at: page(document)})) as agent:
+        assert agent.version == version
+
+
+def oldest(asked: Asked) -> Answer:
+    """A server of 0.1."""
+    if asked.json["method"] != "tasks/send":
+        return error(asked, -32601)
+    result = {"id": asked.json["params"]["id"], "status": {"state": "completed"}}
+    result["artifacts"] = [{"parts": [{"type": "text", "text": "old"}], "index": 0}]  # type: ignore[assignment]
+    return page({"jsonrpc": "2.0", "id": asked.json["id"], "result": result})
+
+
+async def test_an_agent_that_does_not_know_the_method_is_spoken_to_as_before_and_remembered() -> None:
+    site = Site({OLD: page(old_card()), "/rpc": oldest})
+    for _ in range(2):
+        async with reach(site) as agent:
+            assert await agent("hello") == "old"
+            assert agent.version == "0.1"
+    methods = [asked.json["method"] for asked in site.asked if asked.path == "/rpc"]
+    assert methods == ["message/send", "tasks/send", "tasks/send"]
+
+
+async def test_a_card_that_promises_too_much_does_not_stop_us() -> None:
+    site = Site({NEW: page(card()), "/rpc": oldest})
+    async with reach(site) as agent:
+        assert await agent("hello") == "old"
+    assert [asked.json["method"] for asked in site.asked[1:]] == ["SendMessage", "message/send", "tasks/send"]
+
+
+async def test_a_pinned_version_is_spoken_and_no_other() -> None:
+    site = Site({NEW: page(card()), "/rpc": oldest})
+    async with reach(site, version="0.3") as agent:
+        assert agent.version == "0.3"
+        with pytest.raises(MethodNotFound):
+            await agent("hello")
+    assert [asked.json["method"] for asked in site.asked[1:]] == ["message/send"]
+
+
+async def test_an_agent_that_knows_no_method_of_any_version_says_so() -> None:
+    site = Site({NEW: page(card()), "/rpc": lambda asked: error(asked, -32601, "what?")})
+    async with reach(site) as agent:
+        with pytest.raises(MethodNotFound, match="what"):
+            await agent("hello")
+        assert agent.version == "1.0"
+
+
+async def test_bindings_we_do_not_have_are_named() -> None:
+    other = [{"url": "agent.test:50051", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]
+    with pytest.raises(UnsupportedOperation, match=r"offers GRPC 1\.0; we speak"):
+        await reach(Site({NEW: page(card(supportedInterfaces=other))}), binding="JSONRPC").open()
+
+
+async def test_what_a_version_lacks_is_refused_in_a_sentence() -> None:
+    async with reach(Site({NEW: page(old_card(protocolVersion="0.3.0"))})) as agent:
+        with pytest.raises(UnsupportedOperation, match=r"speaks A2A 0\.3, which has no ListTasks"):
+            async for _ in agent.list():
+                pass
+
+
+@pytest.mark.parametrize(
+    ("url", "means"),
+    [
+        ("http://0.0.0.0:8000/a", "http://agent.test:8000/a"),
+        ("/a", "http://agent.test/a"),
+        ("https://other.example/a", "https://other.example/a"),
+    ],
+)
+def test_an_address_in_a_card_is_read_as_it_was_meant(url: str, means: str) -> None:
+    assert discover.absolute(url, f"{BASE}{NEW}") == means

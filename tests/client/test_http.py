@@ -1,0 +1,287 @@
+"""Our own HTTP/1.1: what servers may send, what they should not, TLS and proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dragoman.client import ClientCertificate
+from dragoman.client.http import HttpTransport
+from dragoman.client.transport import NotSent, retry_after
+from dragoman.errors import Unreachable
+from tests.client.certificates import Authority
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Server:
+    """Answers every request on every connection with the next of `answers`, and keeps the requests."""
+
+    def __init__(self, *answers: bytes, close: bool = False) -> None:
+        self.answers = list(answers)
+        self.close = close
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.peers: list[object] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.peers.append(writer.get_extra_info("peercert"))
+        try:
+            while self.answers:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = 0
+                for line in head.lower().split(b"\r\n"):
+                    if line.startswith(b"content-length:"):
+                        length = int(line[15:])
+                self.requests.append(head + await reader.readexactly(length))
+                writer.write(self.answers.pop(0))
+                await writer.drain()
+                if self.close:
+                    break
+        except asyncio.IncompleteReadError:
+            pass
+        writer.close()
+
+
+@asynccontextmanager
+async def serving(handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    server = await asyncio.start_server(handler, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def transport(**options: object) -> AsyncIterator[HttpTransport]:
+    made = HttpTransport(**options)  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+async def get(http: HttpTransport, port: int, path: str = "/", **headers: str) -> bytes:
+    return await (await http.request("GET", f"http://127.0.0.1:{port}{path}", headers)).read()
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (OK, b"ok"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n1;x=y\r\nk\r\n0\r\n\r\n", b"ok"),
+        (b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(gzip.compress(b"ok")), gzip.compress(b"ok")),
+            b"ok",
+        ),
+    ],
+)
+async def test_a_body_is_read_however_it_is_framed_and_the_connection_is_used_again(
+    answer: bytes, body: bytes
+) -> None:
+    server = Server(answer, OK)
+    async with serving(server) as port, transport() as http:
+        assert await get(http, port) == body
+        assert await get(http, port) == b"ok"
+    assert server.connections == 1
+
+
+async def test_a_body_without_a_length_ends_with_the_connection() -> None:
+    server = Server(b"HTTP/1.1 200 OK\r\n\r\nall of it", close=True)
+    async with serving(server) as port, transport() as http:
+        assert await get(http, port) == b"all of it"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope",
+        b"HTTP/1.1 200",
+        b"",
+        b"\x16\x03\x01\x02\x00 is this TLS?",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 400_000 + b"\r\n\r\n",
+    ],
+)
+async def test_an_answer_that_breaks_off_or_is_none_is_an_unreachable_peer(answer: bytes) -> None:
+    server = Server(answer, close=True)
+    async with serving(server) as port, transport() as http:
+        with pytest.raises(Unreachable) as caught:
+            await get(http, port)
+    assert not isinstance(caught.value, NotSent)
+
+
+async def test_a_connection_the_server_closed_is_not_used_again() -> None:
+    server = Server(OK, OK, close=True)
+    async with serving(server) as port, transport() as http:
+        assert await get(http, port) == b"ok"
+        while any(connection.usable for connection in http._open):
+            await asyncio.sleep(0.001)
+        assert await get(http, port) == b"ok"
+    assert server.connections == 2
+
+
+async def test_a_connection_with_an_answer_nobody_read_is_not_used_again() -> None:
+    server = Server(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", OK)
+    async with serving(server) as port, transport() as http:
+        response = await http.request("GET", f"http://127.0.0.1:{port}/", {})
+        await response.close()
+        server.answers = [OK]
+        assert await get(http, port) == b"ok"
+    assert server.connections == 2
+
+
+async def test_calls_at_the_same_time_have_connections_of_their_own() -> None:
+    server = Server(*[OK] * 8)
+    async with serving(server) as port, transport() as http:
+        assert await asyncio.gather(*(get(http, port) for _ in range(8))) == [b"ok"] * 8
+    assert server.connections == 8
+
+
+async def test_a_reader_that_falls_behind_holds_up_the_server() -> None:
+    written = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while written < 200 << 20:
+            writer.write(b"x" * 65536)
+            written += 65536
+            await writer.drain()
+
+    async with serving(flood) as port, transport() as http:
+        response = await http.request("GET", f"http://127.0.0.1:{port}/", {})
+        before = -1
+        while before != written:
+            before = written
+            await asyncio.sleep(0.05)
+        assert written < 100 << 20
+        await response.close()
+
+
+async def test_a_header_cannot_be_smuggled_into_a_request() -> None:
+    async with serving(Server(OK)) as port, transport() as http:
+        with pytest.raises(ValueError, match="line break"):
+            await get(http, port, authorization="x\r\nX-Admin: yes")
+
+
+async def test_paths_are_escaped_and_credentials_in_a_url_are_not_sent() -> None:
+    server = Server(OK)
+    async with serving(server) as port, transport() as http:
+        await (await http.request("GET", f"http://ada:pw@127.0.0.1:{port}/a b/ü?q=x y", {})).read()
+    head = server.requests[0].decode()
+    assert head.startswith("GET /a%20b/%C3%BC?q=x%20y HTTP/1.1\r\n")
+    assert "ada" not in head and "pw" not in head
+
+
+async def test_tls_is_verified() -> None:
+    authority = Authority()
+    server = Server(OK, OK)
+    async with serving(server, authority.server("localhost")) as port:
+        url = f"https://localhost:{port}/"
+        async with transport(tls=authority.client()) as http:
+            assert await (await http.request("GET", url, {})).read() == b"ok"
+        async with transport() as http:
+            with pytest.raises(NotSent, match="certificate is not trusted"):
+                await http.request("GET", url, {})
+        async with transport(tls=authority.client()) as http:
+            with pytest.raises(NotSent, match="certificate is not trusted"):
+                await http.request("GET", f"https://127.0.0.1:{port}/", {})
+
+
+async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
+    authority = Authority()
+    server = Server(OK)
+    certificate = authority.files("a client", tmp_path)
+    context = ClientCertificate(certificate).context(authority.client())
+    async with (
+        serving(server, authority.server("localhost", ask=True)) as port,
+        transport(tls=context) as http,
+    ):
+        assert await (await http.request("GET", f"https://localhost:{port}/", {})).read() == b"ok"
+    assert "a client" in str(server.peers[0])
+
+
+async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+class Proxy:
+    """Takes CONNECT, and nothing else."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.heads: list[str] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        if "localhost" not in self.heads[-1]:
+            writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+            return
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        there = await asyncio.open_connection("127.0.0.1", self.port)
+        await asyncio.gather(relay(reader, there[1]), relay(there[0], writer))
+
+
+async def test_https_goes_through_a_proxy_in_a_tunnel() -> None:
+    authority = Authority()
+    server = Server(OK, OK)
+    async with serving(server, authority.server("localhost")) as port:
+        proxy = Proxy(port)
+        async with serving(proxy) as there:
+            async with transport(tls=authority.client(), proxy=f"http://ada:pw@127.0.0.1:{there}") as http:
+                for _ in range(2):
+                    assert await (await http.request("GET", f"https://localhost:{port}/", {})).read() == b"ok"
+                with pytest.raises(NotSent, match="refused with HTTP 403"):
+                    await http.request("GET", "https://elsewhere.test/", {})
+    assert proxy.heads[0].startswith(f"CONNECT localhost:{port} HTTP/1.1\r\n")
+    assert "Proxy-Authorization: Basic YWRhOnB3" in proxy.heads[0]
+    assert len(proxy.heads) == 2
+    assert b"Proxy-Authorization" not in server.requests[0]
+
+
+async def test_http_is_asked_of_a_proxy_by_its_whole_address() -> None:
+    proxy = Server(OK)
+    async with serving(proxy) as port, transport(proxy=f"http://127.0.0.1:{port}") as http:
+        assert await (await http.request("GET", "http://agent.test/x?y=1", {})).read() == b"ok"
+    assert proxy.requests[0].startswith(b"GET http://agent.test/x?y=1 HTTP/1.1\r\nHost: agent.test\r\n")
+
+
+async def test_the_environment_names_a_proxy_but_never_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proxy, server = Server(OK), Server(OK)
+    async with serving(proxy) as there, serving(server) as port, transport() as http:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{there}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        await (await http.request("GET", "http://agent.test/", {})).read()
+        await get(http, port)
+    assert len(proxy.requests) == len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("", None), ("7", 7.0), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)]
+)
+def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None) -> None:
+    assert retry_after(value) == seconds
