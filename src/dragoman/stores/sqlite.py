@@ -16,6 +16,7 @@ from dragoman.engine.seams import Held, Lease
 from dragoman.model.ops import Scope
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
+from dragoman.stores.sqlite_hooks import SqliteHooks
 from dragoman.stores.sqlite_log import DAY, SqliteLog
 from dragoman.stores.sqlite_nodes import NodeLocks
 
@@ -37,7 +38,11 @@ and node is not null and node not in (select node from nodes where until > ?) or
 _FREE = _TASKS + "and node is null order by key limit ?"
 _CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
 _RELEASE = "update tasks set node = null where key = ? and fence = ?"
-_OLD = "select key from tasks where done = 1 and updated < ? order by key limit ?"
+_OLD = """
+select key from tasks where done = 1 and updated < ?
+and (hooks = 0 or not exists (select 1 from hooks where hooks.key = tasks.key and cursor < last and dead = 0))
+order by key limit ?
+"""
 _PURGE_LOG = "delete from log where key = ?"
 _PURGE = "delete from tasks where key = ?"
 _PURGE_SEEN = "delete from seen where at <= ?"
@@ -55,6 +60,7 @@ class SqliteStore:
             raise ValueError("SQLite's :memory: is for one connection; use MemoryStore")
         self.file = SqliteFile(Path(path), synchronous=synchronous, patience=patience, keep=keep)
         self._locks = NodeLocks(Path(f"{path}-nodes"))
+        self.hooks = self.outbox = SqliteHooks(self.file, self._bury)
 
     async def open(self) -> None:
         await self.file.open()
@@ -64,7 +70,7 @@ class SqliteStore:
         self._locks.drop_all()
 
     def scope(self, scope: Scope) -> SqliteLog:
-        return SqliteLog(self.file, scope)
+        return SqliteLog(self.file, scope, self.hooks)
 
     async def join(self, node: str, *, ttl: float) -> None:
         await self.renew(node, ttl=ttl)
@@ -74,7 +80,7 @@ class SqliteStore:
         return await self.file.commits.submit(partial(self._renew, node, ttl))
 
     async def leave(self, node: str) -> None:
-        await self.file.commits.submit(partial(_leave, node))
+        await self.file.commits.submit(partial(self._leave, node))
         self._locks.drop(node)
 
     async def claim(self, node: str, *, limit: int) -> Sequence[Lease]:
@@ -109,17 +115,17 @@ class SqliteStore:
             leases.append(Lease(Scope(tenant, agent, owner), task, key, fence + 1, attempt + 1))
         return lambda: leases
 
+    def _leave(self, node: str, db: Connection) -> Finish[None]:
+        db.execute(_LEAVE, (node,))
+        self.hooks.leave(db, node)
+        db.execute(_GONE, (node,))
+        return _nothing
+
     def _bury(self, db: Connection) -> None:
         """Forget the nodes whose processes are gone: what they held is free."""
         for (node,) in db.execute(_NODES).fetchall():
             if self._locks.dead(node):
                 db.execute(_GONE, (node,))
-
-
-def _leave(node: str, db: Connection) -> Finish[None]:
-    db.execute(_LEAVE, (node,))
-    db.execute(_GONE, (node,))
-    return _nothing
 
 
 def _release(lease: Lease, db: Connection) -> Finish[None]:

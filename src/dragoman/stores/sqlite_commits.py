@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -82,27 +83,32 @@ class Commits:
 
     def _begin(self) -> None:
         try:
-            self._db.execute("begin immediate")
+            self._start()
         except sqlite3.Error:
-            self._errands.put((self._wait_to_begin, self._begun))  # another process is writing
+            self._errands.put((self._wait_to_start, self._started))  # another process is writing
         else:
             self._run()
 
-    def _wait_to_begin(self) -> None:
+    def _start(self) -> None:
+        self._db.execute("begin immediate")
+        self._version = _version(self._db)
+
+    def _wait_to_start(self) -> None:
         deadline = time.monotonic() + self._patience
         while True:
             try:
-                self._db.execute("begin immediate")
+                self._start()
                 return
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(0.001)
 
-    def _begun(self, error: Exception | None) -> None:
+    def _started(self, error: Exception | None) -> None:
         if error is None:
             self._run()
             return
+        self._rollback()
         batch = [*self._alone, *self._queue]
         self._alone.clear()
         self._queue = []
@@ -116,7 +122,6 @@ class Commits:
         else:
             batch, self._queue = self._queue, []
         db = self._db
-        self._version = _version(db)
         before = db.total_changes
         outcomes: list[tuple[asyncio.Future[Any], Finish[Any] | None, Exception | None]] = []
         for job, future in batch:
@@ -139,8 +144,8 @@ class Commits:
                 self._answer(future, finish, answer)
             self._next()
 
-        if self._db.total_changes == before:
-            self._db.execute("rollback")  # nothing was written, so there is no disk to wait for
+        if db.total_changes == before:
+            self._rollback()  # nothing was written, so there is no disk to wait for
             committed(None)
         else:
             self._errands.put((self._commit, committed))
@@ -165,13 +170,17 @@ class Commits:
             future.set_exception(answer)
 
     def _undo(self, batch: list[_Waiting], error: Exception) -> None:
-        if self._db.in_transaction:
-            self._db.execute("rollback")
+        self._rollback()
         if len(batch) == 1:
             self._fail(batch[0][1], error)
         else:
             self._alone.extend(batch)
         self._next()
+
+    def _rollback(self) -> None:
+        if self._db.in_transaction:
+            with suppress(sqlite3.Error):  # a database that cannot even do this says so at the next `begin`
+                self._db.execute("rollback")
 
     def _fail(self, future: asyncio.Future[Any], error: Exception) -> None:
         if isinstance(error, sqlite3.DatabaseError):

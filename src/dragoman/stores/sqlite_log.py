@@ -11,12 +11,13 @@ from functools import partial
 from sqlite3 import Connection, IntegrityError
 
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number, pack
-from dragoman.engine.seams import Delivered, Found, Lease, LeaseLost, NewMail, TaskExists
+from dragoman.engine.seams import Delivered, Found, Hook, Lease, LeaseLost, NewMail, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
+from dragoman.stores.sqlite_hooks import SqliteHooks
 
 DAY = 24 * 60 * 60.0
 """How long a key is remembered."""
@@ -34,7 +35,7 @@ _DELIVER = (
 )
 _STATUS = "update tasks set state = ?, updated = ? where key = ?"
 _ALIVE = "select 1 from nodes where node = ? and until > ?"
-_HELD = "select seq, mail from tasks where key = ? and fence = ? and node is not null"
+_HELD = "select seq, mail, hooks from tasks where key = ? and fence = ? and node is not null"
 _APPEND = "update tasks set seq = ?, done = done or ? where key = ?"
 _APPEND_STATUS = "update tasks set seq = ?, done = done or ?, state = ?, updated = ? where key = ?"
 _SETTLE = "update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0 where key = ?"
@@ -51,17 +52,26 @@ _REMEMBER = "insert or replace into seen (scope, dedupe, key, seq, at) values (?
 class SqliteLog:
     """The scope is bound here, so no statement can forget it."""
 
-    def __init__(self, file: SqliteFile, scope: Scope) -> None:
+    def __init__(self, file: SqliteFile, scope: Scope, hooks: SqliteHooks) -> None:
         self._file = file
         self._scope = scope
+        self._hooks = hooks
 
     async def create(
-        self, task: str, context: str, mail: Mail, *, dedupe: str = "", node: str = ""
+        self, task: str, context: str, mail: Mail, *, dedupe: str = "", node: str = "", hook: Hook | None = None
     ) -> Delivered:
-        return await self._file.commits.submit(partial(self._create, task, context, mail, dedupe, node))
+        return await self._file.commits.submit(partial(self._create, task, context, mail, dedupe, node, hook))
 
-    async def deliver(self, task: str, mail: Mail | Cancel, *, dedupe: str = "", node: str = "") -> Delivered:
-        return await self._file.commits.submit(partial(self._deliver, task, mail, dedupe, node))
+    async def deliver(
+        self,
+        task: str,
+        mail: Mail | Cancel,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
+    ) -> Delivered:
+        return await self._file.commits.submit(partial(self._deliver, task, mail, dedupe, node, hook))
 
     async def seen(self, dedupe: str) -> Delivered | None:
         reads = self._file.reads
@@ -85,7 +95,14 @@ class SqliteLog:
         return await self._file.reads.find(self._scope, query, limit)
 
     def _create(
-        self, task: str, context: str, mail: Mail, dedupe: str, node: str, db: Connection
+        self,
+        task: str,
+        context: str,
+        mail: Mail,
+        dedupe: str,
+        node: str,
+        hook: Hook | None,
+        db: Connection,
     ) -> Finish[Delivered]:
         reads = self._file.reads
         scope = reads.scope(self._scope) or self._new_scope(db)
@@ -102,6 +119,8 @@ class SqliteLog:
         db.execute(_LOG, (key, 1, pack((record,))))
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, 1, time.time()))
+        if hook is not None:
+            self._hooks.add(db, key, hook, cursor=1, last=1)
         lease = Lease(self._scope, task, key, claims, claims) if node else None
 
         def finish() -> Delivered:
@@ -113,7 +132,13 @@ class SqliteLog:
         return finish
 
     def _deliver(
-        self, task: str, mail: Mail | Cancel, dedupe: str, node: str, db: Connection
+        self,
+        task: str,
+        mail: Mail | Cancel,
+        dedupe: str,
+        node: str,
+        hook: Hook | None,
+        db: Connection,
     ) -> Finish[Delivered]:
         reads = self._file.reads
         scope = reads.scope(self._scope)
@@ -127,6 +152,8 @@ class SqliteLog:
         key, seq, state, updated, done, holder, fence, attempt = row
         if done:
             raise TaskClosed(f"task {task!r} is finished")
+        if hook is not None:
+            hook = self._hooks.check(db, key, hook)
         seq += 1
         lease = None
         if node and not (holder and db.execute(_ALIVE, (holder, time.time())).fetchone()):
@@ -144,6 +171,8 @@ class SqliteLog:
         db.execute(_LOG, (key, seq, pack((record,))))
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, seq, time.time()))
+        if hook is not None:
+            self._hooks.add(db, key, hook, cursor=seq, last=seq)
 
         def finish() -> Delivered:
             snapshot = reads.move(key, (record,)) or reads.load_key(self._scope, key)
@@ -152,17 +181,18 @@ class SqliteLog:
         return finish
 
     def _append(self, lease: Lease, records: Sequence[Record], db: Connection) -> Finish[int]:
-        seq, _ = self._held(lease, db)
+        seq, _, hooked = self._held(lease, db)
         seq = _write(db, lease.key, seq, records)
         done, status = _outcome(records)
         if status is None:
             db.execute(_APPEND, (seq, done, lease.key))
         else:
             db.execute(_APPEND_STATUS, (seq, done, status.state.value, status.timestamp, lease.key))
-        return partial(self._moved, lease.key, records, seq)
+        news = bool(hooked) and self._hooks.mark(db, lease.key, records)
+        return partial(self._moved, lease.key, records, seq, news)
 
     def _settle(self, lease: Lease, records: Sequence[Record], mail: int, db: Connection) -> Finish[int]:
-        seq, last_mail = self._held(lease, db)
+        seq, last_mail, hooked = self._held(lease, db)
         if last_mail != mail:
             raise NewMail(lease.task)
         seq = _write(db, lease.key, seq, records)
@@ -171,19 +201,22 @@ class SqliteLog:
             db.execute(_SETTLE, (seq, done, lease.key))
         else:
             db.execute(_SETTLE_STATUS, (seq, done, status.state.value, status.timestamp, lease.key))
-        return partial(self._moved, lease.key, records, seq)
+        news = bool(hooked) and self._hooks.mark(db, lease.key, records)
+        return partial(self._moved, lease.key, records, seq, news)
 
-    def _held(self, lease: Lease, db: Connection) -> tuple[int, int]:
-        """The last record and the last mail of a task that is still ours."""
+    def _held(self, lease: Lease, db: Connection) -> tuple[int, int, int]:
+        """The last record and the last mail of a task that is still ours, and whether it has hooks."""
         if lease.scope != self._scope:
             raise TaskNotFound(lease.task)
-        row: tuple[int, int] | None = db.execute(_HELD, (lease.key, lease.fence)).fetchone()
+        row: tuple[int, int, int] | None = db.execute(_HELD, (lease.key, lease.fence)).fetchone()
         if row is None:
             raise LeaseLost(lease.task)
         return row
 
-    def _moved(self, key: int, records: Sequence[Record], seq: int) -> int:
+    def _moved(self, key: int, records: Sequence[Record], seq: int, news: bool) -> int:
         self._file.reads.move(key, records)
+        if news:
+            self._hooks.wake()
         return seq
 
     def _earlier(self, db: Connection, scope: int, dedupe: str) -> Finish[Delivered] | None:

@@ -157,6 +157,9 @@ class Reads:
     def one(self, sql: str, values: tuple[Any, ...]) -> Any:
         return guarded(lambda: self._here.execute(sql, values).fetchone())
 
+    def all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
+        return guarded(lambda: self._here.execute(sql, values).fetchall())
+
     async def elsewhere(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` on the other thread."""
         try:
