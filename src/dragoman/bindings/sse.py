@@ -11,22 +11,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
+from dragoman.bindings.ending import Ending
 from dragoman.bindings.exchange import Disconnected, Exchange, Header
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import KEEP_ALIVE, MAX_EVENT, MEDIA_TYPE
 from dragoman.errors import InvalidAgentResponse, Unavailable
-from dragoman.model.content import Message
-from dragoman.model.ops import STREAM, Batch, Op, Request
-from dragoman.model.task import INTERRUPTED, TERMINAL, ArtifactUpdate, Task, TaskState
+from dragoman.model.ops import Batch, Op, Request
 
 HEADERS: tuple[Header, ...] = (
     (b"content-type", MEDIA_TYPE.encode()),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 )
-
-_NEVER: frozenset[TaskState] = frozenset()
-_QUESTION = frozenset({TaskState.INPUT_REQUIRED})
 
 _TICKS = 8
 """How many times the clock ticks before a quiet stream is spoken to."""
@@ -35,7 +31,7 @@ _TICKS = 8
 class Frames:
     """Turns the events of one stream into bytes."""
 
-    __slots__ = ("_write", "_opening", "_closing", "_pauses", "_task_pauses", "_max")
+    __slots__ = ("_write", "_opening", "_closing", "_ends_with", "_max")
 
     def __init__(
         self,
@@ -50,9 +46,7 @@ class Frames:
         self._write = dialect.writer(request).write
         self._opening, self._closing = opening, closing
         """What stands around each document; the documents themselves have no line breaks."""
-        pauses = INTERRUPTED if dialect.ends_on_interrupt else _NEVER
-        # A task that was just answered may still say that it waits; a task that is subscribed to means it.
-        self._pauses, self._task_pauses = (pauses or _QUESTION, _NEVER) if op is STREAM else (pauses, pauses)
+        self._ends_with = Ending(dialect, op).comes_with
         self._max = max_event
 
     def batch(self, batch: Batch) -> tuple[bytes, bool]:
@@ -61,18 +55,7 @@ class Frames:
         opening, closing, write, add = self._opening, self._closing, self._write, frames.append
         final, last = len(batch) - 1, False
         for n, response in enumerate(batch):
-            event = response.event
-            kind = type(event)
-            if kind is ArtifactUpdate:
-                last = False
-            elif kind is Message:
-                last = True
-            else:
-                state = event.status.state  # type: ignore[union-attr]
-                last = state in TERMINAL or (
-                    # One that is not at the end of what is ready is history, replayed.
-                    n == final and state in (self._task_pauses if kind is Task else self._pauses)
-                )
+            last = self._ends_with(response.event, n == final)
             documents = write(response, last=last)
             seq = response.seq
             if len(documents) == 1 and seq:
