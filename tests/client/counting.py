@@ -24,11 +24,16 @@ def text(n: int) -> str:
 
 class Counter:
     def __init__(self) -> None:
+        self.url = ""
+        self.agent = Agent("Counter", description="Counts")
+        self.agent.skill(self.count)
+        self.forget()
+
+    def forget(self) -> None:
+        """As if nothing had happened yet."""
         self.runs: list[str] = []
         self.gate = asyncio.Event()
         self.holding = asyncio.Event()
-        self.agent = Agent("Counter", description="Counts")
-        self.agent.skill(self.count)
 
     async def count(self, turn: Turn) -> str | None:
         """Counts."""
@@ -57,9 +62,9 @@ class Counter:
         self.gate.set()
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        async with running(application(self.agent, store="memory:")) as url:
-            yield url
+    async def serving(self) -> AsyncIterator[Counter]:
+        async with running(application(self.agent, store="memory:")) as self.url:
+            yield self
 
 
 def told(pieces: list[Piece]) -> tuple[str, list[str]]:

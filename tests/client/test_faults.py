@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from dragoman import connect
 from dragoman.client import Piece
 from dragoman.client.transport import NotSent
-from dragoman.errors import RateLimited, Unavailable, Unreachable
+from dragoman.errors import InvalidAgentResponse, RateLimited, Unavailable, Unreachable
 from dragoman.model.task import TaskState
 from tests.client.chaos import Chaos, Cut, Dropped, EndEarly, Fault, Lost, Raw, Slow, Stall, Status
 from tests.client.counting import HASTY, Counter, text, told
@@ -23,21 +25,37 @@ STREAM, SUBSCRIBE, SEND, GET, CANCEL = (
 )
 REPORTS = [f"at {i}" for i in range(4, 30, 5)]
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[Counter]:
+    """One for all tests: starting a server takes longer than most of them."""
+    async with Counter().serving() as counter:
+        yield counter
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def counter(server: Counter) -> AsyncIterator[Counter]:
+    server.forget()
+    yield server
+    server.gate.set()
+
+
 anybodys = pytest.mark.parametrize("anonymous", [False, True], ids=["ours", "anybodys"])
 breaks = pytest.mark.parametrize(
     "fault",
     [
-        Cut(frames=1),
-        Cut(frames=4),
-        Cut(frames=9, half=True),
-        EndEarly(frames=5),
-        EndEarly(frames=5, then=b"data: upstream timed out\n\n"),
-        EndEarly(frames=5, then=b'data: {"jsonrpc": "2.0", "id": 1, "resu\n\n'),
-        EndEarly(frames=5, then=b"\x00\xff\r\r\n"),
-        Stall(frames=6),
-        Slow(),
+        pytest.param(Cut(frames=1), id="cut at once"),
+        pytest.param(Cut(frames=4), id="cut"),
+        pytest.param(Cut(frames=9, half=True), id="half a frame"),
+        pytest.param(EndEarly(frames=5), id="ended early"),
+        pytest.param(EndEarly(frames=5, then=b"data: upstream timed out\n\n"), id="text"),
+        pytest.param(EndEarly(frames=5, then=b'data: {"jsonrpc": "2.0", "resu\n\n'), id="half a document"),
+        pytest.param(EndEarly(frames=5, then=b"\x00\xff\r\r\n"), id="garbage"),
+        pytest.param(Stall(frames=6), id="stalled"),
+        pytest.param(Slow(), id="slow"),
     ],
-    ids=repr,
 )
 
 
@@ -51,13 +69,13 @@ def check(pieces: list[Piece], *, complete: bool) -> None:
 
 @anybodys
 @breaks
-async def test_each_event_comes_once_when_a_stream_breaks(fault: Fault, anonymous: bool) -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream, anonymous=anonymous)
-        chaos.on(STREAM, fault)
-        async with chaos as url, connect(url, policy=HASTY) as agent:
-            pieces = [piece async for piece in agent.stream("count:30")]
+async def test_each_event_comes_once_when_a_stream_breaks(
+    counter: Counter, fault: Fault, anonymous: bool
+) -> None:
+    chaos = Chaos(counter.url, anonymous=anonymous)
+    chaos.on(STREAM, fault)
+    async with chaos as url, connect(url, policy=HASTY) as agent:
+        pieces = [piece async for piece in agent.stream("count:30")]
     check(pieces, complete=not anonymous)
     assert counter.runs == ["count:30"]
 
@@ -65,185 +83,162 @@ async def test_each_event_comes_once_when_a_stream_breaks(fault: Fault, anonymou
 @anybodys
 @breaks
 async def test_each_event_comes_once_when_it_breaks_while_the_agent_works(
-    fault: Fault, anonymous: bool
+    counter: Counter, fault: Fault, anonymous: bool
 ) -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream, anonymous=anonymous)
-        chaos.on(STREAM, fault)
-        chaos.on(SUBSCRIBE, Cut(frames=1), Cut(frames=2, half=True), Status(500), Status(503), Dropped())
-        async with chaos as url, connect(url, policy=HASTY) as agent, asyncio.TaskGroup() as group:
-            if isinstance(fault, Slow):
-                group.create_task(counter.release())
-            else:
-                group.create_task(counter.release(chaos.until(SUBSCRIBE, 3)))
-            pieces = [piece async for piece in agent.stream("hold:30")]
+    chaos = Chaos(counter.url, anonymous=anonymous)
+    chaos.on(STREAM, fault)
+    chaos.on(SUBSCRIBE, Cut(frames=1), Cut(frames=2, half=True), Status(500), Status(503), Dropped())
+    async with chaos as url, connect(url, policy=HASTY) as agent, asyncio.TaskGroup() as group:
+        if isinstance(fault, Slow):
+            group.create_task(counter.release())
+        else:
+            group.create_task(counter.release(chaos.until(SUBSCRIBE, 3)))
+        pieces = [piece async for piece in agent.stream("hold:30")]
     check(pieces, complete=not anonymous)
     assert counter.runs == ["hold:30"]
 
 
-async def test_our_own_server_continues_after_the_last_event() -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream)
-        chaos.on(STREAM, Cut(frames=4))
-        async with chaos as url, connect(url, policy=HASTY) as agent:
-            events = [piece.event async for piece in agent.stream("count:30")]
+async def test_our_own_server_continues_after_the_last_event(counter: Counter) -> None:
+    chaos = Chaos(counter.url)
+    chaos.on(STREAM, Cut(frames=4))
+    async with chaos as url, connect(url, policy=HASTY) as agent:
+        events = [piece.event async for piece in agent.stream("count:30")]
     (again,) = [seen for seen in chaos.seen if seen.method == SUBSCRIBE]
     assert int(again.headers["last-event-id"]) >= 4
     assert len(events) == len({id(event) for event in events})
 
 
-async def test_a_send_whose_answer_is_lost_is_done_once_on_our_server() -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream)
-        async with chaos as url, connect(url, policy=HASTY) as agent:
-            await agent.send("count:1")
-            chaos.on(SEND, Lost(), Cut(frames=0), Status(502))
-            assert await agent("count:3") == text(3)
+async def test_a_send_whose_answer_is_lost_is_done_once_on_our_server(counter: Counter) -> None:
+    chaos = Chaos(counter.url)
+    async with chaos as url, connect(url, policy=HASTY) as agent:
+        await agent.send("count:1")
+        chaos.on(SEND, Lost(), Cut(frames=0), Status(502))
+        assert await agent("count:3") == text(3)
     assert counter.runs == ["count:1", "count:3"]
     keys = [seen.headers["idempotency-key"] for seen in chaos.seen if seen.method == SEND]
     assert len(set(keys)) == 2
 
 
-@pytest.mark.parametrize("fault", [Lost(), Dropped(), Status(500), Status(504)], ids=repr)
-async def test_a_send_in_doubt_is_not_repeated_on_a_server_that_could_do_it_twice(fault: Fault) -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream, anonymous=True)
-        chaos.on(SEND, fault)
-        async with chaos as url, connect(url, policy=HASTY) as agent:
-            with pytest.raises((Unreachable, Unavailable)):
-                await agent.send("count:3")
+@pytest.mark.parametrize("fault", [Lost(), Dropped(), Status(500), Status(504)])
+async def test_a_send_in_doubt_is_not_repeated_on_a_server_that_could_do_it_twice(
+    counter: Counter, fault: Fault
+) -> None:
+    chaos = Chaos(counter.url, anonymous=True)
+    chaos.on(SEND, fault)
+    async with chaos as url, connect(url, policy=HASTY) as agent:
+        with pytest.raises((Unreachable, Unavailable)):
+            await agent.send("count:3")
     assert chaos.methods().count(SEND) == 1
     assert len(counter.runs) <= 1
 
 
 @anybodys
-async def test_a_server_that_is_too_busy_is_asked_again_when_it_says(anonymous: bool) -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream, anonymous=anonymous)
-        chaos.on(SEND, Status(429, {"retry-after": "0"}), Status(503, {"retry-after": "0"}))
-        async with chaos as url, connect(url, policy=HASTY) as agent:
-            assert await agent.send("count:3") == text(3)
+async def test_a_server_that_is_too_busy_is_asked_again_when_it_says(
+    counter: Counter, anonymous: bool
+) -> None:
+    chaos = Chaos(counter.url, anonymous=anonymous)
+    chaos.on(SEND, Status(429, {"retry-after": "0"}), Status(503, {"retry-after": "0"}))
+    async with chaos as url, connect(url, policy=HASTY) as agent:
+        assert await agent.send("count:3") == text(3)
     assert chaos.methods().count(SEND) == 3
     assert counter.runs == ["count:3"]
 
 
-async def test_waiting_longer_than_there_is_time_for_is_not_begun() -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream)
-        chaos.on(SEND, Status(429, {"retry-after": "3600"}))
-        async with chaos as url, connect(url, policy=HASTY, timeout=5) as agent:
-            with pytest.raises(RateLimited) as caught:
-                await agent.send("count:3")
+async def test_waiting_longer_than_there_is_time_for_is_not_begun(counter: Counter) -> None:
+    chaos = Chaos(counter.url)
+    chaos.on(SEND, Status(429, {"retry-after": "3600"}))
+    async with chaos as url, connect(url, policy=HASTY, timeout=5) as agent:
+        with pytest.raises(RateLimited) as caught:
+            await agent.send("count:3")
     assert caught.value.retry_after == 3600
     assert counter.runs == []
 
 
-async def test_reading_is_repeated_through_any_trouble() -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream, anonymous=True)
-        async with chaos as url, connect(url, policy=HASTY) as agent:
-            done = await agent.send("count:3")
-            chaos.on(GET, Status(500), Lost(), Raw(b"SSH-2.0-OpenSSH\r\n"))
-            assert (await agent.get(done.id)).text == text(3)
+async def test_reading_is_repeated_through_any_trouble(counter: Counter) -> None:
+    chaos = Chaos(counter.url, anonymous=True)
+    async with chaos as url, connect(url, policy=HASTY) as agent:
+        done = await agent.send("count:3")
+        chaos.on(GET, Status(500), Lost(), Raw(b"SSH-2.0-OpenSSH\r\n"))
+        assert (await agent.get(done.id)).text == text(3)
 
 
-async def test_a_cancel_whose_answer_is_lost_has_still_canceled() -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream, anonymous=True)
-        chaos.on(CANCEL, Lost())
-        async with chaos as url, connect(url, policy=HASTY) as agent:
-            running = await agent.send("hold:4", wait=False)
-            assert (await agent.cancel(running.id)).state is TaskState.CANCELED
+async def test_a_cancel_whose_answer_is_lost_has_still_canceled(counter: Counter) -> None:
+    chaos = Chaos(counter.url, anonymous=True)
+    chaos.on(CANCEL, Lost())
+    async with chaos as url, connect(url, policy=HASTY) as agent:
+        running = await agent.send("hold:4", wait=False)
+        assert (await agent.cancel(running.id)).state is TaskState.CANCELED
 
 
-async def test_an_answer_that_is_not_http_is_said_to_be_so() -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream, anonymous=True)
-        chaos.on(SEND, Raw(b"220 smtp.example.com ESMTP\r\n"))
-        async with chaos as url, connect(url, policy=HASTY) as agent:
-            with pytest.raises(Unreachable, match="not HTTP"):
-                await agent.send("count:3")
+async def test_an_answer_that_is_not_http_is_said_to_be_so(counter: Counter) -> None:
+    chaos = Chaos(counter.url, anonymous=True)
+    chaos.on(SEND, Raw(b"220 smtp.example.com ESMTP\r\n"))
+    async with chaos as url, connect(url, policy=HASTY) as agent:
+        with pytest.raises(Unreachable, match="not HTTP"):
+            await agent.send("count:3")
 
 
-async def test_a_page_instead_of_an_answer_is_reported_by_its_status() -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos = Chaos(upstream, anonymous=True)
-        chaos.on(SEND, Status(200), Status(418, body=b"teapot"))
-        async with chaos as url, connect(url, policy=HASTY) as agent:
-            with pytest.raises(Unreachable, match="did not answer with JSON"):
-                await agent.send("count:3")
-            with pytest.raises(Unreachable, match="HTTP 418: teapot"):
-                await agent.send("count:3")
+async def test_a_page_instead_of_an_answer_is_reported_by_its_status(counter: Counter) -> None:
+    chaos = Chaos(counter.url, anonymous=True)
+    chaos.on(SEND, Status(200), Status(418, body=b"teapot"))
+    async with chaos as url, connect(url, policy=HASTY) as agent:
+        with pytest.raises(Unreachable, match="did not answer with JSON"):
+            await agent.send("count:3")
+        with pytest.raises(Unreachable, match="HTTP 418: teapot"):
+            await agent.send("count:3")
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-async def test_a_message_does_not_follow_a_redirect_to_another_origin(code: int) -> None:
-    counter, other = Counter(), Counter()
-    async with counter.serving() as upstream, other.serving() as elsewhere, asyncio.timeout(10):
-        chaos, trap = Chaos(upstream), Chaos(elsewhere)
-        async with chaos as url, trap as there, connect(url, policy=HASTY, credentials="secret") as agent:
-            chaos.on(SEND, *[Status(code, {"location": f"{there}/"}) for _ in range(4)])
-            with pytest.raises(NotSent, match="another origin"):
-                await agent.send("count:3")
+async def test_a_message_does_not_follow_a_redirect_to_another_origin(counter: Counter, code: int) -> None:
+    chaos, trap = Chaos(counter.url), Chaos(counter.url)
+    async with chaos as url, trap as there, connect(url, policy=HASTY, credentials="secret") as agent:
+        chaos.on(SEND, Status(code, {"location": f"{there}/"}))
+        with pytest.raises(InvalidAgentResponse, match="another origin"):
+            await agent.send("count:3")
     assert trap.seen == []
-    assert other.runs == []
+    assert counter.runs == []
 
 
-async def test_a_card_may_move_to_another_origin_but_credentials_do_not_go_there() -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        chaos, other = Chaos(upstream), Chaos(upstream)
-        async with chaos as url, other as there:
-            chaos.on(
-                "GET",
-                Status(401),
-                Status(401),
-                Status(401),
-                Status(302, {"location": f"{there}/agent-card.json"}),
-            )
-            async with connect(url, policy=HASTY, credentials="secret", headers={"X-Key": "k"}) as agent:
-                assert agent.card.name == "Counter"
-                await agent.send("count:3")
+async def test_a_card_may_move_to_another_origin_but_credentials_do_not_go_there(counter: Counter) -> None:
+    chaos, other = Chaos(counter.url), Chaos(counter.url)
+    async with chaos as url, other as there:
+        chaos.on(
+            "GET",
+            Status(401),
+            Status(401),
+            Status(401),
+            Status(302, {"location": f"{there}/agent-card.json"}),
+        )
+        async with connect(url, policy=HASTY, credentials="secret", headers={"X-Key": "k"}) as agent:
+            assert agent.card.name == "Counter"
+            await agent.send("count:3")
     assert [seen.headers.get("authorization") for seen in chaos.seen] == [None, None, None, "Bearer secret"]
     assert all("authorization" not in seen.headers and "x-key" not in seen.headers for seen in other.seen)
     assert other.methods() == ["GET", SEND]
 
 
-async def test_a_refused_connection_is_tried_again_and_then_named() -> None:
+async def test_an_agent_that_is_not_there_is_named() -> None:
     with pytest.raises(NotSent, match=r"cannot reach http://127\.0\.0\.1:9"):
         async with connect("http://127.0.0.1:9", policy=HASTY):
             pass
 
 
-async def test_a_stream_that_was_never_begun_is_sent_again_only_where_that_is_safe() -> None:
-    counter = Counter()
-    async with counter.serving() as upstream, asyncio.timeout(10):
-        for anonymous in (False, True):
-            chaos = Chaos(upstream, anonymous=anonymous)
-            async with chaos as url, connect(url, policy=HASTY) as agent:
-                await agent.send("count:1")
-                chaos.on(STREAM, Cut(frames=0))
-                if anonymous:
-                    with pytest.raises(Unreachable):
-                        [piece async for piece in agent.stream("count:4")]
-                else:
-                    assert told([piece async for piece in agent.stream("count:4")])[0] == text(4)
+async def test_a_stream_that_was_never_begun_is_sent_again_only_where_that_is_safe(counter: Counter) -> None:
+    for anonymous in (False, True):
+        chaos = Chaos(counter.url, anonymous=anonymous)
+        async with chaos as url, connect(url, policy=HASTY) as agent:
+            await agent.send("count:1")
+            chaos.on(STREAM, Cut(frames=0))
+            if anonymous:
+                with pytest.raises(Unreachable):
+                    [piece async for piece in agent.stream("count:4")]
+            else:
+                assert told([piece async for piece in agent.stream("count:4")])[0] == text(4)
     assert counter.runs.count("count:4") == 2
 
 
-async def test_time_that_is_up_ends_the_wait_and_leaves_the_task() -> None:
-    counter = Counter()
-    async with counter.serving() as url, asyncio.timeout(10), connect(url, policy=HASTY) as agent:
+async def test_time_that_is_up_ends_the_wait_and_leaves_the_task(counter: Counter) -> None:
+    async with connect(counter.url, policy=HASTY) as agent:
         stream = agent.stream("hold:4", timeout=0.3)
         with pytest.raises(TimeoutError, match=r"its task .* goes on"):
             async for _ in stream:

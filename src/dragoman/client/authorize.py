@@ -11,7 +11,8 @@ from urllib.parse import urljoin
 
 from dragoman.client.credentials import Credential, Outgoing
 from dragoman.client.origin import origin_of
-from dragoman.client.transport import NotSent, Response, Transport
+from dragoman.client.transport import Response, Transport
+from dragoman.errors import InvalidAgentResponse
 
 _MOVED = (301, 302, 303, 307, 308)
 _MAX_MOVES = 5
@@ -43,12 +44,12 @@ class Authorized:
             await response.read()
             there = urljoin(url, there)
             if method != "GET" and (response.status == 303 or origin_of(there) != origin_of(url)):
-                raise NotSent(
+                raise InvalidAgentResponse(
                     f"{url} redirects to {there}; a message does not follow to another origin: "
                     "connect there if you trust it"
                 )
             if (moves := moves + 1) > _MAX_MOVES:
-                raise NotSent(f"{url} redirects in circles")
+                raise InvalidAgentResponse(f"{url} redirects in circles")
             url = there
 
     async def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:

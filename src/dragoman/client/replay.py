@@ -82,19 +82,19 @@ class Replay:
     def _artifact(self, event: ArtifactUpdate) -> list[Event]:
         id = event.artifact.artifact_id
         growing = self._fold.artifacts.get(id)
-        if not event.append:
-            if growing is None:
-                self._shown.add(id)
-                return [event]
+        if not event.append and (growing is None or id in self._shown):
+            self._shown.add(id)
+            return [event]
+        if not event.append and growing is not None:
             self._repeated[id] = _Repetition(growing.parts)
-            self._shown.discard(id)
         elif id not in self._repeated:
             return [event]
         repetition = self._repeated[id]
         new = repetition.read(event.artifact.parts)
-        if new is None:  # it is another text this time
+        if new is None or repetition.complete():
             del self._repeated[id]
             self._shown.add(id)
+        if new is None:  # it is another text this time
             whole = replace(event.artifact, parts=tuple(repetition.told))
             return [replace(event, artifact=whole, append=False)]
         return [replace(event, artifact=replace(event.artifact, parts=new), append=True)] if new else []

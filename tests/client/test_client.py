@@ -1,0 +1,249 @@
+"""An agent and its client, in one process: what a user types and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import Agent, Part, Turn, connect
+from dragoman.client import TaskFailed, file
+from dragoman.errors import A2AError, PushNotSupported, TaskNotFound
+from dragoman.model.content import Message, Role
+from dragoman.model.task import TaskState
+
+agent = Agent("Helper", description="Helps", input_modes=["*/*"], output_modes=["*/*"])
+
+
+@agent.skill(default=True)
+async def do(turn: Turn) -> Any:
+    """Does what the text says."""
+    match turn.text.split(" "):
+        case ["say", *words]:
+            return " ".join(words)
+        case ["ask"]:
+            city = await turn.ask("Which city?")
+            day = await turn.ask("Which day?")
+            return f"{city} on {day}"
+        case ["fail"]:
+            raise RuntimeError("secret details")
+        case ["refuse"]:
+            turn.reject("not today")
+        case ["permission"]:
+            await turn.need_auth("log in there")
+            return "allowed"
+        case ["data"]:
+            await turn.data({"n": 1})
+            return None
+        case ["file"]:
+            await turn.file(b"\x00\x01", name="a.bin")
+            return None
+        case ["wait"]:
+            await turn.status("waiting")
+            await asyncio.Event().wait()
+    return None
+
+
+@agent.skill
+async def parts(turn: Turn) -> Any:
+    """Gives back what it got."""
+    return list(turn.message.parts)
+
+
+@agent.skill(reply=True)
+async def reply(turn: Turn) -> str:
+    """Answers without a task."""
+    return turn.text
+
+
+async def test_text_in_text_out() -> None:
+    async with connect(agent) as it:
+        answer = await it("say good morning")
+        assert answer == "good morning" == answer.text
+        assert isinstance(answer, str)
+        assert answer.state is TaskState.COMPLETED
+        assert answer.id and answer.context_id
+        assert not answer.asks
+        assert (await it.get(answer.id)).text == answer
+
+
+async def test_a_stream_adds_up_to_the_reply() -> None:
+    async with connect(agent) as it:
+        stream = it.stream("say hello")
+        text = "".join([piece.text async for piece in stream])
+        assert text == stream.reply == "hello"
+        assert stream.task == stream.reply.task
+
+
+async def test_a_conversation_of_questions() -> None:
+    async with connect(agent) as it:
+        first = await it("ask")
+        assert (first, first.asks, first.state) == ("Which city?", True, TaskState.INPUT_REQUIRED)
+        second = await first.answer("Paris")
+        assert second == "Which day?"
+        assert await second.answer("Monday") == "Paris on Monday"
+        assert second.id == first.id
+
+
+async def test_a_question_ends_a_stream_and_is_its_text() -> None:
+    async with connect(agent) as it:
+        stream = it.stream("ask")
+        assert "".join([piece.text async for piece in stream]) == "Which city?"
+        assert stream.reply.asks
+
+
+async def test_a_permission_that_is_needed_is_a_question_of_its_own_kind() -> None:
+    async with connect(agent) as it:
+        answer = await it.send("permission", wait=False)
+        stream = it.subscribe(answer.id)
+        async for piece in stream:
+            if piece.state is TaskState.AUTH_REQUIRED:
+                break
+        assert stream.reply.asks
+        assert stream.reply == "log in there"
+        assert await stream.reply.answer("done") == "allowed"
+
+
+@pytest.mark.parametrize(("text", "state"), [("fail", TaskState.FAILED), ("refuse", TaskState.REJECTED)])
+async def test_calling_raises_what_sending_returns(text: str, state: TaskState) -> None:
+    async with connect(agent) as it:
+        with pytest.raises(TaskFailed) as caught:
+            await it(text)
+        assert caught.value.task.state is state
+        assert (await it.send(text)).state is state
+
+
+async def test_an_answer_without_a_task() -> None:
+    async with connect(agent) as it:
+        answer = await it("hello", skill="reply")
+        assert (answer, answer.task, answer.id) == ("hello", None, "")
+        assert isinstance(answer.message, Message)
+        assert [piece.text async for piece in it.stream("hello", skill="reply")] == ["hello"]
+
+
+async def test_data_and_files_come_back_as_such() -> None:
+    async with connect(agent) as it:
+        assert (await it("data")).data == {"n": 1}
+        (found,) = (await it("file")).files
+        assert (found.raw, found.filename) == (b"\x00\x01", "a.bin")
+
+
+class Struct(msgspec.Struct):
+    x: int
+
+
+@dataclass
+class Data:
+    x: int
+
+
+class Pydantic:
+    """Looks like a pydantic model."""
+
+    def model_dump(self, *, mode: str) -> dict[str, int]:
+        assert mode == "json"
+        return {"x": 1}
+
+
+@pytest.mark.parametrize("value", [Struct(1), Data(1), Pydantic(), {"x": 1}])
+async def test_data_can_be_any_kind_of_object(value: Any) -> None:
+    async with connect(agent) as it:
+        (part,) = (await it(value, skill="parts")).artifacts[0].parts
+        assert part.data == {"x": 1}
+        assert [p.data for p in (await it(data=[value], skill="parts")).artifacts[0].parts] == [[{"x": 1}]]
+
+
+async def test_files_are_sent_by_path_as_bytes_or_by_url(tmp_path: Path) -> None:
+    path = tmp_path / "note.txt"
+    path.write_text("a note")
+    url = "https://files.example/cat.png"
+    async with connect(agent) as it:
+        sent = await it(
+            "look", path, b"raw", files=[str(path), b"more", url, file(b"x", name="x.csv")], skill="parts"
+        )
+    text, one, raw, two, more, there, named = sent.artifacts[0].parts
+    assert text.text == "look"
+    assert one == two == Part(raw=b"a note", filename="note.txt", media_type="text/plain")
+    assert (raw.raw, more.raw) == (b"raw", b"more")
+    assert (there.url, there.filename, there.media_type) == (url, "cat.png", "image/png")
+    assert (named.filename, named.media_type) == ("x.csv", "text/csv")
+
+
+async def test_nothing_to_send_is_a_mistake() -> None:
+    async with connect(agent) as it:
+        with pytest.raises(TypeError, match="nothing to send"):
+            await it()
+        with pytest.raises(TypeError, match="unknown options: contxt"):
+            await it("say hi", contxt="c")
+
+
+async def test_a_message_can_be_given_whole() -> None:
+    async with connect(agent) as it:
+        message = Message(message_id="mine", role=Role.USER, parts=(Part(text="say yes"),), context_id="talk")
+        answer = await it(message)
+        assert answer.task is not None
+        assert (answer, answer.context_id, answer.task.history[0].message_id) == ("yes", "talk", "mine")
+
+
+async def test_a_task_can_be_left_waited_for_and_canceled() -> None:
+    async with connect(agent) as it:
+        left = await it.send("wait", wait=False)
+        assert not left.state.over
+        with pytest.raises(TimeoutError):
+            await left.wait(timeout=0.05)
+        canceled = await left.cancel()
+        assert canceled.state is TaskState.CANCELED
+        assert (await left.wait()).state is TaskState.CANCELED
+        done = await it("say done")
+        assert await done.wait() is done
+
+
+async def test_tasks_are_listed_across_pages() -> None:
+    async with connect(agent) as it:
+        made = [(await it(f"say {n}", context="talk" if n % 2 else "other")).id for n in range(7)]
+        assert sorted([task.id async for task in it.list(page_size=3)]) == sorted(made)
+        listed = [task.id async for task in it.list(context="talk", state="completed", page_size=2)]
+        assert sorted(listed) == sorted(made[1::2])
+        assert [task async for task in it.list(state="failed")] == []
+
+
+async def test_a_finished_task_can_be_subscribed_to() -> None:
+    async with connect(agent) as it:
+        done = await it("say done")
+        (piece,) = [piece async for piece in it.subscribe(done.id)]
+        assert piece.text == "done"
+
+
+async def test_errors_are_the_agents_own() -> None:
+    async with connect(agent) as it:
+        with pytest.raises(TaskNotFound):
+            await it.get("nothing")
+        with pytest.raises(PushNotSupported):
+            await it.create_push("nothing", "https://hooks.example/")
+        with pytest.raises(A2AError):
+            await it.extended_card()
+
+
+async def test_the_same_key_is_the_same_message() -> None:
+    async with connect(agent) as it:
+        first, second = [await it.send("say once", key="k") for _ in range(2)]
+        assert first.id == second.id
+
+
+async def test_leaving_a_stream_early_closes_it() -> None:
+    async with connect(agent) as it:
+        async with it.stream("wait") as stream:
+            async for piece in stream:
+                if piece.status == "waiting":
+                    break
+        assert stream.task is not None
+        await it.cancel(stream.task.id)
+
+
+async def test_a_client_that_is_not_open_says_how_to_open_it() -> None:
+    with pytest.raises(RuntimeError, match="async with connect"):
+        await connect(agent)("hello")

@@ -1,0 +1,126 @@
+"""What a reader hears, after a stream broke anywhere, is the task: whatever the peer does when asked again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.client.replay import Replay, missed, rest_of
+from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.fold import Fold
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
+
+texts = st.text(alphabet="ab", max_size=3).map(lambda text: Part(text=text))
+others = st.integers(0, 2).map(lambda n: Part(data=n))
+parts = st.lists(texts | others, min_size=1, max_size=3).map(tuple)
+
+
+def chunk(id: str, parts: tuple[Part, ...], append: bool) -> ArtifactUpdate:
+    artifact = Artifact(artifact_id=id, parts=parts)
+    return ArtifactUpdate(task_id="t", context_id="c", artifact=artifact, append=append)
+
+
+def report(n: int) -> StatusUpdate:
+    message = Message(message_id=f"m{n}", role=Role.AGENT, parts=(Part(text=str(n)),))
+    return StatusUpdate(
+        task_id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING, message=message)
+    )
+
+
+@st.composite
+def stories(draw: st.DrawFn, replacing: bool = True) -> list[Event]:
+    """The events of a task, as a server would tell them. `replacing`: an artifact may begin again as another."""
+    begun: set[str] = set()
+    events: list[Event] = []
+    for n in range(draw(st.integers(1, 8))):
+        if draw(st.booleans()):
+            id = draw(st.sampled_from("xy"))
+            events.append(
+                chunk(id, draw(parts), append=id in begun and not (replacing and draw(st.booleans())))
+            )
+            begun.add(id)
+        else:
+            events.append(report(n))
+    done = TaskStatus(state=TaskState.COMPLETED)
+    return [*events, StatusUpdate(task_id="t", context_id="c", status=done)]
+
+
+def folded(events: list[Event]) -> Fold:
+    fold = Fold()
+    for event in events:
+        fold.apply(event)
+    return fold
+
+
+def same(one: Fold, other: Fold) -> bool:
+    ids = one.artifacts.keys() | other.artifacts.keys()
+    for id in ids:
+        a = one.artifacts[id].parts if id in one.artifacts else []
+        b = other.artifacts[id].parts if id in other.artifacts else []
+        if rest_of(a, b) != () or rest_of(b, a) != ():
+            return False
+    return one.state is other.state
+
+
+@given(stories(), st.data())
+def test_the_task_as_it_is_tells_what_was_missed(story: list[Event], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(story)))
+    reader, whole = folded(story[:cut]), folded(story)
+    task = whole.task
+    assert isinstance(task, Task)
+    for event in missed(reader, task):
+        reader.apply(event)
+    assert same(reader, whole)
+    assert missed(reader, task) == []
+
+
+@given(stories(replacing=False), st.data())
+def test_a_stream_told_again_from_the_first_event_is_heard_once(
+    story: list[Event], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(story)))
+    reader, whole = folded(story[:cut]), folded(story)
+    replay = Replay(reader, [event.status for event in story[:cut] if isinstance(event, StatusUpdate)])
+    news: list[Event] = []
+    for event in story:
+        for new in replay.read(event):
+            reader.apply(new)
+            news.append(new)
+    assert same(reader, whole)
+    assert reports(news) == reports(story[cut:])
+    assert amount(news) == amount(story[cut:])
+
+
+def reports(events: list[Event]) -> list[Event]:
+    return [event for event in events if isinstance(event, StatusUpdate)]
+
+
+def amount(events: list[Event]) -> int:
+    """How much was told, in letters and values."""
+    chunks = [event.artifact for event in events if isinstance(event, ArtifactUpdate)]
+    return sum(1 if part.text is None else len(part.text) for chunk in chunks for part in chunk.parts)
+
+
+@given(stories(), st.data())
+def test_the_task_and_then_what_happens_is_heard_once(story: list[Event], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(story)))
+    at = data.draw(st.integers(cut, len(story)))
+    reader, whole = folded(story[:cut]), folded(story)
+    snapshot = folded(story[:at]).task
+    replay = Replay(reader)
+    if snapshot is not None:
+        for new in replay.read(snapshot):
+            reader.apply(new)
+    for event in story[at:]:
+        for new in replay.read(event):
+            reader.apply(new)
+    assert same(reader, whole)
+
+
+def test_text_continues_wherever_it_was_cut() -> None:
+    whole = [Part(text="one "), Part(text="two"), Part(data=1), Part(text="three")]
+    assert rest_of(whole, [Part(text="one t")]) == (Part(text="wo"), Part(data=1), Part(text="three"))
+    assert rest_of(whole, [Part(text="one two"), Part(data=1), Part(text="three")]) == ()
+    assert rest_of(whole, [Part(text="one two"), Part(data=2)]) is None
+    assert rest_of(whole, [Part(text="one two three")]) is None
+    assert rest_of(whole[:1], whole) is None

@@ -1,0 +1,58 @@
+"""The client without `await`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dragoman import Agent, Turn, connect_sync
+from dragoman.client.sync import SyncReply
+from dragoman.errors import TaskNotFound
+from dragoman.model.task import TaskState
+
+agent = Agent("Helper", description="Helps")
+
+
+@agent.skill
+async def do(turn: Turn) -> str:
+    """Helps."""
+    if turn.text == "ask":
+        return f"you said {await turn.ask('What?')}"
+    if turn.text == "wait":
+        await asyncio.Event().wait()
+    return turn.text.upper()
+
+
+def test_calling_streaming_and_listing_need_no_await() -> None:
+    with connect_sync(agent) as it:
+        answer = it("hello")
+        assert (answer, answer.state) == ("HELLO", TaskState.COMPLETED)
+        assert isinstance(answer, SyncReply)
+        stream = it.stream("stream")
+        assert "".join(piece.text for piece in stream) == "STREAM" == stream.reply
+        assert [task.id for task in it.list()][-1] == answer.id
+        assert it.get(answer.id).text == "HELLO"
+        assert it.card.name == "Helper"
+
+
+def test_replies_are_answered_waited_for_and_canceled_without_await() -> None:
+    with connect_sync(agent) as it:
+        question = it("ask")
+        assert question.asks
+        assert question.answer("this") == "you said this"
+        left = it.send("wait", wait=False)
+        assert left.cancel().state is TaskState.CANCELED
+        assert left.wait().state is TaskState.CANCELED
+
+
+def test_errors_come_through() -> None:
+    with connect_sync(agent) as it, pytest.raises(TaskNotFound):
+        it.get("nothing")
+    with pytest.raises(RuntimeError, match="not connected"):
+        it("hello")
+
+
+async def test_it_works_inside_a_running_loop() -> None:
+    with connect_sync(agent) as it:
+        assert it("notebook") == "NOTEBOOK"
