@@ -49,6 +49,13 @@ lists = st.lists(names, max_size=2).map(tuple)
 modest = st.one_of(st.none(), st.integers(0, 50))
 
 
+def history_lengths(dialect: str) -> st.SearchStrategy[int | None]:
+    """0.1 knows no absence, and in the protobuf of 0.3 nought is absence."""
+    if dialect in ("0.1", "draft"):
+        return st.integers(0, 9)
+    return st.none() | st.integers(1, 9) if dialect == "0.3-proto" else modest
+
+
 def parts(dialect: str) -> st.SearchStrategy[Part]:
     """1.0 labels everything; before it only files have a media type and a name."""
     newest = dialect == "1.0"
@@ -78,7 +85,7 @@ def messages(dialect: str, role: Role | None = None) -> st.SearchStrategy[Messag
         task_id=words,
         metadata=objects,
         extensions=lists,
-        reference_task_ids=lists,
+        reference_task_ids=st.just(()) if dialect == "0.3-proto" else lists,
     )
 
 
@@ -176,7 +183,7 @@ def sends(draw: st.DrawFn, dialect: str) -> ops.SendMessage:
         configuration=ops.Configuration(
             accepted_output_modes=draw(lists),
             task_push_notification_config=draw(st.none() | configs(dialect, task_id=False)),
-            history_length=draw(st.integers(0, 9)) if old else draw(modest),
+            history_length=draw(history_lengths(dialect)),
             return_immediately=False if old else draw(st.booleans()),
         ),
         metadata=draw(objects),
@@ -187,11 +194,12 @@ def sends(draw: st.DrawFn, dialect: str) -> ops.SendMessage:
 def requests(dialect: str) -> st.SearchStrategy[tuple[ops.Op, ops.Request]]:
     newest, old = dialect == "1.0", dialect in ("0.1", "draft")
     more: dict[str, Any] = {"tenant": words} if newest else {}
-    history = st.integers(0, 9) if old else modest
+    history = history_lengths(dialect)
+    said = st.just({}) if dialect == "0.3-proto" else objects
     choices: list[st.SearchStrategy[Any]] = [
         st.tuples(st.sampled_from([ops.SEND, ops.STREAM]), sends(dialect)),
         st.tuples(st.just(ops.GET), st.builds(ops.GetTask, id=names, history_length=history, **more)),
-        st.tuples(st.just(ops.CANCEL), st.builds(ops.CancelTask, id=names, metadata=objects, **more)),
+        st.tuples(st.just(ops.CANCEL), st.builds(ops.CancelTask, id=names, metadata=said, **more)),
         st.tuples(st.just(ops.SUBSCRIBE), st.builds(ops.SubscribeToTask, id=names, **more)),
     ]
     if dialect != "arbiter":
@@ -205,7 +213,7 @@ def requests(dialect: str) -> st.SearchStrategy[tuple[ops.Op, ops.Request]]:
         choices.append(
             st.tuples(st.just(ops.PUSH_GET), st.builds(ops.GetPushConfig, task_id=names, id=one, **more))
         )
-    if dialect in ("1.0", "0.3", "0.2", "0.2-type"):
+    if dialect in ("1.0", "0.3", "0.3-proto", "0.2", "0.2-type"):
         paging: dict[str, Any] = {"page_size": modest, "page_token": words, **more} if newest else {}
         choices.append(
             st.tuples(st.just(ops.PUSH_LIST), st.builds(ops.ListPushConfigs, task_id=names, **paging))
@@ -232,7 +240,7 @@ def requests(dialect: str) -> st.SearchStrategy[tuple[ops.Op, ops.Request]]:
                 ),
             )
         )
-    if dialect in ("1.0", "0.3"):
+    if dialect in ("1.0", "0.3", "0.3-proto"):
         choices.append(st.tuples(st.just(ops.EXTENDED_CARD), st.builds(ops.GetExtendedCard, **more)))
     return st.one_of(choices)
 
@@ -322,7 +330,7 @@ requirements = st.lists(
 def cards(draw: st.DrawFn, dialect: str) -> AgentCard:
     newest, old = dialect == "1.0", dialect in ("0.1", "draft")
     one_url = old or dialect == "arbiter"
-    version = {"0.2-type": "0.2", "draft": "0.1"}.get(dialect, dialect)
+    version = {"0.2-type": "0.2", "draft": "0.1", "0.3-proto": "0.3"}.get(dialect, dialect)
     if newest:
         interface = st.builds(
             Interface,
@@ -347,12 +355,12 @@ def cards(draw: st.DrawFn, dialect: str) -> AgentCard:
         examples=lists,
         input_modes=lists,
         output_modes=lists,
-        security_requirements=requirements if dialect in ("1.0", "0.3") else st.just(()),
+        security_requirements=requirements if dialect in ("1.0", "0.3", "0.3-proto") else st.just(()),
     )
     maybe = st.none() | st.booleans()
     stated = st.booleans() if dialect == "arbiter" else maybe
     modes = st.lists(names, min_size=1, max_size=2).map(tuple)
-    signed = newest or dialect == "0.3"
+    signed = newest or version == "0.3"
     return AgentCard(
         name=draw(names),
         description=draw(words),
