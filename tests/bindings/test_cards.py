@@ -39,7 +39,13 @@ async def test_the_card_is_found_wherever_clients_look(path: str) -> None:
 async def test_one_card_is_readable_in_every_version(path: str) -> None:
     card = (await request(app_of(), "GET", path)).json
     assert card["url"] == card["supportedInterfaces"][0]["url"] == "http://agents.example/"
-    assert [each["protocolVersion"] for each in card["supportedInterfaces"]] == ["1.0", "0.3"]
+    assert [(each["protocolVersion"], each["protocolBinding"]) for each in card["supportedInterfaces"]] == [
+        ("1.0", "JSONRPC"),
+        ("1.0", "HTTP+JSON"),
+        ("0.3", "JSONRPC"),
+        ("0.3", "HTTP+JSON"),
+    ]
+    assert [each["transport"] for each in card["additionalInterfaces"]] == ["JSONRPC", "HTTP+JSON"]
     assert card["protocolVersion"] == "0.3.0" and card["preferredTransport"] == "JSONRPC"
 
 
@@ -57,7 +63,7 @@ async def test_who_asks_for_version_1_gets_its_own_document(path: str, more: dic
 @pytest.mark.parametrize("path", PATHS)
 async def test_an_agent_of_version_1_alone_has_no_other(path: str) -> None:
     card = (await request(app_of(versions=("1.0",)), "GET", path)).json
-    assert [each["protocolVersion"] for each in card["supportedInterfaces"]] == ["1.0"]
+    assert {each["protocolVersion"] for each in card["supportedInterfaces"]} == {"1.0"}
     assert "url" not in card and "protocolVersion" not in card
 
 
@@ -70,7 +76,9 @@ async def test_interfaces_served_elsewhere_stay_on_the_card() -> None:
     elsewhere = Interface(url="agents.example:50051", protocol_binding="GRPC", protocol_version="1.0")
     app = app_of(card=replace(CARD, supported_interfaces=(elsewhere,)))
     card = (await request(app, "GET", PATHS[0])).json
-    assert [each["protocolBinding"] for each in card["supportedInterfaces"]] == ["JSONRPC", "JSONRPC", "GRPC"]
+    newest = [each for each in card["supportedInterfaces"] if each["protocolVersion"] == "1.0"]
+    assert [each["protocolBinding"] for each in newest] == ["JSONRPC", "HTTP+JSON", "GRPC"]
+    assert card["supportedInterfaces"][:3] == newest
 
 
 # --- caching

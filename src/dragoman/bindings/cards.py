@@ -129,9 +129,14 @@ async def _get_extended(exchange: Exchange, mount: Mount) -> None:
 
 
 def placed(card: AgentCard, exchange: Exchange, mount: Mount) -> AgentCard:
-    """The card with the ways to reach the agent here, before those it has elsewhere."""
+    """The card with every way to reach the agent: newest version first, and here before elsewhere."""
     here = exchange.shared.interfaces(mount, exchange.base_url() + mount.path)
-    return replace(card, supported_interfaces=(*here, *card.supported_interfaces))
+    listed = sorted(
+        (*here, *card.supported_interfaces),
+        key=lambda each: cards.version_of(each.protocol_version),
+        reverse=True,
+    )
+    return replace(card, supported_interfaces=tuple(listed))
 
 
 def _holds(exchange: Exchange, etag: bytes, since: int) -> bool:

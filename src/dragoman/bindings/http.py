@@ -5,6 +5,7 @@ lifespan it starts with the first request.
 
     /healthz /readyz                   is it alive, does it take requests
     <mount>                            JSON-RPC, with and without a slash at the end
+    <mount>/message:send, /tasks ...   HTTP+JSON; below /v1 that of 0.3
     <mount>/.well-known/agent-card.json, <mount>/.well-known/agent.json, <mount>/agent-card.json
     /.well-known/...                   the card of the agent at the root, or of the first
 """
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from urllib.parse import unquote
 
 import msgspec
 
@@ -25,6 +28,7 @@ from dragoman.bindings.jsonrpc import JsonRpc
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Binding, Handler, Mount
 from dragoman.bindings.patience import Patience
+from dragoman.bindings.rest import Rest
 from dragoman.bindings.sse import Streams
 from dragoman.model.card import Interface
 
@@ -34,7 +38,7 @@ Callback = Callable[[], Awaitable[object]]
 
 
 class App:
-    """Serves `mounts` through `bindings` (JSON-RPC, unless others are given)."""
+    """Serves `mounts` through `bindings` (JSON-RPC and HTTP+JSON, unless others are given)."""
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class App:
         if len(self._mounts) != len(mounts):
             raise ValueError("two agents are mounted at one path")
         self._first = mounts[0] if mounts else None
-        self._rest = tuple(bindings) if bindings is not None else (JsonRpc(),)
+        self._rest = tuple(bindings) if bindings is not None else (JsonRpc(), Rest())
         cards = Cards(max_age=card_max_age, allow_origin=card_origin)
         self._bindings: tuple[Binding, ...] = (*self._rest, cards)
         self._cards = cards
@@ -173,11 +177,25 @@ class App:
 
 def _below(scope: AsgiScope) -> str:
     """The path below whatever we are mounted in; servers differ in whether `path` includes `root_path`."""
-    path: str = scope["path"]
+    path = _meant(scope)
     root: str = scope.get("root_path", "").rstrip("/")
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
         return path[len(root) :]
     return path
+
+
+def _meant(scope: AsgiScope) -> str:
+    """The path, decoded except for what would change its meaning: a slash, a colon or a percent sign in an id."""
+    path: str = scope["path"]
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%" not in raw:
+        return path.replace("%", "%25") if "%" in path else path
+    pieces = _MEANT.split(raw.decode("latin-1"))
+    kept = "".join([piece.upper() if n % 2 else unquote(piece) for n, piece in enumerate(pieces)])
+    return kept if unquote(kept) == path else path.replace("%", "%25")
+
+
+_MEANT = re.compile(r"(%(?:2F|3A|25))", re.IGNORECASE)
 
 
 async def _not_allowed(exchange: Exchange, methods: Sequence[str] | Mapping[str, Handler]) -> None:

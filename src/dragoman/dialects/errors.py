@@ -60,6 +60,7 @@ _CODES: dict[str, dict[type[A2AError], int]] = {
     "0.2-type": _V0_2,
     "0.2": _V0_2,
     "0.3": _V0_3,
+    "0.3-proto": _V0_3,
     "1.0": {**_V0_3, e.ExtensionRequired: -32008},
     "arbiter": {
         **_LATER,
@@ -107,6 +108,10 @@ def _reasons() -> dict[str, type[A2AError]]:
 
 
 _BY_REASON = {**_reasons(), "INVALID_REQUEST": e.InvalidRequest}
+
+
+def by_reason(reason: str) -> type[A2AError] | None:
+    return _BY_REASON.get(reason)
 
 
 def code(error: A2AError, dialect: str) -> int:

@@ -19,13 +19,15 @@ from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.v0_1 import V0_1, Draft
 from dragoman.dialects.v0_2 import V0_2, V0_2Type
 from dragoman.dialects.v0_3 import V0_3
+from dragoman.dialects.v0_3_proto import V0_3Proto
 from dragoman.dialects.v1_0 import V1_0
 from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation, VersionNotSupported
 from dragoman.model.card import JSONRPC, Interface
 from dragoman.model.ops import CANCEL, GET, OPS, PUSH_CREATE, PUSH_GET, SUBSCRIBE, Op
 
 DIALECTS: dict[str, Dialect] = {
-    dialect.name: dialect for dialect in (V1_0(), V0_3(), V0_2(), V0_2Type(), V0_1(), Draft(), Arbiter())
+    dialect.name: dialect
+    for dialect in (V1_0(), V0_3(), V0_3Proto(), V0_2(), V0_2Type(), V0_1(), Draft(), Arbiter())
 }
 
 _FAMILY = {"0.2-type": "0.2", "draft": "0.1", "0.3-proto": "0.3"}
@@ -79,6 +81,21 @@ def rpc(
     if allowed is not None and not speaks(chosen.dialect, allowed):
         raise Refused(chosen.dialect, _unsupported(chosen.dialect.name, allowed))
     return chosen
+
+
+def rest(
+    version: str, family: str, *, strict: bool = False, allowed: Collection[str] | None = None
+) -> Dialect:
+    """The dialect of an HTTP+JSON call; its path has told the `family`, `1.0` or `0.3`. Raises `Refused`."""
+    label = version_of(version)
+    dialect = DIALECTS["1.0" if family == "1.0" else "0.3-proto"]
+    # 0.2.6 described the paths that 0.3 has.
+    fitting = ("1.0",) if family == "1.0" else ("0.3", "0.2")
+    if (label and label not in fitting) or (strict and not label and family == "1.0"):
+        raise Refused(dialect, _unsupported(label or "0.3", VERSIONS if label not in VERSIONS else fitting))
+    if allowed is not None and not speaks(dialect, allowed):
+        raise Refused(dialect, _unsupported(family, allowed))
+    return dialect
 
 
 def speaks(dialect: Dialect, allowed: Collection[str]) -> bool:
