@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.conformance.records import chunk, folded, mail, reply, status, turn
 ASK, DONE = TaskState.INPUT_REQUIRED, TaskState.COMPLETED
 
 
-async def begun(log: Log, task: str = "t", node: str = "n1", **more: str) -> Lease:
+async def begun(log: Log, task: str = "t", node: str = "n1", **more: Any) -> Lease:
     delivered = await log.create(task, "c", mail(), node=node, **more)
     assert delivered.lease is not None
     return delivered.lease

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import ListTasks, Principal, Scope, SendMessage, Service
+from dragoman.model.ops import Call, ListTasks, Principal, PushConfig, Request, Scope, SendMessage, Service
 
 if TYPE_CHECKING:
     from dragoman.engine.turn import Turn
@@ -59,6 +59,43 @@ class Delivered(Struct, frozen=True):
     """The same key was delivered before; this is what became of that one."""
 
 
+MAX_HOOKS = 16
+"""How many push configs a task may have."""
+
+
+class Hook(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A push config as it is kept: with the tongue it was registered in, which is the one its notifications speak."""
+
+    config: PushConfig
+    dialect: str = "1.0"
+    uid: str = ""
+    """Begins the ids of its deliveries. It stays when the config is replaced."""
+
+
+class Delivery(Struct, frozen=True, kw_only=True):
+    """A hook, and how far it has been told. Whoever claimed it may send, until somebody with a higher `fence` does."""
+
+    key: int
+    """The store's own name for the hook."""
+    scope: Scope
+    task: str
+    hook: Hook
+    cursor: int
+    """Everything up to this record has been told."""
+    last: int
+    """The last record there is to tell of."""
+    fence: int = 0
+    attempt: int = 0
+    """How often the next notification was tried in vain."""
+    since: float = 0.0
+    """When it first was."""
+    at: float = 0.0
+    """Not to be tried before this time."""
+    error: str = ""
+    dead: bool = False
+    """Given up. What comes meanwhile waits behind it, for `redeliver`."""
+
+
 class Found(Struct, frozen=True):
     snapshots: Sequence[Snapshot]
     next: str
@@ -74,13 +111,31 @@ class Log(Protocol):
     """
 
     async def create(
-        self, task: str, context: str, mail: Mail, *, dedupe: str = "", node: str = ""
+        self,
+        task: str,
+        context: str,
+        mail: Mail,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
     ) -> Delivered:
-        """Begin a task. With `node`, that node holds its lease from the start. Raises `TaskExists`."""
+        """Begin a task. With `node`, that node holds its lease from the start. Raises `TaskExists`.
+
+        With `hook`, it is there from the first record on.
+        """
         ...
 
-    async def deliver(self, task: str, mail: Mail | Cancel, *, dedupe: str = "", node: str = "") -> Delivered:
-        """Add mail and make the task claimable. With `node`, claim it if no live node holds it.
+    async def deliver(
+        self,
+        task: str,
+        mail: Mail | Cancel,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
+    ) -> Delivered:
+        """Add mail and make the task claimable. With `node`, claim it if no live node holds it. With `hook`, `put` it.
 
         Raises `TaskNotFound`, and `TaskClosed` on a finished task.
         """
@@ -111,8 +166,95 @@ class Log(Protocol):
         ...
 
 
+class Hooks(Protocol):
+    """The push configs of tasks. A task outside the scope is `TaskNotFound`."""
+
+    async def put(self, scope: Scope, task: str, hook: Hook) -> Hook:
+        """Add a hook, or replace the one with its id, which then goes on from where it is.
+
+        A new one is told what comes from now on, and how the task ended or what it waits for if it does already.
+        Raises `TaskNotFound`, and `InvalidParams` when the task has `MAX_HOOKS` of them.
+        """
+        ...
+
+    async def list(self, scope: Scope, task: str) -> Sequence[Hook]:
+        """Those of a task, oldest first. Raises `TaskNotFound`."""
+        ...
+
+    async def delete(self, scope: Scope, task: str, id: str) -> None:
+        """Forget a hook, if it is there; nothing is sent any more. Raises `TaskNotFound` if the task is not."""
+        ...
+
+
+class Outbox(Protocol):
+    """What is still to be told to whom. Only couriers use it.
+
+    A hook is due when its task's log has a public record after its cursor: that changes in the transaction that adds
+    the record, so nothing that was committed can be forgotten. One live node at a time holds a hook.
+    """
+
+    async def claim_due(self, node: str, *, limit: int) -> Sequence[Delivery]:
+        """Take up to `limit` hooks that are due and that no live node holds. The fence of each rises."""
+        ...
+
+    async def advance(self, delivery: Delivery, cursor: int) -> None:
+        """Everything up to `cursor` has been told. Raises `LeaseLost` if it is not ours (any more)."""
+        ...
+
+    async def release(
+        self,
+        delivery: Delivery,
+        cursor: int,
+        *,
+        retry_in: float = 0.0,
+        error: str = "",
+        dead: bool = False,
+    ) -> None:
+        """`advance`, and give it back. With `error` the attempt was in vain: the next one is in `retry_in` seconds.
+
+        `dead`: there is no next one. Does nothing if it is not ours.
+        """
+        ...
+
+    async def when(self) -> float | None:
+        """The time at which something that nobody holds is due; None if nothing is."""
+        ...
+
+    def listen(self, woken: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `woken` when something becomes due by a write of this process. Those of others are found by looking."""
+        ...
+
+    async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
+        """What is not told yet, oldest hook first; only what was given up, if `dead`."""
+        ...
+
+    async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
+        """Make a hook due at once, from `cursor` on if given. False if there is no such hook."""
+        ...
+
+
+class Push(Protocol):
+    """Who sends notifications, as far as the engine needs to know."""
+
+    async def admit(self, call: Call, config: PushConfig) -> Hook:
+        """The hook for a config somebody asks for. Raises `InvalidParams` if we would not send there."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self, drain: float) -> None:
+        """Send what can be sent in `drain` seconds; the rest is sent after the next start."""
+        ...
+
+
 class Store(Protocol):
     """The system's view of every scope. Only runners use `claim`."""
+
+    @property
+    def hooks(self) -> Hooks: ...
+
+    @property
+    def outbox(self) -> Outbox: ...
 
     async def open(self) -> None: ...
 
@@ -141,7 +283,10 @@ class Store(Protocol):
         ...
 
     async def purge(self, before: str, *, limit: int) -> int:
-        """Forget up to `limit` finished tasks whose last status is older than `before`; return how many."""
+        """Forget up to `limit` finished tasks whose last status is older than `before`; return how many.
+
+        One that somebody is still to be told of stays.
+        """
         ...
 
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number
-from dragoman.engine.seams import Delivered, Found, Held, Lease, LeaseLost, NewMail, TaskExists
+from dragoman.engine.seams import Delivered, Found, Held, Hook, Lease, LeaseLost, NewMail, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
+from dragoman.stores.memory_hooks import MemoryHooks
 from dragoman.stores.pages import read_filters
 
 DAY = 24 * 60 * 60.0
@@ -49,6 +50,7 @@ class MemoryStore:
         self._keys: dict[Scope, dict[str, int]] = {}
         self._seen: dict[tuple[Scope, str], tuple[int, int, float]] = {}
         self._nodes: dict[str, float] = {}
+        self.hooks = self.outbox = MemoryHooks(self)
 
     async def open(self) -> None:
         pass
@@ -71,6 +73,7 @@ class MemoryStore:
         for task in self._tasks.values():
             if task.node == node:
                 task.node = ""
+        self.hooks.leave(node)
 
     async def claim(self, node: str, *, limit: int) -> Sequence[Lease]:
         leases: list[Lease] = []
@@ -88,9 +91,12 @@ class MemoryStore:
 
     async def purge(self, before: str, *, limit: int) -> int:
         old = [
-            t for t in self._tasks.values() if t.snapshot.terminal and t.snapshot.status.timestamp < before
+            t
+            for t in self._tasks.values()
+            if t.snapshot.terminal and t.snapshot.status.timestamp < before and not self.hooks.waiting(t.key)
         ]
         for task in old[:limit]:
+            self.hooks.forget(task.key)
             del self._tasks[task.key]
             del self._keys[task.snapshot.scope][task.snapshot.task_id]
         for name, (_, _, at) in list(self._seen.items()):
@@ -110,7 +116,14 @@ class MemoryLog:
         self._scope = scope
 
     async def create(
-        self, task: str, context: str, mail: Mail, *, dedupe: str = "", node: str = ""
+        self,
+        task: str,
+        context: str,
+        mail: Mail,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
     ) -> Delivered:
         if (earlier := self._earlier(dedupe)) is not None:
             return earlier
@@ -122,30 +135,44 @@ class MemoryLog:
         made = _Task(key, Snapshot(self._scope, task, context))
         keys[task] = key
         store._tasks[key] = made
-        return self._take(made, Record("message", mail), dedupe, node)
+        return self._take(made, Record("message", mail), dedupe, node, hook)
 
-    async def deliver(self, task: str, mail: Mail | Cancel, *, dedupe: str = "", node: str = "") -> Delivered:
+    async def deliver(
+        self,
+        task: str,
+        mail: Mail | Cancel,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
+    ) -> Delivered:
         if (earlier := self._earlier(dedupe)) is not None:
             return earlier
         found = self._task(task)
         if found.snapshot.terminal:
             raise TaskClosed(f"task {task!r} is finished")
-        return self._take(
-            found, Record("message" if isinstance(mail, Mail) else "cancel", mail), dedupe, node
-        )
+        if hook is not None:
+            hook = self._store.hooks.check(found.key, hook)
+        record = Record("message" if isinstance(mail, Mail) else "cancel", mail)
+        return self._take(found, record, dedupe, node, hook)
 
     async def seen(self, dedupe: str) -> Delivered | None:
         return self._earlier(dedupe)
 
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
-        return self._held(lease).add(records)
+        task = self._held(lease)
+        seq = task.add(records)
+        self._store.hooks.mark(task.key, records)
+        return seq
 
     async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
         task = self._held(lease)
         if task.snapshot.mail != mail:
             raise NewMail(lease.task)
         task.ready, task.node, task.attempt = False, "", 0
-        return task.add(records)
+        seq = task.add(records)
+        self._store.hooks.mark(task.key, records)
+        return seq
 
     async def read(self, task: str, *, after: int = 0) -> Sequence[Record]:
         return self._task(task).records[after:]
@@ -178,8 +205,10 @@ class MemoryLog:
         more = filters.cursor(page[-1].status.timestamp, page[-1].task_id) if len(rest) > limit else ""
         return Found(page, more, len(matching))
 
-    def _take(self, task: _Task, record: Record, dedupe: str, node: str) -> Delivered:
+    def _take(self, task: _Task, record: Record, dedupe: str, node: str, hook: Hook | None) -> Delivered:
         seq = task.add((record,))
+        if hook is not None:
+            self._store.hooks.add(task.key, hook, task.snapshot, told=seq)
         task.ready = True
         lease = task.claim(node) if node and not self._store._alive(task.node) else None
         if dedupe:

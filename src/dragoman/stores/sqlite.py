@@ -14,6 +14,7 @@ from sqlite3 import Connection
 
 from dragoman.engine.seams import Held, Lease
 from dragoman.model.ops import Scope
+from dragoman.stores import sqlite_hooks
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
@@ -80,7 +81,7 @@ class SqliteStore:
         return await self.file.commits.submit(partial(self._renew, node, ttl))
 
     async def leave(self, node: str) -> None:
-        await self.file.commits.submit(partial(self._leave, node))
+        await self.file.commits.submit(partial(_leave, node))
         self._locks.drop(node)
 
     async def claim(self, node: str, *, limit: int) -> Sequence[Lease]:
@@ -115,17 +116,18 @@ class SqliteStore:
             leases.append(Lease(Scope(tenant, agent, owner), task, key, fence + 1, attempt + 1))
         return lambda: leases
 
-    def _leave(self, node: str, db: Connection) -> Finish[None]:
-        db.execute(_LEAVE, (node,))
-        self.hooks.leave(db, node)
-        db.execute(_GONE, (node,))
-        return _nothing
-
     def _bury(self, db: Connection) -> None:
         """Forget the nodes whose processes are gone: what they held is free."""
         for (node,) in db.execute(_NODES).fetchall():
             if self._locks.dead(node):
                 db.execute(_GONE, (node,))
+
+
+def _leave(node: str, db: Connection) -> Finish[None]:
+    db.execute(_LEAVE, (node,))
+    sqlite_hooks.leave(db, node)
+    db.execute(_GONE, (node,))
+    return _nothing
 
 
 def _release(lease: Lease, db: Connection) -> Finish[None]:
@@ -135,6 +137,7 @@ def _release(lease: Lease, db: Connection) -> Finish[None]:
 
 def _purge(keys: Sequence[tuple[int]], db: Connection) -> Finish[int]:
     db.executemany(_PURGE_LOG, keys)
+    sqlite_hooks.purge(db, keys)
     purged = db.executemany(_PURGE, keys).rowcount
     db.execute(_PURGE_SEEN, (time.time() - DAY,))
     return lambda: purged

@@ -7,8 +7,8 @@ A hook is due when `cursor < last`: `last` moves in the transaction that adds a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from sqlite3 import Connection
 from typing import Any
@@ -154,12 +154,6 @@ class SqliteHooks:
                 return True
         return False
 
-    def leave(self, db: Connection, node: str) -> None:
-        db.execute(_LEAVE, (node,))
-
-    def purge(self, db: Connection, keys: Iterable[tuple[int]]) -> None:
-        db.executemany(_PURGE, keys)
-
     def wake(self) -> None:
         for woken in tuple(self._listeners):
             woken()
@@ -188,16 +182,12 @@ class SqliteHooks:
         return at
 
     @contextmanager
-    def _listening(self, woken: Callable[[], None]) -> Any:
+    def listen(self, woken: Callable[[], None]) -> Iterator[None]:
         self._listeners.append(woken)
         try:
             yield
         finally:
             self._listeners.remove(woken)
-
-    def listen(self, woken: Callable[[], None]) -> AbstractContextManager[None]:
-        listening: AbstractContextManager[None] = self._listening(woken)
-        return listening
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         sql = _DEAD if dead else _WAITING
@@ -259,6 +249,16 @@ def _delivery(row: tuple[Any, ...]) -> Delivery:
         error=error,
         dead=bool(dead),
     )
+
+
+def leave(db: Connection, node: str) -> None:
+    """Whatever the node held is free."""
+    db.execute(_LEAVE, (node,))
+
+
+def purge(db: Connection, keys: Iterable[tuple[int]]) -> None:
+    """Forget the hooks of these tasks."""
+    db.executemany(_PURGE, keys)
 
 
 def _nothing() -> None:

@@ -58,7 +58,14 @@ class SqliteLog:
         self._hooks = hooks
 
     async def create(
-        self, task: str, context: str, mail: Mail, *, dedupe: str = "", node: str = "", hook: Hook | None = None
+        self,
+        task: str,
+        context: str,
+        mail: Mail,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
     ) -> Delivered:
         return await self._file.commits.submit(partial(self._create, task, context, mail, dedupe, node, hook))
 

@@ -1,0 +1,194 @@
+"""Push configs in memory, and what is still to be told to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from dragoman.engine.log import PUBLIC, Record, Snapshot
+from dragoman.engine.seams import MAX_HOOKS, Delivery, Hook, LeaseLost
+from dragoman.errors import InvalidParams, TaskNotFound
+from dragoman.model.ops import Scope
+
+if TYPE_CHECKING:
+    from dragoman.stores.memory import MemoryStore
+
+
+class MemoryHooks:
+    """`Hooks` and `Outbox` of one store."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._last = 0
+        self._of_task: dict[int, dict[str, int]] = {}
+        """By the store's key of the task, then by id: the key of each hook."""
+        self._hooks: dict[int, Delivery] = {}
+        self._holders: dict[int, str] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    # -- Hooks -------------------------------------------------------------------------------------------------
+
+    async def put(self, scope: Scope, task: str, hook: Hook) -> Hook:
+        key, snapshot = self._task(scope, task)
+        kept = self.check(key, hook)
+        self.add(key, kept, snapshot, told=snapshot.seq - 1 if snapshot.over else snapshot.seq)
+        self._wake()
+        return kept
+
+    async def list(self, scope: Scope, task: str) -> Sequence[Hook]:
+        key, _ = self._task(scope, task)
+        return [self._hooks[hook].hook for hook in self._of_task.get(key, {}).values()]
+
+    async def delete(self, scope: Scope, task: str, id: str) -> None:
+        key, _ = self._task(scope, task)
+        if (hook := self._of_task.get(key, {}).pop(id, None)) is not None:
+            del self._hooks[hook]
+            self._holders.pop(hook, None)
+
+    def _task(self, scope: Scope, task: str) -> tuple[int, Snapshot]:
+        key = self._store._keys.get(scope, {}).get(task)
+        if key is None:
+            raise TaskNotFound(task)
+        return key, self._store._tasks[key].snapshot
+
+    # -- for the log -------------------------------------------------------------------------------------------
+
+    def check(self, task: int, hook: Hook) -> Hook:
+        """The hook as it will be kept. Raises `InvalidParams` if there are too many."""
+        others = self._of_task.get(task, {})
+        if (same := others.get(hook.config.id)) is not None:
+            return replace(hook, uid=self._hooks[same].hook.uid)
+        if len(others) >= MAX_HOOKS:
+            raise InvalidParams(f"a task can have up to {MAX_HOOKS} push configs")
+        return hook
+
+    def add(self, task: int, hook: Hook, snapshot: Snapshot, *, told: int) -> None:
+        others = self._of_task.setdefault(task, {})
+        if (same := others.get(hook.config.id)) is not None:
+            self._again(same, hook=hook)
+            return
+        self._last = key = self._last + 1
+        others[hook.config.id] = key
+        self._hooks[key] = Delivery(
+            key=key, scope=snapshot.scope, task=snapshot.task_id, hook=hook, cursor=told, last=snapshot.seq
+        )
+
+    def mark(self, task: int, records: Sequence[Record]) -> None:
+        """There is news of a task, if one of these records is news."""
+        hooks = self._of_task.get(task)
+        if not hooks or not (news := [record.seq for record in records if record.kind in PUBLIC]):
+            return
+        for key in hooks.values():
+            self._hooks[key] = replace(self._hooks[key], last=news[-1])
+        self._wake()
+
+    def waiting(self, task: int) -> bool:
+        """Whether somebody is still to be told of a task."""
+        return any(_is_due(self._hooks[key]) for key in self._of_task.get(task, {}).values())
+
+    def forget(self, task: int) -> None:
+        for key in self._of_task.pop(task, {}).values():
+            del self._hooks[key]
+            self._holders.pop(key, None)
+
+    def leave(self, node: str) -> None:
+        self._holders = {key: holder for key, holder in self._holders.items() if holder != node}
+
+    def _wake(self) -> None:
+        for woken in tuple(self._listeners):
+            woken()
+
+    # -- Outbox ------------------------------------------------------------------------------------------------
+
+    async def claim_due(self, node: str, *, limit: int) -> Sequence[Delivery]:
+        now = time.time()
+        due = [
+            hook
+            for hook in self._hooks.values()
+            if _is_due(hook) and hook.at <= now and not self._store._alive(self._holders.get(hook.key, ""))
+        ]
+        due.sort(key=lambda hook: hook.at)
+        claimed = [replace(hook, fence=hook.fence + 1) for hook in due[:limit]]
+        for hook in claimed:
+            self._hooks[hook.key] = hook
+            self._holders[hook.key] = node
+        return claimed
+
+    async def advance(self, delivery: Delivery, cursor: int) -> None:
+        mine = self._mine(delivery)
+        if mine is None:
+            raise LeaseLost(delivery.task)
+        self._hooks[mine.key] = replace(mine, cursor=cursor, attempt=0, since=0.0, at=0.0, error="")
+
+    async def release(
+        self,
+        delivery: Delivery,
+        cursor: int,
+        *,
+        retry_in: float = 0.0,
+        error: str = "",
+        dead: bool = False,
+    ) -> None:
+        mine = self._mine(delivery)
+        if mine is None:
+            return
+        now = time.time()
+        if cursor != mine.cursor:
+            mine = replace(mine, cursor=cursor, attempt=0, since=0.0, error="")
+        if error or dead:
+            since = mine.since if mine.attempt else now
+            mine = replace(mine, attempt=mine.attempt + 1, since=since, error=error, dead=dead)
+        self._hooks[mine.key] = replace(mine, at=now + retry_in if retry_in or error else 0.0)
+        del self._holders[mine.key]
+
+    async def when(self) -> float | None:
+        free = [hook.at for hook in self._hooks.values() if _is_due(hook) and hook.key not in self._holders]
+        return min(free, default=None)
+
+    @contextmanager
+    def listen(self, woken: Callable[[], None]) -> Iterator[None]:
+        self._listeners.append(woken)
+        try:
+            yield
+        finally:
+            self._listeners.remove(woken)
+
+    async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
+        waiting = [
+            hook for hook in self._hooks.values() if hook.cursor < hook.last and (hook.dead or not dead)
+        ]
+        return waiting[:limit]
+
+    async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
+        if key not in self._hooks:
+            return False
+        self._again(key, cursor=cursor)
+        self._wake()
+        return True
+
+    def _again(self, key: int, *, hook: Hook | None = None, cursor: int | None = None) -> None:
+        was = self._hooks[key]
+        self._holders.pop(key, None)
+        self._hooks[key] = replace(
+            was,
+            hook=hook or was.hook,
+            cursor=was.cursor if cursor is None else min(cursor, was.last),
+            fence=was.fence + 1,
+            attempt=0,
+            since=0.0,
+            at=0.0,
+            error="",
+            dead=False,
+        )
+
+    def _mine(self, delivery: Delivery) -> Delivery | None:
+        held = self._hooks.get(delivery.key)
+        return held if held and held.fence == delivery.fence and held.key in self._holders else None
+
+
+def _is_due(hook: Delivery) -> bool:
+    return hook.cursor < hook.last and not hook.dead
