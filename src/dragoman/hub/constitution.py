@@ -1,0 +1,242 @@
+"""A constitution: an agent as a document. What it is for, how it speaks, which model it thinks with, what it may do.
+
+`read` takes a JSON object and explains everything that is wrong with it at once. `card` is what other agents see of it.
+`schema` is the reference. What else the hub keeps of an agent (when it was made, which version) is the catalogue's.
+
+    from dragoman.hub.constitution import INDEX, Constitution, card, read, schema
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.capabilities import BUNDLES, KNOWN, SKILLS, bundle_of
+from dragoman.model.card import (
+    AgentCard,
+    Capabilities,
+    HttpAuthScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    Skill,
+    StringList,
+)
+
+INDEX_ID = "index"
+ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+Short = Annotated[str, Meta(max_length=200)]
+Long = Annotated[str, Meta(max_length=20_000)]
+
+
+class Advisor(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A second model: asked by the agent with `/advise` (`consult`), or asked before an answer leaves (`gate`)."""
+
+    model: Annotated[Short, Meta(description="The model that advises.")] = ""
+    mode: Annotated[
+        Literal["consult", "gate"],
+        Meta(description="`consult`: the agent may ask it. `gate`: it also approves each answer."),
+    ] = "consult"
+    prompt: Annotated[
+        Long, Meta(description="What the advisor is told about its task; empty: the usual.")
+    ] = ""
+    max_redirects: Annotated[
+        int, Meta(ge=0, le=5, description="How often the gate may send an answer back.")
+    ] = 2
+    malformed_halts: Annotated[
+        bool, Meta(description="A verdict that cannot be read stops the answer; otherwise it lets it pass.")
+    ] = True
+
+
+class Memory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the agent's structured memory is searched."""
+
+    search_expand: bool = False
+    auto_tag: bool = False
+    auto_supersede: bool = False
+    intent_routing: bool = True
+    age_decay: Annotated[bool, Meta(description="Older entries rank lower.")] = True
+    age_half_life_days: Annotated[float, Meta(gt=0, le=36_500)] = 90
+    age_floor: Annotated[float, Meta(ge=0, le=1)] = 0.5
+
+
+class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether a request is handed to a specialist before the agent itself thinks about it."""
+
+    mode: Annotated[
+        Literal["off", "heuristic", "hybrid", "llm"],
+        Meta(description="`heuristic` matches words of agents' roles and goals; the others do so too."),
+    ] = "off"
+    min_confidence: Annotated[float, Meta(ge=0, le=1)] = 0.8
+    apply_routing: Annotated[bool, Meta(description="False: only say who would have got it.")] = True
+    model: Short = ""
+
+
+class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent as a document. Members that are not listed here are ignored."""
+
+    id: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Its name in addresses and in `/agent`.")
+    ] = ""
+    name: Annotated[Short, Meta(description="Its name for people; empty: the id.")] = ""
+    role: Annotated[Short, Meta(description="What it is, in a word or two: `research-analyst`.")] = ""
+    personality: Annotated[Long, Meta(description="How it speaks and decides.")] = ""
+    goal: Annotated[Long, Meta(description="What it is to achieve; orchestrators choose it by this.")] = ""
+    model: Annotated[Short, Meta(description="`provider/name`; empty: the hub's default.")] = ""
+    max_tokens: Annotated[int, Meta(ge=1, le=1_000_000, description="Per model call.")] = 1024
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 0.3
+    brevity: Literal["lite", "full", "ultra"] = "full"
+    mode: Annotated[
+        Literal["", "standard", "conversational", "spoken", "writer", "planner"],
+        Meta(description="The voice it speaks in; empty is `standard`."),
+    ] = ""
+    channel: Annotated[Short, Meta(description="`voice`: answers are read aloud.")] = ""
+    rules: Annotated[tuple[Long, ...], Meta(max_length=100, description="What it always or never does.")] = ()
+    capabilities: Annotated[
+        tuple[Short, ...],
+        Meta(
+            max_length=64,
+            description="The commands it may use, an allow-list: `/fetch`, or a bundle: `web`. A command grants its "
+            "bundle. Empty: all of them.",
+        ),
+    ] = ()
+    event_types: Annotated[tuple[Short, ...], Meta(max_length=64)] = ()
+    advisor: Advisor | None = None
+    memory: Memory = Memory()
+    intent: Intent = Intent()
+    budget: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Tokens that one request may use, those of agents it asks included; 0: no limit.",
+        ),
+    ] = 0
+    context_history: Annotated[
+        bool, Meta(description="Remember earlier tasks of the same A2A context; off: each task stands alone.")
+    ] = False
+
+    @property
+    def title(self) -> str:
+        return self.name or self.id
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """The bundles it may use."""
+        if not self.capabilities:
+            return frozenset(BUNDLES)
+        return frozenset(bundle_of(capability) for capability in self.capabilities)
+
+
+INDEX = Constitution(
+    id=INDEX_ID,
+    name="Index",
+    role="orchestrator",
+    personality="Calm and direct. Does what is quicker done than described, and gives the rest to whoever does it best.",
+    goal="understand what is wanted, bring in the agents that fit, and answer with one voice",
+    max_tokens=2048,
+    mode="conversational",
+    rules=(
+        "Delegate only what another agent does better; answer small talk and simple questions yourself.",
+        "Give an agent everything it needs in its task: it does not see this conversation.",
+        "When results are in, answer the question; do not recite who did what.",
+    ),
+)
+"""The orchestrator that every tenant has. It is nobody's to change, and nobody delegates to it."""
+
+
+def read(doc: Any, *, id: str = "") -> Constitution:
+    """The constitution in a JSON object. Raises `InvalidParams` with a reason for each field that is wrong.
+
+    `id` stands in for a document that has none. An `advisor` may also be the name of a model; so may the older
+    `advisor_model`. Capabilities come out as commands: `web` as `/search /fetch /browse`.
+    """
+    if not isinstance(doc, dict):
+        raise InvalidParams("an agent definition is a JSON object", fields=(("agent_def", "is no object"),))
+    doc = {**doc, "id": doc.get("id") or id}
+    if not doc.get("advisor") and isinstance(doc.get("advisor_model"), str) and doc["advisor_model"]:
+        doc["advisor"] = {"model": doc["advisor_model"]}
+    elif isinstance(doc.get("advisor"), str):
+        doc["advisor"] = {"model": doc["advisor"]} if doc["advisor"] else None
+    wrong: list[tuple[str, str]] = []
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Constitution):
+        if (value := doc.get(field.name)) is None:
+            continue
+        try:
+            values[field.name] = msgspec.convert(value, field.type)
+        except msgspec.ValidationError as error:
+            wrong.append(_explained(field.name, str(error)))
+    if "capabilities" in values:
+        values["capabilities"] = _capabilities(values["capabilities"], wrong)
+    if not doc["id"]:
+        wrong.insert(0, ("id", "is missing"))
+    if (advisor := values.get("advisor")) is not None and not advisor.model:
+        wrong.append(("advisor.model", "is missing: name the model that advises"))
+    if wrong:
+        reasons = "; ".join(f"{name} {why}" for name, why in wrong)
+        raise InvalidParams(f"this is no agent definition: {reasons}", fields=wrong)
+    return Constitution(**values)
+
+
+def card(constitution: Constitution, agent_id: str = "", version: str = "") -> AgentCard:
+    """What other agents see. Where it is reached is the server's to say."""
+    agent_id = agent_id or constitution.id
+    about = " — ".join(word for word in (constitution.role, constitution.goal) if word)
+    return AgentCard(
+        name=constitution.name or agent_id,
+        description=about or "an agent of this hub",
+        version=INDEX_ID if agent_id == INDEX_ID else version or "1",
+        capabilities=Capabilities(streaming=True, push_notifications=False),
+        default_input_modes=("text/plain",),
+        default_output_modes=("text/plain", "application/json"),
+        skills=(_CHAT, *(_skill(capability) for capability in constitution.capabilities)),
+        security_schemes={
+            "bearer": SecurityScheme(http_auth_security_scheme=HttpAuthScheme(scheme="bearer"))
+        },
+        security_requirements=(SecurityRequirement(schemes={"bearer": StringList()}),),
+    )
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a constitution."""
+    return msgspec.json.schema(Constitution)
+
+
+_CHAT = Skill(id="chat", name="chat", description="Talk with it in plain text.", tags=("text",))
+
+
+def _skill(capability: str) -> Skill:
+    name, description = SKILLS.get(
+        capability, (capability.removeprefix("/") or "capability", f"What {capability} does.")
+    )
+    return Skill(id=name, name=name, description=description, tags=(capability,))
+
+
+def _capabilities(given: tuple[str, ...], wrong: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The commands that are meant, in order, each once. What nobody knows goes to `wrong`, with what it may have meant."""
+    out: dict[str, None] = {}
+    for i, word in enumerate(given):
+        plain = word.strip().lower()
+        if (commands := BUNDLES.get(plain)) is not None:
+            out.update(dict.fromkeys(commands))
+        elif (command := "/" + plain.removeprefix("/")) in KNOWN:
+            out[command] = None
+        else:
+            names = [*KNOWN, *BUNDLES]
+            near = difflib.get_close_matches(command, names, 1, 0.5) or difflib.get_close_matches(
+                plain, names, 1, 0.5
+            )
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KNOWN)}"
+            wrong.append((f"capabilities[{i}]", f"{word!r} is not known: {hint}"))
+    return tuple(out)
+
+
+def _explained(name: str, error: str) -> tuple[str, str]:
+    """`Expected int, got str - at $.mode` as a field and a reason."""
+    why, _, path = error.replace("`", "").partition(" - at ")
+    return name + path.removeprefix("$"), why[:1].lower() + why[1:]

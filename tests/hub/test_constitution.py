@@ -1,0 +1,77 @@
+"""Constitutions: read with reasons, shown as cards."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.constitution import INDEX, Constitution, card, read, schema
+
+
+def test_a_document_with_only_an_id_takes_the_defaults() -> None:
+    assert read({"id": "scout", "colour": "red"}) == Constitution(id="scout")
+    assert read({"id": "scout"}).max_tokens == 1024
+    assert read({}, id="scout").id == "scout"
+
+
+def test_an_advisor_may_be_a_name_or_an_object_and_the_object_wins() -> None:
+    for doc in (
+        {"advisor": "big"},
+        {"advisor_model": "big"},
+        {"advisor": {"model": "big"}, "advisor_model": "x"},
+    ):
+        advisor = read({"id": "a", **doc}).advisor
+        assert advisor is not None and (advisor.model, advisor.mode) == ("big", "consult")
+
+
+def test_defect_12_a_capability_that_nobody_knows_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(InvalidParams) as caught:
+        read({"id": "a", "capabilities": ["/fecth", "research"]})
+    assert caught.value.fields == (
+        ("capabilities[0]", "'/fecth' is not known: did you mean '/fetch'?"),
+        ("capabilities[1]", "'research' is not known: did you mean '/search'?"),
+    )
+
+
+def test_every_wrong_field_is_named_at_once() -> None:
+    with pytest.raises(InvalidParams) as caught:
+        read({"temperature": 9, "mode": "loud", "rules": ["fine", 3], "advisor": {"mode": "gate"}})
+    assert {field for field, _ in caught.value.fields} == {
+        "id",
+        "temperature",
+        "mode",
+        "rules[1]",
+        "advisor.model",
+    }
+
+
+def test_bundles_and_bare_words_become_commands() -> None:
+    constitution = read({"id": "a", "capabilities": ["web", "exec", "/Search"]})
+    assert constitution.capabilities == ("/search", "/fetch", "/browse", "/exec")
+    assert constitution.granted == {"web", "exec"}
+    assert "delegation" in Constitution(id="a").granted
+
+
+def test_a_card_has_chat_first_and_a_skill_for_each_capability() -> None:
+    shown = card(
+        read(
+            {
+                "id": "r",
+                "name": "Researcher",
+                "role": "analyst",
+                "goal": "find out",
+                "capabilities": ["/search", "/fetch", "/a2a"],
+            }
+        ),
+        version="177",
+    )
+    assert [skill.id for skill in shown.skills] == ["chat", "web-search", "fetch-url", "a2a"]
+    assert shown.skills[1].tags == ("/search",)
+    assert (shown.name, shown.description, shown.version) == ("Researcher", "analyst — find out", "177")
+    assert card(INDEX).version == "index"
+
+
+def test_the_schema_says_what_each_member_is() -> None:
+    definition = schema()["$defs"]["Constitution"]
+    assert definition["properties"]["max_tokens"]["maximum"] == 1_000_000
+    assert "allow-list" in definition["properties"]["capabilities"]["description"]
