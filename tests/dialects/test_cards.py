@@ -195,3 +195,10 @@ def test_nonsense_is_an_invalid_response(document: Any) -> None:
 )
 def test_a_version_is_its_first_two_numbers(label: str, version: str) -> None:
     assert cards.version_of(label) == version
+
+
+def test_members_of_the_wrong_kind_are_passed_over_or_named() -> None:
+    card, _ = cards.read_card({"name": "x", "url": URL, "securitySchemes": {"a": {"type": []}, "b": 3}})
+    assert card.security_schemes == {}
+    with pytest.raises(InvalidAgentResponse, match="extensions"):
+        cards.read_card({"name": "x", "url": URL, "capabilities": {"extensions": [3]}})

@@ -281,3 +281,18 @@ def test_nonsense_from_a_peer_is_an_invalid_response(result: Any) -> None:
         dialect.read_result(ops.SEND, result)
     with pytest.raises(InvalidAgentResponse):
         dialect.reader().read(result)
+
+
+def test_a_wrapper_in_snake_case_is_found() -> None:
+    update = {"task_id": "t", "context_id": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
+    assert dialect.reader().read({"status_update": update}) == [
+        StatusUpdate(task_id="t", context_id="c", status=DONE)
+    ]
+
+
+def test_an_answer_that_is_too_deep_is_an_invalid_response() -> None:
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(InvalidAgentResponse):
+        dialect.read_result(ops.SEND, {"task": {"id": "t", "status": deep}})

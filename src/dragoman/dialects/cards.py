@@ -200,11 +200,11 @@ def read_card(document: Any, *, found_at: str = "") -> tuple[AgentCard, str]:
     """
     if not isinstance(document, dict):
         raise InvalidAgentResponse("the agent card is not a JSON object")
-    card = tidy(document)
-    era = era_of(card, found_at=found_at)
     try:
+        card = tidy(document)
+        era = era_of(card, found_at=found_at)
         return msgspec.convert(_regular(card, era), AgentCard), era
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidAgentResponse(f"the agent card is malformed: {error}") from None
 
 
@@ -241,7 +241,9 @@ def _regular(card: dict[str, Any], era: str) -> dict[str, Any]:
     if "supportsAuthenticatedExtendedCard" in card:
         capabilities.setdefault("extendedAgentCard", card["supportsAuthenticatedExtendedCard"])
     if isinstance(capabilities.get("extensions"), list):
-        capabilities["extensions"] = [{"uri": "", **each} for each in capabilities["extensions"]]
+        capabilities["extensions"] = [
+            {"uri": "", **each} if isinstance(each, dict) else each for each in capabilities["extensions"]
+        ]
     out["capabilities"] = capabilities
     if isinstance(card.get("provider"), dict):
         out["provider"] = {"organization": "", **card["provider"]}

@@ -80,8 +80,7 @@ def read_schemes(document: Any) -> tuple[dict[str, Any], dict[str, list[str]]]:
         wrapper = next((member for member in _TYPES if isinstance(scheme.get(member), dict)), None)
         if wrapper is not None:
             members = dict(scheme[wrapper])
-        elif scheme.get("type") in _WRAPPERS:
-            wrapper = _WRAPPERS[scheme["type"]]
+        elif (wrapper := _WRAPPERS.get(str(scheme.get("type")))) is not None:
             members = {k: v for k, v in scheme.items() if k not in ("type", "in")}
             if "in" in scheme:
                 members["location"] = scheme["in"]

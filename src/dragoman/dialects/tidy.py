@@ -34,11 +34,11 @@ _NAMES = re.findall(
 )
 
 
-def _snake(name: str) -> str:
+def snake(name: str) -> str:
     return re.sub(r"[A-Z]", lambda capital: "_" + capital.group().lower(), name)
 
 
-_CAMEL = {_snake(name): name for name in _NAMES}
+_CAMEL = {snake(name): name for name in _NAMES}
 
 _ENDINGS = sorted({name.rpartition("_")[2] for name in _CAMEL})
 _LOOKS_SNAKE = re.compile(rf'_(?:{"|".join(_ENDINGS)})"\s*:'.encode())

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked, refuse
 from dragoman.dialects.dialect import EventReader, EventWriter
-from dragoman.dialects.tidy import looks_snake, tidy
+from dragoman.dialects.tidy import looks_snake, snake, tidy
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
@@ -194,8 +194,8 @@ def _read(result: Any, shape: type[T]) -> T:
 
 def _read_event(result: Any) -> Any:
     if isinstance(result, dict):
-        result = tidy(result)
         for member, shape in _EVENTS.items():
-            if member in result:
-                return _read(result[member], shape)
+            body = result.get(member, result.get(snake(member)))
+            if body is not None:
+                return _read(body, shape)
     raise InvalidAgentResponse("the peer's answer has none of task, message, statusUpdate and artifactUpdate")
