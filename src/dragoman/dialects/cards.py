@@ -8,6 +8,7 @@ is brought into the 1.0 form, and the card's era says which version to begin wit
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ TEXT = ("text/plain",)
 _TRIO = ("streaming", "pushNotifications", "stateTransitionHistory")
 
 
+@lru_cache(maxsize=64)
 def version_of(label: str) -> str:
     """`0.3.0` and `v0.3` are `0.3`; `1` is `1.0`. Patch digits never matter. Anything else stays as it is."""
     found = re.fullmatch(r"v?(\d+)(?:\.(\d+|x))?(?:\.\w+)*", label.strip())
