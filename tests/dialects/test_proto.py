@@ -21,7 +21,7 @@ from dragoman.dialects.proto import messages, v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import COMPILED, V0_3, V1_0
 from dragoman.dialects.proto.status import CODES, read_status, write_status
-from dragoman.dialects.proto.v0_3 import file_bytes
+from dragoman.dialects.v0_3_proto import file_bytes
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
 from dragoman.model.card import AgentCard, Capabilities

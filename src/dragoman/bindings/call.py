@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Protocol
 
 from msgspec.structs import replace
 
-from dragoman.bindings.exchange import Exchange
 from dragoman.bindings.mount import Mount
 from dragoman.dialects.dialect import Dialect
 from dragoman.errors import InvalidRequest
@@ -33,7 +33,18 @@ _SAID = frozenset(
 )
 
 
-def call_of(exchange: Exchange, mount: Mount, principal: Principal, dialect: Dialect) -> Call:
+class Head(Protocol):
+    """What comes before the body of a request: headers, or the metadata of a call over gRPC."""
+
+    headers: dict[bytes, bytes]
+    """By lower-case name; of a repeated header, the last line."""
+
+    def listed(self, *names: bytes) -> tuple[str, ...]:
+        """The members of comma-separated headers, over all their lines, each once."""
+        ...
+
+
+def call_of(head: Head, mount: Mount, principal: Principal, dialect: Dialect) -> Call:
     """Raises `InvalidRequest` for an unusable `Idempotency-Key`; whatever else makes no sense is left out."""
     call = Call(
         scope=Scope(principal.tenant, mount.agent, principal.id),
@@ -43,18 +54,16 @@ def call_of(exchange: Exchange, mount: Mount, principal: Principal, dialect: Dia
         strict_cancel=dialect.strict_cancel,
         reads_finished=dialect.name != "1.0",
     )
-    if _SAID.isdisjoint(exchange.headers):
+    if _SAID.isdisjoint(head.headers):
         return call
-    headers = {
-        name: value.decode("latin-1").strip() for name, value in exchange.headers.items() if name in _SAID
-    }
+    headers = {name: value.decode("latin-1").strip() for name, value in head.headers.items() if name in _SAID}
     key = headers.get(b"idempotency-key", "")
     if len(key) > MAX_KEY:
         raise InvalidRequest(f"an Idempotency-Key may have up to {MAX_KEY} characters")
     return replace(
         call,
         idempotency_key=key,
-        extensions=exchange.listed(b"a2a-extensions", b"x-a2a-extensions"),
+        extensions=head.listed(b"a2a-extensions", b"x-a2a-extensions"),
         after=_number(headers.get(b"last-event-id", "")) if dialect.resumable else None,
         deadline=_deadline(headers.get(b"dragoman-timeout", "")),
         trace={

@@ -95,7 +95,7 @@ def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Par
         except ValueError:
             raise Malformed(under(path, "fileWithBytes"), "is not base64") from None
         return Part(
-            raw=_decoded(once, media_type), filename=filename, media_type=media_type, metadata=metadata
+            raw=file_bytes(once, media_type), filename=filename, media_type=media_type, metadata=metadata
         )
     if "fileWithUri" in file:
         url = text(file, "fileWithUri", path)
@@ -104,7 +104,8 @@ def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Par
     return Part(data={"file": reference}, metadata={**metadata, REFERENCE: True})
 
 
-def _decoded(content: bytes, media_type: str) -> bytes:
+def file_bytes(content: bytes, media_type: str) -> bytes:
+    """What a file holds: decoded, if somebody encoded it. Of text, only if what comes out is text again."""
     if len(content) % 4 or not content.isascii():
         return content
     try:

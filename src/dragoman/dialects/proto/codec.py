@@ -52,15 +52,26 @@ class Codec:
     marks_last: bool = False
     """The last status update of a stream says `final`."""
 
-    def read_request(self, op: Op, body: bytes) -> Request:
-        """Raises `InvalidParams`."""
-        form = self.requests[op]
+    def tenant_of(self, op: Op, body: bytes) -> str:
+        """The tenant a request names, before anything else in it is looked at. Raises `InvalidParams`."""
+        return getattr(self._parsed(op, body), "tenant", "")
+
+    def read_request(self, op: Op, body: bytes, *, max_nodes: int = 250_000) -> Request:
+        """Raises `InvalidParams`. `max_nodes`: so many messages, of all kinds, may be inside the one."""
+        message = self._parsed(op, body)
+        if len(body) > 2 * max_nodes and heavier_than(max_nodes, message):
+            raise InvalidParams(f"the request has more than {max_nodes} values in it")
         try:
-            return checked(form.read(form.message.FromString(body)))
-        except DecodeError:
-            raise InvalidParams(f"this is not a {form.message.DESCRIPTOR.name}") from None
+            return checked(self.requests[op].read(message))
         except Malformed as wrong:
             refuse(wrong.path, wrong.why)
+
+    def _parsed(self, op: Op, body: bytes) -> Any:
+        kind = self.requests[op].message
+        try:
+            return kind.FromString(body)
+        except DecodeError:
+            raise InvalidParams(f"this is not a {kind.DESCRIPTOR.name}") from None
 
     def write_request(self, op: Op, request: Request) -> bytes:
         with _carried(InvalidParams):
@@ -98,6 +109,25 @@ class Codec:
             message.status_update.final = True
         body: bytes = message.SerializeToString()
         return body
+
+
+def heavier_than(nodes: int, message: Any) -> bool:
+    """Whether more than so many messages are inside one. Each may take two bytes on the wire, and a hundred here."""
+    inside = [message]
+    while inside:
+        for field, value in inside.pop().ListFields():
+            kind = field.message_type
+            if kind is None:
+                continue
+            if kind.GetOptions().map_entry:
+                found = value.values() if kind.fields_by_name["value"].message_type is not None else ()
+            else:
+                found = value if hasattr(value, "add") else (value,)  # many, or one
+            nodes -= len(found)
+            if nodes < 0:
+                return True
+            inside.extend(found)
+    return False
 
 
 def _read(form: Form, body: bytes) -> Any:

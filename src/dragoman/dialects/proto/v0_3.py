@@ -14,19 +14,17 @@ How it differs from 1.0:
 from __future__ import annotations
 
 from base64 import b64encode
-from binascii import a2b_base64
 from functools import partial
 from typing import Any
 
-from msgspec import UNSET
-
-from dragoman.dialects.parts import BOXED, REFERENCE
+from dragoman.dialects.parts import REFERENCE, boxed, unboxed
 from dragoman.dialects.proto import cards, tasks
 from dragoman.dialects.proto.codec import Codec, Form
 from dragoman.dialects.proto.messages import V0_3, Empty
 from dragoman.dialects.proto.tasks import Shape, read_metadata
 from dragoman.dialects.proto.values import read_struct, write_struct
 from dragoman.dialects.reading import Malformed
+from dragoman.dialects.v0_3_proto import file_bytes
 from dragoman.model import ops
 from dragoman.model.content import Part
 
@@ -41,11 +39,7 @@ def _read_part(message: Any, path: str) -> Part:
     if kind == "file":
         return _read_file(message.file, metadata)
     if kind == "data":
-        data = read_struct(message.data.data, f"{path}.data")
-        if metadata.get(BOXED) is True and data.keys() == {"value"}:
-            del metadata[BOXED]
-            return Part(data=data["value"], metadata=metadata)
-        return Part(data=data, metadata=metadata)
+        return unboxed(read_struct(message.data.data, f"{path}.data"), metadata)
     raise Malformed(path, "must have one of text, file and data")
 
 
@@ -63,19 +57,6 @@ def _read_file(file: Any, metadata: dict[str, Any]) -> Part:
     return Part(data={"file": reference}, metadata={**metadata, REFERENCE: True})
 
 
-def file_bytes(content: bytes, media_type: str) -> bytes:
-    """What a file holds: decoded, if somebody encoded it. Of text, only if what comes out is text again."""
-    if len(content) % 4 or not content.isascii():
-        return content
-    try:
-        decoded = a2b_base64(content, strict_mode=True)
-        if media_type.startswith("text/"):
-            decoded.decode()
-    except ValueError:
-        return content
-    return decoded
-
-
 def _write_part(message: Any, value: Part) -> None:
     metadata = value.metadata
     if value.text is not None:
@@ -88,12 +69,10 @@ def _write_part(message: Any, value: Part) -> None:
             file.file_with_uri = value.url
         file.mime_type, file.name = value.media_type, value.filename
     else:
-        message.data.data.SetInParent()
-        if isinstance(value.data, dict):
-            write_struct(message.data.data, value.data)
-        else:
-            write_struct(message.data.data, {"value": None if value.data is UNSET else value.data})
-            metadata = {**metadata, BOXED: True}
+        box = boxed(value)
+        message.data.data.SetInParent()  # an empty object, too, is there
+        write_struct(message.data.data, box.data)
+        metadata = box.metadata
     if metadata:
         write_struct(message.metadata, metadata)
 

@@ -1,0 +1,180 @@
+"""gRPC: `lf.a2a.v1.A2AService` (1.0) and `a2a.v1.A2AService` (0.3) on one port, with health and reflection.
+
+It needs the extra `grpc`. gRPC has no paths, so where several agents share a port a caller names the one it means in
+the request's `tenant`, as the agent's card says; a single agent, or the one at `/`, need not be named. 0.3 has no
+`tenant`, so it reaches only that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.bindings.grpc_calls import Calls
+from dragoman.bindings.limits import Limits
+from dragoman.bindings.mount import Binding, Handler, Mount
+from dragoman.dialects.proto import v0_3, v1_0
+from dragoman.dialects.proto.messages import POOL
+from dragoman.model.card import GRPC, AgentCard, Interface
+
+log = logging.getLogger(__name__)
+
+CODECS = (v1_0.CODEC, v0_3.CODEC)
+_SERVICES = (
+    *(codec.service for codec in CODECS),
+    health.SERVICE_NAME,
+    reflection.SERVICE_NAME,
+)
+_SECOND = 1000
+_MAX_METADATA = 32 << 10
+"""Bytes of metadata in a call; a token with many claims needs a few thousand."""
+
+for _file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+    POOL.AddSerializedFile(_file.serialized_pb)  # so that reflection can describe them, too
+
+
+class Tls(Struct, frozen=True, kw_only=True):
+    """PEM files. With `client_ca`, callers must show a certificate that one of those authorities has signed."""
+
+    certificate: str
+    key: str
+    client_ca: str = ""
+
+    def credentials(self) -> Any:
+        pair = Path(self.key).read_bytes(), Path(self.certificate).read_bytes()
+        authorities = Path(self.client_ca).read_bytes() if self.client_ca else None
+        return grpc.ssl_server_credentials([pair], authorities, require_client_auth=bool(self.client_ca))
+
+
+class Grpc:
+    """The `Binding`, and the server behind it. It answers from `start` to `stop`.
+
+    `public` is where clients reach it (`agents.example:443`), if that is not the host they know us by and our port.
+    `share_port`: other processes serve the same port. `others` and `public_url` are for the extended card, which
+    names every way to reach an agent.
+    """
+
+    def __init__(
+        self,
+        mounts: Sequence[Mount],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        public: str = "",
+        tls: Tls | None = None,
+        limits: Limits | None = None,
+        keepalive: float = 60.0,
+        strict_versioning: bool = False,
+        share_port: bool = False,
+        others: Sequence[Binding] = (),
+        public_url: str = "",
+    ) -> None:
+        self.port = port
+        """0 until it is known."""
+        self._host, self._public, self._tls = host, public, tls
+        self._others, self._public_url = (*others, self), public_url.rstrip("/")
+        self._limits = limits or Limits()
+        self._options = (
+            ("grpc.so_reuseport", int(share_port)),
+            ("grpc.max_receive_message_length", self._limits.max_body),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", _MAX_METADATA),
+            ("grpc.absolute_max_metadata_size", _MAX_METADATA),
+            ("grpc.keepalive_time_ms", int(keepalive * _SECOND)),
+            ("grpc.keepalive_timeout_ms", 20 * _SECOND),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10 * _SECOND),
+        )
+        self._calls = Calls(
+            mounts, limits=self._limits, strict_versioning=strict_versioning, placed=self._placed
+        )
+        self._server: aio.Server | None = None
+        self._health: Any = None
+
+    # -- as a binding --------------------------------------------------------------------------------------------
+
+    def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
+        return None
+
+    def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
+        named = mount is not self._calls.default
+        return [
+            Interface(
+                url=self._address(url),
+                protocol_binding=GRPC,
+                protocol_version=codec.version,
+                tenant=mount.agent if named else "",
+            )
+            for codec in CODECS
+            if mount.speaks(codec.version) and not (named and codec is v0_3.CODEC)
+        ]
+
+    def _address(self, url: str) -> str:
+        """`host:port`. The host is the one under which a client knows us."""
+        if self._public:
+            return self._public
+        host = urlsplit(url).hostname or self._host
+        return f"{_bracketed(host)}:{self.port}"
+
+    def _placed(self, card: AgentCard, mount: Mount) -> AgentCard:
+        """The extended card with the ways to reach the agent; those over HTTP only if we know where that is."""
+        known = self._others if self._public_url else (self,)
+        url = self._public_url + mount.path
+        here = [each for binding in known for each in binding.interfaces(mount, url)]
+        here.sort(key=lambda interface: interface.protocol_version, reverse=True)
+        return replace(card, supported_interfaces=(*here, *card.supported_interfaces))
+
+    # -- as a server ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises `OSError` if the port is taken."""
+        server = aio.server(options=self._options)
+        server.add_generic_rpc_handlers(tuple(self._calls.handler(codec) for codec in CODECS))
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(_SERVICES, server, POOL)
+        address = f"{_bracketed(self._host)}:{self.port}"
+        try:
+            if self._tls is None:
+                self.port = server.add_insecure_port(address)
+            else:
+                self.port = server.add_secure_port(address, self._tls.credentials())
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address} for gRPC: {error}") from error
+        await server.start()
+        self._calls.draining = False
+        for codec in CODECS:
+            await self._health.set(codec.service, health_pb2.HealthCheckResponse.SERVING)
+        self._server = server
+        log.info("gRPC on %s:%d", _bracketed(self._host), self.port)
+
+    async def drain(self) -> None:
+        """End the open streams and turn new calls away; those that wait for an answer go on waiting."""
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._calls.end(streams_only=True)
+
+    async def stop(self, grace: float = 1.0) -> None:
+        """End whatever is left."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await self._calls.end(streams_only=False)
+            await server.stop(grace)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,258 @@
+"""One call over gRPC, from its metadata and its bytes to its answer or its refusal.
+
+Nothing is generated here: methods take bytes and give bytes, so that a request which cannot be read is refused like any
+other, and an event that many read is encoded once. When a caller goes away its reading ends, and the task goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from functools import partial
+from typing import Any, cast
+
+import grpc
+
+from dragoman.bindings.answer import activated, refusal, said
+from dragoman.bindings.call import call_of
+from dragoman.bindings.ending import Ending
+from dragoman.bindings.limits import Limits
+from dragoman.bindings.mount import ANONYMOUS, Mount
+from dragoman.dialects import select
+from dragoman.dialects.proto.codec import Codec
+from dragoman.dialects.proto.messages import Numbered
+from dragoman.dialects.proto.status import DETAILS, sentence, write_status
+from dragoman.errors import (
+    A2AError,
+    ExtendedCardNotConfigured,
+    InvalidAgentResponse,
+    InvalidParams,
+    TaskNotFound,
+    Unavailable,
+    UnsupportedOperation,
+)
+from dragoman.model.card import AgentCard
+from dragoman.model.ops import EXTENDED_CARD, Batch, Call, Op, Principal, Request
+
+Pairs = Sequence[tuple[str, str]]
+OURS = ("dragoman", "1")
+"""From a server: events are numbered and an idempotency key is honoured. From a client: it understands the numbers."""
+
+
+class Metadata:
+    """A call's metadata, as the head of a request."""
+
+    def __init__(self, context: Any) -> None:
+        self._pairs = [
+            (name.encode(), value.encode() if isinstance(value, str) else value)
+            for name, value in context.invocation_metadata() or ()
+        ]
+        self._context = context
+        self.headers: dict[bytes, bytes] = dict(self._pairs)
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1").strip()
+
+    def listed(self, *names: bytes) -> tuple[str, ...]:
+        lines = [value.decode("latin-1") for name, value in self._pairs if name in names]
+        return tuple(
+            dict.fromkeys(item.strip() for line in lines for item in line.split(",") if item.strip())
+        )
+
+    async def principal(self, mount: Mount) -> Principal:
+        """Who is calling. Raises `Unauthenticated` or `Forbidden`."""
+        if mount.authenticator is None:
+            return ANONYMOUS
+        headers: dict[str, str] = {}
+        for key, value in self._pairs:
+            name, text = key.decode(), value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {text}" if name in headers else text
+        shown = self._context.auth_context().get("x509_pem_cert")
+        certificate = ssl.PEM_cert_to_DER_cert(shown[0].decode()) if shown else b""
+        return await mount.authenticator.authenticate(headers, certificate=certificate)
+
+
+class Calls:
+    """Every call of a port. An agent is chosen by the request's `tenant` where there is more than one."""
+
+    def __init__(
+        self,
+        mounts: Sequence[Mount],
+        *,
+        limits: Limits,
+        strict_versioning: bool,
+        placed: Callable[[AgentCard, Mount], AgentCard],
+    ) -> None:
+        self.limits = limits
+        self.strict = strict_versioning
+        self.placed = placed
+        self._mounts = {mount.agent: mount for mount in mounts}
+        root = [mount for mount in mounts if not mount.prefix] if len(mounts) > 1 else list(mounts)
+        self.default = root[0] if root else None
+        """The agent of those who name none."""
+        self._open: set[_Running] = set()
+        self._ended = asyncio.Event()
+        self.draining = False
+
+    def handler(self, codec: Codec) -> grpc.GenericRpcHandler:
+        """The service of a version."""
+        methods = {
+            name: grpc.unary_stream_rpc_method_handler(partial(self._stream, codec, op))
+            if op.streams
+            else grpc.unary_unary_rpc_method_handler(partial(self._unary, codec, op))
+            for op, name in codec.methods.items()
+        }
+        return grpc.method_handlers_generic_handler(codec.service, methods)
+
+    def mount_of(self, tenant: str) -> Mount:
+        mount = self._mounts.get(tenant) or (None if tenant and len(self._mounts) > 1 else self.default)
+        if mount is not None:
+            return mount
+        if tenant:
+            raise TaskNotFound("", message="there is no such agent")
+        why = "must name the agent: there are several here"
+        raise InvalidParams(f"tenant {why}", fields=(("tenant", why),))
+
+    async def end(self, *, streams_only: bool) -> None:
+        """Turn callers away, and end the calls there are: streams, or all of them."""
+        self.draining = True
+        for running in list(self._open):
+            if running.streams or not streams_only:
+                running.end()
+        while any(running.ended for running in self._open):
+            self._ended.clear()
+            await self._ended.wait()
+
+    @contextmanager
+    def running(self, op: Op) -> Iterator[None]:
+        """Around a call: it can be ended from here, and is then `Unavailable`."""
+        if self.draining:
+            raise Unavailable("shutting down", retry_after=1)
+        running = _Running(op.streams)
+        self._open.add(running)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not running.ended:
+                raise  # the caller went away
+            running.task.uncancel()
+            raise Unavailable("shutting down", retry_after=1) from None
+        finally:
+            self._open.discard(running)
+            self._ended.set()
+
+    async def _unary(self, codec: Codec, op: Op, body: bytes, context: Any) -> bytes:
+        rpc = _Rpc(self, codec, op, context)
+        try:
+            with self.running(op):
+                return await rpc.answer(body)
+        except Exception as error:
+            await rpc.refuse(error)
+            raise
+
+    async def _stream(self, codec: Codec, op: Op, body: bytes, context: Any) -> None:
+        rpc = _Rpc(self, codec, op, context)
+        try:
+            with self.running(op):
+                await rpc.stream(body)
+        except Exception as error:
+            await rpc.refuse(error)
+
+
+class _Running:
+    """A call that can be ended."""
+
+    __slots__ = ("ended", "streams", "task")
+
+    def __init__(self, streams: bool) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task: asyncio.Task[Any] = task
+        self.streams = streams
+        self.ended = False
+
+    def end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.task.cancel()
+
+
+class _Rpc:
+    """One call."""
+
+    __slots__ = ("_calls", "_codec", "_context", "_metadata", "_mount", "_op")
+
+    def __init__(self, calls: Calls, codec: Codec, op: Op, context: Any) -> None:
+        self._calls, self._codec, self._op, self._context = calls, codec, op, context
+        self._metadata = Metadata(context)
+        self._mount: Mount | None = None
+
+    async def answer(self, body: bytes) -> bytes:
+        op = self._op
+        mount, call, request, said = await self._read(body)
+        self._context.set_trailing_metadata(said)
+        try:
+            result = await mount.service.call(call, request)
+        except UnsupportedOperation as error:
+            if op is EXTENDED_CARD and self._codec.version != "1.0":  # it has no other word for having none
+                raise ExtendedCardNotConfigured(error.message, metadata=error.metadata) from error
+            raise
+        if op is EXTENDED_CARD:
+            result = self._calls.placed(result, mount)
+        return self._codec.write_result(op, result)
+
+    async def stream(self, body: bytes) -> None:
+        mount, call, request, said = await self._read(body)
+        ends_with = Ending(select.by_name(self._codec.name), self._op).comes_with
+        numbers = b"dragoman" in self._metadata.headers
+        begun = False
+        batches = cast(Any, mount.service.stream(call, request))  # type: ignore[arg-type]
+        async with aclosing(batches):
+            async for batch in cast(AsyncIterator[Batch], batches):
+                if not begun:
+                    begun = True
+                    await self._context.send_initial_metadata(said)
+                for n, response in enumerate(batch, 1):
+                    last = ends_with(response.event, n == len(batch))
+                    messages = self._codec.write_event(response, last=last)
+                    if numbers and response.seq and messages:  # only then has the whole event arrived
+                        messages[-1] += Numbered(seq=response.seq).SerializeToString()
+                    for message in messages:
+                        await self._write(message)
+                    if last:
+                        return
+
+    async def _read(self, body: bytes) -> tuple[Mount, Call, Request, Pairs]:
+        """Who is called, by whom, what is asked, and what our metadata says. Nobody is heard before being known."""
+        calls, codec, metadata = self._calls, self._codec, self._metadata
+        tenant = codec.tenant_of(self._op, body) if len(calls._mounts) > 1 else ""
+        mount = self._mount = calls.mount_of(tenant)
+        principal = await metadata.principal(mount)
+        dialect = select.rest(
+            metadata.header(b"a2a-version"), codec.version, strict=calls.strict, allowed=mount.dialects
+        )
+        request = codec.read_request(self._op, body, max_nodes=calls.limits.max_nodes)
+        call = call_of(metadata, mount, principal, dialect)
+        active = [(name.decode(), value.decode("latin-1")) for name, value in activated(mount, dialect, call)]
+        return mount, call, request, (OURS, *active)
+
+    async def _write(self, message: bytes) -> None:
+        limit = self._calls.limits.max_event
+        if len(message) > limit:
+            raise InvalidAgentResponse(
+                f"an event of this task is larger than {limit} bytes; get the task instead"
+            )
+        await self._context.write(message)
+
+    async def refuse(self, error: Exception) -> None:
+        """Raises: that is how gRPC ends a call."""
+        if isinstance(error, select.Refused):
+            error = error.error
+        heard: A2AError = said(error)
+        trailers: list[tuple[str, str | bytes]] = [(DETAILS, write_status(heard))]
+        if self._mount is not None:
+            headers = refusal(self._mount, heard, heard.http)
+            trailers += [(name.decode(), value.decode("latin-1")) for name, value in headers]
+        await self._context.abort(getattr(grpc.StatusCode, heard.grpc), sentence(heard), tuple(trailers))
