@@ -9,25 +9,33 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from dragoman.client.discover import Found, absolute
 from dragoman.client.jsonrpc import JsonRpc
+from dragoman.client.rest import Rest
 from dragoman.client.transport import Transport
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.dialect import Dialect
-from dragoman.dialects.select import DIALECTS, for_card
+from dragoman.dialects.select import DIALECTS, for_card, speaks
 from dragoman.errors import MethodNotFound, UnsupportedOperation, VersionNotSupported
-from dragoman.model.card import JSONRPC, Interface
-from dragoman.model.ops import Batch, Call, Request, SendMessage, SubscribeToTask
+from dragoman.model.card import HTTP_JSON, JSONRPC, Interface
+from dragoman.model.ops import Batch, Call, Request, SendMessage, Service, SubscribeToTask
 
 log = logging.getLogger(__name__)
 
-BINDINGS: dict[str, Callable[..., JsonRpc]] = {JSONRPC: JsonRpc}
-_FALLBACKS = ("1.0", "0.3", "0.1")
+
+class Binding(Service, Protocol):
+    """A service over one binding. It finds out whether the peer is one of `ours`."""
+
+    ours: bool
+
+
+BINDINGS: dict[str, Callable[..., Binding]] = {JSONRPC: JsonRpc, HTTP_JSON: Rest}
+_FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto")}
 """What to try on an endpoint that does not know the methods its card promises."""
-_worked: dict[str, str] = {}
-"""The dialect in which each endpoint answered."""
+_worked: dict[tuple[str, str], str] = {}
+"""The dialect in which each endpoint answered, by its URL and binding."""
 
 
 class Route(NamedTuple):
@@ -57,12 +65,13 @@ def routes(found: Found, *, version: str = "", binding: str = "", prefer: str = 
     if version:
         return _pinned(usable, version)
     usable.sort(key=lambda route: route.url.rstrip("/") != prefer.rstrip("/"))
-    known = _worked.get(usable[0].url)
+    first = usable[0]
+    known = _worked.get((first.url, first.binding))
     if known is not None:
-        usable.insert(0, usable[0]._replace(dialect=DIALECTS[known]))
-    for name in _FALLBACKS:
-        usable.append(usable[0]._replace(dialect=DIALECTS[name]))
-    return list({(route.url, route.dialect.name): route for route in usable}.values())
+        usable.insert(0, first._replace(dialect=DIALECTS[known]))
+    for name in _FALLBACKS.get(first.binding, ()):
+        usable.append(first._replace(dialect=DIALECTS[name]))
+    return list({(route.url, route.binding, route.dialect.name): route for route in usable}.values())
 
 
 def _here(interface: Interface, found_at: str) -> Interface:
@@ -76,13 +85,18 @@ def _here(interface: Interface, found_at: str) -> Interface:
 
 def _pinned(usable: list[Route], version: str) -> list[Route]:
     """Only this version. An endpoint may speak it without saying so: cards have no room for the oldest."""
-    exact = [route for route in usable if version in (route.dialect.name, version_of(route.dialect.name))]
-    if exact:
+    label = version if version in DIALECTS else version_of(version)
+    if exact := [route for route in usable if speaks(route.dialect, (label,))]:
         return exact
-    name = version if version in DIALECTS else version_of(version)
-    if name not in DIALECTS:
+    if label not in DIALECTS:
         raise UnsupportedOperation(f"there is no A2A {version}; known are {', '.join(DIALECTS)}")
-    return [usable[0]._replace(dialect=DIALECTS[name])]
+    for route in usable:
+        if route.binding == JSONRPC:
+            return [route._replace(dialect=DIALECTS[label])]
+        for name in _FALLBACKS.get(route.binding, ()):
+            if speaks(DIALECTS[name], (label,)):
+                return [route._replace(dialect=DIALECTS[name])]
+    raise UnsupportedOperation(f"A2A {version} is not spoken over {usable[0].binding}")
 
 
 class Routed:
@@ -148,4 +162,4 @@ class Routed:
     def _settle(self, request: Request) -> None:
         if not self._settled and isinstance(request, SendMessage):
             self._settled = True
-            _worked[self.route.url] = self.route.dialect.name
+            _worked[self.route.url, self.route.binding] = self.route.dialect.name

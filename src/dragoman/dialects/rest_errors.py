@@ -66,32 +66,47 @@ def write(error: A2AError, dialect: str) -> tuple[int, dict[str, Any]]:
 
 def read(document: Any, dialect: str, *, http: int, of_task: bool = False) -> A2AError:
     """What a peer's error says. `of_task`: the address named a task, so that a bare 404 is about it."""
-    document = document if isinstance(document, dict) else {"message": document}
-    inner = document.get("error")
-    error: dict[str, Any] = inner if isinstance(inner, dict) else document
-    details = error.get("details") or error.get("data")
+    return told(document, dialect) or _by_status(
+        document, http, e.TaskNotFound if of_task else e.MethodNotFound
+    )
+
+
+def told(document: Any, dialect: str) -> A2AError | None:
+    """The error that a document names; None if it does not."""
+    error = _inner(document)
     code = error.get("code")
-    missing = e.TaskNotFound if of_task else e.MethodNotFound
-    kind = _problem(document) or (
-        missing if http == 404 else _BY_GRPC.get(str(error.get("status"))) or _BY_STATUS.get(http)
+    stated = {
+        "code": code if isinstance(code, int) and code < 0 else None,
+        "message": _message(document, "the peer answered with an error"),
+        "data": error.get("details") or error.get("data"),
+    }
+    found = errors.read_error(stated, dialect)
+    if type(found) is not A2AError:
+        return found
+    kind = _problem(error)
+    return errors.make(kind, found.message, metadata=found.metadata, fields=found.fields) if kind else None
+
+
+def _by_status(document: Any, http: int, missing: type[A2AError]) -> A2AError:
+    kind = (
+        missing if http == 404 else _BY_GRPC.get(str(_inner(document).get("status"))) or _BY_STATUS.get(http)
     )
     if kind is None:
         kind = e.Unavailable if http >= 500 else e.Unreachable
-    message = next(
-        (
-            said
-            for said in (error.get("message"), error.get("detail"), error.get("title"), inner)
-            if isinstance(said, str) and said
-        ),
-        f"the peer answered HTTP {http}",
-    )
-    known = errors.read_error(
-        {"code": code if isinstance(code, int) and code < 0 else None, "message": message, "data": details},
-        dialect,
-    )
-    if type(known) is not A2AError:
-        return known
-    return errors.make(kind, message, metadata=known.metadata, fields=known.fields)
+    return errors.make(kind, _message(document, f"the peer answered HTTP {http}"))
+
+
+def _inner(document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        return {}
+    inner = document.get("error")
+    return inner if isinstance(inner, dict) else document
+
+
+def _message(document: Any, default: str) -> str:
+    error = _inner(document)
+    words = (error.get(member) for member in ("message", "detail", "title", "error"))
+    return next((word for word in words if isinstance(word, str) and word), default)
 
 
 def _problem(document: dict[str, Any]) -> type[A2AError] | None:
