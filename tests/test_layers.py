@@ -3,7 +3,7 @@
     cli console                          wires everything; nobody imports it
        serve                             puts a server together: agent bindings engine stores buses push auth
        hub                               agent client engine dialects auth
-       agent      bindings client push   agent: engine      bindings, client: dialects (not engine)
+       agent      bindings client push   agent: engine auth bindings, client: dialects (not engine)
        engine     stores buses           engine: model      stores, buses, push: engine.seams, engine.log
        dialects   auth                   model errors
        model -> errors
@@ -34,10 +34,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "engine": ("model", "errors"),
     "stores": (*SEAMS, "model", "errors"),
     "buses": (*SEAMS, "model", "errors"),
-    "push": (*SEAMS, "dialects", "model", "errors"),
+    "push": (*SEAMS, "client", "auth", "dialects", "model", "errors"),
     "bindings": ("dialects", "auth", "model", "errors"),
     "client": ("dialects", "auth", "model", "errors"),
-    "agent": ("engine", "model", "errors"),
+    "agent": ("engine", "auth", "model", "errors"),
     "executor": ("agent", "engine", "model", "errors"),
     "serve": (
         "agent",
@@ -53,7 +53,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "errors",
     ),
     "settings": ("errors",),
-    "hub": ("agent", "client", "engine", "dialects", "auth", "model", "errors"),
+    "hub": ("agent", "client", "engine", "push", "dialects", "auth", "model", "errors"),
     "console": ANYTHING,
     "cli": ANYTHING,
     "__init__": ANYTHING,
@@ -65,7 +65,7 @@ DOORS: dict[str, tuple[str, ...]] = {
 }
 """Modules with a method that opens the way up for a user (`agent.run()`, `agent.test()`)."""
 
-CORE = {"httptools", "joserfc", "msgspec", "rfc8785", "uvicorn", "uvloop"}
+CORE = {"cryptography", "httptools", "joserfc", "msgspec", "rfc8785", "uvicorn", "uvloop"}
 """What `pip install dragoman` brings, by import name."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {

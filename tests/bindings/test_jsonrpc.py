@@ -258,7 +258,7 @@ async def test_http_says_when_to_come_back(error: Exception, status: int, retry:
 class Doorman:
     challenge = 'Bearer realm="agents"'
 
-    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
+    async def authenticate(self, headers: Mapping[str, str], **shown: Any) -> Principal:
         match headers.get("authorization"):
             case None:
                 raise Unauthenticated("say who you are")

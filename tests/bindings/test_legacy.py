@@ -138,7 +138,7 @@ async def test_a_stranger_of_an_older_version_hears_it_too() -> None:
     class Nobody:
         challenge = "Bearer"
 
-        async def authenticate(self, headers: Any) -> Any:
+        async def authenticate(self, headers: Any, **shown: Any) -> Any:
             raise Unauthenticated("who?")
 
     answer = await rpc(app_of(authenticator=Nobody()), "message/send", SEND)

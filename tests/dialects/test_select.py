@@ -135,6 +135,9 @@ def test_a_body_that_cannot_be_parsed_is_answered_by_the_header() -> None:
     assert select.before_body("1.0").name == "1.0"
     assert select.before_body("").name == "0.3"
     assert select.before_body("", mount="arbiter").name == "arbiter"
+    assert select.before_body("0.1").name == "0.1"
+    assert select.before_body("", allowed=("0.1",)).name == "0.1"
+    assert select.before_body("", allowed=("1.0", "0.1")).name == "0.3"
 
 
 # --- the client's side

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from msgspec.structs import replace
+
 from dragoman.agent.skill import JSON, TEXT, SkillFunction, arguments_of, declare
+from dragoman.auth.requirements import Requirements, need
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
-from dragoman.model.card import AgentCard, Capabilities, Extension, Provider
+from dragoman.model.card import AgentCard, Capabilities, Extension, Provider, Skill
 from dragoman.model.content import Message, Part
-from dragoman.model.ops import Principal, SendMessage
+from dragoman.model.ops import Call, Principal, Request, SendMessage
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -26,6 +30,11 @@ class Agent:
     """`Agent("Hello", description="Says hello")`, then `@agent.skill` on a function, then `agent.run()`.
 
     `versions` narrows what it speaks: `Agent(..., versions=("1.0",))` serves a pure 1.0 card.
+
+    `auth` says who may call it (see `dragoman.auth`): any one of these schemes will do, and the card follows.
+    `authorize(principal, request)`, plain or async, decides about each operation: False refuses it, as does an error it
+    raises. `extended_card` is for callers who have said who they are: more skills, or a function of the principal that
+    returns skills or a whole card. `private_card` keeps the card itself for them.
     """
 
     def __init__(
@@ -43,10 +52,19 @@ class Agent:
         input_modes: Sequence[str] = (),
         output_modes: Sequence[str] = (),
         versions: Sequence[str] = VERSIONS,
+        auth: Sequence[Any] = (),
+        authorize: Callable[[Principal, Any], Any] | None = None,
+        extended_card: Callable[[Principal], Any] | Sequence[Skill] | None = None,
+        private_card: bool = False,
     ) -> None:
         self.name = name
         self.id = id or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "agent"
         self.versions = tuple(versions)
+        self.auth = Requirements(auth)
+        if private_card and not self.auth:
+            raise ValueError("a private card is for callers who say who they are: give auth=")
+        self.private_card = private_card
+        self._decide, self._extended = authorize, extended_card
         self._input_modes, self._output_modes = tuple(input_modes), tuple(output_modes)
         self._skills: dict[str, SkillFunction] = {}
         self._about = AgentCard(
@@ -57,7 +75,10 @@ class Agent:
             documentation_url=documentation_url,
             icon_url=icon_url,
             capabilities=Capabilities(
-                streaming=streaming, push_notifications=False, extensions=tuple(extensions)
+                streaming=streaming,
+                push_notifications=False,
+                extensions=tuple(extensions),
+                extended_agent_card=True if extended_card is not None else None,
             ),
         )
         self._card: AgentCard | None = None
@@ -83,9 +104,17 @@ class Agent:
                 capabilities=about.capabilities,
                 default_input_modes=inputs,
                 default_output_modes=outputs,
-                skills=tuple(s.skill for s in self._skills.values()),
+                skills=tuple(self._shown(s) for s in self._skills.values()),
+                security_schemes=self.auth.schemes,
+                security_requirements=self.auth.needing(),
             )
         return self._card
+
+    def _shown(self, skill: SkillFunction) -> Skill:
+        """A skill as the card has it: with what it needs beyond what the agent needs."""
+        if not skill.scopes or not self.auth:
+            return skill.skill
+        return replace(skill.skill, security_requirements=self.auth.needing(skill.scopes))
 
     # -- authoring ---------------------------------------------------------------------------------------------
 
@@ -127,8 +156,7 @@ class Agent:
 
     def admit(self, request: SendMessage, principal: Principal) -> bool:
         skill = self._choose(request.message, request.metadata)
-        if missing := skill.scopes - principal.scopes:
-            raise Forbidden(f"skill {skill.skill.id!r} needs the scope {', '.join(sorted(missing))}")
+        need(skill.scopes, principal, f"skill {skill.skill.id!r}")
         _check_input(skill.skill.input_modes or self.card.default_input_modes, request.message.parts)
         _check_output(
             skill.skill.output_modes or self.card.default_output_modes,
@@ -137,6 +165,30 @@ class Agent:
         if not request.message.task_id:
             arguments_of(skill, request.message, None)
         return skill.reply
+
+    @property
+    def authorize(self) -> Callable[[Call, Request], Any] | None:
+        return self._authorize if self._decide is not None else None
+
+    async def _authorize(self, call: Call, request: Request) -> None:
+        assert self._decide is not None
+        decided = self._decide(call.principal, request)
+        if inspect.isawaitable(decided):
+            decided = await decided
+        if decided is False:
+            raise Forbidden("you may not do this here")
+
+    async def extended_card(self, principal: Principal) -> AgentCard | None:
+        extended: Any = self._extended
+        if callable(extended):
+            extended = extended(principal)
+            if inspect.isawaitable(extended):
+                extended = await extended
+            if extended is None:
+                raise Forbidden("there is no extended card for you")
+        if extended is None or isinstance(extended, AgentCard):
+            return extended
+        return replace(self.card, skills=(*self.card.skills, *extended))
 
     async def work(self, turn: Turn) -> None:
         await self._choose(turn.message, turn.mail.metadata).run(turn)

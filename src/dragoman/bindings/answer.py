@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from dragoman.bindings.cards import placed
+from dragoman.bindings.cards import placed, signed
 from dragoman.bindings.exchange import Exchange, Header
 from dragoman.bindings.mount import Mount
 from dragoman.dialects.dialect import Dialect
@@ -44,6 +44,8 @@ async def perform(
         raise
     if op is EXTENDED_CARD:
         result = placed(result, exchange, mount)
+        if dialect.name == "1.0":
+            result = signed(result, mount)
     return dialect.write_result(op, result, request)
 
 
@@ -66,10 +68,5 @@ def said(error: Exception) -> A2AError:
 
 
 def refusal(mount: Mount, error: A2AError, status: int) -> Sequence[Header]:
-    """The headers that go with a refusal: how to be let in, and when to come back."""
-    headers = [OURS]
-    if status == 401 and mount.authenticator is not None:
-        headers.append((b"www-authenticate", mount.authenticator.challenge.encode("latin-1")))
-    if error.retry_after is not None:
-        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
-    return headers
+    """The headers that go with a refusal."""
+    return [OURS, *mount.refusal(error, status)]

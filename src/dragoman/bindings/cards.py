@@ -1,7 +1,8 @@
 """Agent cards over HTTP: one document for clients of every version, or 1.0's own for those who ask for it.
 
 An address may be fetched as often as a client likes: bodies are made once per base URL, and a client that holds the
-current one is told so (304).
+current one is told so (304). A signature fits one shape of a card, so only 1.0's own document carries them; the keys to
+check them with are published beside it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dragoman.bindings.call import call_of
 from dragoman.bindings.exchange import JSON, Exchange, Header
 from dragoman.bindings.mount import Handler, Mount
 from dragoman.dialects import cards, select
+from dragoman.dialects.dialect import Dialect
 from dragoman.errors import A2AError, Forbidden, RateLimited, Unauthenticated, Unavailable
 from dragoman.model.card import AgentCard, Interface
 from dragoman.model.ops import EXTENDED_CARD, GetExtendedCard
@@ -28,6 +30,7 @@ BESIDE = "/agent-card.json"
 """Where Arbiter looks. It asks for version 1.0 and expects a card of 0.3, so here everybody gets the whole card."""
 EXTENDED = "/agent/authenticatedExtendedCard"
 """Where 0.2 has the card for callers who have said who they are; later versions have an operation for it."""
+JWKS = "/.well-known/jwks.json"
 
 _HELD = 64
 """How many bodies are kept: clients choose the base URL, in `Host`."""
@@ -35,6 +38,7 @@ _HELD = 64
 
 class _Document(NamedTuple):
     card: AgentCard
+    stamp: object
     body: bytes
     etag: bytes
 
@@ -54,7 +58,12 @@ class Cards:
             "HEAD": self._get,
             "OPTIONS": self._preflight,
         }
+        self._private: tuple[Header, ...] = (
+            (b"cache-control", b"private, no-store"),
+            (b"vary", b"A2A-Version, Authorization"),
+        )
         self._extended: Mapping[str, Handler] = {"GET": _get_extended}
+        self._keys: Mapping[str, Handler] = {"GET": self._get_keys, "HEAD": self._get_keys}
         self._documents: dict[tuple[str, str, bool], _Document] = {}
         self._seen: dict[str, tuple[AgentCard, int]] = {}
         """By mount: the card, and since when."""
@@ -62,19 +71,28 @@ class Cards:
     def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
         if path in WELL_KNOWN or path == BESIDE:
             return self.methods
+        if path == JWKS and mount.signer is not None:
+            return self._keys
         return self._extended if path == EXTENDED else None
 
     def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
         return ()
 
     async def _get(self, exchange: Exchange, mount: Mount) -> None:
+        if mount.private:
+            try:
+                await mount.principal(exchange)
+            except A2AError as error:
+                dialect = select.before_body(exchange.version(), allowed=mount.versions)
+                await _refuse(exchange, mount, error, dialect)
+                return
         card, since = self._current(mount)
         pure = mount.versions == ("1.0",) or (
             exchange.path.endswith(WELL_KNOWN) and cards.version_of(exchange.version()).startswith("1.")
         )
         document = self._document(exchange, mount, card, pure)
         headers = (
-            *self._headers,
+            *(self._private if mount.private else self._headers),
             (b"etag", document.etag),
             (b"last-modified", formatdate(since, usegmt=True).encode()),
         )
@@ -82,6 +100,10 @@ class Cards:
             await exchange.respond(304, headers=headers)
         else:
             await exchange.respond(200, document.body, (JSON, *headers))
+
+    async def _get_keys(self, exchange: Exchange, mount: Mount) -> None:
+        assert mount.signer is not None
+        await exchange.respond(200, msgspec.json.encode(mount.signer.public()), (JSON, *self._headers))
 
     async def _preflight(self, exchange: Exchange, mount: Mount) -> None:
         allowed = (
@@ -100,10 +122,15 @@ class Cards:
     def _document(self, exchange: Exchange, mount: Mount, card: AgentCard, pure: bool) -> _Document:
         key = mount.path, exchange.base_url(), pure
         document = self._documents.get(key)
-        if document is None or document.card is not card:
+        stamp = mount.signer.stamp if mount.signer is not None and pure else None
+        if document is None or document.card is not card or document.stamp != stamp:
             whole = placed(card, exchange, mount)
             body = msgspec.json.encode(cards.write_card(whole, "1.0") if pure else cards.superset_card(whole))
-            document = _Document(card, body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode())
+            # Two signatures of one card differ, so it is the card and the keys that make the tag.
+            tag = hashlib.sha256(body + repr(stamp).encode()).hexdigest()[:32]
+            if stamp is not None:
+                body = msgspec.json.encode(cards.write_card(signed(whole, mount), "1.0"))
+            document = _Document(card, stamp, body, b'"%s"' % tag.encode())
             if len(self._documents) >= _HELD:
                 self._documents.clear()
             self._documents[key] = document
@@ -112,20 +139,22 @@ class Cards:
 
 async def _get_extended(exchange: Exchange, mount: Mount) -> None:
     dialect = select.by_name("0.2")
-    headers: list[Header] = [JSON, (b"cache-control", b"private, no-store")]
     try:
         call = call_of(exchange, mount, await mount.principal(exchange), dialect)
         card = await mount.service.call(call, GetExtendedCard())
-        status, body = 200, dialect.write_result(EXTENDED_CARD, placed(card, exchange, mount))
     except A2AError as error:
-        # Having no such card is not a bad request here: the address leads nowhere.
-        status = (
-            error.http if isinstance(error, (Unauthenticated, Forbidden, RateLimited, Unavailable)) else 404
-        )
-        body = msgspec.json.encode({"error": dialect.write_error(error)})
-        if status == 401 and mount.authenticator is not None:
-            headers.append((b"www-authenticate", mount.authenticator.challenge.encode("latin-1")))
-    await exchange.respond(status, body, headers)
+        await _refuse(exchange, mount, error, dialect)
+    else:
+        body = dialect.write_result(EXTENDED_CARD, placed(card, exchange, mount))
+        await exchange.respond(200, body, (JSON, (b"cache-control", b"private, no-store")))
+
+
+async def _refuse(exchange: Exchange, mount: Mount, error: A2AError, dialect: Dialect) -> None:
+    # Having no such card is not a bad request here: the address leads nowhere.
+    known = isinstance(error, Unauthenticated | Forbidden | RateLimited | Unavailable)
+    status = error.http if known else 404
+    headers = (JSON, (b"cache-control", b"private, no-store"), *mount.refusal(error, status))
+    await exchange.respond(status, msgspec.json.encode({"error": dialect.write_error(error)}), headers)
 
 
 def placed(card: AgentCard, exchange: Exchange, mount: Mount) -> AgentCard:
@@ -137,6 +166,13 @@ def placed(card: AgentCard, exchange: Exchange, mount: Mount) -> AgentCard:
         reverse=True,
     )
     return replace(card, supported_interfaces=tuple(listed))
+
+
+def signed(card: AgentCard, mount: Mount) -> AgentCard:
+    """The card with our signatures, if we sign: over its 1.0 document, and so for that one only."""
+    if mount.signer is None:
+        return card
+    return replace(card, signatures=tuple(mount.signer.sign(cards.write_card(card, "1.0"))))
 
 
 def _holds(exchange: Exchange, etag: bytes, since: int) -> bool:

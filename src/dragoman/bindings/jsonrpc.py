@@ -194,6 +194,7 @@ class _Rpc:
 
     def _tongue(self) -> Dialect:
         """The dialect to refuse in: before the request is understood, its headers have to do."""
+        mount = self._mount
         return self._dialect or select.before_body(
-            self._version, mount="arbiter" if self._mount.arbiter else ""
+            self._version, mount="arbiter" if mount.arbiter else "", allowed=mount.versions
         )

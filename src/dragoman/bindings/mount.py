@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from dragoman.bindings.exchange import Exchange
-from dragoman.model.card import AgentCard, Interface
+from dragoman.bindings.exchange import Exchange, Header
+from dragoman.bindings.tls import client_certificate
+from dragoman.errors import A2AError
+from dragoman.model.card import AgentCard, Interface, Signature
 from dragoman.model.ops import Principal, Service
 
 
 class Authenticator(Protocol):
-    """Finds out who is calling, from the headers alone: it runs before the body is read."""
+    """Finds out who is calling, from the head of a request alone: it runs before the body is read."""
 
     challenge: str
     """What `WWW-Authenticate` says to somebody who was not let in."""
 
-    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """Header names are lower case. Raises `Unauthenticated`, `Forbidden` or `RateLimited`."""
+    async def authenticate(
+        self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
+    ) -> Principal:
+        """Header names are lower case, repeated ones joined with a comma; `certificate` is the client's, in DER, if
+        TLS asked for one. Raises `Unauthenticated`, `Forbidden`, `RateLimited` or `Unavailable`."""
         ...
 
 
@@ -35,6 +41,9 @@ class Mount:
     arbiter: bool = False
     """Speaks as an Arbiter server would."""
     authenticator: Authenticator | None = None
+    private: bool = False
+    """The card, too, is only for callers who are let in."""
+    signer: Signer | None = None
 
     @property
     def prefix(self) -> str:
@@ -54,17 +63,55 @@ class Mount:
     def current_card(self) -> AgentCard:
         return self.card if isinstance(self.card, AgentCard) else self.card()
 
+    def refusal(self, error: A2AError, status: int) -> Sequence[Header]:
+        """The headers that go with a refusal: how to be let in, and when to come back."""
+        headers: list[Header] = []
+        if self.authenticator is not None:
+            if status == 401:
+                headers.append((b"www-authenticate", self.authenticator.challenge.encode("latin-1")))
+            elif status == 403 and (scope := error.metadata.get("scope")):
+                said = f'Bearer error="insufficient_scope", scope="{_QUOTED.sub("", scope)}"'
+                headers.append((b"www-authenticate", said.encode("latin-1")))
+        if error.retry_after is not None:
+            headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
+        return headers
+
     async def principal(self, exchange: Exchange) -> Principal:
         """Who is calling. Raises `Unauthenticated` or `Forbidden`."""
         if self.authenticator is None:
             return ANONYMOUS
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.headers.items()
-        }
-        return await self.authenticator.authenticate(headers)
+        headers: dict[str, str] = {}
+        for name, value in exchange.scope["headers"]:
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        return await self.authenticator.authenticate(
+            headers,
+            query=exchange.scope.get("query_string", b"").decode("latin-1"),
+            certificate=client_certificate(exchange.scope),
+        )
 
 
 ANONYMOUS = Principal()
+_QUOTED = re.compile(r"[^ !#-\[\]-~]")
+"""What cannot be part of a scope, nor of a quoted word in a header (RFC 6749, 3.3)."""
+
+
+class Signer(Protocol):
+    """Vouches for cards with keys that it publishes."""
+
+    @property
+    def stamp(self) -> object:
+        """Changes when the keys do."""
+        ...
+
+    def sign(self, document: Mapping[str, Any]) -> Sequence[Signature]:
+        """The signatures for a card, from its 1.0 document."""
+        ...
+
+    def public(self) -> Mapping[str, Any]:
+        """The keys to check them with, as a JWK set."""
+        ...
+
 
 Handler = Callable[[Exchange, Mount], Awaitable[None]]
 

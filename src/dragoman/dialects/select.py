@@ -102,11 +102,16 @@ def speaks(dialect: Dialect, allowed: Collection[str]) -> bool:
     return dialect.name in allowed or _FAMILY.get(dialect.name, dialect.name) in allowed
 
 
-def before_body(version: str, *, mount: str = "") -> Dialect:
-    """The dialect in which to say that a body could not even be parsed."""
+def before_body(version: str, *, mount: str = "", allowed: Collection[str] | None = None) -> Dialect:
+    """The dialect in which to refuse a call whose body was not read: what its header says, or the only one there is."""
     if mount:
         return DIALECTS[mount]
-    return DIALECTS["1.0" if version_of(version).startswith("1.") else "0.3"]
+    label = version_of(version)
+    if label in DIALECTS:
+        return DIALECTS[label]
+    if not label and allowed is not None and len(spoken := [v for v in VERSIONS if v in allowed]) == 1:
+        return DIALECTS[spoken[0]]
+    return DIALECTS["1.0" if label.startswith("1.") else "0.3"]
 
 
 def by_name(name: str) -> Dialect:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -322,6 +322,15 @@ class Program(Protocol):
         Message."""
         ...
 
+    @property
+    def authorize(self) -> Callable[[Call, Request], Awaitable[None]] | None:
+        """Asked before each operation, and raises the `A2AError` to answer with; None: what the scope allows is allowed."""
+        ...
+
+    async def extended_card(self, principal: Principal) -> AgentCard | None:
+        """The card for a caller who has said who it is; None: there is none. Raises `Forbidden`."""
+        ...
+
     async def work(self, turn: Turn) -> Any:
         """Do the work of one turn, writing through `turn`. Returning completes the task."""
         ...
@@ -338,8 +347,12 @@ class Peers(Protocol):
 
 
 def topic(scope: Scope, task: str) -> str:
-    """The bus topic of a task; it begins with the tenant."""
-    return f"{scope.tenant}/{scope.agent}/{scope.owner}/{task}"
+    """The bus topic of a task; it begins with the tenant. No two tasks share one, whatever their ids are made of."""
+    return "/".join([_plain(word) for word in (scope.tenant, scope.agent, scope.owner, task)])
+
+
+def _plain(word: str) -> str:
+    return word.replace("%", "%25").replace("/", "%2F") if "/" in word or "%" in word else word
 
 
 MAIL = "mail"

@@ -30,6 +30,7 @@ from dragoman.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from dragoman.model.card import AgentCard
 from dragoman.model.content import Message
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.ops import (
@@ -95,6 +96,8 @@ class Engine:
     # -- Service -----------------------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
+        if (authorize := self._program(call).authorize) is not None and not isinstance(request, GetOrigin):
+            await authorize(call, request)
         match request:
             case SendMessage():
                 return await self._send(call, request)
@@ -109,13 +112,14 @@ class Engine:
             case CreatePushConfig() | GetPushConfig() | ListPushConfigs() | DeletePushConfig():
                 raise PushNotSupported("this agent does not send push notifications")
             case GetExtendedCard():
-                if not self._program(call).card.capabilities.extended_agent_card:
-                    raise UnsupportedOperation("this agent has no extended card")
-                raise ExtendedCardNotConfigured("no extended card is configured")
+                return await self._extended_card(call)
         raise UnsupportedOperation(f"{type(request).__name__} is not an operation of this agent")
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        if not self._program(call).card.capabilities.streaming:
+        program = self._program(call)
+        if program.authorize is not None:
+            await program.authorize(call, request)
+        if not program.card.capabilities.streaming:
             raise StreamingNotSupported("this agent does not stream")
         events = (
             self._send_stream(call, request)
@@ -295,6 +299,16 @@ class Engine:
             for record in records:
                 snapshot.apply(record)
             yield records  # type: ignore[misc]
+
+    async def _extended_card(self, call: Call) -> AgentCard:
+        program = self._program(call)
+        if not program.card.capabilities.extended_agent_card:
+            raise UnsupportedOperation("this agent has no extended card")
+        # Without authentication nobody has a name, and nobody may have what is meant for those who have one.
+        card = await program.extended_card(call.principal) if call.principal.id else None
+        if card is None:
+            raise ExtendedCardNotConfigured("no extended card is configured")
+        return card
 
     async def _origin(self, call: Call, request: GetOrigin) -> str:
         try:

@@ -1,0 +1,35 @@
+"""Who is calling, and whose word a card is.
+
+    Agent(..., auth=[Bearer({"alice": hashed(token)}), JWT(issuer, audience, jwks_url=...)])
+
+Bearer, ApiKey, Basic, JWT, OIDC, MutualTLS, Custom      ways to say who one is; `All(...)` asks for several at once
+Holder, hashed, hashed_password, new_token               what is kept of a secret
+Presented                                                what a check of one's own is given
+"""
+
+from __future__ import annotations
+
+from dragoman.auth.jwt import JWT
+from dragoman.auth.oidc import OIDC
+from dragoman.auth.presented import Presented
+from dragoman.auth.requirements import All
+from dragoman.auth.schemes import ApiKey, Basic, Bearer, Custom, MutualTLS
+from dragoman.auth.secrets import Holder, hashed, hashed_password, new_token
+from dragoman.model.ops import Principal
+
+__all__ = [
+    "JWT",
+    "OIDC",
+    "All",
+    "ApiKey",
+    "Basic",
+    "Bearer",
+    "Custom",
+    "Holder",
+    "MutualTLS",
+    "Presented",
+    "Principal",
+    "hashed",
+    "hashed_password",
+    "new_token",
+]

@@ -1,0 +1,151 @@
+"""What an agent asks of its callers: alternatives, each of one scheme or of several together.
+
+    auth=[Bearer(...), ApiKey(...)]            either will do
+    auth=[All(MutualTLS(), Bearer(...))]       both are needed
+
+One declaration gives the card and the check. Of several schemes together the first says who the caller is; what the
+others allow is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from dragoman.auth.presented import Presented
+from dragoman.auth.schemes import TOKEN, Custom, Fetch, Scheme
+from dragoman.errors import A2AError, Forbidden, Unauthenticated
+from dragoman.model.card import SecurityRequirement, SecurityScheme, StringList
+from dragoman.model.ops import Principal
+
+Check = Callable[[Presented], Any]
+MAX_ID = 512
+
+
+class All:
+    """These schemes together."""
+
+    def __init__(self, *schemes: Scheme | Check) -> None:
+        if not schemes:
+            raise ValueError("All() needs a scheme")
+        self.schemes = tuple(_scheme(each) for each in schemes)
+
+
+class Requirements:
+    """`auth` as an agent declares it. It is false when nothing is asked."""
+
+    def __init__(self, auth: Sequence[Scheme | Check | All] = ()) -> None:
+        self._alternatives = tuple(
+            each.schemes if isinstance(each, All) else (_scheme(each),) for each in auth
+        )
+        self._names: dict[int, str] = {}
+        self.schemes: dict[str, SecurityScheme] = {}
+        """For the card."""
+        for scheme in (scheme for schemes in self._alternatives for scheme in schemes):
+            if id(scheme) not in self._names:
+                name = _free(scheme.name, self.schemes)
+                self._names[id(scheme)] = name
+                self.schemes[name] = scheme.declaration
+
+    def __bool__(self) -> bool:
+        return bool(self._alternatives)
+
+    def needing(self, scopes: Iterable[str] = ()) -> tuple[SecurityRequirement, ...]:
+        """For the card: what a caller needs in general, or for a skill with `scopes` of its own."""
+        extra = sorted(scopes)
+        return tuple(
+            SecurityRequirement(
+                schemes={
+                    self._names[id(scheme)]: StringList(list=tuple(dict.fromkeys((*scheme.scopes, *extra))))
+                    for scheme in schemes
+                }
+            )
+            for schemes in self._alternatives
+        )
+
+    def everybody_shows(self, kind: type[Any]) -> bool:
+        """Whether nobody comes in without a scheme of this kind."""
+        return bool(self) and all(any(isinstance(s, kind) for s in each) for each in self._alternatives)
+
+    def somebody_shows(self, kind: type[Any]) -> bool:
+        return any(isinstance(s, kind) for each in self._alternatives for s in each)
+
+    def challenges(self, realm: str) -> str:
+        """The value of `WWW-Authenticate`."""
+        said = dict.fromkeys(s.challenge for schemes in self._alternatives for s in schemes)
+        return ", ".join(_with_realm(challenge, realm) for challenge in said)
+
+    async def principal(self, presented: Presented, fetch: Fetch) -> Principal:
+        """Who presented this. Raises `Unauthenticated`, `Forbidden` (known, but not allowed), `Unavailable`."""
+        refused: A2AError | None = None
+        for schemes in self._alternatives:
+            try:
+                principal = await _together(schemes, presented, fetch)
+            except A2AError as error:
+                # Who is known but lacks a scope should hear that, not that somebody else's scheme did not fit.
+                if refused is None or isinstance(refused, Unauthenticated):
+                    refused = error
+            else:
+                if principal is not None:
+                    return principal
+        raise refused or Unauthenticated(f"this agent asks who is calling: {', '.join(self.schemes)}")
+
+
+async def _together(schemes: tuple[Scheme, ...], presented: Presented, fetch: Fetch) -> Principal | None:
+    found: list[Principal] = []
+    for scheme in schemes:
+        one = await scheme.authenticate(presented, fetch)
+        if one is None:
+            return None
+        found.append(_checked(one))
+    who = found[0]
+    if len(found) > 1:
+        if len({one.tenant for one in found if one.tenant}) > 1:
+            raise Unauthenticated("the credentials belong to different tenants")
+        who = Principal(
+            id=who.id,
+            tenant=next((one.tenant for one in found if one.tenant), ""),
+            scopes=frozenset().union(*(one.scopes for one in found)),
+            claims={name: value for one in reversed(found) for name, value in one.claims.items()},
+        )
+    need({scope for scheme in schemes for scope in scheme.scopes}, who)
+    return who
+
+
+def need(scopes: Iterable[str], principal: Principal, what: str = "this agent") -> None:
+    """Raises `Forbidden`, which names the scopes that are missing."""
+    if missing := sorted(set(scopes) - principal.scopes):
+        raise Forbidden(f"{what} needs the scope {', '.join(missing)}", metadata={"scope": " ".join(missing)})
+
+
+def _checked(principal: Principal) -> Principal:
+    """An id goes into keys, logs and headers: it has to be there, printable and not endless. `""` is nobody's."""
+    for text in (principal.id, principal.tenant):
+        if len(text) > MAX_ID or not text.isprintable():
+            raise Unauthenticated("the credentials name somebody who cannot be named here")
+    if not principal.id:
+        raise Unauthenticated("the credentials name nobody")
+    return principal
+
+
+def _scheme(given: Scheme | Check) -> Scheme:
+    if hasattr(given, "authenticate"):
+        return given  # type: ignore[return-value]
+    if callable(given):
+        return Custom(given)
+    raise TypeError(f"{given!r} is not a scheme, nor a function that checks who is calling")
+
+
+def _free(name: str, taken: dict[str, SecurityScheme]) -> str:
+    if not TOKEN.fullmatch(name):
+        raise ValueError(f"a security scheme cannot be called {name!r}")
+    n, free = 1, name
+    while free in taken:
+        n += 1
+        free = f"{name}{n}"
+    return free
+
+
+def _with_realm(challenge: str, realm: str) -> str:
+    word, _, parameters = challenge.partition(" ")
+    return f'{word} realm="{realm}"' + (f", {parameters}" if parameters else "")

@@ -1,0 +1,216 @@
+"""The ways to say who one is: each knows what the card says of it, what a refusal says, and how to check.
+
+A scheme looks for what is its own in what was presented. `None` means that there was nothing for it; something that is
+there and wrong is `Unauthenticated`. `jwt.py` and `oidc.py` have the schemes that read signed tokens.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import inspect
+import re
+import time
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from cryptography import x509
+
+from dragoman.auth.presented import Presented
+from dragoman.auth.secrets import Holders, Passwords, Tokens
+from dragoman.errors import Unauthenticated
+from dragoman.model.card import ApiKeyScheme, HttpAuthScheme, MutualTlsScheme, SecurityScheme
+from dragoman.model.ops import Principal
+
+Fetch = Callable[[str], Awaitable[bytes]]
+"""Gets a small public document, such as the keys of an issuer. Raises `A2AError`."""
+
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""What HTTP calls a token: the name of a header, for example."""
+
+
+class Scheme(Protocol):
+    name: str
+    """In the card's `securitySchemes`."""
+    scopes: tuple[str, ...]
+    """What everybody needs who comes in this way."""
+
+    @property
+    def declaration(self) -> SecurityScheme:
+        """What the card says."""
+        ...
+
+    @property
+    def challenge(self) -> str:
+        """What `WWW-Authenticate` says, without the realm: the scheme's name and perhaps parameters."""
+        ...
+
+    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+        """Raises `Unauthenticated`, or `Unavailable` when it cannot tell."""
+        ...
+
+
+class Bearer:
+    """Opaque tokens in `Authorization: Bearer`. Only their hashes are kept: `Bearer({"alice": hashed(token)})`."""
+
+    challenge = "Bearer"
+
+    def __init__(
+        self, tokens: Holders, *, scopes: Sequence[str] = (), name: str = "bearer", description: str = ""
+    ) -> None:
+        self._tokens = Tokens(tokens)
+        self.name, self.scopes = name, tuple(scopes)
+        self.declaration = SecurityScheme(
+            http_auth_security_scheme=HttpAuthScheme(scheme="bearer", description=description)
+        )
+
+    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+        token = presented.authorization("bearer")
+        return self._tokens.find(token) if token else None
+
+
+class ApiKey:
+    """A key in a header, in the query or in a cookie."""
+
+    def __init__(
+        self,
+        keys: Holders,
+        *,
+        location: str = "header",
+        parameter: str = "X-API-Key",
+        scopes: Sequence[str] = (),
+        name: str = "apiKey",
+        description: str = "",
+    ) -> None:
+        if location not in ("header", "query", "cookie"):
+            raise ValueError(f"an API key goes in a header, query or cookie, not in {location!r}")
+        if not TOKEN.fullmatch(parameter):
+            raise ValueError(f"{parameter!r} cannot be the name of a {location}")
+        self._keys, self._location, self._parameter = Tokens(keys), location, parameter
+        self.name, self.scopes = name, tuple(scopes)
+        self.declaration = SecurityScheme(
+            api_key_security_scheme=ApiKeyScheme(location=location, name=parameter, description=description)
+        )
+        self.challenge = f'ApiKey in="{location}", name="{parameter}"'
+
+    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+        look = {"header": presented.header, "query": presented.parameter, "cookie": presented.cookie}
+        key = look[self._location](self._parameter)
+        return self._keys.find(key) if key else None
+
+
+class Basic:
+    """A name and a password. `Basic({"alice": hashed_password(...)})`."""
+
+    challenge = 'Basic charset="UTF-8"'
+
+    def __init__(
+        self, passwords: Holders, *, scopes: Sequence[str] = (), name: str = "basic", description: str = ""
+    ) -> None:
+        self._passwords = Passwords(passwords)
+        self.name, self.scopes = name, tuple(scopes)
+        self.declaration = SecurityScheme(
+            http_auth_security_scheme=HttpAuthScheme(scheme="basic", description=description)
+        )
+
+    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+        pair = presented.authorization("basic")
+        if not pair:
+            return None
+        try:
+            name, colon, password = b64decode(pair, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            colon = ""
+        if not colon:
+            raise Unauthenticated("Basic credentials are name:password in base64")
+        return await self._passwords.find(name, password)
+
+
+class MutualTLS:
+    """A client certificate. The server's TLS checks it against its CA before a request is read.
+
+    Its holder is `spiffe://...` if the certificate has such a name, else `x509:` and the subject. With `clients`, only
+    certificates whose SHA-256 fingerprint is there are let in, each under the name given to it.
+    """
+
+    challenge = "MutualTLS"
+
+    def __init__(
+        self,
+        clients: Holders | None = None,
+        *,
+        scopes: Sequence[str] = (),
+        name: str = "mutualTLS",
+        description: str = "",
+    ) -> None:
+        self._clients = Tokens(clients) if clients is not None else None
+        self.name, self.scopes = name, tuple(scopes)
+        self.declaration = SecurityScheme(mtls_security_scheme=MutualTlsScheme(description=description))
+        self._read: dict[bytes, _Certificate] = {}
+
+    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+        shown = presented.certificate
+        if not shown:
+            return None
+        certificate = self._read.get(shown)
+        if certificate is None:
+            if len(self._read) >= 256:
+                self._read.clear()
+            certificate = self._read[shown] = _Certificate(shown)
+        if not certificate.begins <= time.time() < certificate.ends:  # a connection may outlive it
+            raise Unauthenticated("the client certificate is not valid now")
+        if self._clients is not None:
+            return self._clients.find_digest(certificate.fingerprint)
+        if not certificate.holder:
+            raise Unauthenticated("the client certificate names nobody")
+        return Principal(id=certificate.holder)
+
+
+class _Certificate:
+    def __init__(self, der: bytes) -> None:
+        read = x509.load_der_x509_certificate(der)
+        self.fingerprint = hashlib.sha256(der).digest()
+        self.begins = read.not_valid_before_utc.timestamp()
+        self.ends = read.not_valid_after_utc.timestamp()
+        subject = read.subject.rfc4514_string()
+        self.holder = _spiffe(read) or (f"x509:{subject}" if subject else "")
+
+
+def _spiffe(certificate: x509.Certificate) -> str:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ""
+    found = [
+        uri
+        for uri in names.get_values_for_type(x509.UniformResourceIdentifier)
+        if uri.startswith("spiffe://")
+    ]
+    return found[0] if len(found) == 1 else ""
+
+
+class Custom:
+    """A check of one's own: `async def check(presented) -> Principal | None`. `declaration` is for the card."""
+
+    def __init__(
+        self,
+        check: Callable[[Presented], Any],
+        *,
+        declaration: SecurityScheme | None = None,
+        challenge: str = "Bearer",
+        scopes: Sequence[str] = (),
+        name: str = "",
+    ) -> None:
+        self._check = check
+        self.name = name or getattr(check, "__name__", "custom")
+        self.scopes = tuple(scopes)
+        self.challenge = challenge
+        self.declaration = declaration or SecurityScheme(
+            http_auth_security_scheme=HttpAuthScheme(scheme="bearer")
+        )
+
+    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+        found = self._check(presented)
+        principal: Principal | None = await found if inspect.isawaitable(found) else found
+        return principal

@@ -1,0 +1,47 @@
+"""TLS for a server: what it shows, whom it believes, and what it tells the application of a client's certificate.
+
+The application hears of it as ASGI's TLS extension has it, so any server that speaks that extension will do.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HSTS = ("strict-transport-security", "max-age=31536000")
+
+
+def server_context(
+    certificate: str, key: str | None = None, *, client_ca: str | None = None, required: bool = True
+) -> ssl.SSLContext:
+    """TLS 1.2 and up. `client_ca`: whose client certificates are good; `required`: nobody comes in without one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.load_cert_chain(certificate, key)
+    if client_ca is not None:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class TlsProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP, with the client's certificate in the scope."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        connection = self.transport.get_extra_info("ssl_object")
+        shown = connection.getpeercert(binary_form=True) if connection is not None else None
+        chain = [ssl.DER_cert_to_PEM_cert(shown)] if shown else []
+        self.scope["extensions"] = {**self.scope.get("extensions", {}), "tls": {"client_cert_chain": chain}}
+
+
+def client_certificate(scope: Mapping[str, Any]) -> bytes:
+    """In DER; empty if there is none."""
+    tls = (scope.get("extensions") or {}).get("tls")
+    chain = tls.get("client_cert_chain") if tls else None
+    return ssl.PEM_cert_to_DER_cert(chain[0]) if chain else b""
