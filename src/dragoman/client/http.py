@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -33,15 +33,28 @@ class _Route(NamedTuple):
     host_header: str
 
 
+Dial = Callable[[str, int], Awaitable[socket.socket]]
+"""Connects to a host and a port."""
+
+
 class HttpTransport:
-    """A `Transport` over HTTP/1.1. `proxy` overrides the usual environment variables; "" means none."""
+    """A `Transport` over HTTP/1.1. `proxy` overrides the usual environment variables; "" means none.
+
+    `dial` makes the connections instead, and decides which to make (`push/guard.py`); then there is no proxy.
+    """
 
     def __init__(
-        self, *, tls: ssl.SSLContext | None = None, proxy: str | None = None, connect_timeout: float = 10.0
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
+        connect_timeout: float = 10.0,
+        dial: Dial | None = None,
     ) -> None:
         self._tls = tls
-        self._proxy = proxy
+        self._proxy = proxy if dial is None else ""
         self._connect_timeout = connect_timeout
+        self._dialled = dial
         self._idle: dict[_Route, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._routes: dict[str, tuple[_Route, str]] = {}
@@ -138,7 +151,8 @@ class HttpTransport:
         connection = Connection(idle, self._open.discard)
         proxy = self._proxy_for(route)
         if not proxy:
-            await _dial(route.host, route.port, self._context() if route.secure else None, connection)
+            context = self._context() if route.secure else None
+            await _dial(route.host, route.port, context, connection, self._dialled)
             return connection
         parts = urlsplit(proxy)
         if not parts.hostname:
@@ -207,11 +221,20 @@ def _why(error: OSError) -> str:
 
 
 async def _dial(
-    host: str, port: int, context: ssl.SSLContext | None, connection: Connection
+    host: str, port: int, context: ssl.SSLContext | None, connection: Connection, dial: Dial | None = None
 ) -> asyncio.Transport:
     loop = asyncio.get_running_loop()
     transport: asyncio.Transport
-    if isinstance(loop, asyncio.BaseEventLoop):
+    if dial is not None:
+        dialled = await dial(host, port)
+        try:
+            transport, _ = await loop.create_connection(
+                lambda: connection, sock=dialled, ssl=context, server_hostname=host if context else None
+            )
+        except BaseException:
+            dialled.close()
+            raise
+    elif isinstance(loop, asyncio.BaseEventLoop):
         transport, _ = await loop.create_connection(
             lambda: connection, host, port, ssl=context, happy_eyeballs_delay=0.25
         )
