@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.push.guard import Guard
@@ -24,9 +24,9 @@ class Pretending(socket.socket):
 class Net:
     """`names[host]` are the answers to each question for it, the last one for ever; `port` is where everybody lives."""
 
-    def __init__(self, port: int = 0, **names: Sequence[Sequence[str]]) -> None:
+    def __init__(self, port: int = 0, names: Mapping[str, Sequence[Sequence[str]]] | None = None) -> None:
         self.port = port
-        self.names: dict[str, Sequence[Sequence[str]]] = names
+        self.names = names or {}
         self.asked: list[str] = []
         self.dialled: list[str] = []
         self.elsewhere = ""

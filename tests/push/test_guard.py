@@ -15,7 +15,12 @@ from dragoman.push.addresses import meant, public
 from dragoman.push.guard import Guard, Refused
 from tests.push.net import PUBLIC, Net
 
-SPECIAL = """
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+SPECIAL = _words("""
 0.0.0.0 0.255.255.255 10.0.0.1 10.255.255.255 100.64.0.1 100.100.100.200 100.127.255.255 127.0.0.1 127.8.8.8
 168.63.129.16 169.254.0.1 169.254.169.254 169.254.170.2 172.16.0.1 172.31.255.255 192.0.0.192 192.0.2.1 192.88.99.1
 192.168.0.1 198.18.0.1 198.19.255.255 198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255
@@ -23,23 +28,23 @@ SPECIAL = """
 64:ff9b::a9fe:a9fe 64:ff9b:1::8.8.8.8 100::1 2001::1 2001:0:4136:e378:8000:63bf:3fff:fdd2 2001:10::1 2001:20::1
 2001:db8::1 2002:7f00:1:: 2002:a9fe:a9fe::1 2002:808:808::1 3fff::1 5f00::1 fc00::1 fd00:ec2::254 fe80::1 fe80::1%eth0
 fec0::1 ff02::1 2a00::5efe:10.0.0.1 2a00::200:5efe:192.168.0.1 4000::1
-""".split()
+""")
 
-REACHABLE = """
+REACHABLE = _words("""
 1.1.1.1 8.8.8.8 93.184.215.14 100.63.255.255 100.128.0.1 126.255.255.255 128.0.0.1 169.253.255.255 169.255.0.1
 172.15.255.255 172.32.0.1 192.0.1.1 192.167.255.255 192.169.0.1 198.17.255.255 198.20.0.1 223.255.255.255
 2606:4700::1111 2a00:1450:4001::200e ::ffff:8.8.8.8 64:ff9b::8.8.8.8
-""".split()
+""")
 
-DISGUISED = """
+DISGUISED = _words("""
 2130706433 0x7f000001 0x7f.1 0x7F.0.0.1 0177.0.0.1 017700000001 127.1 127.0.1 0 0.0 00000177.1 1.2.3 4294967295
 2852039166 0xA9FEA9FE 0251.0376.0251.0376 127.0.0.1. 999999999999
-""".split()
+""")
 
 
 @pytest.mark.parametrize("address", SPECIAL)
 async def test_a_special_address_is_refused_as_a_host_and_as_what_a_name_means(address: str) -> None:
-    net = Net(**{"hook.example": [[address]]})
+    net = Net(names={"hook.example": [[address]]})
     guard = net.guard()
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(Refused):
@@ -53,7 +58,7 @@ async def test_a_special_address_is_refused_as_a_host_and_as_what_a_name_means(a
 @pytest.mark.parametrize("address", REACHABLE)
 async def test_a_public_address_is_reached(address: str) -> None:
     async with asyncio.timeout(5), _Listening() as port:
-        net = Net(port, **{"hook.example": [[address]]})
+        net = Net(port, {"hook.example": [[address]]})
         guard = net.guard()
         guard.check(f"https://[{address}]/hook" if ":" in address else f"https://{address}/hook")
         (await guard.dial("hook.example", 443)).close()
@@ -77,7 +82,7 @@ def test_nothing_that_python_calls_private_is_public(address) -> None:
 
 @pytest.mark.parametrize("host", DISGUISED)
 async def test_an_address_in_disguise_is_refused(host: str) -> None:
-    net = Net(**{host: [["127.0.0.1"]]})
+    net = Net(names={host: [["127.0.0.1"]]})
     guard = net.guard()
     with pytest.raises(Refused):
         guard.check(f"https://{host}/")
@@ -148,7 +153,7 @@ async def test_a_plain_https_url_is_fine(url: str) -> None:
 
 
 async def test_a_name_with_one_bad_address_among_good_ones_is_refused() -> None:
-    net = Net(**{"hook.example": [[PUBLIC, "10.0.0.1"]]})
+    net = Net(names={"hook.example": [[PUBLIC, "10.0.0.1"]]})
     with pytest.raises(Refused):
         await net.guard().dial("hook.example", 443)
     assert net.dialled == []
@@ -157,7 +162,7 @@ async def test_a_name_with_one_bad_address_among_good_ones_is_refused() -> None:
 async def test_what_was_checked_is_what_is_dialled_though_the_name_changes_its_mind() -> None:
     """DNS rebinding: the first answer is good, every other one is not."""
     async with asyncio.timeout(5), _Listening() as port:
-        net = Net(port, **{"hook.example": [[PUBLIC], ["169.254.169.254"], ["127.0.0.1"]]})
+        net = Net(port, {"hook.example": [[PUBLIC], ["169.254.169.254"], ["127.0.0.1"]]})
         guard = net.guard()
         guard.check("https://hook.example/")
         (await guard.dial("hook.example", 443)).close()
@@ -170,7 +175,7 @@ async def test_what_was_checked_is_what_is_dialled_though_the_name_changes_its_m
 
 async def test_a_connection_that_ends_up_elsewhere_is_not_used() -> None:
     async with asyncio.timeout(5), _Listening() as port:
-        net = Net(port, **{"hook.example": [[PUBLIC]]})
+        net = Net(port, {"hook.example": [[PUBLIC]]})
         net.elsewhere = "169.254.169.254"
         with pytest.raises(Refused):
             await net.guard().dial("hook.example", 443)
@@ -178,7 +183,7 @@ async def test_a_connection_that_ends_up_elsewhere_is_not_used() -> None:
 
 async def test_the_next_address_is_tried_when_one_does_not_answer() -> None:
     async with asyncio.timeout(5), _Listening() as port:
-        net = Net(port, **{"hook.example": [["2606:4700::1", PUBLIC]]})
+        net = Net(port, {"hook.example": [["2606:4700::1", PUBLIC]]})
         real = net.connect
 
         async def connect(address: str, port: int):
@@ -212,7 +217,7 @@ async def test_an_operator_may_name_the_only_hosts() -> None:
 
 async def test_an_operator_may_trust_a_network_and_no_other() -> None:
     async with asyncio.timeout(5), _Listening() as port:
-        net = Net(port, **{"in.example": [["10.1.2.3"]], "out.example": [["10.2.2.3"]]})
+        net = Net(port, {"in.example": [["10.1.2.3"]], "out.example": [["10.2.2.3"]]})
         guard = net.guard(trust=["10.1.0.0/16"])
         (await guard.dial("in.example", 443)).close()
         guard.check("https://10.1.0.1/")
@@ -247,7 +252,7 @@ async def test_a_developer_may_allow_loopback_and_plain_http() -> None:
 async def test_a_redirect_is_an_answer_and_not_an_order() -> None:
     head = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/latest/meta-data\r\nContent-Length: 0\r\n\r\n"
     async with asyncio.timeout(5), _Listening(head) as port:
-        net = Net(port, **{"hook.example": [[PUBLIC]]})
+        net = Net(port, {"hook.example": [[PUBLIC]]})
         transport = HttpTransport(dial=net.guard(http=True).dial)
         response = await transport.request("POST", "http://hook.example/hook", {}, b"{}")
         assert response.status == 302
@@ -257,7 +262,7 @@ async def test_a_redirect_is_an_answer_and_not_an_order() -> None:
 
 
 async def test_a_refused_address_is_a_request_that_was_not_sent() -> None:
-    net = Net(**{"hook.example": [["127.0.0.1"]]})
+    net = Net(names={"hook.example": [["127.0.0.1"]]})
     transport = HttpTransport(dial=net.guard(http=True).dial)
     with pytest.raises(NotSent, match="not on the internet"):
         await transport.request("POST", "http://hook.example/hook", {}, b"{}")
@@ -267,7 +272,7 @@ async def test_a_refused_address_is_a_request_that_was_not_sent() -> None:
 async def test_a_proxy_of_the_environment_does_not_dial_in_our_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://10.0.0.9:3128")
     async with asyncio.timeout(5), _Listening(b"HTTP/1.1 204 No Content\r\n\r\n") as port:
-        net = Net(port, **{"hook.example": [[PUBLIC]]})
+        net = Net(port, {"hook.example": [[PUBLIC]]})
         transport = HttpTransport(dial=net.guard(http=True).dial)
         assert (await transport.request("GET", "http://hook.example/", {})).status == 204
         await transport.close()
