@@ -89,7 +89,7 @@ def _tidy_map(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if type(value) is str and value.lstrip("-").isdecimal() and len(value) < 16:
+    if type(value) is str and value.removeprefix("-").isdecimal() and len(value) < 16:
         return int(value)
     if type(value) is float and value.is_integer():
         return int(value)
