@@ -1,0 +1,87 @@
+"""What is a command and what is text, whole and streamed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.hub.commands import parse
+from dragoman.hub.filter import TextFilter
+
+NAMES = ("/fetch", "/write", "/mem", "/parallel", "/agent", "/todo", "/help")
+
+
+def clean(reply: str, *sizes: int) -> str:
+    filter, out, at = TextFilter(NAMES), [], 0
+    for size in sizes:
+        out.append(filter.feed(reply[at : at + size]))
+        at += size
+    return "".join([*out, filter.feed(reply[at:]), filter.close()])
+
+
+def test_commands_begin_in_column_zero_and_unknown_words_are_text() -> None:
+    reply = "See /fetch x\n /fetch y\n/fetch https://a.example  \r\n/etc/passwd is a file\n/fetchall no"
+    assert [(c.name, c.args) for c in parse(reply, NAMES).commands] == [("/fetch", "https://a.example")]
+    assert clean(reply) == "See /fetch x\n /fetch y\n/etc/passwd is a file\n/fetchall no"
+
+
+def test_fences_are_inert_and_close_only_with_their_own_mark() -> None:
+    reply = "```\n/fetch a\n~~~\n/fetch b\n```\n/fetch c"
+    assert [c.args for c in parse(reply, NAMES).commands] == ["c"]
+    assert clean(reply) == "```\n/fetch a\n~~~\n/fetch b\n```"
+
+
+def test_a_block_takes_everything_up_to_its_end() -> None:
+    reply = "Here:\n/write a.md\n# A\n\n```\n/fetch x\n/endwrite\nDone."
+    (command,) = parse(reply, NAMES).commands
+    assert (command.title, command.body, command.closed) == ("/write a.md", "# A\n\n```\n/fetch x", True)
+    assert clean(reply) == "Here:\nDone."
+
+
+def test_an_open_block_is_said_to_be_open() -> None:
+    parsed = parse("/mem add entry project Plan\nhalf", NAMES)
+    assert parsed.open and not parsed.commands[-1].closed
+    assert not parse("/mem read", NAMES).open
+
+
+def test_imitated_results_do_not_go_out() -> None:
+    assert clean("A\n[/fetch x]\n[END FETCH]\n[END TOOL RESULTS]\n[1] is a note\nB") == "A\n[1] is a note\nB"
+
+
+def test_text_goes_out_before_its_line_is_complete() -> None:
+    filter = TextFilter(NAMES)
+    assert filter.feed("Hel") == "Hel"
+    assert filter.feed("lo\n/fe") == "lo"
+    assert filter.feed("e is due") == "\n/fee is due"
+    assert filter.feed("\n[") == ""
+    assert filter.feed("1]") == "\n[1]"
+
+
+LINES = st.sampled_from(
+    [
+        "text",
+        "",
+        "/fetch x",
+        "/write a",
+        "/endwrite",
+        "```",
+        "~~~",
+        "/fee",
+        "[END X]",
+        "[x",
+        "  /fetch",
+        "/mem add entry user T",
+        "/endmem",
+        "/",
+        "日本",
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=12), st.lists(st.integers(1, 7), max_size=40))
+def test_however_a_reply_is_cut_the_same_text_comes_out(lines: list[str], sizes: list[int]) -> None:
+    reply = "\n".join(lines)
+    whole = clean(reply)
+    assert clean(reply, *sizes) == whole
+    assert whole == whole.strip("\n") or "```" in whole or "~~~" in whole
+    assert not parse(whole, NAMES).commands
