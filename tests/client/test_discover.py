@@ -171,8 +171,8 @@ def oldest(asked: Asked) -> Answer:
     """A server of 0.1."""
     if asked.json["method"] != "tasks/send":
         return error(asked, -32601)
-    result = {"id": asked.json["params"]["id"], "status": {"state": "completed"}}
-    result["artifacts"] = [{"parts": [{"type": "text", "text": "old"}], "index": 0}]  # type: ignore[assignment]
+    artifact = {"parts": [{"type": "text", "text": "old"}], "index": 0}
+    result = {"id": asked.json["params"]["id"], "status": {"state": "completed"}, "artifacts": [artifact]}
     return page({"jsonrpc": "2.0", "id": asked.json["id"], "result": result})
 
 

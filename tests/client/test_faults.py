@@ -53,6 +53,8 @@ breaks = pytest.mark.parametrize(
         pytest.param(EndEarly(frames=5, then=b"data: upstream timed out\n\n"), id="text"),
         pytest.param(EndEarly(frames=5, then=b'data: {"jsonrpc": "2.0", "resu\n\n'), id="half a document"),
         pytest.param(EndEarly(frames=5, then=b"\x00\xff\r\r\n"), id="garbage"),
+        pytest.param(EndEarly(frames=5, then=b'data: {"result":"\xff"}\n\n'), id="not UTF-8"),
+        pytest.param(EndEarly(frames=5, then=b"data: " + b"[" * 100_000 + b"\n\n"), id="too deep"),
         pytest.param(Stall(frames=6), id="stalled"),
         pytest.param(Slow(), id="slow"),
     ],

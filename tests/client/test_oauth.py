@@ -90,7 +90,8 @@ async def test_a_refresh_token_that_is_no_longer_taken_means_to_begin_again() ->
 
 
 async def test_a_refresh_token_from_earlier_is_used_and_its_successor_handed_over() -> None:
-    site, kept = Login(flow="authorizationCode", authorizationUrl=f"{BASE}/login"), []
+    site = Login(flow="authorizationCode", authorizationUrl=f"{BASE}/login")
+    kept: list[str] = []
     credentials = RefreshToken("refresh-0", client_id="me", rotated=kept.append)
     async with reach(site, credentials=credentials) as agent:
         assert await agent("hello") == "fine"
@@ -100,7 +101,8 @@ async def test_a_refresh_token_from_earlier_is_used_and_its_successor_handed_ove
 
 
 async def test_a_device_login_waits_for_the_person() -> None:
-    site, shown = Login(flow="deviceCode", deviceAuthorizationUrl=f"{BASE}/device"), []
+    site = Login(flow="deviceCode", deviceAuthorizationUrl=f"{BASE}/device")
+    shown: list[tuple[str, str]] = []
     begun = {"device_code": "d", "user_code": "ABCD", "verification_uri": "https://login.test", "interval": 0}
     site.pages["/device"] = page(begun)
     answers = iter(

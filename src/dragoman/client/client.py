@@ -108,13 +108,14 @@ class Client:
         deadline = self._deadline(timeout)
         if self.link.service.streams and not self.link.peer.ours:
             # Its stream says the task's name at once, so that a broken connection loses nothing.
-            stream = Stream(self, self._stream(self._message(content, options), deadline, options), deadline)
+            call, request = self._sending(content, deadline, **options)
+            stream = Stream(self, self._batches(call, request), deadline)
             async with stream:
                 async for _ in stream:
                     pass
             reply = stream.reply
         else:
-            reply = await self._send(content, deadline, options)
+            reply = await self._send(*self._sending(content, deadline, **options))
             if not reply.state.over:
                 reply = await self._wait(reply.id, deadline)
         if reply.task is not None and reply.state in TERMINAL and reply.state is not TaskState.COMPLETED:
@@ -144,29 +145,28 @@ class Client:
         on with a task, `context` with a conversation. `wait=False` comes back as soon as the agent has the message.
         `key` is the idempotency key, new for each message unless given.
         """
-        return await self._send(
+        sending = self._sending(
             content,
             self._deadline(timeout),
-            {
-                "files": files,
-                "data": data,
-                "task": task,
-                "context": context,
-                "skill": skill,
-                "metadata": metadata,
-                "accept": accept,
-                "history": history,
-                "wait": wait,
-                "push": push,
-                "key": key,
-                "extensions": extensions,
-            },
+            files=files,
+            data=data,
+            task=task,
+            context=context,
+            skill=skill,
+            metadata=metadata,
+            accept=accept,
+            history=history,
+            wait=wait,
+            push=push,
+            key=key,
+            extensions=extensions,
         )
+        return await self._send(*sending)
 
     def stream(self, *content: Any, timeout: float | None = None, **options: Any) -> Stream:
         """Say something and read the answer as it comes. Options as for `send`."""
         deadline = self._deadline(timeout)
-        return Stream(self, self._stream(self._message(content, options), deadline, options), deadline)
+        return Stream(self, self._batches(*self._sending(content, deadline, **options)), deadline)
 
     # -- tasks ---------------------------------------------------------------------------------------------------
 
@@ -271,45 +271,52 @@ class Client:
         timeout = self._timeout if timeout is None else timeout
         return None if timeout is None else time.time() + timeout
 
-    def _message(self, content: Sequence[Any], options: Mapping[str, Any]) -> SendMessage:
-        unknown = set(options) - _OPTIONS
-        if unknown:
-            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
-        metadata = dict(options.get("metadata") or {})
-        if options.get("skill"):
-            metadata["skillId"] = options["skill"]
+    def _sending(
+        self,
+        content: Sequence[Any],
+        deadline: float | None,
+        *,
+        files: Sequence[Any] = (),
+        data: Any = UNSET,
+        task: str = "",
+        context: str = "",
+        skill: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        accept: Sequence[str] = (),
+        history: int | None = None,
+        wait: bool = True,
+        push: PushConfig | None = None,
+        key: str = "",
+        extensions: Sequence[str] = (),
+    ) -> tuple[Call, SendMessage]:
+        """The options of `send` as a request."""
+        attached = dict(metadata or {})
+        if skill:
+            attached["skillId"] = skill
         if len(content) == 1 and isinstance(content[0], Message):
             message = content[0]
         else:
             message = Message(
                 message_id=new_id(),
                 role=Role.USER,
-                parts=parts_of(content, options.get("files", ()), options.get("data", UNSET)),
-                task_id=options.get("task", ""),
-                context_id=options.get("context", ""),
-                metadata=metadata,
-                extensions=tuple(options.get("extensions", ())),
+                parts=parts_of(content, files, data),
+                task_id=task,
+                context_id=context,
+                metadata=attached,
+                extensions=tuple(extensions),
             )
         configuration = Configuration(
-            accepted_output_modes=tuple(options.get("accept", ())),
-            task_push_notification_config=options.get("push"),
-            history_length=options.get("history"),
-            return_immediately=not options.get("wait", True),
+            accepted_output_modes=tuple(accept),
+            task_push_notification_config=push,
+            history_length=history,
+            return_immediately=not wait,
         )
-        return SendMessage(message=message, configuration=configuration, tenant=self._tenant)
+        call = Call(deadline=deadline, idempotency_key=key or new_id(), extensions=tuple(extensions))
+        return call, SendMessage(message=message, configuration=configuration, tenant=self._tenant)
 
-    async def _send(
-        self, content: Sequence[Any], deadline: float | None, options: Mapping[str, Any]
-    ) -> Reply:
-        request = self._message(content, options)
-        call = _call(deadline, options)
+    async def _send(self, call: Call, request: SendMessage) -> Reply:
         result: Task | Message = await self._within(call, request)
         return Reply.of(self, result)
-
-    def _stream(
-        self, request: SendMessage, deadline: float | None, options: Mapping[str, Any]
-    ) -> AsyncIterator[Any]:
-        return self._batches(_call(deadline, options), request)
 
     async def _batches(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Any]:
         try:
@@ -359,19 +366,6 @@ class Client:
         return Unauthenticated(
             f"{error.message}{hint}", metadata=error.metadata, retry_after=error.retry_after
         )
-
-
-_OPTIONS = {
-    "files", "data", "task", "context", "skill", "metadata", "accept", "history", "wait", "push", "key", "extensions"
-}  # fmt: skip
-
-
-def _call(deadline: float | None, options: Mapping[str, Any]) -> Call:
-    return Call(
-        deadline=deadline,
-        idempotency_key=options.get("key", ""),
-        extensions=tuple(options.get("extensions", ())),
-    )
 
 
 def _state(state: TaskState | str) -> TaskState:

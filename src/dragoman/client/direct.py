@@ -33,7 +33,7 @@ def event(answer: bytes) -> Event | None:
     """What a JSON-RPC answer holds, if that can be told at a glance; None if it needs a closer look."""
     try:
         result = _decode(answer).result
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if result is None or looks_snake(answer):
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.client.transport import Response
+from dragoman.client.transport import NOT_JSON, Response
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import MEDIA_TYPE, Frame, SseReader
 from dragoman.errors import A2AError, InvalidAgentResponse, Unreachable
@@ -98,7 +98,7 @@ def document_of(body: bytes | str, url: str) -> dict[str, Any]:
     """A JSON object. Raises `Unreachable` or `InvalidAgentResponse`."""
     try:
         document = _decode(body)
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise Unreachable(f"{url} did not answer with JSON: {error}") from error
     if not isinstance(document, dict):
         raise InvalidAgentResponse(f"{url} did not answer with a JSON object")

@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman.client.credentials import Outgoing
 from dragoman.client.origin import origin_of
-from dragoman.client.transport import Transport
+from dragoman.client.transport import NOT_JSON, Transport
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import AgentCard, OAuthFlow
 
@@ -93,7 +93,7 @@ class _Token:
         response = await transport.request("POST", url, headers, urlencode(form).encode())
         try:
             answer = msgspec.json.decode(await response.read(), type=dict[str, Any])
-        except msgspec.MsgspecError as error:
+        except (msgspec.ValidationError, *NOT_JSON) as error:
             raise Unauthenticated(f"{url} did not answer like a token endpoint: {error}") from error
         return response.status, answer
 

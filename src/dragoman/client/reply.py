@@ -120,13 +120,19 @@ def text_of(result: Task | Message) -> str:
 class Piece:
     """One event of a stream, and the text it adds."""
 
-    __slots__ = ("_fold", "event", "text")
+    __slots__ = ("_fold", "_text", "event")
 
-    def __init__(self, event: Event, text: str, fold: Fold) -> None:
+    def __init__(self, event: Event, text: str | None, fold: Fold) -> None:
         self.event = event
-        self.text = text
-        """What this event adds to the answer; empty for news about the task."""
+        self._text = text
         self._fold = fold
+
+    @property
+    def text(self) -> str:
+        """What this event adds to the answer; empty for news about the task."""
+        if self._text is None:
+            self._text = self.event.artifact.text if isinstance(self.event, ArtifactUpdate) else ""
+        return self._text
 
     def __str__(self) -> str:
         return self.text
@@ -167,8 +173,8 @@ class Stream:
         self._told = False
         self._pieces = self._read(batches)
 
-    def __aiter__(self) -> Stream:
-        return self
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        return self._pieces
 
     async def __anext__(self) -> Piece:
         return await anext(self._pieces)
@@ -202,7 +208,11 @@ class Stream:
                 for response in batch:
                     event = response.event
                     fold.apply(event)
-                    yield Piece(event, text(event), fold)
+                    if type(event) is ArtifactUpdate:
+                        self._told = self._told or bool(event.artifact.text)
+                        yield Piece(event, None, fold)
+                    else:
+                        yield Piece(event, text(event), fold)
 
     async def _batch(self, batches: AsyncIterator[Batch]) -> Batch | None:
         if self._deadline is None:
@@ -214,9 +224,8 @@ class Stream:
             raise TimeoutError(self._client.too_late(self._fold.task_id)) from None
 
     def _text(self, event: Event) -> str:
-        if isinstance(event, ArtifactUpdate):
-            text = event.artifact.text
-        elif isinstance(event, Message):
+        assert not isinstance(event, ArtifactUpdate)
+        if isinstance(event, Message):
             text = event.text
         else:
             state, said = event.status.state, event.status.message

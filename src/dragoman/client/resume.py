@@ -42,7 +42,7 @@ from dragoman.model.ops import (
     StreamResponse,
     SubscribeToTask,
 )
-from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
+from dragoman.model.task import TERMINAL, ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 _NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
 _GRACE = 1.0
@@ -129,13 +129,17 @@ class _Reading:
         self._sends = isinstance(request, SendMessage)
         self._repeats = service.peer.dialect.name == "arbiter"
         """A subscription tells everything again, from the first event."""
-        self._fold = Fold()
+        self._known = Fold()
         if isinstance(request, SubscribeToTask):
-            self._fold.task_id = request.id
+            self._known.task_id = request.id
+        self._unfolded: list[Event] = []
+        """Heard, and not yet in the fold: most streams end without anybody asking what they added up to."""
         self._heard: deque[TaskStatus] = deque(maxlen=1000)
         self._after = call.after
         self._asked = False
         """The agent asked for input in this stream (and not only before it)."""
+        self._ended = False
+        """The last thing that was heard of the task was its end."""
         self._news = False
         """Something was heard on the present connection."""
         self._wait: asyncio.Timeout | None = None
@@ -143,6 +147,15 @@ class _Reading:
     @property
     def task_id(self) -> str:
         return self._fold.task_id
+
+    @property
+    def _fold(self) -> Fold:
+        """What we know of the task."""
+        if self._unfolded:
+            for event in self._unfolded:
+                self._known.apply(event)
+            self._unfolded.clear()
+        return self._known
 
     def nudge(self) -> None:
         """Stop waiting for the peer to speak; ask it."""
@@ -199,9 +212,9 @@ class _Reading:
         return repeatable(error, self._request, deduplicates=self._peer.ours)
 
     def _done(self, *, clean: bool) -> bool:
-        fold = self._fold
-        if fold.message is not None or fold.state.terminal:
+        if self._ended:
             return True
+        fold = self._fold
         if not fold.state.interrupted:
             return False
         if self._sends and fold.state is TaskState.INPUT_REQUIRED and (clean or self._asked):
@@ -218,6 +231,7 @@ class _Reading:
         async with aclosing(batches):
             while (batch := await self._next(batches)) is not None:
                 if replay is None:
+                    self._news = True
                     for response in batch:
                         self._hear(response)
                     yield batch
@@ -230,6 +244,7 @@ class _Reading:
                     if self._peer.ours and response.seq:
                         self._after = response.seq
                 if out:
+                    self._news = True
                     yield out
                 if self._sends and self._asked:
                     return
@@ -245,22 +260,26 @@ class _Reading:
 
     def _hear(self, response: StreamResponse) -> None:
         event = response.event
-        self._fold.apply(event)
-        self._news = True
+        self._unfolded.append(event)
         if response.seq:
             self._after = response.seq
+        if type(event) is ArtifactUpdate:
+            return
         if isinstance(event, StatusUpdate):
             self._heard.append(event.status)
             self._asked = event.status.state is TaskState.INPUT_REQUIRED
+            self._ended = event.status.state in TERMINAL
+        else:
+            self._ended = not isinstance(event, Task) or event.status.state in TERMINAL
 
     async def _new(self, response: StreamResponse, replay: Replay, numbered: bool) -> list[Event]:
         """What of an event is news."""
-        event = response.event
+        event, fold = response.event, self._fold
         if numbered and not isinstance(event, Task):
             return [event] if not response.seq or response.seq > (self._after or 0) else []
         if self._repeats or replay.follows(event):
             return replay.read(event)
-        caught_up = missed(self._fold, await self._task())
+        caught_up = missed(fold, await self._task())
         if isinstance(event, StatusUpdate) and not any(isinstance(new, StatusUpdate) for new in caught_up):
             caught_up += replay.read(event)
         return caught_up

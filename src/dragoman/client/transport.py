@@ -15,6 +15,8 @@ import msgspec
 
 from dragoman.errors import A2AError, Forbidden, RateLimited, Unauthenticated, Unavailable, Unreachable
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on bytes from a stranger."""
 MAX_BODY = 64 << 20
 """The largest document we read into memory."""
 
@@ -66,7 +68,7 @@ def error_of(
     status = response.status
     try:
         document = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         document = None
     if isinstance(document, dict) and isinstance(document.get("error"), dict) and status not in _BY_STATUS:
         error = read(document, status)
