@@ -10,8 +10,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from threading import Thread
+from types import FrameType
+from typing import Any, NoReturn
 
 import uvicorn
 
@@ -102,11 +105,29 @@ async def _watch(store: Any, bus: LocalBus, every: float = 0.02) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Ends open streams before it waits for connections to close, so that a drain does not wait for readers."""
+    """Ends open streams before it waits for connections to close, so that a drain does not wait for readers.
 
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
+    The first of its `signals` drains. The next one does not wait: what runs is on disk, and goes on in another process.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: App, signals: Sequence[signal.Signals] = ()) -> None:
         super().__init__(config)
         self._app = app
+        self._signals = signals
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {signum: signal.signal(signum, self.handle_exit) for signum in self._signals}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._app.stop()
@@ -134,12 +155,14 @@ def serve(
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     (announce or _announce(agents))(url)
     if workers > 1:
-        _supervise(workers, lambda: _serve(agents, listener, log_level, shared=True, **options))
+        _supervise(workers, lambda: _serve(agents, listener, (signal.SIGTERM,), shared=True, **options))
     else:
-        _serve(agents, listener, log_level, **options)
+        _serve(agents, listener, (signal.SIGTERM, signal.SIGINT), **options)
 
 
-def _serve(agents: Sequence[Agent], listener: socket.socket, log_level: str, **options: Any) -> None:
+def _serve(
+    agents: Sequence[Agent], listener: socket.socket, signals: Sequence[signal.Signals], **options: Any
+) -> None:
     app = application(*agents, **options)
     config = uvicorn.Config(
         app,
@@ -152,49 +175,66 @@ def _serve(agents: Sequence[Agent], listener: socket.socket, log_level: str, **o
         timeout_graceful_shutdown=10,
         backlog=4096,
     )
-    server = _Server(config, app)
+    server = _Server(config, app, signals)
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
 
 
 def _supervise(workers: int, work: Callable[[], None]) -> None:
-    """Run `work` in so many processes; start one again that dies; end them all when we are ended."""
-    pids: set[int] = set()
+    """Run `work` in so many processes; start one again that dies; end them all when we end, however we end.
+
+    A terminal's Ctrl-C reaches all of us. The workers leave it to the supervisor, who passes each signal on once.
+    """
+    born: dict[int, float] = {}
     ending = False
+    gone, here = os.pipe()  # read to its end when the last process that could write is gone: the supervisor
 
     def end(signum: int, frame: Any) -> None:
         nonlocal ending
         ending = True
-        for pid in pids:
+        for pid in list(born):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
     def start() -> None:
         pid = os.fork()
         if pid == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            try:
-                work()
-            finally:
-                os._exit(0)
-        pids.add(pid)
+            os.close(here)
+            _work(work, gone)
+        born[pid] = time.monotonic()
 
-    for _ in range(workers):
-        start()
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    while pids:
-        try:
-            pid, _ = os.wait()
-        except InterruptedError:
-            continue
-        except ChildProcessError:
-            break
-        pids.discard(pid)
+    for _ in range(workers):
+        start()
+    while born:
+        pid, _ = os.wait()
+        lived = time.monotonic() - born.pop(pid)
         if not ending:
             logger.warning("worker %d ended; another one takes its place", pid)
+            time.sleep(max(0.0, 1.0 - lived))  # one that cannot start at all must not keep us busy
+        if not ending:
             start()
+
+
+def _work(work: Callable[[], None], gone: int) -> NoReturn:
+    """Be a worker, and end with the supervisor."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def follow() -> None:
+        os.read(gone, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=follow, name="dragoman-supervisor", daemon=True).start()
+    code = 1
+    try:
+        work()
+        code = 0
+    except Exception:
+        logger.exception("a worker failed")
+    finally:
+        os._exit(code)
 
 
 def _announce(agents: Sequence[Agent]) -> Callable[[str], None]:
@@ -239,7 +279,6 @@ async def running(app: App) -> AsyncIterator[str]:
     listener = _listen("127.0.0.1", 0)
     config = uvicorn.Config(app, http="httptools", lifespan="on", log_level="warning", access_log=False)
     server = _Server(config, app)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started:
