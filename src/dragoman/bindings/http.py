@@ -7,7 +7,7 @@ lifespan it starts with the first request.
     <mount>                            JSON-RPC, with and without a slash at the end
     <mount>/message:send, /tasks ...   HTTP+JSON; below /v1 that of 0.3
     <mount>/.well-known/agent-card.json, <mount>/.well-known/agent.json, <mount>/agent-card.json
-    /.well-known/...                   the card of the agent at the root, or of the first
+    /.well-known/...                   the card of the agent at the root, or of the first; jwks.json, if cards are signed
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from dragoman.bindings.address import Address
 from dragoman.bindings.attend import Attendance
-from dragoman.bindings.cards import WELL_KNOWN, Cards
+from dragoman.bindings.cards import JWKS, WELL_KNOWN, Cards
 from dragoman.bindings.exchange import JSON, AsgiScope, Disconnected, Exchange, Receive, Send, Shared
 from dragoman.bindings.jsonrpc import JsonRpc
 from dragoman.bindings.limits import Limits
@@ -141,7 +141,9 @@ class App:
         while (mount := self._mounts.get(prefix)) is None and prefix:
             prefix = prefix[: prefix.rfind("/")] if "/" in prefix else ""
         if mount is None:
-            return (self._first, self._cards.methods) if self._first and path in WELL_KNOWN else None
+            first = self._first
+            methods = self._cards.match(first, path) if first and path in (*WELL_KNOWN, JWKS) else None
+            return (first, methods) if first and methods else None
         below = path[len(prefix) :]
         for binding in self._bindings:
             if (methods := binding.match(mount, below)) is not None:

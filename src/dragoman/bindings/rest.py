@@ -30,7 +30,7 @@ from dragoman.dialects.cards import version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.paths import QUERY, Found, Path
 from dragoman.dialects.sse import frame
-from dragoman.errors import InvalidParams, InvalidRequest, ParseError
+from dragoman.errors import A2AError, InvalidParams, InvalidRequest, ParseError
 from dragoman.model.card import HTTP_JSON, Interface
 from dragoman.model.ops import PUSH_DELETE, Request
 
@@ -185,12 +185,27 @@ def _document(exchange: Exchange, mount: Mount) -> Document:
     return openapi.document(mount.current_card(), url, filter(mount.speaks, paths.PATHS))
 
 
+async def _let_in(exchange: Exchange, mount: Mount) -> bool:
+    """Whether somebody may read what is on a private card."""
+    try:
+        await mount.principal(exchange)
+    except A2AError as error:
+        status, body = rest_errors.write(error, "1.0")
+        await exchange.respond(status, _encode(body), (JSON, *mount.refusal(error, status)))
+        return False
+    return True
+
+
 async def _openapi(exchange: Exchange, mount: Mount) -> None:
+    if mount.private and not await _let_in(exchange, mount):
+        return
     body = _encode(_document(exchange, mount))
     await exchange.respond(200, body, (JSON, (b"access-control-allow-origin", b"*")))
 
 
 async def _docs(exchange: Exchange, mount: Mount) -> None:
+    if mount.private and not await _let_in(exchange, mount):
+        return
     headers = (
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-security-policy", docs.CSP.encode()),

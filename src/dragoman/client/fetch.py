@@ -1,0 +1,60 @@
+"""Gets small public documents that somebody's word depends on: the keys of an issuer, for example.
+
+Over https (or from this machine), from exactly where it was told to: a redirect is not followed. Neither the size nor
+the time of an answer is the other side's to choose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+from dragoman.client.http import HttpTransport
+from dragoman.client.transport import Transport
+from dragoman.errors import Unreachable
+
+MAX_DOCUMENT = 256 << 10
+TIMEOUT = 10.0
+
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+
+class Fetcher:
+    def __init__(self, transport: Transport | None = None, *, timeout: float = TIMEOUT) -> None:
+        self._transport, self._timeout = transport, timeout
+
+    async def __call__(self, url: str) -> bytes:
+        """Raises `Unreachable`."""
+        try:
+            parts = urlsplit(url)
+            plain = parts.scheme == "http" and parts.hostname in _HERE
+        except ValueError:
+            raise Unreachable(f"{url[:200]!r} is not a URL") from None
+        if (parts.scheme != "https" and not plain) or parts.username or parts.password:
+            raise Unreachable(f"{url[:200]!r} is not an https URL without a login")
+        if self._transport is None:
+            self._transport = HttpTransport()
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._read(self._transport, url)
+        except TimeoutError:
+            raise Unreachable(f"{url} did not answer within {self._timeout:g} s") from None
+
+    async def _read(self, transport: Transport, url: str) -> bytes:
+        response = await transport.request("GET", url, {"Accept": "application/json"})
+        try:
+            if response.status != 200:
+                raise Unreachable(f"{url} answered HTTP {response.status}")
+            body = bytearray()
+            async for piece in response.chunks():
+                body += piece
+                if len(body) > MAX_DOCUMENT:
+                    raise Unreachable(f"{url} answered with more than {MAX_DOCUMENT >> 10} KB")
+            return bytes(body)
+        finally:
+            await response.close()
+
+    async def close(self) -> None:
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            await transport.close()
