@@ -302,15 +302,20 @@ class Turn:
 
     # -- what must happen once ---------------------------------------------------------------------------------
 
-    async def step(self, key: str, work: Callable[..., Awaitable[T] | T], *args: Any, **kw: Any) -> T:
+    @overload
+    async def step(self, key: str, work: Callable[..., Awaitable[T]], *args: Any, **kw: Any) -> T: ...
+    @overload
+    async def step(self, key: str, work: Callable[..., T], *args: Any, **kw: Any) -> T: ...
+
+    async def step(self, key: str, work: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         """Do `work(*args, **kw)` once for this turn, whatever crashes: its result is recorded under `key`.
 
-        The result must be JSON, or a dataclass or msgspec struct (annotate `work`'s return type to get it back as
-        such after a restart). If the process dies while `work` runs, it runs again.
+        The result must be JSON, or a dataclass, msgspec or pydantic object (annotate `work`'s return type to get it
+        back as such after a restart). If the process dies while `work` runs, it runs again.
         """
         recorded = self._steps.get(key)
         if recorded is not None:
-            return cast(T, msgspec.json.decode(recorded.value, type=_returns(work)))
+            return _revived(recorded.value, work)
         outcome = work(*args, **kw)
         value = await outcome if isinstance(outcome, Awaitable) else outcome
         await self.record(key, value)
@@ -546,6 +551,21 @@ def _as(kind: Any, message: Message) -> Any:
 
 class InvalidAnswer(ValueError):
     """An answer that is not what was asked for."""
+
+
+def _revived(value: msgspec.Raw, work: Callable[..., Any]) -> Any:
+    """What `work` returned, from what was recorded of it."""
+    try:
+        return msgspec.json.decode(value, type=_returns(work), dec_hook=_model)
+    except (TypeError, NotImplementedError):  # a type that has no JSON form, of a value that does
+        return msgspec.json.decode(value)
+
+
+def _model(kind: Any, value: Any) -> Any:
+    validate = getattr(kind, "model_validate", None)
+    if callable(validate):
+        return validate(value)
+    raise NotImplementedError
 
 
 def _returns(work: Callable[..., Any]) -> Any:

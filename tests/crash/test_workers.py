@@ -1,0 +1,93 @@
+"""Several processes on one store and one port: any of them may die, and any of them may be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import raw
+from tests.crash.reader import message
+from tests.crash.stage import Stage
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+
+
+def workers(stage: Stage) -> list[int]:
+    pid = stage.server.pid
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def test_two_workers_tell_the_same_stories(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2", PACE="0.01")
+    async with stage.server:
+        async with asyncio.TaskGroup() as group:
+            for n in range(8):
+                group.create_task(stage.tell(f"story {n}"))
+        await stage.check()
+        assert len(workers(stage)) == 2
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_worker_that_is_killed_is_replaced_and_the_other_goes_on_with_its_tasks(
+    seed: int, tmp_path: Path
+) -> None:
+    dice = random.Random(seed)
+    stage = Stage(tmp_path, "--workers", "2", PACE="0.05")
+    async with stage.server:
+        async with asyncio.TaskGroup() as group:
+            for n in range(6):
+                group.create_task(stage.tell(f"story {n}"))
+            for _ in range(3):
+                await asyncio.sleep(dice.uniform(0.1, 0.3))
+                stage.deaths += 1
+                os.kill(dice.choice(workers(stage)), signal.SIGKILL)
+        await stage.check()
+
+
+async def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2", "--drain", "0", PACE="0.05")
+    async with stage.server:
+        async with asyncio.TaskGroup() as group:
+            for n in range(4):
+                group.create_task(stage.tell(f"story {n}"))
+            await asyncio.sleep(0.3)
+            await stage.restart()  # returns when nobody holds its standard error: when all of them are gone
+        await stage.check()
+
+
+async def test_workers_stop_politely_and_give_back_what_they_run(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2", "--drain", "0.05", PACE="0.1")
+    async with stage.server:
+        begun = {**message("4"), "configuration": {"returnImmediately": True}}
+        tasks = [(await raw.result(stage.server.url, "SendMessage", begun))["task"]["id"] for _ in range(6)]
+        stage.server.signal(signal.SIGTERM)
+        assert await stage.server.ended() == 0
+        await stage.server.start()
+        for task in tasks:
+            heard = raw.stream(stage.server.url, "SubscribeToTask", {"id": task}, last_event_id="0")
+            events = [event async for event in heard]
+            assert "TASK_STATE_COMPLETED" in str(events[-1].result)
+            assert [did for did in sorted(stage.did(task)) if did != "began"] == [
+                f"wait/{i}" for i in range(4)
+            ]
+        assert b"Traceback" not in stage.server.said
+
+
+async def test_a_second_signal_ends_all_workers_at_once(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2", "--drain", "600", PACE="600")
+    async with stage.server:
+        streams = [raw.stream(stage.server.url, "SendStreamingMessage", message("1")) for _ in range(4)]
+        for stream in streams:
+            await anext(stream)
+        stage.server.signal(signal.SIGINT)
+        for stream in streams:
+            async for _ in stream:  # ended by the drain
+                pass
+        stage.server.signal(signal.SIGINT)
+        await stage.server.ended()

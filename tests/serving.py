@@ -1,0 +1,105 @@
+"""`dragoman serve` as a process of its own, to be talked to, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from tests.ports import free_port
+
+WAIT = 20.0
+"""No process here needs so long for anything; one that does hangs."""
+
+
+class Server:
+    """`async with Server(file, store=...) as server:` serves the agents of `file` at `server.url`.
+
+    Its port and its store outlive it, so that it can be started again: `await server.start()`.
+    """
+
+    def __init__(
+        self,
+        *files: Path,
+        store: Path | None = None,
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.env = {**os.environ, **(env or {})}
+        named = f"sqlite:///{store}" if store is not None else "memory:"
+        self._command = [
+            sys.executable, "-m", "dragoman.cli", "serve", *map(str, files),
+            "--port", str(self.port), "--store", named, *options,
+        ]  # fmt: skip
+        self.process: asyncio.subprocess.Process | None = None
+        self.said = b""
+        """What it wrote to its standard error, all its lives together."""
+        self._errors: asyncio.Task[None] | None = None
+        self.lives = 0
+        """How often it was started."""
+        self._born = asyncio.Condition()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    async def start(self, **env: str) -> None:
+        """Start it, and wait until it listens."""
+        self.process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**self.env, **env},
+        )
+        assert self.process.stdout is not None
+        self._errors = asyncio.create_task(self._listen(self.process))
+        async with asyncio.timeout(WAIT):
+            announced = await self.process.stdout.readline()
+        assert self.url.encode() in announced, (announced, self.said)
+        async with self._born:
+            self.lives += 1
+            self._born.notify_all()
+
+    async def life_after(self, lives: int) -> None:
+        """Wait until it was started more than `lives` times."""
+        async with self._born:
+            await self._born.wait_for(lambda: self.lives > lives)
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        async for line in process.stderr:
+            self.said += line
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    async def kill(self) -> None:
+        """SIGKILL, unless it is dead already."""
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+        await self.ended()
+
+    def signal(self, signum: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(signum)
+
+    async def ended(self) -> int:
+        """Wait for its end: the exit code."""
+        assert self.process is not None
+        async with asyncio.timeout(WAIT):
+            code = await self.process.wait()
+            if self._errors is not None:
+                await self._errors
+        return code
