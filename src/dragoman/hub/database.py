@@ -1,0 +1,151 @@
+"""The hub's own tables: tenants, agents, conversations, memory. What tasks did is in the task store, and only there.
+
+One SQLite file in WAL mode. Writes run on a thread of their own, a transaction each, so that a slow disk delays nobody
+but the writer. Reads have three doors: `look` for a row by its key, on the caller's thread, because that is faster than
+asking another one; `read` for everything else, on a reader's thread; and `run`, which sees what it writes. Other
+processes may write to the file at the same time (`dragoman tenant add` beside a running hub), and are seen at once.
+
+The schema is numbered scripts in `schema/`, each run once, in order:
+
+    001 ..  tenants, agents, requests, conversations
+    100 ..  memory, files, todos
+
+    await database.run(lambda db: db.execute("insert into notes (text) values (?)", (text,)).lastrowid)
+    rows = await database.read(lambda db: db.execute("select text from notes").fetchall())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+from dragoman.errors import Unavailable
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+_TABLE = "create table if not exists hub_migrations (number integer primary key, name text not null)"
+_DONE = "select number from hub_migrations"
+_RECORD = "insert into hub_migrations (number, name) values (?, ?)"
+
+
+class Database:
+    """One file. `:memory:` is a file that goes away with it."""
+
+    def __init__(self, path: str | Path, *, patience: float = 10.0) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if str(path) == ":memory:":
+            self._folder = tempfile.TemporaryDirectory(prefix="dragoman-hub-")
+            path = Path(self._folder.name) / "hub.db"
+        self.path = Path(path)
+        self._patience = patience
+        self._open: tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection] | None = None
+        self._writer = ThreadPoolExecutor(1, "dragoman-hub-writer")
+        self._reader = ThreadPoolExecutor(1, "dragoman-hub-reader")
+        self._looking = Lock()
+
+    def open(self) -> Database:
+        """Open the file and bring its schema up to date. Raises `Unavailable`."""
+        if self._open is None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                writing = self._connect()
+                writing.execute("pragma journal_mode = wal")
+                _migrate(writing)
+                self._open = writing, self._connect(), self._connect()
+            except (sqlite3.Error, OSError) as error:
+                raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
+        return self
+
+    def close(self) -> None:
+        """Finish what was asked for, then let go of the file."""
+        self._writer.shutdown()
+        self._reader.shutdown()
+        if self._open is not None:
+            connections, self._open = self._open, None
+            for connection in connections:
+                connection.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    async def run(self, work: Work[T]) -> T:
+        """Do `work` in a transaction of its own, on the writer's thread. What it raises undoes it."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+
+    async def read(self, work: Work[T]) -> T:
+        """Do `work`, which only reads, on the reader's thread."""
+        db = self._connections[1]
+        return await asyncio.get_running_loop().run_in_executor(self._reader, work, db)
+
+    def look(self, work: Work[T]) -> T:
+        """Do `work`, which only looks up a row or two, here and now."""
+        db = self._connections[2]
+        with self._looking:
+            return work(db)
+
+    def _write(self, work: Work[T]) -> T:
+        db = self._connections[0]
+        db.execute("begin immediate")
+        try:
+            result = work(db)
+        except BaseException:
+            db.execute("rollback")
+            raise
+        db.execute("commit")
+        return result
+
+    @property
+    def _connections(self) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
+        if self._open is None:
+            raise Unavailable("the hub's database is closed")
+        return self._open
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self.path, timeout=self._patience, isolation_level=None, check_same_thread=False
+        )
+        db.row_factory = sqlite3.Row
+        db.execute("pragma foreign_keys = on")
+        db.execute("pragma synchronous = normal")
+        return db
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    """Run the scripts that this file has not seen, all in one transaction."""
+    db.execute("begin immediate")  # two processes may open a new file at the same time
+    try:
+        db.execute(_TABLE)
+        done = {row[0] for row in db.execute(_DONE)}
+        for number, name, script in _scripts():
+            if number not in done:
+                for statement in _statements(script):
+                    db.execute(statement)
+                db.execute(_RECORD, (number, name))
+    except BaseException:
+        db.execute("rollback")
+        raise
+    db.execute("commit")
+
+
+def _scripts() -> list[tuple[int, str, str]]:
+    folder = files("dragoman.hub").joinpath("schema")
+    found = [file for file in folder.iterdir() if file.name.endswith(".sql")]
+    return sorted((int(file.name[:3]), file.name, file.read_text(encoding="utf-8")) for file in found)
+
+
+def _statements(script: str) -> list[str]:
+    """One at a time, because `executescript` would commit what came before it."""
+    out, statement = [], ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            out.append(statement)
+            statement = ""
+    return out
