@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-VERBS = ("serve", "card", "send", "chat", "tasks", "task", "version")
+VERBS = ("serve", "card", "send", "chat", "tasks", "task", "keys", "sign", "version")
 
 ABOUT = """\
 Agents that talk A2A, in every version of it, and keep their tasks when the process dies.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
+from urllib.parse import urlsplit
 
+from dragoman.auth.signing import SPEC
 from dragoman.cli import show
 from dragoman.cli.reach import add_options, reached
 from dragoman.client import Client
@@ -19,6 +21,14 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--extended", action="store_true", help="the card for those who have shown who they are"
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="fail unless the card is signed, by a key of the agent's own host",
+    )
+    parser.add_argument(
+        "--trust", metavar="KEYS", help="verify with these keys instead: a file with a JWK set, or its URL"
+    )
     parser.set_defaults(run=run)
 
 
@@ -31,7 +41,18 @@ async def run(args: argparse.Namespace) -> int:
             _print(card, agent)
         return 0
 
-    return await reached(args, work)
+    return await reached(args, work, signed_by=_trusted(args))
+
+
+def _trusted(args: argparse.Namespace) -> str | None:
+    if args.trust:
+        return str(args.trust)
+    if not args.verify:
+        return None
+    parts = urlsplit(args.url)
+    if not parts.netloc:
+        raise SystemExit("dragoman: say whose signature counts with --trust")
+    return f"{parts.scheme}://{parts.netloc}/.well-known/jwks.json"
 
 
 def _print(card: AgentCard, agent: Client) -> None:
@@ -65,6 +86,10 @@ def _print(card: AgentCard, agent: Client) -> None:
         ),
         ("we speak", f"A2A {agent.version}  {agent.url}"),
     ]
+    verified = agent.link.found.verified
+    if verified is not None:
+        form = "" if verified.form == SPEC else f", in the form that is called {verified.form}"
+        pairs.append(("signed by", f"{verified.kid} ({verified.algorithm}{form})"))
     show.fields([(name, value) for name, value in pairs if value])
     print()
     show.table(("skill", "", ""), [(s.id, ", ".join(s.tags), s.description) for s in card.skills])

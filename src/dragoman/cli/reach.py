@@ -65,10 +65,10 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-async def reached(args: argparse.Namespace, work: Callable[[Client], Awaitable[int]]) -> int:
+async def reached(args: argparse.Namespace, work: Callable[[Client], Awaitable[int]], **more: Any) -> int:
     """Connect, do `work`, and turn what goes wrong into a sentence and an exit code."""
     try:
-        async with connect(args.url, **options(args)) as agent:
+        async with connect(args.url, **options(args), **more) as agent:
             return await work(agent)
     except (A2AError, TimeoutError, OSError, ValueError) as error:
         return failed(error)

@@ -68,6 +68,11 @@ class Authorized:
         """Whether the credential is shown at `url`."""
         return self.credential is not None and origin_of(url) == self.origin
 
+    @property
+    def plain(self) -> Transport:
+        """What carries requests without credentials and follows no redirects."""
+        return self._elsewhere
+
     def _carrier(self, url: str) -> Transport:
         if self._elsewhere is self._transport or origin_of(url) == self.origin:
             return self._transport

@@ -16,6 +16,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Struct
 
+from dragoman.auth.signing import Verified
 from dragoman.client.transport import NotSent, Response, Transport, error_of
 from dragoman.dialects.cards import read_card, write_card
 from dragoman.errors import A2AError, InvalidAgentResponse, Unauthenticated, Unreachable
@@ -34,6 +35,8 @@ class Found(Struct, frozen=True):
     url: str = ""
     """Where it was found; empty when it was given to us."""
     ours: bool = False
+    verified: Verified | None = None
+    """Who has signed it, if that was asked."""
 
 
 class _Cached(Struct):

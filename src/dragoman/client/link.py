@@ -19,6 +19,7 @@ from dragoman.client.resume import Lasting
 from dragoman.client.retry import Policy
 from dragoman.client.routes import Routed, routes
 from dragoman.client.transport import Transport
+from dragoman.client.trust import vouched
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import AgentCard
 
@@ -39,6 +40,7 @@ class Options(Struct, frozen=True, kw_only=True):
     agents: Mapping[str, str] | None = None
     transport: Transport | None = None
     url: str = ""
+    signed_by: Any = None
 
 
 class Link(NamedTuple):
@@ -84,6 +86,8 @@ async def _open(transport: Authorized, where: Any, options: Options) -> Link:
         prefer = where
     else:
         found, prefer = given(where), ""
+    if options.signed_by is not None:
+        found = await vouched(found, options.signed_by, transport.plain)
     ways = routes(found, version=options.version, binding=options.binding, prefer=prefer)
     # A secret belongs to whoever the user named, not to wherever the card points.
     transport.origin = origin_of(options.origin or (where if isinstance(where, str) else ways[0].url))
@@ -98,6 +102,8 @@ async def _find(transport: Authorized, url: str, options: Options) -> Found:
     if options.headers:
         transport.credential = creds.Headers(options.headers)
     version = options.version if options.version.startswith("1") else ""
+    if options.signed_by is not None:
+        version = version or "1.0"  # a signature fits one shape of a card
     try:
         return await find(transport, url, version=version, secret=bool(options.headers))
     except Unauthenticated:
