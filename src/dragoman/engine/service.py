@@ -15,14 +15,26 @@ from msgspec.structs import replace
 
 from dragoman.engine.follow import follow
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, trimmed
+from dragoman.engine.pushes import PushConfigs, PushRequest, for_task, task_of
 from dragoman.engine.runner import Runner
-from dragoman.engine.seams import MAIL, Bus, Delivered, Log, Peers, Program, Store, TaskExists, topic
+from dragoman.engine.seams import (
+    MAIL,
+    Bus,
+    Delivered,
+    Hook,
+    Log,
+    Peers,
+    Program,
+    Push,
+    Store,
+    TaskExists,
+    topic,
+)
 from dragoman.errors import (
     A2AError,
     ExtendedCardNotConfigured,
     ExtensionRequired,
     InvalidParams,
-    PushNotSupported,
     StreamingNotSupported,
     TaskClosed,
     TaskNotCancelable,
@@ -45,6 +57,8 @@ from dragoman.model.ops import (
     GetTask,
     ListPushConfigs,
     ListTasks,
+    PushConfig,
+    PushConfigPage,
     Request,
     Scope,
     SendMessage,
@@ -69,10 +83,12 @@ class Engine:
         programs: Callable[[Scope], Program | None],
         *,
         peers: Peers | None = None,
+        push: Push | None = None,
         **runner: Any,
     ) -> None:
         self._store, self._bus, self._programs = store, bus, programs
-        self._remote = peers
+        self._remote, self._push = peers, push
+        self._configs = PushConfigs(store.hooks, push)
         self.runner = Runner(store, bus, programs, peers=self, **runner)
         self._retention: asyncio.Task[None] | None = None
 
@@ -81,6 +97,8 @@ class Engine:
         await self._store.open()
         await self._bus.open()
         await self.runner.start()
+        if self._push is not None:
+            await self._push.start()
         if retain is not None:
             self._retention = asyncio.create_task(self._forget(retain), name="dragoman-retention")
 
@@ -88,6 +106,8 @@ class Engine:
         if self._retention is not None:
             self._retention.cancel()
         await self.runner.stop(drain)
+        if self._push is not None:
+            await self._push.stop(drain)
         if self._remote is not None:
             await self._remote.close()
         await self._bus.close()
@@ -110,7 +130,7 @@ class Engine:
             case GetOrigin():
                 return await self._origin(call, request)
             case CreatePushConfig() | GetPushConfig() | ListPushConfigs() | DeletePushConfig():
-                raise PushNotSupported("this agent does not send push notifications")
+                return await self._push_config(call, request)
             case GetExtendedCard():
                 return await self._extended_card(call)
         raise UnsupportedOperation(f"{type(request).__name__} is not an operation of this agent")
@@ -174,6 +194,9 @@ class Engine:
             raise Unavailable("shutting down", retry_after=1)
         program = self._program(call)
         _check(program, call, request)
+        hook = None
+        if (config := request.configuration.task_push_notification_config) is not None:
+            hook = await self._configs.need(program).admit(call, config)
         message = request.message
         log = self._store.scope(call.scope)
         mail = Mail(
@@ -190,7 +213,7 @@ class Engine:
             reply=program.admit(request, call.principal),
             at=timestamp(),
         )
-        delivered = await self._put(call, log, mail)
+        delivered = await self._put(call, log, mail, hook)
         snapshot = delivered.snapshot
         if delivered.lease is not None:
             self.runner.begin(delivered.lease, snapshot)
@@ -200,29 +223,32 @@ class Engine:
             self._bus.wake(topic(call.scope, snapshot.task_id))
         return delivered
 
-    async def _put(self, call: Call, log: Log, mail: Mail) -> Delivered:
+    async def _put(self, call: Call, log: Log, mail: Mail, hook: Hook | None) -> Delivered:
         message, dedupe, node = mail.message, call.idempotency_key, self.runner.claims_as
         if not message.task_id:
-            return await self._create(log, mail, new_id(), dedupe, node)
+            return await self._create(log, mail, new_id(), dedupe, node, hook)
         try:
-            return await self._continue(log, mail, dedupe, node)
+            return await self._continue(log, mail, dedupe, node, hook)
         except TaskNotFound:
             if not call.names_tasks:
                 raise
         try:
-            return await self._create(log, mail, message.task_id, dedupe, node)
+            return await self._create(log, mail, message.task_id, dedupe, node, hook)
         except TaskExists:  # somebody was faster with the same id
-            return await self._continue(log, mail, dedupe, node)
+            return await self._continue(log, mail, dedupe, node, hook)
 
-    async def _create(self, log: Log, mail: Mail, task: str, dedupe: str, node: str) -> Delivered:
+    async def _create(
+        self, log: Log, mail: Mail, task: str, dedupe: str, node: str, hook: Hook | None
+    ) -> Delivered:
         context = mail.message.context_id or new_id()
         mail = replace(
             mail,
             message=replace(mail.message, task_id=task, context_id=context),
         )
-        return await log.create(task, context, mail, dedupe=dedupe, node=node)
+        hook = for_task(hook, task) if hook else None
+        return await log.create(task, context, mail, dedupe=dedupe, node=node, hook=hook)
 
-    async def _continue(self, log: Log, mail: Mail, dedupe: str, node: str) -> Delivered:
+    async def _continue(self, log: Log, mail: Mail, dedupe: str, node: str, hook: Hook | None) -> Delivered:
         task, context = mail.message.task_id, mail.message.context_id
         if dedupe and (seen := await log.seen(dedupe)):
             return seen
@@ -235,7 +261,8 @@ class Engine:
                 fields=(("message.contextId", "differs from the context of the task"),),
             )
         mail = replace(mail, reply=False, message=replace(mail.message, context_id=snapshot.context_id))
-        return await log.deliver(task, mail, dedupe=dedupe, node=node)
+        hook = for_task(hook, task) if hook else None
+        return await log.deliver(task, mail, dedupe=dedupe, node=node, hook=hook)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -299,6 +326,11 @@ class Engine:
             for record in records:
                 snapshot.apply(record)
             yield records  # type: ignore[misc]
+
+    async def _push_config(self, call: Call, request: PushRequest) -> PushConfig | PushConfigPage | None:
+        push = self._configs.need(self._program(call))
+        await self._visible(call, task_of(request))
+        return await self._configs.perform(push, call, request)
 
     async def _extended_card(self, call: Call) -> AgentCard:
         program = self._program(call)
@@ -391,11 +423,6 @@ def _check(program: Program, call: Call, request: SendMessage) -> None:
     for extension in capabilities.extensions:
         if extension.required and extension.uri not in call.extensions:
             raise ExtensionRequired(f"this agent needs the extension {extension.uri}")
-    if (
-        request.configuration.task_push_notification_config is not None
-        and not capabilities.push_notifications
-    ):
-        raise PushNotSupported("this agent does not send push notifications")
 
 
 def _over(delivered: Delivered) -> bool:

@@ -1,0 +1,291 @@
+"""The courier: reads the log on behalf of those who registered a webhook, and tells them.
+
+A reader like any other, with its cursor in the store: what was committed is told, in order, at least once, whatever
+happens to us or to the webhook meanwhile. One node at a time holds a hook. A notification that does not get through is
+tried again with growing pauses, and after too many or too long the hook is given up; what comes then waits behind it
+until somebody says `redeliver`. The store says when there is something to tell, and we look for ourselves as well, so a
+lost wake-up costs latency, never data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from dragoman.auth.keys import KeyRing
+from dragoman.client.transport import Transport
+from dragoman.engine.log import Record, Snapshot
+from dragoman.engine.seams import Delivery, Hook, LeaseLost, Log, Store
+from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
+from dragoman.model.ids import new_id
+from dragoman.model.ops import Call, PushConfig
+from dragoman.model.task import Task
+from dragoman.push.credentials import check_credentials
+from dragoman.push.guard import Guard, Refused
+from dragoman.push.options import DEFAULTS, PushOptions
+from dragoman.push.origins import Origins
+from dragoman.push.payload import notification
+from dragoman.push.post import Undelivered, owned, post
+from dragoman.push.sign import proof
+
+logger = logging.getLogger("dragoman.push")
+
+POLL = 5.0
+"""How long we trust the store's word before we look for ourselves."""
+HELD = 1000
+"""How many hooks one node holds at a time; most of them wait for their turn."""
+
+
+class _Later(Exception):
+    """Its origin is resting."""
+
+    def __init__(self, pause: float) -> None:
+        self.pause = pause
+
+
+class Courier:
+    """`transport` must dial through `guard`. With `keys`, notifications carry a signed token of ours."""
+
+    def __init__(
+        self,
+        store: Store,
+        transport: Transport,
+        guard: Guard,
+        options: PushOptions = DEFAULTS,
+        *,
+        keys: KeyRing | None = None,
+        node: str = "",
+        ttl: float = 30.0,
+    ) -> None:
+        self._store, self._transport, self._guard, self._options = store, transport, guard, options
+        self._keys = keys
+        self._node, self._ttl = node or f"push-{new_id()}", ttl
+        self._origins = Origins(slots=options.per_origin, pause=options.pause)
+        self._slots = asyncio.Semaphore(options.concurrency)
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()
+        self._loop_task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.outcomes: Counter[str] = Counter()
+        """How often a notification was `sent`, `failed`, or was the last of a hook that was `given up`."""
+
+    async def admit(self, call: Call, config: PushConfig) -> Hook:
+        try:
+            self._guard.check(config.url)
+        except Refused as refused:
+            why = f"is not one we send to: {refused}"
+            raise InvalidParams(f"the push config's url {why}", fields=(("url", why),)) from None
+        check_credentials(config)
+        if self._options.challenge and not await owned(
+            self._transport, self._guard, config.url, timeout=self._options.timeout
+        ):
+            why = "does not answer as the owner of this push config would"
+            raise InvalidParams(f"the push config's url {why}", fields=(("url", why),))
+        config = replace(config, id=config.id or new_id(), tenant="")
+        return Hook(config=config, dialect=call.dialect, uid=new_id())
+
+    # -- the node ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._stopping = False
+        await self._store.join(self._node, ttl=self._ttl)
+        self._loop_task = asyncio.create_task(self._loop(), name="dragoman-push")
+
+    async def stop(self, drain: float) -> None:
+        self._stopping = True
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._loop_task
+        with suppress(TimeoutError, Unavailable):
+            async with asyncio.timeout(drain):
+                while await self._claim() or self._jobs:
+                    await asyncio.wait(self._jobs, return_when=asyncio.FIRST_COMPLETED)
+        for job in self._jobs:
+            job.cancel()
+        if self._jobs:
+            await asyncio.wait(self._jobs)
+        with suppress(Unavailable):
+            await self._store.leave(self._node)
+        await self._transport.close()
+
+    async def _loop(self) -> None:
+        """Take what is due: when the store has news, when a pause is over, and now and then in any case."""
+        loop = asyncio.get_running_loop()
+        look = beat = loop.time()
+        with self._store.outbox.listen(self._news.set):
+            while True:
+                self._news.clear()
+                wait = POLL
+                try:
+                    if loop.time() >= beat:
+                        await self._store.renew(self._node, ttl=self._ttl)
+                        beat = loop.time() + self._ttl / 3
+                    due = await self._store.outbox.when()
+                    if loop.time() >= look or (due is not None and due <= time.time()):
+                        await self._claim()
+                        look = loop.time() + POLL
+                        due = await self._store.outbox.when()
+                    if due is not None and len(self._jobs) < HELD:
+                        wait = min(wait, max(0.01, due - time.time()))
+                except Unavailable as error:
+                    logger.warning("the store is away: %s", error)
+                except Exception:
+                    logger.exception("the courier stumbled")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._news.wait()
+
+    async def _claim(self) -> bool:
+        """Begin with what is due. Whether there was anything."""
+        claimed = False
+        while (room := min(100, HELD - len(self._jobs))) > 0:
+            deliveries = await self._store.outbox.claim_due(self._node, limit=room)
+            for delivery in deliveries:
+                claimed = True
+                job = asyncio.create_task(self._deliver(delivery))
+                self._jobs.add(job)
+                job.add_done_callback(self._done)
+            if len(deliveries) < room:
+                break
+        return claimed
+
+    def _done(self, job: asyncio.Task[None]) -> None:
+        self._jobs.discard(job)
+        self._news.set()  # there may be more to tell by now
+
+    # -- one hook ----------------------------------------------------------------------------------------------
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        """Tell a webhook what it has not been told, as far as we get, and give it back."""
+        outbox, told = self._store.outbox, [delivery.cursor]
+        try:
+            await self._tell(delivery, told)
+            await _insist(lambda: outbox.release(delivery, told[-1]))
+        except (LeaseLost, TaskNotFound):
+            pass  # another node has it, or it is gone
+        except _Later as later:
+            pause = later.pause * random.uniform(1.0, 1.2)
+            await _insist(lambda: outbox.release(delivery, told[-1], retry_in=pause))
+        except Undelivered as failure:
+            await self._failed(delivery, told[-1], failure)
+        except Exception as error:
+            logger.exception("the push config %s of task %s", delivery.hook.config.id, delivery.task)
+            await self._failed(delivery, told[-1], Undelivered(f"internal error: {type(error).__name__}"))
+
+    async def _tell(self, delivery: Delivery, told: list[int]) -> None:
+        """`told` is where we are, for whoever has to know when we fail."""
+        log = self._store.scope(delivery.scope)
+        while records := await log.read(delivery.task, after=told[-1]):
+            for record in records:
+                if self._stopping and record.seq > delivery.last:
+                    return  # a task that goes on and on would never let us go
+                await self._tell_one(delivery, log, record)
+                told[-1] = record.seq
+
+    async def _tell_one(self, delivery: Delivery, log: Log, record: Record) -> None:
+        hook = delivery.hook
+        news = await notification(
+            hook.dialect,
+            record,
+            lambda: _task_at(log, delivery.task, record.seq),
+            every_status=self._options.every_status,
+        )
+        if news is None:
+            return
+        headers = {
+            "Content-Type": news.content_type,
+            "User-Agent": "dragoman",
+            **({"A2A-Version": news.version} if news.version else {}),
+            **await _trace(log, delivery.task, record.seq),
+        }
+        id = f"{hook.uid}.{record.seq}"
+        origin = self._origins.of(hook.config.url)
+        async with origin.slots:
+            if pause := origin.resting():
+                raise _Later(pause)
+            async with self._slots:
+                headers |= proof(
+                    hook,
+                    id,
+                    delivery.task,
+                    news.body,
+                    secret=self._options.secret,
+                    keys=self._keys,
+                    issuer=self._options.issuer or f"urn:dragoman:{delivery.scope.agent}",
+                )
+                try:
+                    await post(
+                        self._transport,
+                        self._guard,
+                        hook.config.url,
+                        headers,
+                        news.body,
+                        timeout=self._options.timeout,
+                    )
+                except Undelivered as failure:
+                    if failure.silent:
+                        origin.silent()
+                    else:
+                        origin.answered()
+                    raise
+        origin.answered()
+        self.outcomes["sent"] += 1
+        await _insist(lambda: self._store.outbox.advance(delivery, record.seq))
+
+    async def _failed(self, delivery: Delivery, cursor: int, failure: Undelivered) -> None:
+        options, now = self._options, time.time()
+        before, since = (delivery.attempt, delivery.since) if cursor == delivery.cursor else (0, 0.0)
+        attempts = before + 1
+        given_up = (
+            failure.gone
+            or attempts >= options.max_attempts
+            or (before > 0 and now - since >= options.give_up_after)
+        )
+        pause = min(options.longest_pause, options.pause * 2 ** min(before, 30)) * random.uniform(0.5, 1.0)
+        pause = min(max(pause, failure.retry_in), options.longest_pause)
+        self.outcomes["given up" if given_up else "failed"] += 1
+        log = logger.warning if given_up else logger.info
+        outcome = "given up" if given_up else f"again in {pause:.1f} s"
+        log("push to %s of task %s: %s; %s", delivery.hook.config.id, delivery.task, failure, outcome)
+        await _insist(
+            lambda: self._store.outbox.release(
+                delivery, cursor, retry_in=pause, error=str(failure)[:500], dead=given_up
+            )
+        )
+
+
+async def _task_at(log: Log, task: str, seq: int) -> Task:
+    """The task as it was when record `seq` was written."""
+    snapshot = await log.load(task)
+    if snapshot.seq == seq:
+        return snapshot.task
+    then = Snapshot(snapshot.scope, task, snapshot.context_id)
+    for record in await log.read(task):
+        if record.seq > seq:
+            break
+        then.apply(record)
+    return then.task
+
+
+async def _trace(log: Log, task: str, seq: int) -> dict[str, str]:
+    """The trace of the message that was being answered."""
+    mails = (await log.load(task)).mails
+    return next((mail.trace for at, mail in reversed(mails) if at < seq and mail.trace), {})
+
+
+async def _insist(write: Callable[[], Awaitable[None]], pause: float = 0.05) -> None:
+    """Write, however long the store is away: a hook that we do not give back is held for as long as we live."""
+    while True:
+        try:
+            return await write()
+        except Unavailable:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)
