@@ -158,8 +158,12 @@ async def _refuse(exchange: Exchange, mount: Mount, error: A2AError, dialect: Di
 
 
 def placed(card: AgentCard, exchange: Exchange, mount: Mount) -> AgentCard:
-    """The card with every way to reach the agent: newest version first, and here before elsewhere."""
-    here = exchange.shared.interfaces(mount, exchange.base_url() + mount.path)
+    """The card with every way to reach the agent."""
+    return reachable(card, exchange.shared.interfaces(mount, exchange.base_url() + mount.path))
+
+
+def reachable(card: AgentCard, here: Sequence[Interface]) -> AgentCard:
+    """The card with these ways to reach the agent, too: newest version first, and here before elsewhere."""
     listed = sorted(
         (*here, *card.supported_interfaces),
         key=lambda each: cards.version_of(each.protocol_version),

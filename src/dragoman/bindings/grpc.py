@@ -20,8 +20,8 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import Struct
-from msgspec.structs import replace
 
+from dragoman.bindings.cards import reachable
 from dragoman.bindings.grpc_calls import Calls
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Binding, Handler, Mount
@@ -132,9 +132,7 @@ class Grpc:
         """The extended card with the ways to reach the agent; those over HTTP only if we know where that is."""
         known = self._others if self._public_url else (self,)
         url = self._public_url + mount.path
-        here = [each for binding in known for each in binding.interfaces(mount, url)]
-        here.sort(key=lambda interface: interface.protocol_version, reverse=True)
-        return replace(card, supported_interfaces=(*here, *card.supported_interfaces))
+        return reachable(card, [each for binding in known for each in binding.interfaces(mount, url)])
 
     # -- as a server ---------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, cast
@@ -17,7 +17,9 @@ import grpc
 
 from dragoman.bindings.answer import activated, refusal, said
 from dragoman.bindings.call import call_of
+from dragoman.bindings.cards import signed
 from dragoman.bindings.ending import Ending
+from dragoman.bindings.exchange import Header
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import ANONYMOUS, Mount
 from dragoman.dialects import select
@@ -201,6 +203,8 @@ class _Rpc:
             raise
         if op is EXTENDED_CARD:
             result = self._calls.placed(result, mount)
+            if self._codec.version == "1.0":
+                result = signed(result, mount)
         return self._codec.write_result(op, result)
 
     async def stream(self, body: bytes) -> None:
@@ -235,8 +239,7 @@ class _Rpc:
         )
         request = codec.read_request(self._op, body, max_nodes=calls.limits.max_nodes)
         call = call_of(metadata, mount, principal, dialect)
-        active = [(name.decode(), value.decode("latin-1")) for name, value in activated(mount, dialect, call)]
-        return mount, call, request, (OURS, *active)
+        return mount, call, request, (OURS, *_pairs(activated(mount, dialect, call)))
 
     async def _write(self, message: bytes) -> None:
         limit = self._calls.limits.max_event
@@ -253,6 +256,10 @@ class _Rpc:
         heard: A2AError = said(error)
         trailers: list[tuple[str, str | bytes]] = [(DETAILS, write_status(heard))]
         if self._mount is not None:
-            headers = refusal(self._mount, heard, heard.http)
-            trailers += [(name.decode(), value.decode("latin-1")) for name, value in headers]
+            trailers += _pairs(refusal(self._mount, heard, heard.http))
         await self._context.abort(getattr(grpc.StatusCode, heard.grpc), sentence(heard), tuple(trailers))
+
+
+def _pairs(headers: Iterable[Header]) -> Pairs:
+    """Headers as metadata, which is ASCII only."""
+    return [(name.decode(), value.decode()) for name, value in headers if value.isascii()]
