@@ -41,6 +41,7 @@ proto: $(READY) ## compile the .proto files of gRPC
 bench: $(READY) ## measure against a2a-sdk 1.3.0, side by side
 	@$(BIN)/python -m tests.interop.environments a2a-sdk-1.3.0
 	@$(BIN)/python -m bench.run $(ARGS)
+	@$(BIN)/python -m bench.client
 
 interop: $(READY) ## install other people's A2A libraries and talk with them
 	@$(BIN)/python -m tests.interop.environments all

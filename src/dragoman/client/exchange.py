@@ -86,8 +86,9 @@ def _events(
     try:
         for frame in frames:
             events = read(frame)
-            batch.extend(map(StreamResponse, events))
-            if frame.id.isdecimal() and events:
+            for event in events:
+                batch.append(StreamResponse(event))
+            if frame.id and events and frame.id.isdecimal():
                 batch[-1].seq = int(frame.id)
     except A2AError as error:
         return batch, error

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from dragoman.client.heard import Heard
 from dragoman.errors import A2AError
 from dragoman.model.content import Artifact, Message, Part, files_of
-from dragoman.model.fold import Fold
 from dragoman.model.ops import Batch
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 
@@ -120,12 +120,14 @@ def text_of(result: Task | Message) -> str:
 class Piece:
     """One event of a stream, and the text it adds."""
 
-    __slots__ = ("_fold", "_text", "event")
+    __slots__ = ("_heard", "_text", "event", "state")
 
-    def __init__(self, event: Event, text: str | None, fold: Fold) -> None:
+    def __init__(self, event: Event, text: str | None, state: TaskState, heard: Heard) -> None:
         self.event = event
         self._text = text
-        self._fold = fold
+        self.state = state
+        """The state of the task by now."""
+        self._heard = heard
 
     @property
     def text(self) -> str:
@@ -153,14 +155,9 @@ class Piece:
         return self.event.artifact if isinstance(self.event, ArtifactUpdate) else None
 
     @property
-    def state(self) -> TaskState:
-        """The state of the task by now."""
-        return self._fold.state
-
-    @property
     def task(self) -> Task | None:
-        """The task by now."""
-        return self._fold.task
+        """The task, as far as the stream has been read."""
+        return self._heard.fold.task
 
 
 class Stream:
@@ -168,7 +165,8 @@ class Stream:
 
     def __init__(self, client: Client, batches: AsyncIterator[Batch], deadline: float | None) -> None:
         self._client = client
-        self._fold = Fold()
+        self._heard = Heard()
+        self._state = TaskState.UNSPECIFIED
         self._deadline = deadline
         self._told = False
         self._pieces = self._read(batches)
@@ -191,28 +189,30 @@ class Stream:
 
     @property
     def task(self) -> Task | None:
-        return self._fold.task
+        return self._heard.fold.task
 
     @property
     def reply(self) -> Reply:
         """All that was heard so far."""
-        result = self._fold.message or self._fold.task
+        fold = self._heard.fold
+        result = fold.message or fold.task
         if result is None:
             raise RuntimeError("nothing was heard yet: read the stream first")
         return Reply.of(self._client, result)
 
     async def _read(self, batches: AsyncIterator[Batch]) -> AsyncGenerator[Piece]:
-        fold, text = self._fold, self._text
+        heard = self._heard
         async with aclosing(batches):  # type: ignore[type-var]
             while (batch := await self._batch(batches)) is not None:
                 for response in batch:
                     event = response.event
-                    fold.apply(event)
+                    heard.add(event)
                     if type(event) is ArtifactUpdate:
                         self._told = self._told or bool(event.artifact.text)
-                        yield Piece(event, None, fold)
+                        yield Piece(event, None, self._state, heard)
                     else:
-                        yield Piece(event, text(event), fold)
+                        text = self._text(event)
+                        yield Piece(event, text, self._state, heard)
 
     async def _batch(self, batches: AsyncIterator[Batch]) -> Batch | None:
         if self._deadline is None:
@@ -221,14 +221,16 @@ class Stream:
             async with asyncio.timeout(max(0.0, self._deadline - time.time())):
                 return await anext(batches, None)
         except TimeoutError:
-            raise TimeoutError(self._client.too_late(self._fold.task_id)) from None
+            raise TimeoutError(self._client.too_late(self._heard.fold.task_id)) from None
 
     def _text(self, event: Event) -> str:
+        """What an event says about the task, or instead of one; and keep its state."""
         assert not isinstance(event, ArtifactUpdate)
         if isinstance(event, Message):
-            text = event.text
+            text, self._state = event.text, TaskState.COMPLETED
         else:
             state, said = event.status.state, event.status.message
+            self._state = state
             text = event.text if isinstance(event, Task) and event.artifacts else ""
             if said is not None and (state.interrupted or (state.terminal and not self._told and not text)):
                 text = said.text  # agents without artifacts say their answer last

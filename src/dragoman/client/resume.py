@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
+from dragoman.client.heard import Heard
 from dragoman.client.replay import Replay, missed
 from dragoman.client.retry import Policy, pause, repeatable, transient
 from dragoman.dialects.dialect import Dialect
@@ -129,11 +130,7 @@ class _Reading:
         self._sends = isinstance(request, SendMessage)
         self._repeats = service.peer.dialect.name == "arbiter"
         """A subscription tells everything again, from the first event."""
-        self._known = Fold()
-        if isinstance(request, SubscribeToTask):
-            self._known.task_id = request.id
-        self._unfolded: list[Event] = []
-        """Heard, and not yet in the fold: most streams end without anybody asking what they added up to."""
+        self._events = Heard(request.id if isinstance(request, SubscribeToTask) else "")
         self._heard: deque[TaskStatus] = deque(maxlen=1000)
         self._after = call.after
         self._asked = False
@@ -151,11 +148,7 @@ class _Reading:
     @property
     def _fold(self) -> Fold:
         """What we know of the task."""
-        if self._unfolded:
-            for event in self._unfolded:
-                self._known.apply(event)
-            self._unfolded.clear()
-        return self._known
+        return self._events.fold
 
     def nudge(self) -> None:
         """Stop waiting for the peer to speak; ask it."""
@@ -260,7 +253,7 @@ class _Reading:
 
     def _hear(self, response: StreamResponse) -> None:
         event = response.event
-        self._unfolded.append(event)
+        self._events.add(event)
         if response.seq:
             self._after = response.seq
         if type(event) is ArtifactUpdate:
