@@ -18,7 +18,6 @@ from dragoman.model.ops import (
     PushConfigPage,
 )
 
-
 PushRequest = CreatePushConfig | GetPushConfig | ListPushConfigs | DeletePushConfig
 
 
