@@ -6,11 +6,12 @@ stays on its origin), and on 401 asks the credential for a new proof, once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import urljoin
 
-from dragoman.client.credentials import Credential, Outgoing
-from dragoman.client.origin import origin_of
+from dragoman.client.credentials import ClientCertificate, Credential, Outgoing
+from dragoman.client.origin import origin_of, within
 from dragoman.client.transport import Response, Transport
 from dragoman.errors import InvalidAgentResponse
 
@@ -28,11 +29,17 @@ class Authorized:
         origin: str = "",
         *,
         elsewhere: Transport | None = None,
+        tls: ssl.SSLContext | None = None,
+        certificate: ClientCertificate | None = None,
     ) -> None:
         self._transport = transport
         self._elsewhere = elsewhere or transport
         self.credential = credential
         self.origin = origin
+        self.tls = tls
+        """Whom to believe; for bindings that connect by themselves."""
+        self._certificate = certificate
+        self._also_close: list[Callable[[], Awaitable[object]]] = []
 
     async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
         moves = 0
@@ -66,7 +73,28 @@ class Authorized:
 
     def reaches(self, url: str) -> bool:
         """Whether the credential is shown at `url`."""
-        return self.credential is not None and origin_of(url) == self.origin
+        return self.credential is not None and within(url, self.origin)
+
+    async def shown(self, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """The headers of a request that others carry, with the credential in them if it may be."""
+        if self.credential is None or not self.reaches(url):
+            return headers
+        return (await self.credential.apply(Outgoing(url, headers), self._elsewhere)).headers
+
+    async def renewed(self, url: str) -> bool:
+        """What was shown at `url` was refused. True if something else can be shown next."""
+        return (
+            self.credential is not None
+            and self.reaches(url)
+            and await self.credential.refused(self._elsewhere)
+        )
+
+    def certificate_for(self, url: str) -> ClientCertificate | None:
+        return self._certificate if within(url, self.origin) else None
+
+    def also_close(self, close: Callable[[], Awaitable[object]]) -> None:
+        """Close something with this transport."""
+        self._also_close.append(close)
 
     @property
     def plain(self) -> Transport:
@@ -79,6 +107,8 @@ class Authorized:
         return self._elsewhere
 
     async def close(self) -> None:
+        for close in self._also_close:
+            await close()
         await self._transport.close()
         if self._elsewhere is not self._transport:
             await self._elsewhere.close()

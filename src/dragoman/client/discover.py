@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.auth.signing import Verified
-from dragoman.client.transport import NotSent, Response, Transport, error_of
+from dragoman.client.transport import NOT_JSON, NotSent, Response, Transport, error_of
 from dragoman.dialects.cards import read_card, write_card
 from dragoman.errors import A2AError, InvalidAgentResponse, Unauthenticated, Unreachable
 from dragoman.model.card import AgentCard
@@ -72,7 +72,7 @@ class Cards:
             raise error_of(response, body, url, lambda document, status: Unreachable(f"{url}: HTTP {status}"))
         try:
             document = msgspec.json.decode(body)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise InvalidAgentResponse(f"{url} is not a card: {error}") from error
         found = _found(document, url, "dragoman" in response.headers)
         if not secret and "no-store" not in response.headers.get("cache-control", ""):
@@ -107,7 +107,7 @@ def given(target: AgentCard | Mapping[str, Any] | Path) -> Found:
     if isinstance(target, Path):
         try:
             target = msgspec.json.decode(target.read_bytes())
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *NOT_JSON) as error:
             raise InvalidAgentResponse(f"{target} is not a card: {error}") from error
     return _found(target, "")
 
@@ -179,3 +179,30 @@ def absolute(url: str, found_at: str) -> str:
         port = f":{parts.port}" if parts.port else ""
         return parts._replace(netloc=(f"[{here}]" if ":" in here else here) + port).geturl()
     return url
+
+
+def channel_address(url: str, found_at: str) -> str:
+    """A gRPC interface's `host:port` as `grpcs://host:port`, or `grpc://` for a plain connection.
+
+    Cards do not say which of the two it is. It is as safe as the way the card came; one that was given to us is only
+    taken for plain on loopback.
+    """
+    scheme, _, rest = url.rpartition("://")
+    here = urlsplit(found_at)
+    try:
+        parts = urlsplit(f"//{rest.strip('/')}")
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise InvalidAgentResponse(f"{url!r} is not the address of a gRPC server") from None
+    if host in ("0.0.0.0", "::") and here.hostname:
+        host = here.hostname
+    if scheme in ("http", "grpc"):
+        safe = False
+    elif scheme in ("https", "grpcs"):
+        safe = True
+    elif found_at:
+        safe = here.scheme == "https"
+    else:
+        safe = not (host in ("localhost", "::1") or host.startswith("127."))
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'grpcs' if safe else 'grpc'}://{shown}:{port or (443 if safe else 80)}"

@@ -75,8 +75,8 @@ def _carrier(target: Any, options: Options) -> tuple[Authorized, Any]:
         plain = HttpTransport(tls=options.tls, proxy=options.proxy)
         if isinstance(certificate, creds.ClientCertificate):
             shown = HttpTransport(tls=certificate.context(options.tls), proxy=options.proxy)
-            return Authorized(shown, elsewhere=plain), target
-        return Authorized(plain), target
+            return Authorized(shown, elsewhere=plain, tls=options.tls, certificate=certificate), target
+        return Authorized(plain, tls=options.tls), target
     raise TypeError(f"{target!r} is not an agent, a card, or the name of one")
 
 

@@ -12,3 +12,18 @@ def origin_of(url: str) -> str:
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     return f"{scheme}://{(parts.hostname or '').lower()}:{parts.port or _PORTS.get(scheme, 0)}"
+
+
+def within(url: str, origin: str) -> bool:
+    """Whether what is meant for `origin` may go to `url`: the same origin, or gRPC on its host and no less safe.
+
+    gRPC has a port of its own, and a host that gets a credential on one port could pass it to any other.
+    """
+    if origin_of(url) == origin:
+        return True
+    there, here = urlsplit(url), urlsplit(origin)
+    return (
+        there.scheme in ("grpc", "grpcs")
+        and (there.hostname or "").lower() == here.hostname
+        and (there.scheme == "grpcs" or here.scheme == "http")
+    )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol, cast
 
-from dragoman.client.discover import Found, absolute
+from dragoman.client.discover import Found, absolute, channel_address
 from dragoman.client.jsonrpc import JsonRpc
 from dragoman.client.rest import Rest
 from dragoman.client.transport import Transport
@@ -19,7 +20,7 @@ from dragoman.dialects.cards import version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS, for_card, speaks
 from dragoman.errors import MethodNotFound, UnsupportedOperation, VersionNotSupported
-from dragoman.model.card import HTTP_JSON, JSONRPC, Interface
+from dragoman.model.card import GRPC, HTTP_JSON, JSONRPC, Interface
 from dragoman.model.ops import Batch, Call, Request, SendMessage, Service, SubscribeToTask
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,16 @@ class Binding(Service, Protocol):
     ours: bool
 
 
+def _grpc(*where: Any, **how: Any) -> Binding:
+    from dragoman.client.grpc import Grpc
+
+    return Grpc(*where, **how)
+
+
 BINDINGS: dict[str, Callable[..., Binding]] = {JSONRPC: JsonRpc, HTTP_JSON: Rest}
-_FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto")}
+if find_spec("grpc") is not None:  # the extra `grpc`
+    BINDINGS[GRPC] = _grpc
+_FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto"), GRPC: ("1.0", "0.3-proto")}
 """What to try on an endpoint that does not know the methods its card promises."""
 _worked: dict[tuple[str, str], str] = {}
 """The dialect in which each endpoint answered, by its URL and binding."""
@@ -75,8 +84,9 @@ def routes(found: Found, *, version: str = "", binding: str = "", prefer: str = 
 
 
 def _here(interface: Interface, found_at: str) -> Interface:
+    resolved = channel_address if interface.protocol_binding.upper() == GRPC else absolute
     return Interface(
-        url=absolute(interface.url, found_at),
+        url=resolved(interface.url, found_at),
         protocol_binding=interface.protocol_binding,
         protocol_version=interface.protocol_version,
         tenant=interface.tenant,
