@@ -71,6 +71,13 @@ async def test_text_in_text_out() -> None:
         assert (await it.get(answer.id)).text == answer
 
 
+async def test_two_agents_in_a_process_are_not_taken_for_each_other() -> None:
+    other = Agent("Other", description="Another one")
+    other.skill(reply)
+    async with connect(agent) as it, connect(other) as that:
+        assert (it.card.name, that.card.name) == ("Helper", "Other")
+
+
 async def test_a_stream_adds_up_to_the_reply() -> None:
     async with connect(agent) as it:
         stream = it.stream("say hello")
@@ -222,10 +229,25 @@ async def test_errors_are_the_agents_own() -> None:
     async with connect(agent) as it:
         with pytest.raises(TaskNotFound):
             await it.get("nothing")
-        with pytest.raises(PushNotSupported):
-            await it.create_push("nothing", "https://hooks.example/")
         with pytest.raises(A2AError):
             await it.extended_card()
+    async with connect(agent.app(store="memory:", push=None)) as it:
+        with pytest.raises(PushNotSupported):
+            await it.create_push((await it("say hi")).id, "https://hooks.example/")
+
+
+async def test_push_configs_are_made_found_and_deleted() -> None:
+    async with connect(agent) as it:
+        task = await it.send("wait", wait=False)
+        made = await it.create_push(
+            task.id, "https://hooks.example/", token="t", scheme="Bearer", credentials="c"
+        )
+        assert made.id
+        assert await it.get_push(task.id, made.id) == made
+        assert [config.id for config in await it.list_push(task.id)] == [made.id]
+        await it.delete_push(task.id, made.id)
+        assert await it.list_push(task.id) == []
+        await task.cancel()
 
 
 async def test_the_same_key_is_the_same_message() -> None:

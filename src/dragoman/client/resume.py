@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from dragoman.client.heard import Heard
 from dragoman.client.replay import Replay, missed
 from dragoman.client.retry import Policy, pause, repeatable, transient
+from dragoman.client.transport import NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.errors import (
     A2AError,
@@ -69,6 +70,8 @@ class Lasting:
         self.policy = policy or Policy()
         self.streams = streams
         self._readings: set[_Reading] = set()
+        self._introduced = False
+        """We know whether the peer is one of ours."""
 
     async def call(self, call: Call, request: Request) -> Any:
         if isinstance(request, SendMessage):
@@ -85,10 +88,29 @@ class Lasting:
                 if attempt and isinstance(request, CancelTask) and isinstance(error, TaskNotCancelable):
                     return await self._canceled(call, request, error)
                 attempt = attempt + 1 if time.monotonic() - began < self.policy.longest else 1
-                again = repeatable(error, request, deduplicates=self.peer.ours)
-                if not again or attempt >= self.policy.attempts:
+                if attempt >= self.policy.attempts or not await self.may_repeat(call, request, error):
                     raise
                 await pause(self.policy, attempt, error, call.deadline)
+
+    async def may_repeat(self, call: Call, request: Request, error: A2AError) -> bool:
+        """Whether sending `request` again is safe. A server that was not heard yet is asked whether it is one of ours."""
+        if repeatable(error, request, deduplicates=self.peer.ours):
+            return True
+        if self._introduced or not transient(error):
+            return False
+        for attempt in range(1, self.policy.attempts):
+            try:
+                await self.peer.call(
+                    replace(call, idempotency_key=""), GetTask(id=new_id(), tenant=request.tenant)
+                )
+            except NotSent as away:
+                await pause(self.policy, attempt, away, call.deadline)
+                continue
+            except A2AError:
+                pass
+            break
+        self._introduced = True
+        return self.peer.ours
 
     async def _canceled(self, call: Call, request: CancelTask, error: TaskNotCancelable) -> Task:
         """A repeated cancel was refused: because the first one worked?"""
@@ -180,7 +202,9 @@ class _Reading:
                     request = SubscribeToTask(id=self._fold.task_id, tenant=self._request.tenant)
                     if time.monotonic() - lost_at > self._policy.patience:
                         raise error
-                elif failures >= self._policy.attempts or not self._repeatable(error):
+                elif failures >= self._policy.attempts or not await self._service.may_repeat(
+                    self._call, self._request, error
+                ):
                     raise error
                 await pause(self._policy, failures, error, self._call.deadline)
         async with aclosing(rung()) as batches:
@@ -200,9 +224,6 @@ class _Reading:
         if isinstance(request, SubscribeToTask) and isinstance(error, TaskNotFound | InvalidParams):
             return self._poll  # some say so of a task that is finished
         raise error
-
-    def _repeatable(self, error: A2AError) -> bool:
-        return repeatable(error, self._request, deduplicates=self._peer.ours)
 
     def _done(self, *, clean: bool) -> bool:
         if self._ended:
