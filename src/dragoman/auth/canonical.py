@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import rfc8785
 
 MAX_DEPTH = 64
+_WHOLE = 1 << 53
+"""Up to here every whole number is a double."""
 
 
 class Unsignable(ValueError):
@@ -173,7 +175,7 @@ def _read(value: Any, shape: Shape) -> Any:
         raise Unsignable(f"{value!r:.40} should be an object")
     if isinstance(shape, dict):
         return {str(name): _read(each, shape[""]) for name, each in value.items()}
-    return dict(value) if shape == "free" else _read_message(value, _MESSAGES[shape])
+    return _doubles(value) if shape == "free" else _read_message(value, _MESSAGES[shape])
 
 
 def _read_message(value: Mapping[str, Any], message: _Message) -> dict[str, Any]:
@@ -187,6 +189,20 @@ def _read_message(value: Mapping[str, Any], message: _Message) -> dict[str, Any]
         if name in given and (inner := _read(given[name], shape)):
             out[name] = inner
     return out
+
+
+def _doubles(value: Any) -> Any:
+    """Numbers are IEEE doubles in both 1.0's definition and RFC 8785, however many digits somebody wrote."""
+    if isinstance(value, Mapping):
+        return {str(name): _doubles(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_doubles(each) for each in value]
+    if isinstance(value, int) and abs(value) >= _WHOLE:
+        try:
+            return float(value)
+        except OverflowError:
+            raise Unsignable(f"{str(value)[:20]}... is too large") from None
+    return value
 
 
 def _empty(shape: Shape) -> Any:

@@ -35,6 +35,8 @@ ASYMMETRIC = (
 )
 """What we accept unless told otherwise: nothing that a public key could forge."""
 SYMMETRIC = ("HS256", "HS384", "HS512")
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding something that somebody else wrote may raise."""
 MAX_KEYS = 100
 MAX_KID = 256
 
@@ -136,7 +138,7 @@ def read_header(protected: str, algorithms: Sequence[str]) -> Header:
     """Raises `BadSignature` for one that we would not follow."""
     try:
         document = msgspec.json.decode(decode(protected))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise BadSignature("its header is not JSON") from error
     if not isinstance(document, dict):
         raise BadSignature("its header is not an object")

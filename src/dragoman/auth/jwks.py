@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dragoman.auth.jose import VerifyingKey, choose, read_keys
+from dragoman.auth.jose import NOT_JSON, VerifyingKey, choose, read_keys
 from dragoman.auth.schemes import Fetch
 from dragoman.errors import A2AError, Unavailable
 
@@ -78,7 +78,7 @@ class FetchedKeys:
             url = self._where if isinstance(self._where, str) else await self._where(fetch)
             self._keys = read_keys(msgspec.json.decode(await fetch(url)))
             self._fetched = self._clock()
-        except (A2AError, ValueError, RecursionError) as error:  # a DecodeError is a ValueError
+        except (A2AError, ValueError, *NOT_JSON) as error:
             log.warning("the keys of an issuer could not be fetched: %s", error)
             if self._clock() - self._fetched > STALE:
                 self._keys = None

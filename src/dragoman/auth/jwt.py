@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.auth.jose import ASYMMETRIC, SYMMETRIC, BadSignature, check, decode, read_header
+from dragoman.auth.jose import ASYMMETRIC, NOT_JSON, SYMMETRIC, BadSignature, check, decode, read_header
 from dragoman.auth.jwks import FetchedKeys, GivenKeys, Keys
 from dragoman.auth.presented import Presented
 from dragoman.auth.schemes import Fetch
@@ -129,7 +129,7 @@ class Check:
         check(key, header.alg, f"{parts[0]}.{parts[1]}".encode(), parts[2])
         try:
             return msgspec.json.decode(decode(parts[1]), type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise BadSignature("its claims are not a JSON object") from error
 
     def _check_claims(self, claims: Mapping[str, Any]) -> None:

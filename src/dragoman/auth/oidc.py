@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.auth.jose import ASYMMETRIC
+from dragoman.auth.jose import ASYMMETRIC, NOT_JSON
 from dragoman.auth.jwks import FetchedKeys
 from dragoman.auth.jwt import Check, Identify
 from dragoman.auth.presented import Presented
@@ -63,7 +63,7 @@ class OIDC:
     async def _keys_url(self, fetch: Fetch) -> str:
         try:
             page: dict[str, Any] = msgspec.json.decode(await fetch(self._url), type=dict[str, Any])
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise Unavailable(f"{self._url} is not an OpenID configuration") from error
         # A page that speaks for somebody else may have been put there by somebody else.
         if page.get("issuer") != self._issuer or not isinstance(page.get("jwks_uri"), str):

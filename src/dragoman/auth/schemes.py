@@ -203,7 +203,8 @@ class Custom:
         name: str = "",
     ) -> None:
         self._check = check
-        self.name = name or getattr(check, "__name__", "custom")
+        called = getattr(check, "__name__", "")
+        self.name = name or (called if TOKEN.fullmatch(called) else "custom")
         self.scopes = tuple(scopes)
         self.challenge = challenge
         self.declaration = declaration or SecurityScheme(
