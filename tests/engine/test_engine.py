@@ -503,3 +503,36 @@ async def test_several_skills_are_chosen_by_metadata_or_default_or_named_in_the_
         return text
 
     assert (await engine.call(call(), say("Hi"))).text == "Hi"
+
+
+async def test_notes_are_kept_once_whatever_the_order_after_an_interruption(start: Start) -> None:
+    agent, tries = Agent("a"), []
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        tries.append(turn.attempt)
+        for name in ("x", "y", "y") if len(tries) == 1 else ("y", "x", "y", "z"):
+            await turn.note(name)
+        events = turn.artifact("events")
+        kept = events.keep()
+        await events.write("more" if kept else "first")
+        if len(tries) == 1:
+            await turn.step("there", lambda: 1)
+            await asyncio.Event().wait()
+        return turn.scope.agent
+
+    engine = await start(agent)
+    task = await engine.call(call(), say("x", return_immediately=True))
+    log = engine._store.scope(call().scope)
+    async with asyncio.timeout(10):
+        while not (await log.load(task.id)).steps:
+            await asyncio.sleep(0)
+    await engine.stop(drain=0)
+    again = await start(agent)
+    async with asyncio.timeout(10):
+        async for _ in again.stream(call(reads_finished=True), SubscribeToTask(id=task.id)):
+            pass
+    done = await again.call(call(), GetTask(id=task.id))
+    assert [part.text for part in done.artifacts[0].parts] == ["first", "more"]
+    records = await again._store.scope(call().scope).read(task.id)
+    assert [r.body.name for r in records if r.kind == "note"] == ["x", "y", "y", "z"]  # type: ignore[union-attr]

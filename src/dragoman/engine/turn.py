@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import mimetypes
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
@@ -30,7 +31,7 @@ from dragoman.errors import Unavailable
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
-from dragoman.model.ops import Call, Principal
+from dragoman.model.ops import Call, Principal, Scope
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ class Turn:
         self._mail: Mail = mail
         self._read = max(seq, snapshot.read if resume else seq)
         self._said = list(snapshot.said) if resume else []
-        self._noted = list(snapshot.notes) if resume else []
+        self._noted = Counter(msgspec.json.encode(note) for note in snapshot.notes) if resume else Counter()
         self._steps = dict(snapshot.steps) if resume else {}
         self.children = dict(snapshot.children) if resume else {}
         """Delegations that have begun, by their keys."""
@@ -154,6 +155,11 @@ class Turn:
         return self._mail.principal
 
     @property
+    def scope(self) -> Scope:
+        """Whose task it is: the tenant, the agent, the owner."""
+        return self._lease.scope
+
+    @property
     def attempt(self) -> int:
         """1, unless the turn was interrupted by a crash."""
         return self._lease.attempt
@@ -220,12 +226,17 @@ class Turn:
         await self.artifact(name, **more).write(Part(data=to_builtins(value)), last=True)
 
     async def note(self, name: str, data: dict[str, Any] | None = None) -> None:
-        """Put a remark on record that peers do not see: for readers of the log on our own side."""
+        """Put a remark on record that peers do not see: for readers of the log on our own side.
+
+        Remarks of work that goes on side by side may come in another order after an interruption; each of those on
+        record is passed over once.
+        """
         note = Note(name=name, data=data or {})
         if self._noted:
-            if self._noted.pop(0) == note:
-                return  # on record from before the interruption
-            self._noted.clear()
+            raw = msgspec.json.encode(note)
+            if self._noted[raw] > 0:
+                self._noted[raw] -= 1
+                return
         self._put(Record("note", note))
         await self._room()
 

@@ -47,6 +47,11 @@ class ArtifactWriter:
         elif last and not self._old and not self._closed:
             self.close()
 
+    def keep(self) -> tuple[Part, ...]:
+        """What a run before this one wrote stays as it is, and what comes is added to it. Returns it."""
+        kept, self._old = tuple(self._old), []
+        return kept
+
     def restart(self) -> None:
         """What comes next replaces what this run has written so far; what a run before it wrote is compared as ever."""
         if self._written:
