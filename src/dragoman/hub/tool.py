@@ -13,6 +13,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from dragoman.engine.turn import Turn
     from dragoman.hub.constitution import Constitution
+    from dragoman.hub.telling import Telling
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -30,6 +31,19 @@ class Command(Struct, frozen=True, kw_only=True):
         return f"{self.name} {self.args}".strip()
 
 
+class Budget:
+    """The tokens a request may use, those of the agents it asks included. It only shrinks on the way down."""
+
+    def __init__(self, *limits: int) -> None:
+        self._limit = min((limit for limit in limits if limit > 0), default=0)
+        self.spent = 0
+
+    @property
+    def left(self) -> int | None:
+        """None: no limit."""
+        return max(0, self._limit - self.spent) if self._limit else None
+
+
 class Session(Struct, kw_only=True):
     """Where a command runs: for whom, as which agent, in which conversation."""
 
@@ -37,6 +51,11 @@ class Session(Struct, kw_only=True):
     agent: str
     constitution: Constitution
     turn: Turn
+    telling: Telling
+    """For what others should hear of while the command runs."""
+    budget: Budget
+    key: str = ""
+    """Names the command within the turn; the same after a restart."""
     conversation: int = 0
     """0: none (every call over A2A). Files then cannot be kept, and memory is not tied to a conversation."""
     depth: int = 0
@@ -44,16 +63,24 @@ class Session(Struct, kw_only=True):
     original: str = ""
     """What the user asked in the first place."""
     scratch: dict[str, Any] = {}
-    """What tools remember during one turn: budgets, caches."""
+    """What tools remember during one run of a turn."""
 
 
 class Tool(Protocol):
-    names: tuple[str, ...]
-    """The commands it answers: `("/fetch",)`."""
-    bundle: str
-    """What a constitution grants: web, exec, write, read, mem, delegation, mcp, a2a, advise, todos."""
-    usage: str
-    """A line or more for the system prompt and for `/help`."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The commands it answers: `("/fetch",)`."""
+        ...
+
+    @property
+    def bundle(self) -> str:
+        """What a constitution grants: web, exec, write, read, mem, delegation, mcp, a2a, advise, todos; empty: always."""
+        ...
+
+    @property
+    def usage(self) -> str:
+        """A line or more for the system prompt and for `/help`."""
+        ...
 
     def label(self, command: Command) -> str:
         """What `tool_call` events call it: `fetch:https://...`, `agent:scout`, `mcp:server.tool`."""

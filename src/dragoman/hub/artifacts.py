@@ -1,0 +1,163 @@
+"""Files kept with a conversation: small, quoted, by path."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import re
+import sqlite3
+import time
+
+from msgspec import Struct
+
+from dragoman.errors import A2AError, InvalidParams
+from dragoman.hub.database import Database
+
+FILE_LIMIT = 1 << 20
+CONVERSATION_LIMIT = 50 << 20
+TENANT_LIMIT = 500 << 20
+
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_COLUMNS = "id, tenant_id, conversation_id, path, mime, sha256, size, created_at, updated_at"
+
+
+class QuotaExceeded(A2AError):
+    reason, rpc, http, grpc = "QUOTA_EXCEEDED", -32000, 413, "RESOURCE_EXHAUSTED"
+
+
+class KeptFile(Struct, frozen=True, kw_only=True):
+    """A kept file, without its content."""
+
+    id: int
+    tenant_id: int
+    conversation_id: int
+    path: str
+    mime: str
+    sha256: str
+    size: int
+    created_at: int
+    updated_at: int
+    created: bool = False
+    """Fresh: `put` made it, and did not replace one."""
+
+
+def clean_path(path: str) -> str:
+    """A path inside a conversation: relative, plain, no tricks. Raises `InvalidParams`."""
+    path = re.sub(r"/+", "/", path.strip().replace("\\", "/"))
+    if path.startswith("/"):
+        raise InvalidParams(f"the path {path[:80]!r} must be relative")
+    path = path.rstrip("/")
+    if not path or len(path) > 256:
+        raise InvalidParams("a path has 1 to 256 characters")
+    if ":" in path or any(ord(char) < 32 or ord(char) == 127 for char in path):
+        raise InvalidParams(f"the path {path[:80]!r} has characters that paths do not have")
+    for name in path.split("/"):
+        if name.startswith(".") or len(name) > 128 or _DEVICES.fullmatch(name):
+            raise InvalidParams(f"{name[:80]!r} cannot be part of a path")
+    return path
+
+
+class Artifacts:
+    """The files of every tenant. A file of another tenant is not there."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        file_limit: int = FILE_LIMIT,
+        conversation_limit: int = CONVERSATION_LIMIT,
+        tenant_limit: int = TENANT_LIMIT,
+    ) -> None:
+        self._db = database
+        self._limits = file_limit, conversation_limit, tenant_limit
+
+    async def put(
+        self, tenant: str | int, conversation: int, path: str, content: bytes, mime: str = ""
+    ) -> KeptFile:
+        """Make or replace a file. Raises `InvalidParams` for a path, `QuotaExceeded`."""
+        path, tenant, now = clean_path(path), int(tenant), int(time.time())
+        mime = mime or mimetypes.guess_type(path)[0] or "text/plain"
+        digest, size = hashlib.sha256(content).hexdigest(), len(content)
+        of_file, of_conversation, of_tenant = self._limits
+        if size > of_file:
+            raise QuotaExceeded(f"{path} has {size} bytes; a file may have {of_file}")
+
+        def work(db: sqlite3.Connection) -> KeptFile:
+            if not db.execute(
+                "select 1 from conversations where id = ? and tenant_id = ?", (conversation, tenant)
+            ).fetchone():
+                raise InvalidParams(f"there is no conversation {conversation}")
+            old = db.execute(
+                "select id, size from artifacts where tenant_id = ? and conversation_id = ? and path = ?",
+                (tenant, conversation, path),
+            ).fetchone()
+            more = size - (old["size"] if old else 0)
+            for limit, where, values in (
+                (of_conversation, "conversation_id = ? and tenant_id = ?", (conversation, tenant)),
+                (of_tenant, "tenant_id = ?", (tenant,)),
+            ):
+                used = db.execute(
+                    f"select coalesce(sum(size), 0) from artifacts where {where}", values
+                ).fetchone()[0]
+                if used + more > limit:
+                    raise QuotaExceeded(f"no room for {path}: {used} of {limit} bytes are used")
+            db.execute(
+                "insert into artifacts (tenant_id, conversation_id, path, mime, sha256, size, content, created_at, "
+                "updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (tenant_id, conversation_id, path) do update "
+                "set mime = excluded.mime, sha256 = excluded.sha256, size = excluded.size, content = excluded.content, "
+                "updated_at = excluded.updated_at",
+                (tenant, conversation, path, mime, digest, size, content, now, now),
+            )
+            row = db.execute(
+                f"select {_COLUMNS} from artifacts where tenant_id = ? and conversation_id = ? and path = ?",
+                (tenant, conversation, path),
+            ).fetchone()
+            return KeptFile(**row, created=old is None)
+
+        return await self._db.run(work)
+
+    async def get(self, tenant: str | int, id: int) -> KeptFile | None:
+        return await self._one("id = ?", (int(tenant), id))
+
+    async def by_path(self, tenant: str | int, conversation: int, path: str) -> KeptFile | None:
+        try:
+            path = clean_path(path)
+        except InvalidParams:
+            return None
+        return await self._one("conversation_id = ? and path = ?", (int(tenant), conversation, path))
+
+    async def content(self, tenant: str | int, id: int) -> bytes | None:
+        row = await self._db.read(
+            lambda db: db.execute(
+                "select content from artifacts where tenant_id = ? and id = ?", (int(tenant), id)
+            ).fetchone()
+        )
+        return None if row is None else bytes(row["content"])
+
+    async def list(
+        self, tenant: str | int, conversation: int | None = None, *, limit: int = 200
+    ) -> list[KeptFile]:
+        """Of a conversation by path, or of the tenant, newest first."""
+        where, order = ("", "updated_at desc, id desc")
+        values: tuple[int, ...] = (int(tenant),)
+        if conversation is not None:
+            where, order, values = " and conversation_id = ?", "path", (int(tenant), conversation)
+        statement = f"select {_COLUMNS} from artifacts where tenant_id = ?{where} order by {order} limit ?"
+        rows = await self._db.read(lambda db: db.execute(statement, (*values, limit)).fetchall())
+        return [KeptFile(**row) for row in rows]
+
+    async def delete(self, tenant: str | int, id: int) -> bool:
+        """False: there was none."""
+
+        def work(db: sqlite3.Connection) -> bool:
+            return (
+                db.execute("delete from artifacts where tenant_id = ? and id = ?", (int(tenant), id)).rowcount
+                > 0
+            )
+
+        return await self._db.run(work)
+
+    async def _one(self, where: str, values: tuple[object, ...]) -> KeptFile | None:
+        statement = f"select {_COLUMNS} from artifacts where tenant_id = ? and {where}"
+        row = await self._db.read(lambda db: db.execute(statement, values).fetchone())
+        return None if row is None else KeptFile(**row)

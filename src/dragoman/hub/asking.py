@@ -1,0 +1,83 @@
+"""One call of a model, recorded.
+
+A reply is a value: what was said, what it cost, why it stopped, or how it failed. It is on record before anything is
+done with it, so a turn that runs again after a crash gets it from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.engine.turn import Turn
+from dragoman.hub.model import Delta, Model, ModelError, Prompt, Stop, ToolCall, Usage
+
+
+class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    stop: str = "end_turn"
+    error: str = ""
+    """Safe to show; empty if it went well."""
+    error_code: str = ""
+
+    def followed_by(self, more: Reply) -> Reply:
+        """This reply and its continuation as one."""
+        return msgspec.structs.replace(
+            more,
+            text=self.text + more.text,
+            usage=Usage(
+                **{
+                    name: getattr(self.usage, name) + getattr(more.usage, name)
+                    for name in Usage.__struct_fields__
+                }
+            ),
+        )
+
+
+async def ask(
+    turn: Turn, key: str, model: Model, prompt: Prompt, heard: Callable[[str], Awaitable[None]] | None = None
+) -> Reply:
+    """The model's reply to `prompt`, asked once for this turn. `heard` gets the text as it comes."""
+    if (step := turn.recorded(key)) is not None:
+        reply = msgspec.json.decode(step.value, type=Reply)
+        if heard is not None:
+            await heard(reply.text)
+        return reply
+    reply = await respond(model, prompt, heard)
+    await turn.record(key, reply)
+    return reply
+
+
+async def respond(
+    model: Model, prompt: Prompt, heard: Callable[[str], Awaitable[None]] | None = None
+) -> Reply:
+    """`ask`, without a record of it."""
+    said: list[str] = []
+    calls: list[ToolCall] = []
+    usage, stop = Usage(), "end_turn"
+    try:
+        async with aclosing(cast(Any, model.respond(prompt))) as stream:
+            events: AsyncIterator[Any] = stream
+            async for event in events:
+                match event:
+                    case Delta(text):
+                        said.append(text)
+                        if heard is not None:
+                            await heard(text)
+                    case ToolCall():
+                        calls.append(event)
+                    case Usage():
+                        usage = event
+                    case Stop(reason):
+                        stop = reason
+    except ModelError as error:
+        return Reply(
+            text="".join(said), usage=usage, stop="error", error=error.message, error_code=error.code
+        )
+    return Reply(text="".join(said), tool_calls=tuple(calls), usage=usage, stop=stop)

@@ -1,0 +1,140 @@
+"""Carry out the commands of a reply, each once.
+
+In order: the total budget, the capability gate, the limits per reply, what was read already, and then the tool itself.
+The result is on record before the next command begins. What goes back to the model is one block per command.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.errors import A2AError
+from dragoman.hub.commands import ENDS
+from dragoman.hub.tool import Command, Session, Tool
+
+BODY_LIMIT = 16 * 1024
+TOTAL_LIMIT = 32 * 1024
+EXHAUSTED = "[TOOL RESULTS TRUNCATED: budget exhausted]"
+END = "[END TOOL RESULTS]"
+LOOP = "[LOOP DETECTED] {title} failed again in the same way. Do not repeat it: try another way, or answer without it."
+
+_LIMITS = {
+    "/fetch": ("pages", 3),
+    "/browse": ("pages", 3),
+    "/search": ("searches", 4),
+    "/advise": ("questions", 2),
+}
+_SAFE = frozenset({"/fetch", "/search"})
+"""Reading these twice in a turn gives the same, so it is read once. Everything else may have changed."""
+_FAILURES = ("ERR:", "UPSTREAM FAILED", "SKIPPED:", "TRUNCATED:")
+
+logger = logging.getLogger("dragoman.hub")
+
+
+class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a command, as recorded, with what it left behind in the turn."""
+
+    body: str
+    ok: bool
+    spent: int = 0
+    counts: dict[str, int] = {}
+
+
+class Dispatch:
+    """Runs commands for one turn."""
+
+    def __init__(self, tools: Sequence[Tool], session: Session) -> None:
+        self._tools = {name: tool for tool in tools for name in tool.names}
+        self._session = session
+        self._read: dict[str, str] = {}
+        self._failed: set[str] = set()
+
+    async def run(self, iteration: int, commands: Sequence[Command]) -> list[str]:
+        """A block for each command, fewer if there is no more room."""
+        blocks: list[str] = []
+        used: dict[str, int] = {}
+        failed: set[str] = set()
+        total = 0
+        for n, command in enumerate(commands, 1):
+            if total >= TOTAL_LIMIT:
+                blocks.append(EXHAUSTED)
+                break
+            result = await self._one(f"tool/{iteration}/{n}", command, used)
+            block = f"[{command.title[:400]}]\n{result.body}\n[END {_word(command)}]"
+            if not result.ok:
+                failed.add(command.title)
+                if command.title in self._failed:
+                    block = f"{LOOP.format(title=command.title[:200])}\n{block}"
+            total += len(result.body.encode())
+            blocks.append(block)
+        self._failed = failed
+        return blocks
+
+    async def _one(self, key: str, command: Command, used: dict[str, int]) -> Result:
+        session, turn = self._session, self._session.turn
+        refusal = self._refusal(command, used)
+        if (step := turn.recorded(key)) is not None:
+            result = msgspec.json.decode(step.value, type=Result)
+            session.budget.spent += result.spent
+            session.telling.counts = dict(result.counts)
+        else:
+            tool, before = self._tools[command.name], session.budget.spent
+            body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
+            body, ok = _cut(body), _went_well(body)
+            await session.telling.tell("tool_call", tool=tool.label(command), ok=ok)
+            result = Result(
+                body=body,
+                ok=ok,
+                spent=session.budget.spent - before,
+                counts=dict(session.telling.counts),
+            )
+            await turn.record(key, result)
+        if result.ok and command.name in _SAFE:
+            self._read[command.title] = result.body
+        return result
+
+    def _refusal(self, command: Command, used: dict[str, int]) -> str:
+        tool, granted = self._tools[command.name], self._session.constitution.granted
+        if tool.bundle and tool.bundle not in granted:
+            return f"ERR: capability not granted: this agent may not use {command.name}"
+        if command.name in _LIMITS:
+            what, most = _LIMITS[command.name]
+            used[what] = used.get(what, 0) + 1
+            if used[what] > most:
+                return f"SKIPPED: max {most} {what} in one reply"
+        if not command.closed:
+            return f"ERR: the block was not closed with {ENDS[command.name]}; nothing was done"
+        return ""
+
+    async def _run(self, tool: Tool, command: Command, key: str) -> str:
+        session = self._session
+        session.key = key
+        try:
+            return await tool.run(command, session)
+        except A2AError as error:
+            return f"ERR: {error.message}"
+        except Exception:  # a broken tool is the tool's failure, not the turn's
+            logger.exception("task %s: %s broke", session.turn.task_id, command.name)
+            return f"ERR: {command.name} broke down; this is not your fault, and trying again will not help"
+
+
+def _word(command: Command) -> str:
+    return "MEMORY" if command.name == "/mem" else command.name[1:].upper()
+
+
+def _cut(body: str) -> str:
+    raw = body.encode()
+    if len(raw) <= BODY_LIMIT:
+        return body
+    return raw[:BODY_LIMIT].decode("utf-8", "ignore") + f"\n[cut: {len(raw)} bytes in all]"
+
+
+def _went_well(body: str) -> bool:
+    if body.startswith(_FAILURES):
+        return False
+    last = body.rstrip().rpartition("\n")[2]
+    return not (last.startswith("[exit ") and last != "[exit 0]") and not last.startswith("[timed out")

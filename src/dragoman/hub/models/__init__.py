@@ -1,0 +1,1 @@
+"""Language models behind one protocol (`hub/model.py`): hosted, embedded, scripted."""

@@ -1,0 +1,65 @@
+"""Scratchpads: notes an agent keeps for itself, and one that all agents of a tenant share."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.database import Database
+from dragoman.model.ids import timestamp
+
+LIMIT = 4 << 20
+SHARED = ""
+"""The scope of the tenant's own."""
+
+
+class Scratchpads:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def read(self, tenant: str | int, scope: str) -> str:
+        row = await self._db.read(
+            lambda db: db.execute(
+                "select content from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope)
+            ).fetchone()
+        )
+        return row["content"] if row is not None else ""
+
+    async def add(self, tenant: str | int, scope: str, text: str) -> None:
+        """Add a line, with the time. Raises `InvalidParams` when there is no room."""
+        line = f"[{timestamp()}] {text}\n"
+
+        def work(db: sqlite3.Connection) -> None:
+            row = db.execute(
+                "select length(cast(content as blob)) from scratchpads where tenant_id = ? and scope = ?",
+                (int(tenant), scope),
+            ).fetchone()
+            if (row[0] if row else 0) + len(line.encode()) > LIMIT:
+                raise InvalidParams(f"the scratchpad is full ({LIMIT} bytes): clear it first")
+            db.execute(
+                "insert into scratchpads (tenant_id, scope, content, updated_at) values (?, ?, ?, ?) "
+                "on conflict (tenant_id, scope) do update set content = content || excluded.content, "
+                "updated_at = excluded.updated_at",
+                (int(tenant), scope, line, int(time.time())),
+            )
+
+        await self._db.run(work)
+
+    async def clear(self, tenant: str | int, scope: str) -> None:
+        await self._db.run(
+            lambda db: db.execute(
+                "delete from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope)
+            )
+        )
+
+    async def list(self, tenant: str | int) -> list[tuple[str, int, int]]:
+        """The scopes that have one: (scope, bytes, updated_at)."""
+        rows = await self._db.read(
+            lambda db: db.execute(
+                "select scope, length(cast(content as blob)) as size, updated_at from scratchpads where tenant_id = ? "
+                "order by scope",
+                (int(tenant),),
+            ).fetchall()
+        )
+        return [(row["scope"], row["size"], row["updated_at"]) for row in rows]

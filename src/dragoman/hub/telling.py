@@ -1,0 +1,134 @@
+"""Tell what happens while an agent thinks: to peers, and to readers of the native API.
+
+The first agent's turn tells peers through artifacts (`<task>-text-0`, `<task>-tool-<n>`, `<task>-file-<n>`,
+`<task>-sub-<n>`) and native readers through notes in the log: every event of the native catalogue but `text` of the first
+agent, which the text artifact has, and `request_received`, `error` and `done`, which the API makes.
+
+An agent that another one of this hub asked tells the asker instead: its events become data parts of one artifact,
+`<task>-events`, and the asker passes them on. That artifact is only ever added to, so after a crash on either side each
+event is told once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from dragoman.engine.turn import Turn
+from dragoman.engine.writer import ArtifactWriter
+from dragoman.model.content import Part
+
+STREAMS = 1000
+"""Stream ids of the agents that stream `n` asks begin at `n * STREAMS + 1`."""
+
+
+class Telling:
+    def __init__(
+        self, turn: Turn, agent: str, *, depth: int = 0, stream_id: int = 0, relayed: bool = False
+    ) -> None:
+        self._turn, self._agent, self._depth, self._stream = turn, agent, depth, stream_id
+        self.counts: dict[str, int] = {}
+        """How many of each kind were told; part of what a recorded command left behind."""
+        self._text: ArtifactWriter | None = None
+        self._relay: ArtifactWriter | None = None
+        self._known: Counter[bytes] = Counter()
+        self._line = ""
+        self._said = self._gap = False
+        if relayed:
+            self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id))
+            self._known.update(msgspec.json.encode(part.data) for part in self._relay.keep())
+
+    @property
+    def relayed(self) -> bool:
+        return self._relay is not None
+
+    def next_stream(self) -> int:
+        """The id of the next stream that this one begins."""
+        self.counts["stream"] = n = self.counts.get("stream", 0) + 1
+        return self._stream * STREAMS + n
+
+    async def tell(self, kind: str, /, **payload: Any) -> None:
+        """An event of this agent's own."""
+        payload |= {"agent": self._agent, "stream_id": self._stream}
+        if kind not in _WITHOUT_DEPTH:
+            payload["depth"] = self._depth
+        await self.pass_on(kind, payload)
+
+    async def pass_on(self, kind: str, payload: dict[str, Any]) -> None:
+        """An event as it is; perhaps another agent's."""
+        if self._relay is not None:
+            event = {"kind": kind, "data": payload}
+            raw = msgspec.json.encode(event)
+            if self._known[raw] > 0:
+                self._known[raw] -= 1
+            else:
+                await self._relay.write(Part(data=event))
+            return
+        if (part := _PARTS.get(kind)) is not None:
+            await self._artifact(kind, part, payload)
+        await self._turn.note(kind, payload)
+
+    async def text(self, delta: str) -> None:
+        """What the agent says, as it says it."""
+        if not delta:
+            return
+        if self._gap:
+            delta = "\n\n" + delta
+        self._said, self._gap = True, False
+        if self._relay is None:
+            if self._text is None:
+                self._text = self._turn.artifact(
+                    "response", id=f"{self._turn.task_id}-text-0", description="What the agent says."
+                )
+            await self._text.write(delta)
+            return
+        # Whole lines, because they are the same however the model cuts its answer into pieces.
+        *lines, self._line = (self._line + delta).split("\n")
+        for line in lines:
+            await self.tell("text", delta=line + "\n")
+
+    async def pause(self) -> None:
+        """The model has finished a reply; another may follow."""
+        if self._line:
+            line, self._line = self._line, ""
+            await self.tell("text", delta=line)
+        self._gap = self._said
+
+    def close(self) -> None:
+        """Nothing more will be said."""
+        if self._text is not None:
+            self._text.close()
+
+    async def _artifact(self, kind: str, word: str, payload: dict[str, Any]) -> None:
+        stream, own = payload["stream_id"], payload["stream_id"] == self._stream
+        if kind == "sub_agent_response":
+            n = str(stream)
+        else:
+            count = f"{kind}/{stream}"
+            seen = self.counts[count] = self.counts.get(count, -1) + 1
+            n = str(seen) if own else f"{stream}-{seen}"
+        name, description, part = kind, "", _part(kind, payload)
+        if kind == "file":
+            name = payload["path"]
+        elif kind == "sub_agent_response":
+            description = f"{payload['agent']} (depth {payload['depth']})"
+        writer = self._turn.artifact(name, id=f"{self._turn.task_id}-{word}-{n}", description=description)
+        await writer.write(part, last=True)
+
+
+def events_id(task: str) -> str:
+    """The artifact in which the agent of `task` tells its events to the agent that asked."""
+    return f"{task}-events"
+
+
+_PARTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
+_WITHOUT_DEPTH = frozenset({"text", "advisor", "escalation", "stream_end"})
+
+
+def _part(kind: str, payload: dict[str, Any]) -> Part:
+    if kind == "file":
+        return Part(raw=payload["content"].encode(), filename=payload["path"], media_type="text/plain")
+    members = ("tool", "ok") if kind == "tool_call" else ("agent", "depth", "content")
+    return Part(data={name: payload[name] for name in members}, metadata={f"x-arbiter.{kind}": True})

@@ -1,0 +1,1 @@
+"""The commands of the hub, one file each."""

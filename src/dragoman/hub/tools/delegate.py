@@ -1,0 +1,175 @@
+"""`/agent` and `/parallel`: have other agents of the tenant do part of the work.
+
+The other agent's task is a task like any other, with a log of its own; its events come back through `telling.py`, its
+cancel goes along, and after a crash the turn goes on with the task it began. Two deep at most, and what is left of the
+budget is all the other one gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+from dragoman.errors import A2AError
+from dragoman.hub.constitution import INDEX_ID
+from dragoman.hub.telling import events_id
+from dragoman.hub.tool import Command, Session
+from dragoman.model.fold import Fold
+from dragoman.model.task import TaskState
+
+DEEPEST = 2
+MOST_CHILDREN = 16
+
+Context = Callable[[Session], Awaitable[list[str]]]
+"""Lines about the work so far, for the agent that is asked: memory, open todos."""
+
+
+class AgentTool:
+    names = ("/agent",)
+    bundle = "delegation"
+    usage = "/agent <id> <task>   have another agent do a task; it sees only what you write there"
+
+    def __init__(self, context: Context | None = None) -> None:
+        self._context = context
+
+    def label(self, command: Command) -> str:
+        return f"agent:{command.args.partition(' ')[0]}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        agent, _, task = command.args.partition(" ")
+        if (refusal := _refusal(agent, task, session)) is not None:
+            return refusal
+        context = await self._context(session) if self._context is not None else []
+        ok, text = await _ask(session, agent, task, session.key, session.telling.next_stream(), context)
+        return text if ok else f"ERR: {text}"
+
+
+class ParallelTool:
+    names = ("/parallel",)
+    bundle = "delegation"
+    usage = "/parallel … /endparallel   several /agent lines between them, done at the same time (16 at most)"
+
+    def __init__(self, context: Context | None = None) -> None:
+        self._context = context
+
+    def label(self, command: Command) -> str:
+        return f"parallel:{len(_children(command.body or ''))}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        children = _children(command.body or "")
+        if not children:
+            return "ERR: usage: /agent <id> <task> lines between /parallel and /endparallel"
+        if len(children) > MOST_CHILDREN:
+            return f"ERR: {len(children)} children; {MOST_CHILDREN} at most"
+        context = await self._context(session) if self._context is not None else []
+        key = session.key
+        streams = [session.telling.next_stream() for _ in children]
+
+        async def one(n: int, agent: str, task: str) -> str:
+            refusal = _refusal(agent, task, session)
+            if refusal is None:
+                ok, text = await _ask(session, agent, task, f"{key}/{n}", streams[n - 1], context)
+                refusal = text if ok else f"ERR: {text}"
+            return f"[child {n}/{len(children)} — /agent {agent}]\n{refusal}\n[END CHILD {n}]"
+
+        async with asyncio.TaskGroup() as group:
+            jobs = [group.create_task(one(n, *child)) for n, child in enumerate(children, 1)]
+        return "\n".join(job.result() for job in jobs)
+
+
+def _children(body: str) -> list[tuple[str, str]]:
+    found = []
+    for line in body.splitlines():
+        if line.startswith("/agent "):
+            agent, _, task = line.removeprefix("/agent ").strip().partition(" ")
+            found.append((agent, task.strip()))
+    return found
+
+
+def _refusal(agent: str, task: str, session: Session) -> str | None:
+    if not agent or not task.strip():
+        return "ERR: usage: /agent <id> <task>"
+    if agent == INDEX_ID:
+        return "ERR: nobody delegates to index"
+    if agent == session.agent:
+        return "ERR: an agent does not delegate to itself"
+    if session.depth >= DEEPEST:
+        return f"ERR: delegation is {DEEPEST} deep at most; do it yourself"
+    if session.budget.left == 0:
+        return "ERR: the token budget of this request is used up"
+    return None
+
+
+async def _ask(
+    session: Session, agent: str, task: str, key: str, stream: int, context: list[str]
+) -> tuple[bool, str]:
+    """Have `agent` do `task`. Whether it did, and what it says."""
+    telling, depth = session.telling, session.depth + 1
+    about = {
+        "relay": True,
+        "stream_id": stream,
+        "asker": session.agent,
+        "original": session.original,
+        "conversation_id": session.conversation,
+        "budget": session.budget.left or 0,
+    }
+    shown = {"agent": agent, "stream_id": stream}
+    await telling.pass_on("stream_start", {**shown, "depth": depth})
+    try:
+        fold = await _follow(
+            session,
+            agent,
+            "\n".join([*_context(session, depth, context), task]),
+            key,
+            {f"x-arbiter.{name}": value for name, value in about.items() if value},
+        )
+        ok, text = _outcome(agent, fold)
+    except A2AError as error:
+        ok, text = False, f"{error.message}. Do not try the same again."
+    await telling.pass_on("sub_agent_response", {**shown, "depth": depth, "content": text})
+    await telling.pass_on("stream_end", {**shown, "ok": ok})
+    return ok, text
+
+
+async def _follow(session: Session, agent: str, content: str, key: str, metadata: dict[str, object]) -> Fold:
+    """Follow the other agent to its end, and pass its events on."""
+    fold, passed = Fold(), 0
+    events = session.turn.stream(agent, content, key=key, metadata=metadata)
+    async with aclosing(events) as stream:
+        async for event in stream:
+            fold.apply(event)
+            growing = fold.artifacts.get(events_id(fold.task_id))
+            if growing is None:
+                continue
+            for part in growing.parts[passed:]:
+                passed += 1
+                kind, payload = part.data["kind"], part.data["data"]
+                if kind == "token_usage":
+                    session.budget.spent += payload["input_tokens"] + payload["output_tokens"]
+                await session.telling.pass_on(kind, payload)
+    return fold
+
+
+def _outcome(agent: str, fold: Fold) -> tuple[bool, str]:
+    if fold.message is not None:
+        return True, fold.message.text
+    task = fold.task
+    assert task is not None
+    said = task.status.message.text if task.status.message is not None else ""
+    if task.state is TaskState.COMPLETED:
+        return True, said or task.text or "(no answer)"
+    if task.state.interrupted:
+        return False, f"{agent} asks: {said or task.text}. Ask it again with the answer in the task."
+    return False, f"{agent} ended {task.state.word}: {said or 'no reason given'}. Do not try the same again."
+
+
+def _context(session: Session, depth: int, more: list[str]) -> list[str]:
+    return [
+        "[DELEGATION CONTEXT]",
+        f"original request: {session.original[:200]}",
+        f"delegated by: {session.agent}",
+        f"pipeline depth: {depth}/{DEEPEST}",
+        *more,
+        "[END DELEGATION CONTEXT]",
+    ]

@@ -1,0 +1,110 @@
+"""`/write`, `/read` and `/list`: files that an agent makes.
+
+A file always goes to whoever asked, and never to the disk of the server. `--persist` also keeps it with the
+conversation, where `/read` and `/list` find it; outside a conversation (every call over A2A) there is nothing to keep it
+with.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dragoman.errors import A2AError
+from dragoman.hub.artifacts import Artifacts, clean_path
+from dragoman.hub.memory import Memories
+from dragoman.hub.tool import Command, Session
+
+RESPONSE_LIMIT = 10 * 1024 * 1024
+NO_STORE = "files are kept with a conversation, and this request has none"
+
+
+class WriteTool:
+    names = ("/write",)
+    bundle = "write"
+    usage = "/write [--persist] <path>\n<content>\n/endwrite   make a file for the user; --persist keeps it for later /read"
+
+    def __init__(self, artifacts: Artifacts | None = None) -> None:
+        self._artifacts = artifacts
+
+    def label(self, command: Command) -> str:
+        return f"write:{_persist(command.args)[1]}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        persist, path = _persist(command.args)
+        try:
+            path = clean_path(path)
+        except A2AError as error:
+            return f"ERR: {error.message}"
+        content = command.body or ""
+        size, counts = len(content.encode()), session.telling.counts
+        if counts.get("file_bytes", 0) + size > RESPONSE_LIMIT:
+            return f"ERR: the files of one response may have {RESPONSE_LIMIT} bytes in all; {path} was not written"
+        counts["file_bytes"] = counts.get("file_bytes", 0) + size
+        await session.telling.tell("file", path=path, size=size, encoding="utf-8", content=content)
+        if not persist:
+            return f"OK: captured {size} bytes for '{path}' (streamed to client, not persisted)"
+        return f"OK: captured {size} bytes for '{path}'\n{await self._keep(session, path, content)}"
+
+    async def _keep(self, session: Session, path: str, content: str) -> str:
+        if self._artifacts is None or not session.conversation:
+            return f"WARN: --persist requested but artifact store is unavailable: {NO_STORE}"
+        try:
+            kept = await self._artifacts.put(session.tenant, session.conversation, path, content.encode())
+        except A2AError as error:
+            return f"ERR: not persisted: {error.message}"
+        return f"OK: persisted {kept.size} bytes (artifact #{kept.id})"
+
+
+class ReadTool:
+    names = ("/read",)
+    bundle = "read"
+    usage = "/read <path> | /read #<id> [via=mem:<entry>]   read a file that was kept"
+
+    def __init__(self, artifacts: Artifacts | None = None, memories: Memories | None = None) -> None:
+        self._artifacts, self._memories = artifacts, memories
+
+    def label(self, command: Command) -> str:
+        return f"read:{command.args}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        if self._artifacts is None or not session.conversation:
+            return f"ERR: artifact store unavailable: {NO_STORE}"
+        named = re.fullmatch(r"#(\d+)(?:\s+via=mem:#?(\d+))?", command.args)
+        if named is None:
+            found = await self._artifacts.by_path(session.tenant, session.conversation, command.args)
+        else:
+            found = await self._artifacts.get(session.tenant, int(named[1]))
+            if found is not None and found.conversation_id != session.conversation:
+                # A file of another conversation is reached through a memory that points at it.
+                entry = None
+                if named[2] and self._memories is not None:
+                    entry = await self._memories.get(session.tenant, int(named[2]))
+                if entry is None or entry.artifact_id != found.id:
+                    return f"ERR: #{named[1]} is of another conversation; name the memory that links it: via=mem:<entry>"
+        if found is None:
+            return f"ERR: there is no file {command.args!r} (try /list)"
+        content = await self._artifacts.content(session.tenant, found.id)
+        return (content or b"").decode("utf-8", "replace")
+
+
+class ListTool:
+    names = ("/list",)
+    bundle = "read"
+    usage = "/list   the files kept with this conversation"
+
+    def __init__(self, artifacts: Artifacts | None = None) -> None:
+        self._artifacts = artifacts
+
+    def label(self, command: Command) -> str:
+        return "list"
+
+    async def run(self, command: Command, session: Session) -> str:
+        if self._artifacts is None or not session.conversation:
+            return f"ERR: artifact store unavailable: {NO_STORE}"
+        files = await self._artifacts.list(session.tenant, session.conversation)
+        return "\n".join(f"#{file.id}  {file.path}  ({file.size} bytes)" for file in files) or "(no files)"
+
+
+def _persist(args: str) -> tuple[bool, str]:
+    words = args.split()
+    return "--persist" in words, " ".join(word for word in words if word != "--persist")

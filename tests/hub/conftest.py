@@ -1,0 +1,96 @@
+"""A hub's agents on the real engine, thinking with a scripted model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from dragoman.buses.local import LocalBus
+from dragoman.engine.log import Record
+from dragoman.engine.service import Engine
+from dragoman.hub.constitution import INDEX, Constitution
+from dragoman.hub.loop import NATIVE, ConstitutionAgent
+from dragoman.hub.models.scripted import Scripted, ScriptedModel, by_agent
+from dragoman.hub.tool import Tool
+from dragoman.hub.tools.delegate import AgentTool, ParallelTool
+from dragoman.hub.tools.help import HelpTool
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ids import new_id
+from dragoman.model.ops import Call, Scope, SendMessage
+from dragoman.model.task import Task
+from dragoman.stores import open_store
+
+TENANT = "acme"
+
+
+class House:
+    """An engine with agents, on a store that outlives it."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.agents: dict[str, ConstitutionAgent] = {}
+        self.engine: Engine
+        self.model: Any = None
+
+    async def open(
+        self,
+        scripts: dict[str, Iterable[Scripted]] | Any,
+        *constitutions: Constitution,
+        tools: Sequence[Tool] = (),
+        **options: Any,
+    ) -> House:
+        self.model = ScriptedModel(by_agent(scripts)) if isinstance(scripts, dict) else scripts
+        every = [*tools, AgentTool(), ParallelTool(), HelpTool()]
+
+        async def siblings() -> Sequence[Constitution]:
+            return [agent.constitution for agent in self.agents.values()]
+
+        self.agents = {
+            c.id: ConstitutionAgent(c.id, c, model=self.model, tools=every, siblings=siblings, **options)
+            for c in (INDEX, *constitutions)
+        }
+        self.engine = Engine(self.store, LocalBus(), lambda scope: self.agents.get(scope.agent))
+        await self.engine.start()
+        return self
+
+    async def close(self) -> None:
+        await self.engine.stop(drain=0)
+
+    def call(self, agent: str = "index", **more: Any) -> Call:
+        return Call(scope=Scope(TENANT, agent, ""), dialect=NATIVE, **more)
+
+    async def ask(self, text: str, agent: str = "index", **metadata: Any) -> Task:
+        task = await self.engine.call(self.call(agent), say(text, **metadata))
+        assert isinstance(task, Task)
+        return task
+
+    async def records(self, task: str, agent: str = "index") -> Sequence[Record]:
+        return await self.store.scope(Scope(TENANT, agent, "")).read(task)
+
+    async def notes(self, task: str, agent: str = "index") -> list[tuple[str, dict[str, Any]]]:
+        return [(r.body.name, r.body.data) for r in await self.records(task, agent) if r.kind == "note"]  # type: ignore[union-attr]
+
+
+def say(text: str, **metadata: Any) -> SendMessage:
+    message = Message(message_id=new_id(), role=Role.USER, parts=(Part(text=text),))
+    return SendMessage(
+        message=message, metadata={f"x-arbiter.{name}": value for name, value in metadata.items()}
+    )
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def house(request: Any, tmp_path: Any) -> AsyncIterator[Callable[..., Awaitable[House]]]:
+    """`await house(scripts, constitution, ...)`: a hub's agents that run."""
+    opened: list[House] = []
+
+    async def begin(scripts: Any, *constitutions: Constitution, **options: Any) -> House:
+        url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks-{len(opened)}.db"
+        home = await House(open_store(url)).open(scripts, *constitutions, **options)
+        opened.append(home)
+        return home
+
+    yield begin
+    for home in opened:
+        await home.close()

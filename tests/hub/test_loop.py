@@ -1,0 +1,412 @@
+"""The turn loop, end to end: scripted model, real engine, real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dragoman.errors import ContentTypeNotSupported, InvalidParams
+from dragoman.hub.constitution import Advisor, Constitution
+from dragoman.hub.model import ModelError, Stop, ToolCall, Usage
+from dragoman.hub.tool import Command, Session
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ops import CancelTask, GetTask, SendMessage
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState
+from tests.hub.conftest import House, say
+
+Begin = Callable[..., Awaitable[House]]
+
+
+class Echo:
+    """A tool that says what it was given, and counts."""
+
+    names = ("/search", "/exec")
+    bundle = "web"
+    usage = "/search <words>"
+
+    def __init__(self, *answers: str) -> None:
+        self.ran: list[str] = []
+        self.answers = list(answers)
+
+    def label(self, command: Command) -> str:
+        return f"{command.name[1:]}:{command.args}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        self.ran.append(command.title)
+        return self.answers.pop(0) if self.answers else f"found {command.args}"
+
+
+async def test_defect_1_text_goes_out_as_it_is_generated(house: Begin) -> None:
+    more = asyncio.Event()
+    home = await house({"Index": [("Hello ", more, "there.\n/help\n"), "Done."]})
+    texts: list[str] = []
+    first = asyncio.Event()
+
+    async def read() -> None:
+        async for batch in home.engine.stream(home.call(), say("hi")):
+            for response in batch:
+                event = response.event
+                if isinstance(event, ArtifactUpdate) and event.artifact.artifact_id.endswith("-text-0"):
+                    texts.append(event.artifact.text)
+                    first.set()
+
+    reading = asyncio.create_task(read())
+    await asyncio.wait_for(first.wait(), 10)
+    assert "".join(texts).startswith("Hello")  # before the model has finished
+    more.set()
+    await asyncio.wait_for(reading, 10)
+    assert "".join(texts) == "Hello there.\n\nDone."
+
+
+async def test_defect_7_the_answer_is_clean_and_the_last_chunk_precedes_it(house: Begin) -> None:
+    home = await house({"Index": ["Looking.\n/search cats", "Cats are fine."]}, tools=[Echo()])
+    task = await home.ask("cats?")
+    assert task.state is TaskState.COMPLETED
+    assert task.status.message is not None
+    assert (task.status.message.text, task.status.message.message_id) == ("Cats are fine.", f"{task.id}-r")
+    public = [r.body for r in await home.records(task.id) if r.kind in ("artifact", "status")]
+    assert isinstance(public[-2], ArtifactUpdate) and public[-2].last_chunk
+    assert public[-2].artifact.artifact_id == f"{task.id}-text-0"
+    assert isinstance(public[-1], StatusUpdate)
+    assert task.metadata["x-arbiter.stop_reason"] == "end_turn"
+    assert task.metadata["x-arbiter.agent_id"] == "index"
+    assert task.metadata["x-arbiter.output_tokens"] > 0
+
+
+async def test_results_come_back_as_the_next_message_and_native_readers_hear_of_everything(
+    house: Begin,
+) -> None:
+    home = await house({"Index": ["/search cats", "Fine."]}, tools=[Echo()])
+    task = await home.ask("cats?")
+    assert home.model.prompts[1].messages[-1].content == (
+        "[/search cats]\nfound cats\n[END SEARCH]\n\n[END TOOL RESULTS]"
+    )
+    kinds = [name for name, _ in await home.notes(task.id)]
+    assert kinds == ["stream_start", "token_usage", "tool_call", "token_usage", "stream_end"]
+    notes = dict(await home.notes(task.id))
+    assert notes["stream_start"] == {"agent": "index", "stream_id": 0, "depth": 0}
+    assert notes["tool_call"] == {
+        "tool": "search:cats",
+        "ok": True,
+        "agent": "index",
+        "stream_id": 0,
+        "depth": 0,
+    }
+    assert notes["stream_end"] == {"agent": "index", "stream_id": 0, "ok": True}
+    tool = next(a for a in task.artifacts if a.artifact_id == f"{task.id}-tool-0")
+    assert (tool.name, tool.data) == ("tool_call", {"tool": "search:cats", "ok": True})
+    assert tool.parts[0].metadata == {"x-arbiter.tool_call": True}
+
+
+async def test_capabilities_are_an_allow_list(house: Begin) -> None:
+    tool = Echo()
+    quiet = Constitution(id="quiet", name="Quiet", capabilities=("/mem",))
+    home = await house({"Quiet": ["/search cats", "Oh."]}, quiet, tools=[tool])
+    await home.ask("cats?", "quiet")
+    assert tool.ran == []
+    assert "ERR: capability not granted" in home.model.prompts[1].messages[-1].content
+    assert "/search" not in home.model.prompts[0].system
+
+
+async def test_budgets_of_a_reply_skip_and_truncate(house: Begin) -> None:
+    tool = Echo(*["x" * 20_000] * 4)
+    home = await house({"Index": ["\n".join(f"/search {n}" for n in range(6)), "Ok."]}, tools=[tool])
+    await home.ask("cats?")
+    fed = home.model.prompts[1].messages[-1].content
+    assert len(tool.ran) == 2  # twice 16 KiB is all there is room for
+    assert "[TOOL RESULTS TRUNCATED: budget exhausted]" in fed and "[cut: 20000 bytes in all]" in fed
+    home.model.prompts.clear()
+    home = await house(
+        {"Index": ["\n".join(f"/search {n}" for n in range(6)), "Ok."]}, tools=[tool := Echo()]
+    )
+    await home.ask("cats?")
+    assert len(tool.ran) == 4
+    assert home.model.prompts[1].messages[-1].content.count("SKIPPED: max 4") == 2
+
+
+async def test_defect_13_only_safe_reads_are_remembered(house: Begin) -> None:
+    tool = Echo()
+    home = await house({"Index": ["/search a\n/exec make", "/search a\n/exec make", "Ok."]}, tools=[tool])
+    await home.ask("go")
+    assert tool.ran == ["/search a", "/exec make", "/exec make"]
+
+
+async def test_the_same_failure_twice_is_pointed_out(house: Begin) -> None:
+    tool = Echo("ERR: no", "ERR: no")
+    home = await house({"Index": ["/exec x", "/exec x", "Ok."]}, tools=[tool])
+    task = await home.ask("go")
+    assert "[LOOP DETECTED]" not in home.model.prompts[1].messages[-1].content
+    assert "[LOOP DETECTED] /exec x" in home.model.prompts[2].messages[-1].content
+    assert next(a.data for a in task.artifacts if "-tool-" in a.artifact_id)["ok"] is False
+
+
+async def test_six_replies_are_the_end(house: Begin) -> None:
+    home = await house({"Index": [f"Step {n}.\n/help" for n in range(9)]})
+    task = await home.ask("go")
+    assert len(home.model.prompts) == 6
+    assert task.metadata["x-arbiter.stop_reason"] == "max_iterations"
+    assert task.status.message is not None and task.status.message.text == "Step 5."
+
+
+async def test_a_provider_that_fails_mid_stream_fails_the_task_with_safe_words(house: Begin) -> None:
+    home = await house(
+        {"Index": [("Half an ", "answer", ModelError("rate_limited", "the provider is busy"))]}
+    )
+    task = await home.ask("go")
+    assert task.state is TaskState.FAILED
+    assert task.metadata["x-arbiter.error_type"] == "rate_limited"
+    assert task.metadata["x-arbiter.error"] == "the provider is busy"
+    assert task.status.message is not None and task.status.message.message_id == f"{task.id}-err"
+    assert task.artifacts[0].text == "Half an answer"
+    assert (await home.notes(task.id))[-1] == ("stream_end", {"agent": "index", "stream_id": 0, "ok": False})
+
+
+async def test_delegation_two_deep(house: Begin) -> None:
+    scout = Constitution(id="scout", name="Scout", role="research", goal="find things")
+    digger = Constitution(id="digger", name="Digger")
+    home = await house(
+        {
+            "Index": ["On it.\n/agent scout find gold", "Gold is at the river."],
+            "Scout": ["Asking.\n/agent digger dig here", "Digger found gold."],
+            "Digger": ["/agent scout help\n/agent index help", "Gold!\nMuch of it."],
+        },
+        scout,
+        digger,
+    )
+    task = await home.ask("where is gold?")
+    assert task.status.message is not None and task.status.message.text == "Gold is at the river."
+    assert "scout (Scout) [research] — find things" in home.model.prompts[0].messages[-1].content
+    told = home.model.prompts[1].messages[-1].content
+    assert "original request: where is gold?" in told and "pipeline depth: 1/2" in told
+    deepest = home.model.prompts[3].messages[-1].content
+    assert "ERR: delegation is 2 deep" in deepest and "ERR: nobody delegates to index" in deepest
+    notes = await home.notes(task.id)
+    texts = [(n["agent"], n["delta"]) for kind, n in notes if kind == "text"]
+    assert texts == [
+        ("scout", "Asking."),
+        ("digger", "Gold!\n"),
+        ("digger", "Much of it."),
+        ("scout", "\n"),
+        ("scout", "\n"),
+        ("scout", "Digger found gold."),
+    ]
+    started = [(n["agent"], n["stream_id"], n["depth"]) for kind, n in notes if kind == "stream_start"]
+    assert started == [("index", 0, 0), ("scout", 1, 1), ("digger", 1001, 2)]
+    subs = {a.artifact_id.rpartition("-")[2]: a.data for a in task.artifacts if "-sub-" in a.artifact_id}
+    assert subs["1"] == {"agent": "scout", "depth": 1, "content": "Digger found gold."}
+    assert subs["1001"]["agent"] == "digger"
+    assert {n["agent"] for kind, n in notes if kind == "token_usage"} == {"index", "scout", "digger"}
+
+
+async def test_parallel_children_run_at_once_and_answer_in_order(house: Begin) -> None:
+    first_may_end = asyncio.Event()
+
+    def choose(prompt: Any) -> Any:
+        text = prompt.messages[-1].content
+        if "NAME: Index" in prompt.system:
+            return (
+                "Both say so."
+                if "END PARALLEL" in text
+                else ("/parallel\n/agent a first\nnoise\n/agent b second\n/agent nobody third\n/endparallel")
+            )
+        if "NAME: B" in prompt.system:
+            first_may_end.set()
+            return "B here."
+        return (first_may_end, "A here.")
+
+    from dragoman.hub.models.scripted import ScriptedModel
+
+    home = await house(ScriptedModel(choose), Constitution(id="a", name="A"), Constitution(id="b", name="B"))
+    task = await home.ask("go")
+    fed = next(p for p in home.model.prompts if "END PARALLEL" in p.messages[-1].content).messages[-1].content
+    assert fed.index("[child 1/3 — /agent a]\nA here.") < fed.index("[child 2/3 — /agent b]\nB here.")
+    assert "[child 3/3 — /agent nobody]\nERR: there is no agent 'nobody' here" in fed
+    assert task.state is TaskState.COMPLETED
+
+
+async def test_a_budget_is_shared_with_those_who_are_asked_and_ends_the_request(house: Begin) -> None:
+    thrifty = Constitution(id="thrifty", name="Thrifty", budget=100)
+    helper = Constitution(id="helper", name="Helper", budget=1_000_000)
+    spent = Usage(input_tokens=40, output_tokens=30)
+    home = await house(
+        {
+            "Thrifty": [("/agent helper go", Usage(input_tokens=10, output_tokens=10)), "never"],
+            "Helper": [("Thinking.\n/help", spent), ("More.\n/help", spent), "never"],
+        },
+        thrifty,
+        helper,
+    )
+    task = await home.ask("go", "thrifty")
+    assert home.model.prompts[1].max_tokens == 80  # what the asker had left
+    assert len(home.model.prompts) == 3
+    assert (task.state, task.metadata["x-arbiter.error_type"]) == (TaskState.FAILED, "budget_exhausted")
+
+
+@pytest.mark.parametrize("phase", ["model", "tool", "child", "parallel"])
+async def test_cancel_in_every_phase(house: Begin, phase: str) -> None:
+    reached, never = asyncio.Event(), asyncio.Event()
+
+    class Stuck(Echo):
+        async def run(self, command: Command, session: Session) -> str:
+            reached.set()
+            await never.wait()
+            return ""
+
+    class Held(asyncio.Event):
+        async def wait(self) -> Any:
+            reached.set()
+            return await super().wait()
+
+    held = Held()
+    script: dict[str, Any] = {
+        "model": {"Index": [("Well ", held)]},
+        "tool": {"Index": ["/search x"]},
+        "child": {"Index": ["/agent a go"], "A": [("Hm ", held)]},
+        "parallel": {
+            "Index": ["/parallel\n/agent a go\n/agent a go\n/endparallel"],
+            "A": [("Hm ", held)] * 2,
+        },
+    }[phase]
+    home = await house(script, Constitution(id="a", name="A"), tools=[Stuck()])
+    running = asyncio.create_task(home.ask("go"))
+    await asyncio.wait_for(reached.wait(), 10)
+    listed = await home.store.scope(home.call().scope).find(_every(), limit=10)
+    task = await home.engine.call(home.call(), CancelTask(id=listed.snapshots[0].task_id))
+    assert task.state is TaskState.CANCELED
+    assert (await asyncio.wait_for(running, 10)).state is TaskState.CANCELED
+    assert (await home.notes(task.id))[-1] == ("stream_end", {"agent": "index", "stream_id": 0, "ok": False})
+    children = [r.body.task for r in await home.records(task.id) if r.kind == "child"]  # type: ignore[union-attr]
+    for child in children:
+        known = await home.engine.call(home.call("a"), GetTask(id=child))
+        assert known.state is TaskState.CANCELED
+    if phase == "child":
+        assert len(children) == 1
+
+
+async def test_a_file_that_was_cut_off_is_completed(house: Begin) -> None:
+    from dragoman.hub.tools.files import WriteTool
+
+    home = await house(
+        {
+            "Index": [
+                ("Here.\n/write a.txt\none\ntw", Stop("max_tokens")),
+                "o\nthree\n/endwrite\nThere.",
+                "Done.",
+            ]
+        },
+        tools=[WriteTool()],
+    )
+    task = await home.ask("go")
+    file = next(a for a in task.artifacts if a.artifact_id == f"{task.id}-file-0")
+    assert (file.name, file.parts[0].raw) == ("a.txt", b"one\ntwo\nthree")
+    note = next(n for kind, n in await home.notes(task.id) if kind == "file")
+    assert (note["path"], note["size"], note["content"]) == ("a.txt", 13, "one\ntwo\nthree")
+    assert task.artifacts[0].text == "Here.\nThere.\n\nDone."
+    assert task.metadata["x-arbiter.files_bytes"] == 13
+
+
+async def test_a_file_that_never_ends_is_not_written(house: Begin) -> None:
+    from dragoman.hub.tools.files import WriteTool
+
+    home = await house(
+        {"Index": ["/write a.txt\none", "two", "three", "four", "Sorry."]}, tools=[WriteTool()]
+    )
+    task = await home.ask("go")
+    assert "ERR: the block was not closed with /endwrite" in home.model.prompts[-1].messages[-1].content
+    assert not [a for a in task.artifacts if "-file-" in a.artifact_id]
+
+
+GATED = Constitution(id="g", name="G", advisor=Advisor(model="big", mode="gate", max_redirects=1))
+
+
+def gated(answers: list[Any], verdicts: list[str]) -> Any:
+    from dragoman.hub.models.scripted import ScriptedModel
+
+    said, judged = iter(answers), iter(verdicts)
+    return ScriptedModel(lambda prompt: next(judged) if prompt.model == "big" else next(said))
+
+
+async def test_the_gate_sends_an_answer_back_and_lets_the_next_one_pass(house: Begin) -> None:
+    model = gated(["Wrong.", "Right."], ["<signal>redirect</signal> Check it.", "<signal>CONTINUE</signal>"])
+    home = await house(model, GATED)
+    task = await home.ask("go", "g")
+    assert task.status.message is not None and task.status.message.text == "Right."
+    assert task.artifacts[0].text == "Right."  # what was not approved did not leave
+    assert task.metadata["x-arbiter.gate_approved"] is True
+    kinds = [n["kind"] for kind, n in await home.notes(task.id, "g") if kind == "advisor"]
+    assert kinds == ["gate_redirect", "gate_continue"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "kind"),
+    [
+        (["<signal>HALT</signal> Dangerous."], "gate_halt"),
+        (["no idea"], "gate_halt"),
+        (["<signal>REDIRECT</signal> a", "<signal>REDIRECT</signal> b"], "gate_budget"),
+    ],
+)
+async def test_the_gate_stops_what_it_does_not_approve(house: Begin, verdicts: list[str], kind: str) -> None:
+    home = await house(gated(["Bad.", "Bad."], verdicts), GATED)
+    task = await home.ask("go", "g")
+    assert (task.state, task.metadata["x-arbiter.error_type"]) == (TaskState.FAILED, "advisor_halt")
+    notes = await home.notes(task.id, "g")
+    assert [n["kind"] for k, n in notes if k == "advisor"][-1] == kind
+    assert [k for k, _ in notes][-2:] == ["escalation", "stream_end"]
+    assert task.artifacts == ()
+
+
+async def test_models_that_call_tools_natively_use_the_same_tools(house: Begin) -> None:
+    tool = Echo()
+    call = ToolCall(id="c1", name="search", arguments={"args": "cats"})
+    home = await house({"Index": [("Looking.", call), "Fine."]}, tools=[tool], native=True)
+    task = await home.ask("cats?")
+    assert tool.ran == ["/search cats"]
+    assert {spec.name for spec in home.model.prompts[0].tools} >= {"search", "agent", "help"}
+    last = home.model.prompts[1].messages[-1]
+    assert (last.role, last.tool_call_id) == ("tool", "c1") and "found cats" in last.content
+    assert task.status.message is not None and task.status.message.text == "Fine."
+
+
+async def test_a_tool_that_breaks_is_an_error_to_the_model_not_to_the_task(house: Begin) -> None:
+    class Broken(Echo):
+        async def run(self, command: Command, session: Session) -> str:
+            raise RuntimeError("secret detail")
+
+    home = await house({"Index": ["/search x", "I could not."]}, tools=[Broken()])
+    task = await home.ask("go")
+    assert task.state is TaskState.COMPLETED
+    fed = home.model.prompts[1].messages[-1].content
+    assert "ERR: /search broke down" in fed and "secret" not in fed
+
+
+async def test_only_text_is_taken(house: Begin) -> None:
+    home = await house({"Index": []})
+    for part, error in ((Part(data={}), ContentTypeNotSupported), (Part(text=" "), InvalidParams)):
+        message = Message(message_id="m", role=Role.USER, parts=(part,))
+        with pytest.raises(error):
+            await home.engine.call(home.call(), SendMessage(message=message))
+
+
+async def test_an_a2a_caller_cannot_name_a_conversation(house: Begin) -> None:
+    from msgspec.structs import replace
+
+    seen: list[int] = []
+
+    class Spy(Echo):
+        async def run(self, command: Command, session: Session) -> str:
+            seen.append(session.conversation)
+            return ""
+
+    home = await house({"Index": ["/search x", "Ok.", "/search x", "Ok."]}, tools=[Spy()])
+    await home.ask("go", conversation_id=7)
+    await home.engine.call(replace(home.call(), dialect="1.0"), say("go", conversation_id=7))
+    assert seen == [7, 0]
+
+
+def _every() -> Any:
+    from dragoman.model.ops import ListTasks
+
+    return ListTasks()
