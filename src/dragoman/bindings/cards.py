@@ -125,7 +125,11 @@ class Cards:
         stamp = mount.signer.stamp if mount.signer is not None and pure else None
         if document is None or document.card is not card or document.stamp != stamp:
             whole = placed(card, exchange, mount)
-            body = msgspec.json.encode(cards.write_card(whole, "1.0") if pure else cards.superset_card(whole))
+            body = msgspec.json.encode(
+                cards.write_card(whole, "1.0")
+                if pure
+                else cards.superset_card(whole, home=mount.home or "0.3")
+            )
             # Two signatures of one card differ, so it is the card and the keys that make the tag.
             tag = hashlib.sha256(body + repr(stamp).encode()).hexdigest()[:32]
             if stamp is not None:

@@ -31,6 +31,8 @@ class Envelope(Struct, frozen=True, gc=False):
     method: str
     params: bytes
     id: bytes
+    labelled: bool = True
+    """It says that it is JSON-RPC 2.0."""
 
 
 class _Wire(Struct, gc=False):
@@ -71,7 +73,7 @@ def read_envelope(body: bytes, limits: Limits) -> Envelope:
             raise Malformed(InvalidRequest('jsonrpc must be "2.0"'), id, wire.method)
         if "/" not in wire.method:
             raise Malformed(InvalidRequest("id is missing"), id, wire.method)
-    return Envelope(wire.method, bytes(wire.params), id)
+    return Envelope(wire.method, bytes(wire.params), id, wire.jsonrpc == "2.0")
 
 
 def _no_request(body: bytes, error: Exception) -> Malformed:

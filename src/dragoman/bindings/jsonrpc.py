@@ -31,6 +31,7 @@ from dragoman.dialects.sse import frame
 from dragoman.errors import (
     A2AError,
     Forbidden,
+    InvalidRequest,
     RateLimited,
     Unauthenticated,
     Unavailable,
@@ -96,10 +97,13 @@ class _Rpc:
         exchange, mount = self._exchange, self._mount
         principal = await mount.principal(exchange)
         check_type(exchange)
+        select.gate(self._version, mount.home)
         envelope = self._read(await exchange.body())
         self._id, params = envelope.id, envelope.params
         chosen = self._choose(envelope.method, params)
         self._dialect = dialect = chosen.dialect
+        if dialect.name == "arbiter" and not envelope.labelled:
+            raise InvalidRequest('jsonrpc must be "2.0"')
         op = chosen.op
         # Some clients of 0.3 take nothing but an event stream here.
         self._in_stream = op is SUBSCRIBE and dialect.name == "0.3"
@@ -141,6 +145,7 @@ class _Rpc:
             method,
             params,
             mount="arbiter" if mount.arbiter else "",
+            home=mount.home,
             strict=self._strict,
             allowed=mount.dialects,
         )
@@ -162,7 +167,7 @@ class _Rpc:
             exchange,
             self._mount.service.stream(call, request),  # type: ignore[arg-type]
             frames,
-            failed=self._failed,
+            failed=lambda error: frames.fail(said(error)) or self._failed(error),
             headers=(OURS, *activated(self._mount, dialect, call)),
         )
 
@@ -195,6 +200,5 @@ class _Rpc:
     def _tongue(self) -> Dialect:
         """The dialect to refuse in: before the request is understood, its headers have to do."""
         mount = self._mount
-        return self._dialect or select.before_body(
-            self._version, mount="arbiter" if mount.arbiter else "", allowed=mount.versions
-        )
+        tongue = "arbiter" if mount.arbiter else mount.home if self._version in ("", "1.0", "1") else ""
+        return self._dialect or select.before_body(self._version, mount=tongue, allowed=mount.versions)

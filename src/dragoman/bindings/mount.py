@@ -39,7 +39,10 @@ class Mount:
     versions: tuple[str, ...] | None = None
     """What it speaks; everything if not said. Arbiter's dialect comes with 0.3, whose wire it is."""
     arbiter: bool = False
-    """Speaks as an Arbiter server would."""
+    """Speaks as an Arbiter server would, and no other way."""
+    home: str = ""
+    """The dialect of calls that could be of several: `arbiter` takes those of 0.3 that do not say so, and those that say
+    1.0. Every other call is answered in its own."""
     authenticator: Authenticator | None = None
     private: bool = False
     """The card, too, is only for callers who are let in."""

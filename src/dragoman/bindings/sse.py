@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from typing import Protocol, TypeVar
 
 from dragoman.bindings.ending import Ending
 from dragoman.bindings.exchange import Disconnected, Exchange, Header
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import KEEP_ALIVE, MAX_EVENT, MEDIA_TYPE
-from dragoman.errors import InvalidAgentResponse, Unavailable
+from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.model.ops import Batch, Op, Request
+
+E = TypeVar("E", contravariant=True)
 
 HEADERS: tuple[Header, ...] = (
     (b"content-type", MEDIA_TYPE.encode()),
@@ -31,7 +34,7 @@ _TICKS = 8
 class Frames:
     """Turns the events of one stream into bytes."""
 
-    __slots__ = ("_write", "_opening", "_closing", "_ends_with", "_max")
+    __slots__ = ("_writer", "_write", "_opening", "_closing", "_ends_with", "_max")
 
     def __init__(
         self,
@@ -43,7 +46,8 @@ class Frames:
         closing: bytes = b"\n\n",
         max_event: int = MAX_EVENT,
     ) -> None:
-        self._write = dialect.writer(request).write
+        self._writer = dialect.writer(request)
+        self._write = self._writer.write
         self._opening, self._closing = opening, closing
         """What stands around each document; the documents themselves have no line breaks."""
         self._ends_with = Ending(dialect, op).comes_with
@@ -74,6 +78,20 @@ class Frames:
             )
         return chunk, last
 
+    def fail(self, error: A2AError) -> bytes:
+        """The end of a stream that broke, in dialects that have events for it; empty in the others."""
+        if (fail := getattr(self._writer, "fail", None)) is None:
+            return b""
+        return b"".join([self._opening + document + self._closing for document in fail(error)])
+
+
+class Framing(Protocol[E]):
+    """Turns what a stream brings into bytes."""
+
+    def batch(self, batch: E) -> tuple[bytes, bool]:
+        """The frames of a batch, and whether the stream ends with it."""
+        ...
+
 
 class Streams:
     """Every open stream of the application."""
@@ -94,8 +112,8 @@ class Streams:
     async def serve(
         self,
         exchange: Exchange,
-        batches: AsyncIterator[Batch],
-        frames: Frames,
+        batches: AsyncIterator[E],
+        frames: Framing[E],
         *,
         failed: Callable[[Exception], bytes],
         headers: Iterable[Header] = (),

@@ -40,13 +40,21 @@ class Arbiter(V0_3):
         if isinstance(result, Message):
             result = task_of(result, request.message if isinstance(request, ops.SendMessage) else None)
         if isinstance(result, Task):
-            result = replace(
-                result, status=_speaking(result.status, result.text, result.id, result.context_id)
-            )
+            status = _speaking(result.status, result.text, result.id, result.context_id)
+            result = replace(result, status=status, history=_told(result.history, status, request))
         return super().write_result(op, result, request)
 
     def writer(self, request: Request | None = None) -> EventWriter:
         return ArbiterWriter(self, request.message if isinstance(request, ops.SendMessage) else None)
+
+
+def _told(history: tuple[Message, ...], status: TaskStatus, request: Request | None) -> tuple[Message, ...]:
+    """What was said, the last word included, and no more of it than was asked for."""
+    reply = status.message
+    if reply is not None and status.state.terminal and reply not in history:
+        history = (*history, reply)
+    length = getattr(getattr(request, "configuration", request), "history_length", None)
+    return history if length is None else history[max(0, len(history) - length) :]
 
 
 def _speaking(status: TaskStatus, text: str, task_id: str, context_id: str) -> TaskStatus:

@@ -56,10 +56,14 @@ def write_card(card: AgentCard, dialect: str) -> dict[str, Any]:
     raise ValueError(f"no dialect is called {dialect!r}")
 
 
-def superset_card(card: AgentCard) -> dict[str, Any]:
-    """One document for peers of every version. A signature fits one shape only, so this one has none."""
-    newest, older = _write_1_0(card), write_card(card, "0.3")
+def superset_card(card: AgentCard, *, home: str = "0.3") -> dict[str, Any]:
+    """One document for peers of every version. A signature fits one shape only, so this one has none.
+
+    `home` is the dialect of its older members: `0.3`, or `arbiter`, which is nearly the same.
+    """
+    newest, older = _write_1_0(card), {**write_card(card, "0.3"), **write_card(card, home)}
     out = {**older, **newest}
+    out["capabilities"] = {**older["capabilities"], **newest["capabilities"]}
     out["skills"] = [{**a, **b} for a, b in zip(older["skills"], newest["skills"], strict=True)]
     if card.security_schemes:
         wrapped, flat = newest["securitySchemes"], older["securitySchemes"]

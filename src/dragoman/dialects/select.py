@@ -67,20 +67,30 @@ def rpc(
     params: bytes = b"",
     *,
     mount: str = "",
+    home: str = "",
     strict: bool = False,
     allowed: Collection[str] | None = None,
 ) -> Chosen:
     """The dialect and the operation of a JSON-RPC call. Raises `Refused`.
 
     `version` is the `A2A-Version` header, empty when there is none. `mount` names the one dialect that an endpoint
-    speaks. `strict` follows 1.0 to the letter: no header means 0.3. `allowed` are the versions (or dialects) that the
-    agent speaks; None means all.
+    speaks; `home` the one that takes the calls which do not say what they are. `strict` follows 1.0 to the letter: no
+    header means 0.3. `allowed` are the versions (or dialects) that the agent speaks; None means all.
     """
     label = version_of(version)
+    if home and not mount and label in ("", "1.0") and _speaks(home, method):
+        mount = home
     chosen = _mounted(mount, label, method) if mount else _neutral(label, method, params, strict)
     if allowed is not None and not speaks(chosen.dialect, allowed):
         raise Refused(chosen.dialect, _unsupported(chosen.dialect.name, allowed))
     return chosen
+
+
+def gate(version: str, home: str) -> None:
+    """What a dialect checks before it reads a request: Arbiter's servers look at the version first. Raises `Refused`."""
+    label = version_of(version)
+    if home == "arbiter" and label not in ("", *VERSIONS):
+        raise Refused(DIALECTS[home], _unsupported(label, VERSIONS))
 
 
 def rest(
@@ -154,6 +164,11 @@ def _neutral(label: str, method: str, params: bytes, strict: bool) -> Chosen:
         return _find(DIALECTS["draft" if _FILE_DATA.search(params) else "0.1"], method)
     _veto(label, "0.3", "0.2")
     return _find(DIALECTS["0.2-type" if _is_typed(params) else label or "0.3"], method)
+
+
+def _speaks(name: str, method: str) -> bool:
+    """Whether a dialect has a method, or an answer to it of its own."""
+    return method in _OPS[name] or (name == "arbiter" and method.startswith("tasks/pushNotificationConfig/"))
 
 
 def _find(dialect: Dialect, method: str) -> Chosen:

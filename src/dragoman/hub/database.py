@@ -108,9 +108,7 @@ class Database:
         return self._open
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(
-            self.path, timeout=self._patience, isolation_level=None, check_same_thread=False
-        )
+        db = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None, check_same_thread=False)
         db.row_factory = sqlite3.Row
         db.execute("pragma foreign_keys = on")
         db.execute("pragma synchronous = normal")

@@ -1,0 +1,199 @@
+"""The agents of each tenant: constitutions, `index`, and agents that are code.
+
+Every version of a constitution is kept, because a task goes on with the one that it began with. `index` and code agents
+are there for every tenant, and are nobody's to change.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.agent.agent import Agent
+from dragoman.errors import InvalidParams
+from dragoman.hub.constitution import INDEX, INDEX_ID, Constitution, card, read
+from dragoman.hub.database import Database
+from dragoman.hub.refusals import Conflict, NotFound
+from dragoman.model.card import AgentCard
+
+MOST = 200
+"""How many agents a tenant may have, and how many an orchestrator hears of."""
+
+_ENTRY = """
+select agents.agent_id, agents.version, document, created_at, updated_at from agents
+join agent_versions using (tenant_id, agent_id, version) where tenant_id = ?
+"""
+_ONE = _ENTRY + "and agent_id = ?"
+_ALL = _ENTRY + "order by updated_at desc, agent_id limit ?"
+_VERSION = """
+select agent_id, version, document, at as created_at, at as updated_at from agent_versions
+where tenant_id = ? and agent_id = ? and version = ?
+"""
+_EVER = "select 1 from agent_versions where tenant_id = ? and agent_id = ? limit 1"
+_COUNT = "select count(*) from agents where tenant_id = ?"
+_NEXT = "select coalesce(max(version), 0) + 1 from agent_versions where tenant_id = ? and agent_id = ?"
+_KEEP = """
+insert into agent_versions (tenant_id, agent_id, version, inline, document, at) values (?, ?, ?, ?, ?, ?)
+"""
+_PUT = """
+insert into agents (tenant_id, agent_id, version, created_at, updated_at) values (?, ?, ?, ?, ?)
+on conflict do update set version = excluded.version, updated_at = excluded.updated_at
+"""
+_DELETE = "delete from agents where tenant_id = ? and agent_id = ?"
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One version of an agent that is a constitution. `index` has version 0."""
+
+    id: str
+    constitution: Constitution
+    version: int = 0
+    created_at: int = 0
+    updated_at: int = 0
+
+    @property
+    def card(self) -> AgentCard:
+        return card(self.constitution, self.id, str(self.updated_at or 1))
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """As the API shows it: every member, said or not."""
+        out: dict[str, Any] = {
+            field.name: msgspec.to_builtins(getattr(self.constitution, field.name))
+            for field in msgspec.structs.fields(Constitution)
+        }
+        if self.constitution.advisor is None:
+            del out["advisor"]
+        if self.updated_at:
+            out |= {"created_at": self.created_at, "updated_at": self.updated_at, "version": self.version}
+        return out
+
+
+THE_INDEX = Entry(id=INDEX_ID, constitution=INDEX)
+
+
+class Catalogue:
+    def __init__(
+        self, database: Database, code: Sequence[Agent] = (), *, index: Constitution = INDEX
+    ) -> None:
+        self._db = database
+        self.index = Entry(id=INDEX_ID, constitution=index)
+        self.code = {agent.id: agent for agent in code}
+        if len(self.code) != len(code) or INDEX_ID in self.code:
+            raise ValueError(f"agents that are code need ids of their own, and none may be {INDEX_ID!r}")
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def find(self, tenant: int, agent: str) -> Entry | Agent | None:
+        """Who answers to a name now."""
+        if agent == INDEX_ID:
+            return self.index
+        if (code := self.code.get(agent)) is not None:
+            return code
+        row = self._db.look(lambda db: db.execute(_ONE, (tenant, agent)).fetchone())
+        return None if row is None else _entry(row)
+
+    def at(self, tenant: int, agent: str, version: int) -> Entry | None:
+        """A version that was once there; of `index` there is one."""
+        if version == 0:
+            return self.index if agent == INDEX_ID else None
+        row = self._db.look(lambda db: db.execute(_VERSION, (tenant, agent, version)).fetchone())
+        return None if row is None else _entry(row)
+
+    def ever(self, tenant: int, agent: str) -> bool:
+        """Whether there is, or was, such an agent: its tasks outlive it."""
+        if agent == INDEX_ID or agent in self.code:
+            return True
+        return self._db.look(lambda db: db.execute(_EVER, (tenant, agent)).fetchone()) is not None
+
+    async def list(self, tenant: int, limit: int = MOST) -> list[Entry]:
+        """`index` first, then what changed last."""
+        rows = await self._db.read(lambda db: db.execute(_ALL, (tenant, limit)).fetchall())
+        return [self.index, *(_entry(row) for row in rows)]
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    async def create(self, tenant: int, document: Any) -> Entry:
+        """Raises `InvalidParams` and `Conflict`."""
+        constitution = self._read(document)
+
+        def create(db: sqlite3.Connection) -> Entry:
+            if (row := db.execute(_ONE, (tenant, constitution.id)).fetchone()) is not None:
+                raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).shown)
+            if db.execute(_COUNT, (tenant,)).fetchone()[0] >= MOST:
+                raise Conflict(f"a tenant has at most {MOST} agents: delete one first")
+            return _put(db, tenant, constitution)
+
+        return await self._db.run(create)
+
+    async def replace(self, tenant: int, agent: str, document: Any, *, make: bool = False) -> Entry:
+        """Put a whole constitution in the place of another; `make`: or where there is none. Raises `NotFound`."""
+        constitution = self._read(document, agent)
+        if constitution.id != agent:
+            why = f"differs from {agent!r}, which the address says"
+            raise InvalidParams(f"the id of an agent does not change: it {why}", fields=(("id", why),))
+
+        def replace(db: sqlite3.Connection) -> Entry:
+            if not make and db.execute(_ONE, (tenant, agent)).fetchone() is None:
+                raise NotFound(f"there is no agent {agent!r}")
+            return _put(db, tenant, constitution)
+
+        return await self._db.run(replace)
+
+    async def delete(self, tenant: int, agent: str) -> None:
+        """Raises `NotFound`. What runs goes on."""
+        self._check(agent)
+        gone = await self._db.run(lambda db: db.execute(_DELETE, (tenant, agent)).rowcount)
+        if not gone:
+            raise NotFound(f"there is no agent {agent[:80]!r}")
+
+    async def keep(self, tenant: int, document: Any) -> Entry:
+        """An agent that comes with a request and is there for it alone."""
+        constitution = read(document)
+        if constitution.id == INDEX_ID:
+            raise InvalidParams(f"{INDEX_ID!r} is built in", fields=(("agent_def.id", "may not be 'index'"),))
+        return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True))
+
+    def _read(self, document: Any, id: str = "") -> Constitution:
+        if isinstance(document, dict) and isinstance(document.get("agent_def"), dict):
+            document = document["agent_def"]
+        self._check(id)
+        constitution = read(document, id=id)
+        self._check(constitution.id)
+        return constitution
+
+    def _check(self, agent: str) -> None:
+        if agent == INDEX_ID or agent in self.code:
+            kind = "built in" if agent == INDEX_ID else "code"
+            raise InvalidParams(f"agent {agent!r} is {kind}, and not to be changed", fields=(("id", kind),))
+
+
+def _keep(db: sqlite3.Connection, tenant: int, constitution: Constitution, *, inline: bool = False) -> Entry:
+    version = db.execute(_NEXT, (tenant, constitution.id)).fetchone()[0]
+    now = int(time.time())
+    text = msgspec.json.encode(constitution).decode()
+    db.execute(_KEEP, (tenant, constitution.id, version, inline, text, now))
+    return Entry(
+        id=constitution.id, constitution=constitution, version=version, created_at=now, updated_at=now
+    )
+
+
+def _put(db: sqlite3.Connection, tenant: int, constitution: Constitution) -> Entry:
+    kept = _keep(db, tenant, constitution)
+    db.execute(_PUT, (tenant, kept.id, kept.version, kept.created_at, kept.updated_at))
+    return _entry(db.execute(_ONE, (tenant, kept.id)).fetchone())
+
+
+def _entry(row: sqlite3.Row) -> Entry:
+    return Entry(
+        id=row["agent_id"],
+        constitution=msgspec.json.decode(row["document"], type=Constitution),
+        version=row["version"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )

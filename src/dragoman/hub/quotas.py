@@ -1,0 +1,105 @@
+"""How much a tenant may do: so much at once, and so often a minute. And what is running for it right now.
+
+What counts is work that a tenant asked for, not what its agents ask of one another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from dragoman.errors import RateLimited
+from dragoman.hub.tenants import Tenant
+
+SOON = 1.0
+"""Seconds after which somebody who has too much running may try again."""
+
+
+class Running(Struct):
+    """Work for a tenant: the agent, and whether the tenant itself asked for it."""
+
+    agent: str
+    asked: bool
+    begun: bool = False
+    conversation: int = 0
+
+
+class Bucket(Struct):
+    """A token bucket: `left` fills up again as time passes."""
+
+    left: float
+    at: float
+
+
+class Quotas:
+    """0 means: as much as it likes."""
+
+    def __init__(self, *, max_running: int = 0, per_minute: int = 0, burst: int = 0) -> None:
+        self.max_running, self.per_minute, self.burst = max_running, per_minute, burst
+        self._running: dict[str, dict[str, Running]] = {}
+        self._buckets: dict[int, Bucket] = {}
+
+    # -- how often ---------------------------------------------------------------------------------------------
+
+    def spend(self, tenant: Tenant) -> None:
+        """One request. Raises `RateLimited`."""
+        rate = self.per_minute if tenant.per_minute is None else tenant.per_minute
+        if not rate:
+            return
+        room = float(self.burst or rate)
+        now = time.monotonic()
+        bucket = self._buckets.setdefault(tenant.id, Bucket(room, now))
+        bucket.left = min(room, bucket.left + (now - bucket.at) * rate / 60)
+        bucket.at = now
+        if bucket.left < 1:
+            raise RateLimited(
+                "too many requests; try again later",
+                metadata={"reason": "rate_limit"},
+                retry_after=(1 - bucket.left) * 60 / rate,
+            )
+        bucket.left -= 1
+
+    # -- how much ----------------------------------------------------------------------------------------------
+
+    def reserve(self, tenant: Tenant, task: str, agent: str, conversation: int = 0) -> None:
+        """Room for one more task. Raises `RateLimited`."""
+        most = self.max_running if tenant.max_running is None else tenant.max_running
+        running = self._running.setdefault(tenant.key, {})
+        if most and sum(each.asked for each in running.values()) >= most:
+            raise RateLimited(
+                f"{most} requests are running already; try again when one has ended",
+                metadata={"reason": "concurrent_request_limit"},
+                retry_after=SOON,
+            )
+        running[task] = Running(agent, asked=True, conversation=conversation)
+
+    def forgo(self, tenant: str, task: str) -> None:
+        """Give back room that no task came to need."""
+        entry = self._running.get(tenant, {}).get(task)
+        if entry is not None and not entry.begun:
+            self._drop(tenant, task)
+
+    @contextmanager
+    def running(self, tenant: str, task: str, agent: str, *, asked: bool) -> Iterator[None]:
+        entry = self._running.setdefault(tenant, {}).setdefault(task, Running(agent, asked))
+        entry.begun = True
+        try:
+            yield
+        finally:
+            self._drop(tenant, task)
+
+    def of(self, tenant: str) -> dict[str, Running]:
+        """What is running for a tenant, by task."""
+        return dict(self._running.get(tenant, {}))
+
+    def counts(self) -> dict[str, int]:
+        return {tenant: sum(each.asked for each in tasks.values()) for tenant, tasks in self._running.items()}
+
+    def _drop(self, tenant: str, task: str) -> None:
+        tasks = self._running.get(tenant, {})
+        tasks.pop(task, None)
+        if not tasks:
+            self._running.pop(tenant, None)

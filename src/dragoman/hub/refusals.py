@@ -1,0 +1,35 @@
+"""What the hub's own API refuses with, beside the errors of the protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.errors import A2AError
+
+
+class NotFound(A2AError):
+    """There is no such thing, or none that this caller may know about."""
+
+    reason, http = "NOT_FOUND", 404
+
+
+class Conflict(A2AError):
+    """There is one already. `existing` is what there is."""
+
+    reason, http = "CONFLICT", 409
+
+    def __init__(self, message: str, *, existing: Any = None) -> None:
+        super().__init__(message)
+        self.existing = existing
+
+
+class TooLarge(A2AError):
+    """More than there is room for."""
+
+    reason, http = "TOO_LARGE", 413
+
+
+class NotConfigured(A2AError):
+    """This hub has no such thing, because nobody set it up."""
+
+    reason, http = "NOT_CONFIGURED", 503
