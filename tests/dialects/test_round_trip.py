@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dragoman.dialects import cards, select
 from dragoman.model.content import Message
-from dragoman.model.ops import SEND, StreamResponse
+from dragoman.model.ops import SEND, PushConfig, StreamResponse
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
 from tests.dialects import strategies
 
@@ -38,6 +38,13 @@ def nameless(value: Any) -> Any:
 
 def compared(name: str, value: Any) -> Any:
     return nameless(value) if name in ("0.1", "draft") else value
+
+
+def shown(name: str, result: Any) -> Any:
+    """The first versions do not show the credentials of a push config again."""
+    if name in ("0.1", "draft") and isinstance(result, PushConfig) and result.authentication:
+        return replace(result, authentication=replace(result.authentication, credentials=""))
+    return result
 
 
 @every_dialect
@@ -73,7 +80,7 @@ def test_a_result_survives(name: str, data: st.DataObject) -> None:
     dialect = select.by_name(name)
     op, result = data.draw(strategies.results(name))
     again = dialect.read_result(op, msgspec.json.decode(dialect.write_result(op, result)))
-    assert compared(name, again) == compared(name, result)
+    assert compared(name, again) == compared(name, shown(name, result))
 
 
 @every_dialect

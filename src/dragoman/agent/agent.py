@@ -29,7 +29,8 @@ VERSIONS = ("1.0", "0.3", "0.2", "0.1")
 class Agent:
     """`Agent("Hello", description="Says hello")`, then `@agent.skill` on a function, then `agent.run()`.
 
-    `versions` narrows what it speaks: `Agent(..., versions=("1.0",))` serves a pure 1.0 card.
+    `versions` narrows what it speaks: `Agent(..., versions=("1.0",))` serves a pure 1.0 card. `push=False`: it tells no
+    webhooks.
 
     `auth` says who may call it (see `dragoman.auth`): any one of these schemes will do, and the card follows.
     `authorize(principal, request)`, plain or async, decides about each operation: False refuses it, as does an error it
@@ -48,6 +49,7 @@ class Agent:
         documentation_url: str = "",
         icon_url: str = "",
         streaming: bool = True,
+        push: bool = True,
         extensions: Sequence[Extension] = (),
         input_modes: Sequence[str] = (),
         output_modes: Sequence[str] = (),
@@ -76,7 +78,7 @@ class Agent:
             icon_url=icon_url,
             capabilities=Capabilities(
                 streaming=streaming,
-                push_notifications=False,
+                push_notifications=push,
                 extensions=tuple(extensions),
                 extended_agent_card=True if extended_card is not None else None,
             ),

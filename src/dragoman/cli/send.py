@@ -12,6 +12,7 @@ import msgspec
 from dragoman.cli import show
 from dragoman.cli.reach import EXIT_STATES, add_options, exit_code, intermixed, reached
 from dragoman.client import Client, Reply, Stream, file
+from dragoman.model.ops import PushConfig
 from dragoman.model.task import Task
 
 EPILOG = f"""\
@@ -38,6 +39,10 @@ def register(commands: Any) -> None:
     parser.add_argument("--task", default="", metavar="ID", help="go on with this task")
     parser.add_argument("--context", default="", metavar="ID", help="go on with this conversation")
     parser.add_argument("--key", default="", help="idempotency key: the same send, repeated, is done once")
+    parser.add_argument(
+        "--push", default="", metavar="URL", help="have news of the task sent to this webhook"
+    )
+    parser.add_argument("--push-token", default="", metavar="TOKEN", help="which it knows them by")
     parser.add_argument("--no-wait", action="store_true", help="print the task's id and leave")
     parser.add_argument("--no-stream", action="store_true", help="print the answer when it is complete")
     parser.add_argument("--events", action="store_true", help="print every event as a line of JSON")
@@ -72,7 +77,10 @@ def message(args: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     content: list[Any] = [text] if text else []
     content += [file(each) for each in args.file]
     content += [msgspec.json.decode(each.encode()) for each in args.data]
-    return content, {"skill": args.skill, "task": args.task, "context": args.context, "key": args.key}
+    more = {"skill": args.skill, "task": args.task, "context": args.context, "key": args.key}
+    if args.push:
+        more["push"] = PushConfig(url=args.push, token=args.push_token)
+    return content, more
 
 
 async def _streamed(stream: Stream, args: argparse.Namespace) -> int:

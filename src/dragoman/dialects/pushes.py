@@ -55,7 +55,7 @@ def read_task_configs(document: Any, path: str) -> tuple[PushConfig, ...]:
     return tuple([read_task_config(each, f"{path}[{n}]") for n, each in enumerate(document)])
 
 
-def write_config(config: PushConfig, *, named: bool = True) -> dict[str, Any]:
+def write_config(config: PushConfig, *, named: bool = True, secrets: bool = True) -> dict[str, Any]:
     out: dict[str, Any] = {"url": config.url}
     if config.id and named:
         out["id"] = config.id
@@ -63,6 +63,6 @@ def write_config(config: PushConfig, *, named: bool = True) -> dict[str, Any]:
         out["token"] = config.token
     if config.authentication is not None:
         out["authentication"] = {"schemes": [config.authentication.scheme]}
-        if config.authentication.credentials:
+        if config.authentication.credentials and secrets:
             out["authentication"]["credentials"] = config.authentication.credentials
     return out

@@ -9,7 +9,7 @@ How they differ from 0.3:
   so a snapshot is written as its status and its artifacts.
 * No state for `rejected` and `auth-required`: they are written `failed` and `input-required`, with the true one in the
   metadata under `a2a.state`.
-* History is sent only when asked for; one push config per task.
+* History is sent only when asked for; one push config per task, whose credentials are not shown again.
 * Its own error codes. The draft has fewer of them, always an `authentication` in the card, and is otherwise the same.
 """
 
@@ -108,7 +108,7 @@ class V0_1:
             case Task():
                 return encode(_write_task(result))
             case ops.PushConfig():
-                return encode(_write_task_config(result))
+                return encode(_write_task_config(result, secrets=False))  # it says that they may be left out
             case AgentCard():
                 return encode(cards.write_card(result, self.name))
         return b"null"
@@ -207,8 +207,9 @@ def _write_send(request: ops.SendMessage) -> dict[str, Any]:
     return out
 
 
-def _write_task_config(config: ops.PushConfig) -> dict[str, Any]:
-    return {"id": config.task_id, "pushNotificationConfig": write_config(config, named=False)}
+def _write_task_config(config: ops.PushConfig, *, secrets: bool = True) -> dict[str, Any]:
+    written = write_config(config, named=False, secrets=secrets)
+    return {"id": config.task_id, "pushNotificationConfig": written}
 
 
 # --- tasks and events

@@ -10,6 +10,7 @@ lost wake-up costs latency, never data.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 import time
@@ -20,6 +21,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from dragoman.auth.keys import KeyRing
+from dragoman.client.http import HttpTransport
 from dragoman.client.transport import Transport
 from dragoman.engine.log import Record, Snapshot
 from dragoman.engine.seams import Delivery, Hook, LeaseLost, Log, Store
@@ -260,6 +262,20 @@ class Courier:
                 delivery, cursor, retry_in=pause, error=str(failure)[:500], dead=given_up
             )
         )
+
+
+def courier(store: Store, options: PushOptions, *, keys: KeyRing | None = None, issuer: str = "") -> Courier:
+    """A courier on the network."""
+    guard = Guard(
+        allow_private=options.allow_private,
+        only=options.only,
+        trust=options.trust,
+        http=options.http,
+        ports=options.ports,
+    )
+    if issuer and not options.issuer:
+        options = dataclasses.replace(options, issuer=issuer)
+    return Courier(store, HttpTransport(dial=guard.dial), guard, options, keys=keys)
 
 
 async def _task_at(log: Log, task: str, seq: int) -> Task:

@@ -1,0 +1,88 @@
+"""`dragoman listen`"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from typing import Any
+
+from dragoman.cli import show
+from dragoman.model.content import Message
+from dragoman.model.ids import timestamp
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
+from dragoman.push.receive import Received, Verifier
+
+EPILOG = """\
+A webhook that prints what arrives. Without a token, a secret or keys it believes everything it is told.
+
+  dragoman listen --port 9000 --token abc
+  dragoman send AGENT hi --push http://127.0.0.1:9000 --push-token abc
+
+The server that sends must be allowed to reach this machine: `dragoman serve ... --allow-private-push`.
+"""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "listen",
+        help="print the push notifications that arrive",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
+    parser.add_argument("--port", type=int, default=9000, help="0 takes a free one (default: 9000)")
+    parser.add_argument("--token", default="", help="the token of the push config")
+    parser.add_argument("--secret", action="append", default=[], help="of the signature; may be repeated")
+    parser.add_argument("--jwks", default="", metavar="URL", help="the keys of the sender")
+    parser.add_argument("--issuer", default="", help="who signs, with --jwks")
+    parser.add_argument("--audience", default="", help="this webhook as the sender knows it, with --jwks")
+    parser.add_argument("--json", action="store_true", help="print JSON, one notification on a line")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    import uvicorn
+
+    from dragoman.auth.jwks import FetchedKeys
+    from dragoman.push.webhook import Webhook
+
+    try:
+        verifier = Verifier(
+            token=args.token,
+            secrets=args.secret,
+            keys=FetchedKeys(args.jwks) if args.jwks else None,
+            issuer=args.issuer,
+            audience=args.audience,
+            insecure=True,
+        )
+    except ValueError as error:
+        raise SystemExit(f"dragoman: {error}") from None
+    try:
+        listener = socket.create_server((args.host, args.port))
+    except OSError as error:
+        raise SystemExit(f"dragoman: cannot listen on {args.host}:{args.port}: {error.strerror}") from None
+    print(f"listening on http://{args.host}:{listener.getsockname()[1]}/", flush=True)
+    app = Webhook(_json if args.json else _line, verifier)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+    uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _json(received: Received) -> None:
+    show.json(
+        {"delivery": received.delivery, "task": received.task_id, "event": received.event}, pretty=False
+    )
+
+
+def _line(received: Received) -> None:
+    event = received.event
+    match event:
+        case Task():
+            said = f"{event.state.word}  {event.text}"
+        case StatusUpdate():
+            said = f"{event.status.state.word}  {event.status.message.text if event.status.message else ''}"
+        case ArtifactUpdate():
+            said = f"artifact {event.artifact.name or event.artifact.artifact_id}  {event.artifact.text}"
+        case Message():
+            said = f"message  {event.text}"
+    print(f"{timestamp()}  {received.task_id}  {' '.join(said.split())}", flush=True)

@@ -1,0 +1,202 @@
+"""The other side: is this notification from whom it says, meant for us, fresh and whole, and what does it say?
+
+    verifier = Verifier(token="...")                                   what we put into the push config
+    verifier = Verifier(secrets=("whsec_...",))                        HMAC, as the Standard Webhooks specification has it
+    verifier = Verifier(keys=FetchedKeys("https://agent.example/.well-known/jwks.json"),
+                        issuer="https://agent.example", audience="https://us.example/hook")
+    received = await verifier.verify(headers, body)
+
+Everything that is configured must be right. Notifications of all versions are understood, whoever sends them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.auth.jose import ASYMMETRIC
+from dragoman.auth.jwks import Keys
+from dragoman.auth.jwt import Check
+from dragoman.auth.schemes import Fetch
+from dragoman.client.fetch import Fetcher
+from dragoman.dialects.select import DIALECTS
+from dragoman.errors import InvalidAgentResponse, InvalidParams, Unauthenticated
+from dragoman.model.ops import STREAM, Principal
+from dragoman.model.task import Event, Task
+from dragoman.push.sign import JWT, TOKEN, body_hash, signatures
+
+_WRAPPERS = {"task", "message", "statusUpdate", "artifactUpdate", "status_update", "artifact_update", "msg"}
+_KEEP = 90_000.0
+_MOST = 100_000
+
+
+class Received(Struct, frozen=True):
+    """A notification that was found good."""
+
+    event: Event
+    task_id: str
+    delivery: str = ""
+    """Names the notification: the same each time it is sent. Empty if the sender does not name it."""
+    duplicate: bool = False
+    """It was here before. Say thank you, and do nothing."""
+
+
+class Seen(Protocol):
+    """Remembers which deliveries were here."""
+
+    def add(self, delivery: str) -> bool:
+        """False if it was here before."""
+        ...
+
+    def forget(self, delivery: str) -> None: ...
+
+
+class Verifier:
+    """`token`: the one in our push config, or a function that knows it by the id of the task (None: no task of ours).
+
+    `tolerance`: how old, or how far ahead of our clock, a signature may be, in seconds. `seen`: where deliveries are
+    remembered; in memory, for a day, unless given. `insecure`: nothing is checked, if nothing is configured.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str | Callable[[str], str | None] = "",
+        secrets: Sequence[str] = (),
+        keys: Keys | None = None,
+        issuer: str = "",
+        audience: str = "",
+        tolerance: float = 300.0,
+        seen: Seen | None = None,
+        fetch: Fetch | None = None,
+        insecure: bool = False,
+    ) -> None:
+        if not (token or secrets or keys or insecure):
+            raise ValueError("give a token, secrets or keys: otherwise anybody could tell us anything")
+        self._token, self._secrets, self._tolerance = token, tuple(secrets), tolerance
+        self._check = None
+        if keys is not None:
+            self._check = Check(
+                issuer, audience, keys, algorithms=ASYMMETRIC, skew=60.0, tenant_claim="", identify=_claims
+            )
+        self.seen = seen or _Seen()
+        self._fetch = fetch or Fetcher()
+
+    async def verify(self, headers: Mapping[str, str], body: bytes) -> Received:
+        """Raises `Unauthenticated` for what is not good, `InvalidParams` for what makes no sense."""
+        headers = {name.lower(): value for name, value in headers.items()}
+        delivery = headers.get("webhook-id", "")
+        if self._secrets:
+            self._check_signature(headers, delivery, body)
+        claims = await self._check_token(headers, body) if self._check else {}
+        event = read_notification(body)
+        task = _task_of(event)
+        self._check_shared(headers, task)
+        if claims:
+            if "task_id" in claims and claims["task_id"] != task:
+                raise Unauthenticated("the token is for another task")
+            delivery = str(claims.get("jti") or delivery)
+        new = not delivery or self.seen.add(delivery)
+        return Received(event, task, delivery, duplicate=not new)
+
+    def _check_signature(self, headers: Mapping[str, str], delivery: str, body: bytes) -> None:
+        stated = headers.get("webhook-timestamp", "")
+        if not delivery or not (stated.isascii() and stated.isdigit() and len(stated) < 12):
+            raise Unauthenticated("it is not signed")
+        self._check_age(int(stated))
+        given = headers.get("webhook-signature", "").split(" ")[:10]
+        good = signatures(self._secrets, delivery, int(stated), body).split(" ")
+        if not any(hmac.compare_digest(a.encode(), b.encode()) for a in given for b in good):
+            raise Unauthenticated("its signature does not fit")
+
+    async def _check_token(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
+        assert self._check is not None
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        token = headers.get(JWT.lower()) or (bearer.strip() if scheme.lower() == "bearer" else "")
+        if not token:
+            raise Unauthenticated("it has no signed token")
+        claims = (await self._check(token, self._fetch)).claims
+        self._check_age(claims.get("iat") or 0)
+        if claims.get("request_body_sha256") not in (body_hash(body), _compact_hash(body)):
+            raise Unauthenticated("its token is for another body")
+        return claims
+
+    def _check_shared(self, headers: Mapping[str, str], task: str) -> None:
+        if not self._token:
+            return
+        expected = self._token(task) if callable(self._token) else self._token
+        given = headers.get(TOKEN.lower(), "")
+        if not expected or not hmac.compare_digest(given.encode(), expected.encode()):
+            raise Unauthenticated("its token is not ours")
+
+    def _check_age(self, moment: float) -> None:
+        if abs(time.time() - moment) > self._tolerance:
+            raise Unauthenticated("it is too old, or from the future")
+
+
+def read_notification(body: bytes) -> Event:
+    """What a notification says, whatever version it is in. Raises `InvalidParams`."""
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidParams("the notification is not JSON") from None
+    if isinstance(document, dict) and isinstance(document.get("result"), dict) and "jsonrpc" in document:
+        document = document["result"]
+    if not isinstance(document, dict):
+        raise InvalidParams("the notification is not an object")
+    try:
+        event: Event = DIALECTS[_tongue(document)].read_result(STREAM, document)
+        return event
+    except InvalidAgentResponse as error:
+        raise InvalidParams(f"the notification makes no sense: {error.message}") from None
+
+
+def _tongue(document: Mapping[str, Any]) -> str:
+    if any(isinstance(document.get(name), dict) for name in _WRAPPERS):
+        return "1.0"
+    if isinstance(document.get("kind"), str):
+        return "0.3"
+    return "0.2-type" if isinstance(document.get("type"), str) else "0.1"
+
+
+def _task_of(event: Event) -> str:
+    return event.id if isinstance(event, Task) else event.task_id
+
+
+def _claims(claims: Mapping[str, Any]) -> Principal:
+    return Principal(claims=dict(claims))
+
+
+def _compact_hash(body: bytes) -> str:
+    """Of the JSON without blanks: what the samples of the first draft sign."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    return body_hash(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+class _Seen:
+    """The last deliveries, for longer than anybody keeps trying."""
+
+    def __init__(self) -> None:
+        self._at: OrderedDict[str, float] = OrderedDict()
+
+    def add(self, delivery: str) -> bool:
+        now = time.time()
+        while self._at and (len(self._at) >= _MOST or next(iter(self._at.values())) < now - _KEEP):
+            self._at.popitem(last=False)
+        if delivery in self._at:
+            return False
+        self._at[delivery] = now
+        return True
+
+    def forget(self, delivery: str) -> None:
+        self._at.pop(delivery, None)
