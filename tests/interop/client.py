@@ -23,13 +23,13 @@ class Absent(Exception):
     """The version of the protocol, or the peer, does not have this."""
 
 
-async def outcomes(url: str, *, version: str = "") -> list[Outcome]:
+async def outcomes(url: str, *, version: str = "", binding: str = "JSONRPC") -> list[Outcome]:
     """What our client finds at `url`."""
     found = []
     for name, check in CHECKS.items():
         ok: bool | None = True
         try:
-            async with asyncio.timeout(LIMIT), connect(url, version=version) as agent:
+            async with asyncio.timeout(LIMIT), connect(url, version=version, binding=binding) as agent:
                 note = await check(agent) or ""
         except Absent as why:
             ok, note = None, str(why)
@@ -48,7 +48,7 @@ async def said(agent: Client, *content: object) -> Reply:
 
 async def card(agent: Client) -> str:
     assert agent.card.name and agent.card.skills
-    return f"A2A {agent.version}"
+    return f"A2A {agent.version}, {agent.url}"
 
 
 async def send(agent: Client) -> str:

@@ -50,13 +50,18 @@ def is_stream(response: Response) -> bool:
 
 
 async def read_stream(
-    response: Response, url: str, read: Callable[[Frame], Sequence[Event]], *, silence: float | None
+    response: Response,
+    url: str,
+    read: Callable[[Frame], Sequence[Event]],
+    *,
+    silence: float | None,
+    begun: bool = False,
 ) -> AsyncIterator[Batch]:
     """The events of a stream, those that came together in one batch. `read` raises what a frame says went wrong.
 
-    A stream that has begun and then sends nothing for `silence` seconds is dead.
+    A stream that has begun (a subscription has from the start) and then sends nothing for `silence` seconds is dead.
     """
-    frames, begun = SseReader(), False
+    frames = SseReader()
     chunks = response.chunks()
     while (chunk := await _hear(chunks, url, silence if begun else None)) is not None:
         batch, error = _events(frames.feed(chunk), read)

@@ -75,7 +75,8 @@ class JsonRpc:
                     raise self._error(document, 200)
                 return reader.read(document["result"])
 
-            async for batch in read_stream(response, self.url, read, silence=self._silence):
+            subscribed = isinstance(request, SubscribeToTask)
+            async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):
                 yield batch
         finally:
             await response.close()

@@ -76,7 +76,8 @@ class Rest:
                     raise self._error(document, 200, op is SUBSCRIBE)
                 return reader.read(document)
 
-            async for batch in read_stream(response, self.url, read, silence=self._silence):
+            subscribed = isinstance(request, SubscribeToTask)
+            async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):
                 yield batch
         finally:
             await response.close()

@@ -162,6 +162,7 @@ class _Reading:
         self._news = False
         """Something was heard on the present connection."""
         self._wait: asyncio.Timeout | None = None
+        self._nudged = False
 
     @property
     def task_id(self) -> str:
@@ -174,6 +175,7 @@ class _Reading:
 
     def nudge(self) -> None:
         """Stop waiting for the peer to speak; ask it."""
+        self._nudged = True
         if self._wait is not None:
             self._wait.reschedule(asyncio.get_running_loop().time())
 
@@ -215,6 +217,8 @@ class _Reading:
         self, request: SendMessage | SubscribeToTask, error: A2AError | None, failures: int
     ) -> Callable[[], AsyncGenerator[Batch]] | None:
         """Where to go on when streaming does not help; None while it may. Raises what nothing helps against."""
+        if self._nudged and self._fold.task_id:
+            return self._poll
         if error is None:
             return self._poll if failures > 2 else None  # it lets us subscribe, and says nothing
         if transient(error):
