@@ -35,6 +35,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "stores": (*SEAMS, "model", "errors"),
     "buses": (*SEAMS, "model", "errors"),
     "push": (*SEAMS, "client", "auth", "dialects", "model", "errors"),
+    "observe": ("engine", "model", "errors"),
     "bindings": ("dialects", "auth", "model", "errors"),
     "client": ("dialects", "auth", "model", "errors"),
     "agent": ("engine", "auth", "model", "errors"),
@@ -44,6 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "bindings",
         "client",
         "engine",
+        "observe",
         "stores",
         "buses",
         "push",
@@ -69,6 +71,7 @@ CORE = {"cryptography", "httptools", "joserfc", "msgspec", "rfc8785", "uvicorn",
 """What `pip install dragoman` brings, by import name."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {
+    "opentelemetry": ("observe.otel",),
     "rich": ("cli",),
     "grpc": ("bindings.grpc", "bindings.grpc_calls", "client.grpc", "client.grpc_channel"),
     "grpc_health": ("bindings.grpc",),

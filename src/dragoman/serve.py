@@ -9,22 +9,39 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from threading import Thread
 from types import FrameType
 from typing import Any, NoReturn
 
 import uvicorn
+from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.auth.guard import Guard
+from dragoman.auth.keys import KeyRing
+from dragoman.auth.schemes import MutualTLS
 from dragoman.bindings.http import App
+from dragoman.bindings.jsonrpc import JsonRpc
 from dragoman.bindings.limits import Limits
-from dragoman.bindings.mount import Mount
+from dragoman.bindings.mount import Binding, Mount
+from dragoman.bindings.rest import Rest
+from dragoman.bindings.tls import HSTS, TlsProtocol, server_context
 from dragoman.buses.local import LocalBus
+from dragoman.client.fetch import Fetcher
 from dragoman.client.peers import Peers
 from dragoman.engine.service import Engine
+from dragoman.model.card import AgentCard
+from dragoman.observe.limit import Limited, Quota
+from dragoman.observe.logs import configure
+from dragoman.observe.metrics import Metrics
+from dragoman.observe.watch import Tracer, Watch, WatchedDoor
+from dragoman.push.deliver import courier
+from dragoman.push.options import DEFAULTS, PushOptions
 from dragoman.stores import open_store
 
 STORE = "sqlite:///dragoman.db"
@@ -43,12 +60,29 @@ def application(
     retain: float | None = None,
     shared: bool = False,
     peer_credentials: Mapping[str, Any] | None = None,
+    keys: KeyRing | str | Path | None = None,
+    push: PushOptions | None = DEFAULTS,
+    grpc_port: int | None = None,
+    grpc_host: str = "127.0.0.1",
+    grpc_public: str = "",
+    grpc_tls: Mapping[str, str] | None = None,
+    quota: Quota | None = None,
+    metrics: bool = True,
+    metrics_token: str = "",
+    audit: bool = True,
+    tracer: Tracer | None = None,
     **engine: Any,
 ) -> App:
     """Agents as one ASGI app: a single one at `/`, several at `/<id>`.
 
     `store` is `memory:` or `sqlite:///path`. `retain`: forget finished tasks after so many seconds. `shared`: other
     processes write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
+    `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: how webhooks are told;
+    None: not at all.
+    `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
+    `grpc_public` is the `host:port` that the card gives for it.
+    `quota`: how much is enough (`observe.limit.Quota`). `metrics` at /metrics, for this machine or with `metrics_token`.
+    `audit`: keep a record of who did what. `tracer`: make spans, as `observe.otel.OpenTelemetry` does.
     """
     if not agents:
         raise ValueError("there is no agent to serve")
@@ -59,20 +93,59 @@ def application(
                 f"two agents have the id {agent.id!r}: give one of them another (`Agent(..., id=)`)"
             )
         by_id[agent.id] = agent
+    ring, fetch = _ring(keys, public_url), Fetcher()
     opened, bus = open_store(store), LocalBus()
+    messenger = courier(opened, push, keys=ring, issuer=public_url) if push else None
+    numbers = Metrics() if metrics else None
+    if numbers is not None:
+        opened.time_commits(numbers.committed)
+        numbers.waiting(opened.waiting)
+        if messenger is not None:
+            numbers.pushes(messenger.outcomes)
+    eye = Watch(metrics=numbers, audit=opened.audit if audit else None, tracer=tracer)
     service = Engine(
-        opened, bus, lambda scope: by_id.get(scope.agent), peers=Peers(credentials=peer_credentials), **engine
+        opened,
+        bus,
+        lambda scope: by_id.get(scope.agent),
+        peers=Peers(credentials=peer_credentials),
+        push=messenger,
+        observer=eye,
+        **engine,
     )
+    limited = Limited(service, quota or Quota(), queued=lambda: service.runner.running)
+    watched = eye.service(limited)
     mounts = [
         Mount(
-            service=service,
-            card=lambda agent=agent: agent.card,  # type: ignore[misc]
+            service=watched,
+            card=lambda agent=agent: agent.card if push else _without_push(agent.card),  # type: ignore[misc]
             agent=agent.id,
             path="/" if len(agents) == 1 else f"/{agent.id}",
             versions=agent.versions,
+            authenticator=WatchedDoor(Guard(agent.auth, realm=agent.id, fetch=fetch), agent.id, eye)
+            if agent.auth
+            else None,
+            private=agent.private_card,
+            signer=ring,
         )
         for agent in agents
     ]
+    bindings: list[Binding] = [JsonRpc(), Rest()]
+    grpc = None
+    if grpc_port is not None:
+        from dragoman.bindings.grpc import Grpc, Tls
+
+        grpc = Grpc(
+            mounts,
+            host=grpc_host,
+            port=grpc_port,
+            public=grpc_public,
+            tls=Tls(**grpc_tls) if grpc_tls else None,
+            limits=limits,
+            share_port=shared,
+            others=bindings,
+            public_url=public_url,
+        )
+        bindings.append(grpc)
     watch: list[asyncio.Task[None]] = []
 
     async def start() -> None:
@@ -87,13 +160,31 @@ def application(
 
     return App(
         mounts,
+        bindings=bindings,
         limits=limits or Limits(),
         public_url=public_url,
         trusted_proxies=trusted_proxies,
         keepalive=keepalive,
-        on_startup=[start],
-        on_shutdown=[stop],
+        on_startup=[start, grpc.start] if grpc else [start],
+        on_shutdown=[grpc.drain, stop, grpc.stop, fetch.close] if grpc else [stop, fetch.close],
+        metrics=numbers.text if numbers else None,
+        metrics_token=metrics_token,
     )
+
+
+def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:
+    if keys is None:
+        return None
+    ring = keys if isinstance(keys, KeyRing) else KeyRing(keys)
+    if not any(key.signs for key in ring.keys):
+        raise ValueError("there is no key to sign cards with: `dragoman keys new` makes one")
+    if not public_url:  # we would sign whatever a client puts into `Host`
+        raise ValueError("a signed card says where the agent is, and only you can say that: give public_url")
+    return ring
+
+
+def _without_push(card: AgentCard) -> AgentCard:
+    return replace(card, capabilities=replace(card.capabilities, push_notifications=False))
 
 
 async def _watch(store: Any, bus: LocalBus, every: float = 0.02) -> None:
@@ -142,35 +233,80 @@ def serve(
     insecure: bool = False,
     announce: Callable[[str], None] | None = None,
     log_level: str = "info",
+    log_lines: str = "plain",
+    grpc_port: int | None = None,
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_client_ca: str = "",
     **options: Any,
 ) -> None:
-    """Serve agents until interrupted. SIGTERM and Ctrl-C drain; a second Ctrl-C does not wait."""
-    if not insecure and not _loopback(host):
-        raise SystemExit(
-            f"{host} can be reached from other machines and nobody would have to say who they are: "
-            "serve on 127.0.0.1, or say --insecure (insecure=True) if that is meant"
-        )
+    """Serve agents until interrupted. SIGTERM and Ctrl-C drain; a second Ctrl-C does not wait.
+
+    `grpc_port`: over gRPC, too. `tls_cert`, `tls_key`: speak TLS, with this certificate; `tls_client_ca`: and ask clients
+    for theirs, signed by this authority. Other options as for `application`.
+    """
+    _check_open(agents, host, insecure)
+    tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
     listener = _listen(host, port)
-    url = f"http://{_show(host)}:{listener.getsockname()[1]}"
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    (announce or _announce(agents))(url)
+    url = f"{'https' if tls else 'http'}://{_show(host)}:{listener.getsockname()[1]}"
+    if options.get("keys") and _loopback(host):
+        options["public_url"] = options.get("public_url") or url
+    configure(log_level, lines=log_lines)
+    if grpc_port is not None:
+        with contextlib.closing(
+            _listen(host, grpc_port)
+        ) as probe:  # taken? and which one is it, if any will do?
+            grpc_port = probe.getsockname()[1]
+        options.update(grpc_port=grpc_port, grpc_host=host)
+        if tls is not None:
+            pair = {"certificate": tls_cert, "key": tls_key or tls_cert}
+            options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
+    (announce or _announce(agents, f"{_show(host)}:{grpc_port}" if grpc_port else ""))(url)
     if workers > 1:
-        _supervise(workers, lambda: _serve(agents, listener, (signal.SIGTERM,), shared=True, **options))
+        _supervise(workers, lambda: _serve(agents, listener, (signal.SIGTERM,), tls, shared=True, **options))
     else:
-        _serve(agents, listener, (signal.SIGTERM, signal.SIGINT), **options)
+        _serve(agents, listener, (signal.SIGTERM, signal.SIGINT), tls, **options)
+
+
+def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:
+    """Nobody is served to strangers by mistake."""
+    anybody = [agent.name for agent in agents if not agent.auth]
+    if anybody and not insecure and not _loopback(host):
+        raise SystemExit(
+            f"{host} can be reached from other machines and nobody would have to say who they are to call "
+            f"{', '.join(anybody)}: give Agent(..., auth=[...]), serve on 127.0.0.1, or say --insecure "
+            "(insecure=True) if that is meant"
+        )
+
+
+def _tls(agents: Sequence[Agent], certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
+    asked = [agent for agent in agents if agent.auth.somebody_shows(MutualTLS)]
+    if asked and not client_ca:
+        raise SystemExit(f"{asked[0].name} asks for client certificates: say whose with --tls-client-ca")
+    if not certificate:
+        if key or client_ca:
+            raise SystemExit("--tls-key and --tls-client-ca need --tls-cert")
+        return None
+    try:
+        # Where another scheme will do as well, a client may come without a certificate.
+        required = not asked or all(agent.auth.everybody_shows(MutualTLS) for agent in agents)
+        return server_context(certificate, key or None, client_ca=client_ca or None, required=required)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"TLS cannot be set up: {error}") from error
 
 
 def _serve(
-    agents: Sequence[Agent], listener: socket.socket, signals: Sequence[signal.Signals], **options: Any
+    agents: Sequence[Agent],
+    listener: socket.socket,
+    signals: Sequence[signal.Signals],
+    tls: ssl.SSLContext | None,
+    **options: Any,
 ) -> None:
     app = application(*agents, **options)
-    config = uvicorn.Config(
+    config = _config(
         app,
+        tls,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http="httptools",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
         server_header=False,
         timeout_graceful_shutdown=10,
         backlog=4096,
@@ -178,6 +314,22 @@ def _serve(
     server = _Server(config, app, signals)
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
+
+
+def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=TlsProtocol if tls is not None else "httptools",
+        headers=[HSTS] if tls is not None else [],
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        **options,
+    )
+    if tls is not None:
+        config.load()
+        config.ssl = tls
+    return config
 
 
 def _supervise(workers: int, work: Callable[[], None]) -> None:
@@ -237,11 +389,13 @@ def _work(work: Callable[[], None], gone: int) -> NoReturn:
         os._exit(code)
 
 
-def _announce(agents: Sequence[Agent]) -> Callable[[str], None]:
+def _announce(agents: Sequence[Agent], grpc: str = "") -> Callable[[str], None]:
     def announce(url: str) -> None:
         for agent in agents:
             path = "/" if len(agents) == 1 else f"/{agent.id}"
             print(f"{agent.name}: {url}{path}", flush=True)
+        if grpc:
+            print(f"gRPC: {grpc}", flush=True)
 
     return announce
 
@@ -274,18 +428,17 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def running(app: App) -> AsyncIterator[str]:
+async def running(app: App, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """`app` on a loopback port of its own, in this process: its URL."""
     listener = _listen("127.0.0.1", 0)
-    config = uvicorn.Config(app, http="httptools", lifespan="on", log_level="warning", access_log=False)
-    server = _Server(config, app)
+    server = _Server(_config(app, tls), app)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started:
             if task.done():
                 await task
             await asyncio.sleep(0.005)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         await task

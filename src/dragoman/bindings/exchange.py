@@ -85,6 +85,12 @@ class Exchange:
         """The URL under which the client sees the application; no slash at its end."""
         return self.shared.address.base_url(self.scope, self.headers)
 
+    @property
+    def local(self) -> bool:
+        """Whether it comes from this machine; in-process callers do."""
+        client = self.scope.get("client")
+        return client is None or client[0] in ("127.0.0.1", "::1", "testclient")
+
     async def body(self) -> bytes:
         """The whole request body. Raises `InvalidRequest` when it is too large or too slow, `Disconnected`."""
         limit = self.shared.limits.max_body

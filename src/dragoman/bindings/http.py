@@ -4,6 +4,7 @@ It needs no framework and fits into any: mounted below a path it respects `root_
 lifespan it starts with the first request.
 
     /healthz /readyz                   is it alive, does it take requests
+    /metrics                           numbers for Prometheus, for this machine or with a token
     <mount>                            JSON-RPC, with and without a slash at the end
     <mount>/message:send, /tasks ...   HTTP+JSON; below /v1 that of 0.3
     <mount>/.well-known/agent-card.json, <mount>/.well-known/agent.json, <mount>/agent-card.json
@@ -13,6 +14,7 @@ lifespan it starts with the first request.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,6 +37,8 @@ from dragoman.model.card import Interface
 log = logging.getLogger(__name__)
 
 Callback = Callable[[], Awaitable[object]]
+Elsewhere = Callable[[Exchange], Awaitable[Mount | None]]
+"""Asked about a path that none of the mounts has: answers by itself, or says which agent is there."""
 
 
 class App:
@@ -51,13 +55,17 @@ class App:
         keepalive: float = 15.0,
         card_max_age: int = 300,
         card_origin: str = "*",
+        elsewhere: Elsewhere | None = None,
         on_startup: Sequence[Callback] = (),
         on_shutdown: Sequence[Callback] = (),
+        metrics: Callable[[], bytes] | None = None,
+        metrics_token: str = "",
     ) -> None:
         self._mounts = {mount.prefix: mount for mount in mounts}
         if len(self._mounts) != len(mounts):
             raise ValueError("two agents are mounted at one path")
         self._first = mounts[0] if mounts else None
+        self._elsewhere = elsewhere
         self._rest = tuple(bindings) if bindings is not None else (JsonRpc(), Rest())
         cards = Cards(max_age=card_max_age, allow_origin=card_origin)
         self._bindings: tuple[Binding, ...] = (*self._rest, cards)
@@ -74,6 +82,7 @@ class App:
             interfaces=self._interfaces,
         )
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
+        self._metrics, self._metrics_token = metrics, metrics_token
         self._starting = asyncio.Lock()
         self.started = self.stopped = False
 
@@ -124,6 +133,11 @@ class App:
 
     async def _answer(self, exchange: Exchange) -> None:
         found = self._find(exchange.path)
+        if found is None and self._elsewhere is not None and not self.stopped:
+            mount = await self._elsewhere(exchange)
+            if exchange.responding:
+                return
+            found = self._match(mount, exchange.path[len(mount.prefix) :]) if mount is not None else None
         if found is None:
             await self._own(exchange)
             return
@@ -144,14 +158,18 @@ class App:
             first = self._first
             methods = self._cards.match(first, path) if first and path in (*WELL_KNOWN, JWKS) else None
             return (first, methods) if first and methods else None
-        below = path[len(prefix) :]
+        return self._match(mount, path[len(prefix) :])
+
+    def _match(self, mount: Mount, below: str) -> tuple[Mount, Mapping[str, Handler]] | None:
         for binding in self._bindings:
             if (methods := binding.match(mount, below)) is not None:
                 return mount, methods
         return None
 
     async def _own(self, exchange: Exchange) -> None:
-        if exchange.path not in ("/healthz", "/readyz"):
+        if exchange.path == "/metrics" and self._metrics is not None and exchange.method == "GET":
+            await self._scrape(exchange, self._metrics)
+        elif exchange.path not in ("/healthz", "/readyz"):
             await _say(exchange, 404, "NOT_FOUND", "there is nothing at this path")
         elif exchange.method not in ("GET", "HEAD"):
             await _not_allowed(exchange, ("GET", "HEAD"))
@@ -159,6 +177,19 @@ class App:
             await exchange.respond(503, b'{"status":"draining"}')
         else:
             await exchange.respond(200, b'{"status":"ok"}')
+
+    async def _scrape(self, exchange: Exchange, metrics: Callable[[], bytes]) -> None:
+        """For whoever has the token; without one, for this machine, and not through a proxy."""
+        if self._metrics_token:
+            said = exchange.headers.get(b"authorization", b"").partition(b" ")[2].strip()
+            allowed = hmac.compare_digest(said, self._metrics_token.encode())
+        else:
+            forwarded = b"forwarded" in exchange.headers or b"x-forwarded-for" in exchange.headers
+            allowed = not forwarded and exchange.local
+        if not allowed:
+            await _say(exchange, 404, "NOT_FOUND", "there is nothing at this path")
+        else:
+            await exchange.respond(200, metrics(), ((b"content-type", b"text/plain; version=0.0.4"),))
 
     def _interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
         return [interface for binding in self._rest for interface in binding.interfaces(mount, url)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ One agent answers at /, several answer at /<id>. Every version of A2A is spoken 
   dragoman serve hello.py
   dragoman serve hello.py currency.py --port 9000
   dragoman serve hello.py --store memory:                       nothing is kept
+  dragoman serve hello.py --grpc-port 50051                     over gRPC, too
   dragoman serve hello.py --public-url https://agents.example.com   what the card says behind a proxy
 """
 
@@ -34,6 +36,12 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--store", default="sqlite:///dragoman.db", help="sqlite:///PATH or memory: (default: %(default)s)"
     )
+    parser.add_argument(
+        "--grpc-port", type=int, metavar="PORT", help="speak gRPC on this port, too; 0 takes a free one"
+    )
+    parser.add_argument(
+        "--grpc-public", default="", metavar="HOST:PORT", help="how clients reach gRPC, for the card"
+    )
     parser.add_argument("--public-url", default="", help="how clients reach this server, for the card")
     parser.add_argument(
         "--trusted-proxy",
@@ -42,6 +50,14 @@ def register(commands: Any) -> None:
         metavar="CIDR",
         help="whose Forwarded headers to believe",
     )
+    parser.add_argument(
+        "--tls-cert", default="", metavar="FILE", help="speak TLS: the certificate chain (PEM)"
+    )
+    parser.add_argument("--tls-key", default="", metavar="FILE", help="and its key, if that is another file")
+    parser.add_argument(
+        "--tls-client-ca", default="", metavar="FILE", help="ask clients for a certificate of this authority"
+    )
+    parser.add_argument("--keys", metavar="DIR", help="sign cards with the keys in DIR (see `dragoman keys`)")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the store (default: 1)")
     parser.add_argument(
         "--drain", type=float, default=10.0, help="seconds that running tasks get to finish at shutdown"
@@ -49,7 +65,22 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--retain-days", type=float, help="forget finished tasks after so many days (default: never)"
     )
-    parser.add_argument("--log", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument(
+        "--allow-private-push",
+        action="store_true",
+        help="for development: tell webhooks on this machine and in private networks, over plain HTTP too",
+    )
+    parser.add_argument("--log", default="plain", choices=("plain", "json"), help="how log lines look")
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    limits = parser.add_argument_group("limits", "how much is enough, for one caller; default: no limit")
+    limits.add_argument("--rate", type=float, help="operations per second")
+    limits.add_argument("--burst", type=int, default=20, help="operations at once, before --rate counts")
+    limits.add_argument("--concurrency", type=int, help="operations under way, streams included")
+    limits.add_argument("--open-tasks", type=int, help="unfinished tasks with one agent")
+    seen = parser.add_argument_group("seen from outside")
+    seen.add_argument("--no-metrics", action="store_true", help="nothing at /metrics")
+    seen.add_argument("--no-audit", action="store_true", help="keep no record of who did what")
+    seen.add_argument("--otel", action="store_true", help="make OpenTelemetry spans (extra: otel)")
     parser.add_argument(
         "--insecure", action="store_true", help="allow a public address without authentication"
     )
@@ -57,6 +88,8 @@ def register(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from dragoman.observe.limit import Quota
+    from dragoman.push.options import PushOptions
     from dragoman.serve import serve
 
     agents = [agent for name in args.files for agent in load(name)]
@@ -65,15 +98,38 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         store=args.store,
+        grpc_port=args.grpc_port,
+        grpc_public=args.grpc_public,
         public_url=args.public_url,
         trusted_proxies=args.trusted_proxy,
+        tls_cert=args.tls_cert,
+        tls_key=args.tls_key,
+        tls_client_ca=args.tls_client_ca,
+        keys=args.keys,
         workers=args.workers,
         drain=args.drain,
         retain=None if args.retain_days is None else args.retain_days * 86_400,
-        log_level=args.log,
+        push=PushOptions(allow_private=args.allow_private_push),
+        log_level=args.log_level,
+        log_lines=args.log,
+        quota=Quota(
+            rate=args.rate, burst=args.burst, concurrency=args.concurrency, open_tasks=args.open_tasks
+        ),
+        metrics=not args.no_metrics,
+        metrics_token=os.environ.get("DRAGOMAN_METRICS_TOKEN", ""),
+        audit=not args.no_audit,
+        tracer=_tracer() if args.otel else None,
         insecure=args.insecure,
     )
     return 0
+
+
+def _tracer() -> Any:
+    try:
+        from dragoman.observe.otel import OpenTelemetry
+    except ImportError:
+        raise SystemExit("--otel needs OpenTelemetry: pip install 'dragoman[otel]'") from None
+    return OpenTelemetry()
 
 
 def load(name: str) -> list[Agent]:

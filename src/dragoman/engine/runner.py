@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from dragoman.engine.log import Record, Snapshot
-from dragoman.engine.seams import MAIL, Bus, Lease, LeaseLost, Log, NewMail, Peers, Program, Store, topic
+from dragoman.engine.seams import MAIL, Bus, Lease, LeaseLost, Log, NewMail, Observer, Peers, Program, Store, topic
 from dragoman.engine.turn import Parked, Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable
 from dragoman.model.content import Message, Part, Role
@@ -65,8 +65,9 @@ class Runner:
         max_attempts: int = 5,
         concurrency: int = 10_000,
         peers: Peers | None = None,
+        observer: Observer | None = None,
     ) -> None:
-        self._peers = peers
+        self._peers, self._observer = peers, observer
         self._store, self._bus, self._programs = store, bus, programs
         self.node = node or f"node-{new_id()}"
         self._ttl, self._grace, self._max_attempts, self._concurrency = ttl, grace, max_attempts, concurrency
@@ -209,7 +210,7 @@ class Runner:
                 return await self._end(run, log, [], TaskState.FAILED, FAILED)
             if not resume and not snapshot.unread:
                 with suppress(NewMail):
-                    return await self._settle(log, lease, [], snapshot.mail)
+                    return await self._settle(run, log, [], snapshot.mail)
                 await log.load(lease.task)
                 continue
             turn = run.turn = Turn(
@@ -229,7 +230,7 @@ class Runner:
                 return await self._end(run, log, records, TaskState.CANCELED)
             if snapshot.mail <= turn.read:
                 with suppress(NewMail):
-                    return await self._settle(log, lease, [*records, final], turn.read)
+                    return await self._settle(run, log, [*records, final], turn.read)
             if records:
                 await turn._append(records)
             resume = final.kind == "ask"  # the mail may be the answer; anything else begins a turn of its own
@@ -243,7 +244,7 @@ class Runner:
         while True:
             try:
                 return await self._settle(
-                    log, run.lease, [*records, _status(run.snapshot, state, text)], run.snapshot.mail
+                    run, log, [*records, _status(run.snapshot, state, text)], run.snapshot.mail
                 )
             except NewMail:
                 await log.load(run.lease.task)
@@ -252,7 +253,11 @@ class Runner:
         """Run the function once. Returns the record that ends the turn, or None if the task is being canceled."""
         try:
             run.inside = True
-            await program.work(turn)
+            if self._observer is None:
+                await program.work(turn)
+            else:
+                with self._observer.turn(turn):
+                    await program.work(turn)
         except Parked as parked:
             return turn._status_record(parked.state, parked.message, parked.metadata, "ask")
         except Rejected as rejected:
@@ -281,8 +286,8 @@ class Runner:
             return Record("reply", turn.answer_message)
         return turn._status_record(*turn.final)
 
-    async def _settle(self, log: Log, lease: Lease, records: list[Record], mail: int) -> None:
-        pause = 0.05
+    async def _settle(self, run: _Run, log: Log, records: list[Record], mail: int) -> None:
+        lease, pause = run.lease, 0.05
         while True:
             try:
                 await log.settle(lease, records, mail=mail)
@@ -291,6 +296,8 @@ class Runner:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
         self._bus.wake(topic(lease.scope, lease.task), records)
+        if self._observer is not None and records:
+            self._observer.settled(run.snapshot)
 
     # -- cancel ------------------------------------------------------------------------------------------------
 

@@ -256,6 +256,9 @@ class Store(Protocol):
     @property
     def outbox(self) -> Outbox: ...
 
+    @property
+    def audit(self) -> Audit: ...
+
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
@@ -287,6 +290,14 @@ class Store(Protocol):
 
         One that somebody is still to be told of stays.
         """
+        ...
+
+    def waiting(self) -> int:
+        """How many tasks have work that no node has taken up."""
+        ...
+
+    def time_commits(self, told: Callable[[float], None]) -> None:
+        """Before `open`: have `told` hear how long each transaction takes, in seconds."""
         ...
 
 
@@ -344,6 +355,55 @@ class Peers(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Observer(Protocol):
+    """Watches what the runner does. It must neither fail nor wait."""
+
+    def turn(self, turn: Turn) -> AbstractContextManager[None]:
+        """Around each run of an agent's function."""
+        ...
+
+    def settled(self, snapshot: Snapshot) -> None:
+        """A task came to rest: it ended, or waits for somebody."""
+        ...
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who did what to which task, and how it ended: `OK`, or the reason of the error."""
+
+    at: str
+    operation: str
+    outcome: str
+    tenant: str = ""
+    agent: str = ""
+    principal: str = ""
+    task: str = ""
+    dialect: str = ""
+    trace: str = ""
+    id: int = 0
+
+
+class Audit(Protocol):
+    """What was done, in order. Nothing is ever changed or taken out but by age."""
+
+    def record(self, entry: AuditEntry) -> None:
+        """Add an entry. It joins the next commit; nobody waits for it."""
+        ...
+
+    async def entries(
+        self,
+        *,
+        tenant: str | None = None,
+        principal: str = "",
+        task: str = "",
+        operation: str = "",
+        since: str = "",
+        before: int = 0,
+        limit: int = 100,
+    ) -> Sequence[AuditEntry]:
+        """Newest first; `before` an entry's id goes on from there."""
+        ...
 
 
 def topic(scope: Scope, task: str) -> str:

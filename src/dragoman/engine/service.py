@@ -151,6 +151,12 @@ class Engine:
 
     # -- sending -----------------------------------------------------------------------------------------------
 
+    async def deliver(self, call: Call, request: SendMessage) -> Delivered:
+        """Put a message on disk, and leave it at that: what comes of it is in the log. Raises as `call` does."""
+        if (authorize := self._program(call).authorize) is not None:
+            await authorize(call, request)
+        return await self._deliver(call, request)
+
     async def _send(self, call: Call, request: SendMessage) -> Task | Message:
         length = _length(request.configuration.history_length)
         delivered = await self._deliver(call, request)
@@ -213,7 +219,11 @@ class Engine:
             reply=program.admit(request, call.principal),
             at=timestamp(),
         )
-        delivered = await self._put(call, log, mail, hook)
+        try:
+            delivered = await self._put(call, log, mail, hook)
+        except asyncio.CancelledError:
+            self._look_for_mail()
+            raise
         snapshot = delivered.snapshot
         if delivered.lease is not None:
             self.runner.begin(delivered.lease, snapshot)
@@ -222,6 +232,10 @@ class Engine:
         if not delivered.duplicate and snapshot.seq > 1:
             self._bus.wake(topic(call.scope, snapshot.task_id))
         return delivered
+
+    def _look_for_mail(self) -> None:
+        """A caller left while its mail was delivered. The store takes back the lease it gave us, and somebody runs it."""
+        asyncio.get_running_loop().call_later(0.1, self._bus.wake, MAIL)
 
     async def _put(self, call: Call, log: Log, mail: Mail, hook: Hook | None) -> Delivered:
         message, dedupe, node = mail.message, call.idempotency_key, self.runner.claims_as
@@ -357,6 +371,9 @@ class Engine:
             delivered = await self._store.scope(call.scope).deliver(
                 request.id, mail, node=self.runner.claims_as
             )
+        except asyncio.CancelledError:
+            self._look_for_mail()
+            raise
         except TaskClosed:
             snapshot = await self._visible(call, request.id)
             if snapshot.state is TaskState.CANCELED and not call.strict_cancel:

@@ -84,6 +84,8 @@ class Turn:
             seq, mail = next((s, m) for s, m in snapshot.mails if s == snapshot.answering)
             self.n = snapshot.turn
         self._mail: Mail = mail
+        self.trace: dict[str, str] = mail.trace
+        """The trace context that what this turn does belongs to."""
         self._read = max(seq, snapshot.read if resume else seq)
         self._said = list(snapshot.said) if resume else []
         self._noted = Counter(msgspec.json.encode(note) for note in snapshot.notes) if resume else Counter()
@@ -375,7 +377,7 @@ class Turn:
             principal=Principal(id=self.principal, tenant=scope.tenant, scopes=frozenset(self._mail.scopes)),
             idempotency_key=f"{self.task_id}:{self.n}:{key}",
             deadline=self._mail.deadline,
-            trace=self._mail.trace,
+            trace=self.trace,
             depth=self._mail.depth + 1,
         )
         async with aclosing(

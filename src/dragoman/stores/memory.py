@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number
 from dragoman.engine.seams import Delivered, Found, Held, Hook, Lease, LeaseLost, NewMail, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
+from dragoman.stores.memory_audit import MemoryAudit
 from dragoman.stores.memory_hooks import MemoryHooks
 from dragoman.stores.pages import read_filters
 
@@ -51,12 +52,19 @@ class MemoryStore:
         self._seen: dict[tuple[Scope, str], tuple[int, int, float]] = {}
         self._nodes: dict[str, float] = {}
         self.hooks = self.outbox = MemoryHooks(self)
+        self.audit = MemoryAudit()
 
     async def open(self) -> None:
         pass
 
     async def close(self) -> None:
         pass
+
+    def waiting(self) -> int:
+        return sum(1 for task in self._tasks.values() if task.ready and not task.node)
+
+    def time_commits(self, told: Callable[[float], None]) -> None:
+        pass  # nothing to wait for
 
     def scope(self, scope: Scope) -> MemoryLog:
         return MemoryLog(self, scope)

@@ -7,7 +7,7 @@ Every change is one job in a shared transaction (`sqlite_commits.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
@@ -15,10 +15,11 @@ from sqlite3 import Connection
 from dragoman.engine.seams import Held, Lease
 from dragoman.model.ops import Scope
 from dragoman.stores import sqlite_hooks
+from dragoman.stores.sqlite_audit import SqliteAudit
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
-from dragoman.stores.sqlite_log import DAY, SqliteLog
+from dragoman.stores.sqlite_log import DAY, SqliteLog, release
 from dragoman.stores.sqlite_nodes import NodeLocks
 
 _NODES = "select node from nodes"
@@ -37,8 +38,8 @@ and node is not null and node not in (select node from nodes where until > ?) or
 """
 )
 _FREE = _TASKS + "and node is null order by key limit ?"
+_WAITING = "select count(*) from tasks where ready = 1 and node is null"
 _CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
-_RELEASE = "update tasks set node = null where key = ? and fence = ?"
 _OLD = """
 select key from tasks where done = 1 and updated < ?
 and (hooks = 0 or not exists (select 1 from hooks where hooks.key = tasks.key and cursor < last and dead = 0))
@@ -62,6 +63,7 @@ class SqliteStore:
         self.file = SqliteFile(Path(path), synchronous=synchronous, patience=patience, keep=keep)
         self._locks = NodeLocks(Path(f"{path}-nodes"))
         self.hooks = self.outbox = SqliteHooks(self.file, self._bury)
+        self.audit = SqliteAudit(self.file)
 
     async def open(self) -> None:
         await self.file.open()
@@ -88,12 +90,19 @@ class SqliteStore:
         return await self.file.commits.submit(partial(self._claim, node, limit))
 
     async def release(self, lease: Lease) -> None:
-        await self.file.commits.submit(partial(_release, lease))
+        await self.file.commits.submit(partial(release, lease))
 
     async def purge(self, before: str, *, limit: int) -> int:
         # A finished task never changes, so what to purge can be looked for outside the transaction.
         old = await self.file.reads.elsewhere(lambda db: db.execute(_OLD, (before, limit)).fetchall())
         return await self.file.commits.submit(partial(_purge, old))
+
+    def waiting(self) -> int:
+        row = self.file.reads.one(_WAITING, ())
+        return int(row[0]) if row else 0
+
+    def time_commits(self, told: Callable[[float], None]) -> None:
+        self.file.told = told
 
     def changed(self) -> bool:
         """Whether another process has written since this was last asked."""
@@ -127,11 +136,6 @@ def _leave(node: str, db: Connection) -> Finish[None]:
     db.execute(_LEAVE, (node,))
     sqlite_hooks.leave(db, node)
     db.execute(_GONE, (node,))
-    return _nothing
-
-
-def _release(lease: Lease, db: Connection) -> Finish[None]:
-    db.execute(_RELEASE, (lease.key, lease.fence))
     return _nothing
 
 

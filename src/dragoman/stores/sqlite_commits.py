@@ -36,8 +36,12 @@ _log = logging.getLogger("dragoman.stores")
 
 
 class Commits:
-    def __init__(self, db: sqlite3.Connection, *, patience: float) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, *, patience: float, told: Callable[[float], None] | None = None
+    ) -> None:
         self._db = db
+        self._took = told
+        self._since = 0.0
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._queue: list[_Waiting] = []
@@ -90,6 +94,7 @@ class Commits:
             self._run()
 
     def _start(self) -> None:
+        self._since = time.perf_counter()
         self._db.execute("begin immediate")
         self._version = _version(self._db)
 
@@ -140,6 +145,8 @@ class Commits:
                 self._undo(batch, error)
                 return
             self._ailing = False
+            if self._took is not None:
+                self._took(time.perf_counter() - self._since)
             for future, finish, answer in outcomes:
                 self._answer(future, finish, answer)
             self._next()

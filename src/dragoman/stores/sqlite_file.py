@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.errors import Unavailable
@@ -20,6 +21,8 @@ class SqliteFile:
         self._patience = patience
         self._keep = keep
         self._open: tuple[sqlite3.Connection, Commits, Reads] | None = None
+        self.told: Callable[[float], None] | None = None
+        """Hears how long each transaction took, in seconds."""
 
     async def open(self) -> None:
         """Raises `NewerDatabase` if a newer version of the program wrote the file."""
@@ -37,7 +40,7 @@ class SqliteFile:
                 raise
         except sqlite3.Error as error:
             raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
-        self._open = (db, Commits(db, patience=self._patience), reads)
+        self._open = (db, Commits(db, patience=self._patience, told=self.told), reads)
 
     async def close(self) -> None:
         """Finish what was submitted, then let go of the file. The last to close it tidies its journal into it."""

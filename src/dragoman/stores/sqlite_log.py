@@ -5,6 +5,7 @@ A job looks first and writes last, so an answer like `LeaseLost` leaves nothing 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from dragoman.engine.seams import Delivered, Found, Hook, Lease, LeaseLost, NewM
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
-from dragoman.stores.sqlite_commits import Finish
+from dragoman.stores.sqlite_commits import Finish, Job
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
 
@@ -42,6 +43,7 @@ _SETTLE = "update tasks set seq = ?, done = done or ?, ready = 0, node = null, a
 _SETTLE_STATUS = """
 update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0, state = ?, updated = ? where key = ?
 """
+_RELEASE = "update tasks set node = null where key = ? and fence = ?"
 _SEEN = """
 select seen.key, seen.seq from seen join tasks on tasks.key = seen.key
 where seen.scope = ? and dedupe = ? and at > ?
@@ -67,7 +69,7 @@ class SqliteLog:
         node: str = "",
         hook: Hook | None = None,
     ) -> Delivered:
-        return await self._file.commits.submit(partial(self._create, task, context, mail, dedupe, node, hook))
+        return await self._given(partial(self._create, task, context, mail, dedupe, node, hook))
 
     async def deliver(
         self,
@@ -78,7 +80,34 @@ class SqliteLog:
         node: str = "",
         hook: Hook | None = None,
     ) -> Delivered:
-        return await self._file.commits.submit(partial(self._deliver, task, mail, dedupe, node, hook))
+        return await self._given(partial(self._deliver, task, mail, dedupe, node, hook))
+
+    async def _given(self, job: Job[Delivered]) -> Delivered:
+        """What a delivery gives. A caller that is cancelled meanwhile runs nothing, so a lease of its goes back."""
+
+        def watched(db: Connection) -> Finish[Delivered]:
+            finish = job(db)
+
+            def finished() -> Delivered:
+                delivered = finish()
+                if future.cancelled():
+                    self._give_back(delivered)
+                return delivered
+
+            return finished
+
+        future = self._file.commits.submit(watched)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None:
+                self._give_back(future.result())  # it came, and we were cancelled all the same
+            raise
+
+    def _give_back(self, delivered: Delivered) -> None:
+        if delivered.lease is not None:
+            given = self._file.commits.submit(partial(release, delivered.lease))
+            given.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def seen(self, dedupe: str) -> Delivered | None:
         reads = self._file.reads
@@ -258,3 +287,9 @@ def _outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
         if record.kind == "reply":
             return True, None
     return False, None
+
+
+def release(lease: Lease, db: Connection) -> Finish[None]:
+    """Give a task back unfinished."""
+    db.execute(_RELEASE, (lease.key, lease.fence))
+    return lambda: None

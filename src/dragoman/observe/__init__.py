@@ -1,0 +1,1 @@
+"""Nothing happens unseen: numbers, traces, log lines, and a record of who did what."""

@@ -1,0 +1,79 @@
+"""Spans for OpenTelemetry (the extra `otel`): one trace from the first client through every agent to the webhook.
+
+A request's span continues the caller's trace, a turn's span continues the request's (through the log, so also after a
+restart), and what a turn calls continues the turn's. Names follow the draft conventions for agents; they are all here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from dragoman.engine.turn import Turn
+from dragoman.errors import A2AError
+from dragoman.model.ops import Call
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+class OpenTelemetry:
+    """A `Tracer`. Without a provider it uses the process's own (`opentelemetry.trace.set_tracer_provider`)."""
+
+    def __init__(self, provider: trace.TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer("dragoman", tracer_provider=provider)
+
+    @contextmanager
+    def request(self, call: Call, operation: str) -> Iterator[dict[str, str]]:
+        attributes = {
+            "rpc.system": "a2a",
+            "rpc.method": operation,
+            "a2a.version": call.dialect,
+            "gen_ai.agent.id": call.scope.agent,
+            "a2a.tenant": call.scope.tenant,
+            "enduser.id": call.principal.id,
+        }
+        with self._span(f"a2a {operation}", SpanKind.SERVER, call.trace, attributes) as carried:
+            yield carried
+
+    @contextmanager
+    def turn(self, turn: Turn) -> Iterator[dict[str, str]]:
+        attributes: dict[str, str | int] = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.id": turn.scope.agent,
+            "a2a.task.id": turn.task_id,
+            "gen_ai.conversation.id": turn.context_id,
+            "a2a.turn": turn.n,
+            "a2a.attempt": turn.attempt,
+        }
+        with self._span(
+            f"invoke_agent {turn.scope.agent}", SpanKind.INTERNAL, turn.mail.trace, attributes
+        ) as carried:
+            yield carried
+
+    @contextmanager
+    def _span(
+        self, name: str, kind: SpanKind, parent: dict[str, str], attributes: Mapping[str, str | int]
+    ) -> Iterator[dict[str, str]]:
+        known = {key: value for key, value in attributes.items() if value != ""}
+        span = self._tracer.start_span(name, context=_PROPAGATOR.extract(parent), kind=kind, attributes=known)
+        carried: dict[str, str] = {}
+        _PROPAGATOR.inject(carried, context=trace.set_span_in_context(span))
+        try:
+            yield carried or parent
+        except A2AError as error:
+            _fail(span, error.reason)
+            raise
+        except Exception:
+            _fail(span, "INTERNAL_ERROR")
+            raise
+        finally:
+            span.end()
+
+
+def _fail(span: Span, reason: str) -> None:
+    span.set_attribute("error.type", reason)
+    span.set_status(Status(StatusCode.ERROR, reason))

@@ -1,0 +1,211 @@
+"""A `Service` that is watched: every operation is counted, traced, named in the log, and, if it changes anything, audited.
+
+The same object watches the runner (`engine.seams.Observer`) and the door (failed authentications).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, nullcontext
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from dragoman.engine.log import Snapshot
+from dragoman.engine.seams import Audit, AuditEntry
+from dragoman.engine.turn import Turn
+from dragoman.errors import A2AError
+from dragoman.model.content import Message
+from dragoman.model.ids import timestamp
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    CancelTask,
+    CreatePushConfig,
+    DeletePushConfig,
+    GetOrigin,
+    Principal,
+    Request,
+    SendMessage,
+    Service,
+    SubscribeToTask,
+)
+from dragoman.model.task import Task
+from dragoman.observe.logs import fields
+from dragoman.observe.metrics import Metrics
+
+_CHANGES = (SendMessage, CancelTask, CreatePushConfig, DeletePushConfig)
+
+
+class Tracer(Protocol):
+    """Makes spans. Both methods give the trace context to pass on."""
+
+    def request(self, call: Call, operation: str) -> AbstractContextManager[dict[str, str]]: ...
+
+    def turn(self, turn: Turn) -> AbstractContextManager[dict[str, str]]: ...
+
+
+class Watch:
+    """What watches one application."""
+
+    def __init__(self, *, metrics: Metrics | None, audit: Audit | None, tracer: Tracer | None = None) -> None:
+        self.metrics, self.audit, self.tracer = metrics, audit, tracer
+
+    def service(self, service: Service) -> Service:
+        return _Watched(service, self)
+
+    # -- the runner (`Observer`) -------------------------------------------------------------------------------
+
+    @contextmanager
+    def turn(self, turn: Turn) -> Iterator[None]:
+        scope = turn.scope
+        with ExitStack() as stack:
+            if self.tracer is not None:
+                turn.trace = stack.enter_context(self.tracer.turn(turn))
+            stack.enter_context(
+                fields(
+                    task=turn.task_id,
+                    context=turn.context_id,
+                    agent=scope.agent,
+                    tenant=scope.tenant,
+                    principal=turn.principal,
+                    trace=_trace_id(turn.trace),
+                )
+            )
+            if self.metrics is not None:
+                self.metrics.running(scope.agent, 1)
+                stack.callback(self.metrics.running, scope.agent, -1)
+            yield
+
+    def settled(self, snapshot: Snapshot) -> None:
+        if self.metrics is not None:
+            self.metrics.settled(snapshot)
+
+    # -- what is done ------------------------------------------------------------------------------------------
+
+    def note(self, call: Call, operation: str, request: Request | None, task: str, outcome: str) -> None:
+        if self.audit is None or not isinstance(request, _CHANGES):
+            return
+        self.audit.record(
+            AuditEntry(
+                at=timestamp(),
+                tenant=call.scope.tenant,
+                agent=call.scope.agent,
+                principal=call.principal.id,
+                operation=operation,
+                task=task,
+                outcome=outcome,
+                dialect=call.dialect,
+                trace=_trace_id(call.trace),
+            )
+        )
+
+    def refused(self, agent: str, error: A2AError) -> None:
+        """Somebody was not let in."""
+        if self.metrics is not None:
+            self.metrics.refused(agent, error.reason)
+        if self.audit is not None:
+            self.audit.record(
+                AuditEntry(at=timestamp(), agent=agent, operation="authenticate", outcome=error.reason)
+            )
+
+
+class _Watched:
+    def __init__(self, service: Service, watch: Watch) -> None:
+        self._service, self._watch = service, watch
+
+    async def call(self, call: Call, request: Request) -> Any:
+        if isinstance(request, GetOrigin):
+            return await self._service.call(call, request)
+        operation, began, outcome, task = type(request).__name__, time.perf_counter(), "INTERNAL_ERROR", ""
+        with self._inside(call, operation) as call:
+            try:
+                result = await self._service.call(call, request)
+                outcome, task = "OK", _task_of(result)
+                return result
+            except A2AError as error:
+                outcome = error.reason
+                raise
+            finally:
+                self._done(call, operation, request, task, outcome, time.perf_counter() - began)
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        operation = "SubscribeToTask" if isinstance(request, SubscribeToTask) else "SendStreamingMessage"
+        metrics, agent, outcome, task = self._watch.metrics, call.scope.agent, "INTERNAL_ERROR", ""
+        if metrics is not None:
+            metrics.stream(agent, 1)
+        tracer = self._watch.tracer
+        # The span is not made current here: a generator's context is its caller's, and would leak.
+        span = tracer.request(call, operation) if tracer is not None else nullcontext(call.trace)
+        with span as trace:
+            call = replace(call, trace=trace)
+            try:
+                async with aclosing(self._service.stream(call, request)) as batches:  # type: ignore[type-var]
+                    async for batch in batches:
+                        if not task and batch:
+                            task = _task_of(batch[0].event)
+                        yield batch
+                outcome = "OK"
+            except A2AError as error:
+                outcome = error.reason
+                raise
+            except GeneratorExit:
+                outcome = "OK"  # the reader left; that is its right
+                raise
+            finally:
+                if metrics is not None:
+                    metrics.stream(agent, -1)
+                self._done(call, operation, request, task, outcome, None)
+
+    @contextmanager
+    def _inside(self, call: Call, operation: str) -> Iterator[Call]:
+        tracer = self._watch.tracer
+        with tracer.request(call, operation) if tracer is not None else nullcontext(call.trace) as trace:
+            call = replace(call, trace=trace) if trace is not call.trace else call
+            with fields(
+                agent=call.scope.agent,
+                tenant=call.scope.tenant,
+                principal=call.principal.id,
+                trace=_trace_id(call.trace),
+            ):
+                yield call
+
+    def _done(
+        self, call: Call, operation: str, request: Request, task: str, outcome: str, seconds: float | None
+    ) -> None:
+        task = task or getattr(request, "id", "") or getattr(request, "task_id", "")
+        if self._watch.metrics is not None:
+            self._watch.metrics.answered(call.scope.agent, operation, call.dialect, outcome, seconds)
+        self._watch.note(call, operation, request, task, outcome)
+
+
+class WatchedDoor:
+    """An `Authenticator` whose refusals are seen."""
+
+    def __init__(self, door: Any, agent: str, watch: Watch) -> None:
+        self._door, self._agent, self._watch = door, agent, watch
+        self.challenge: str = door.challenge
+
+    async def authenticate(
+        self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
+    ) -> Principal:
+        try:
+            principal: Principal = await self._door.authenticate(
+                headers, query=query, certificate=certificate
+            )
+            return principal
+        except A2AError as error:
+            self._watch.refused(self._agent, error)
+            raise
+
+
+def _task_of(result: Any) -> str:
+    if isinstance(result, Task):
+        return result.id
+    return getattr(result, "task_id", "") if not isinstance(result, Message) else result.task_id
+
+
+def _trace_id(trace: Mapping[str, str]) -> str:
+    pieces = trace.get("traceparent", "").split("-")
+    return pieces[1] if len(pieces) == 4 else ""

@@ -1,0 +1,203 @@
+"""Numbers, traces, limits, audit and logs, on the whole server in process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from dragoman import Agent, Turn, connect, errors
+from dragoman.client.http import HttpTransport
+from dragoman.observe.limit import Quota
+from dragoman.observe.logs import JsonLines, fields, redacted
+from dragoman.observe.otel import OpenTelemetry
+from dragoman.serve import application, running
+
+
+async def get(url: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    transport = HttpTransport()
+    try:
+        response = await transport.request("GET", url + path, headers or {})
+        return response.status, (await response.read()).decode()
+    finally:
+        await transport.close()
+
+
+def echo() -> Agent:
+    agent = Agent("Echo")
+
+    @agent.skill
+    async def echo(text: str) -> str:
+        if text == "boom":
+            raise RuntimeError("boom")
+        return text
+
+    return agent
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    found = 0.0
+    for line in text.splitlines():
+        if line.startswith((name + "{", name + " ")):
+            has = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            if all(has.get(key) == want for key, want in labels.items()):
+                found += float(line.rsplit(" ", 1)[1])
+    return found
+
+
+async def test_a_scrape_after_a_known_load_gives_the_known_numbers(tmp_path) -> None:
+    app = application(echo(), store=f"sqlite:///{tmp_path}/t.db")
+    async with running(app) as url:
+        async with connect(url) as agent:
+            for _ in range(3):
+                await agent.send("hello")
+            await agent.send("boom")
+            async for _ in agent.stream("hello"):
+                pass
+            with pytest.raises(errors.TaskNotFound):
+                await agent.get("nope")
+        status, text = await get(url, "/metrics")
+    assert status == 200
+    assert value(text, "dragoman_requests_total", operation="SendMessage", outcome="OK") == 4
+    assert value(text, "dragoman_requests_total", operation="SendStreamingMessage", outcome="OK") == 1
+    assert value(text, "dragoman_requests_total", operation="GetTask", outcome="TASK_NOT_FOUND") == 1
+    assert value(text, "dragoman_tasks_total", agent="echo", state="completed") == 4
+    assert value(text, "dragoman_tasks_total", agent="echo", state="failed") == 1
+    assert value(text, "dragoman_task_seconds_count", agent="echo", state="completed") == 4
+    assert value(text, "dragoman_open_streams", agent="echo") == 0
+    assert value(text, "dragoman_running_turns", agent="echo") == 0
+    assert value(text, "dragoman_waiting_tasks") == 0
+    assert value(text, "dragoman_commit_seconds_count") > 0
+
+
+async def test_metrics_are_not_for_strangers() -> None:
+    async with running(application(echo(), store="memory:", metrics_token="m3trics")) as url:
+        assert (await get(url, "/metrics"))[0] == 404
+        assert (await get(url, "/metrics", {"Authorization": "Bearer m3trics"}))[0] == 200
+    async with running(application(echo(), store="memory:")) as url:
+        assert (await get(url, "/metrics", {"X-Forwarded-For": "203.0.113.7"}))[0] == 404
+        assert (await get(url, "/metrics"))[0] == 200
+
+
+async def test_one_trace_spans_a_chain_of_agents() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    front, back = Agent("Front"), echo()
+
+    @front.skill
+    async def ask(turn: Turn) -> str:
+        return (await turn.call(turn.text, "hello")).text
+
+    async with running(application(back, store="memory:", tracer=OpenTelemetry(provider))) as inner:
+        app = application(front, store="memory:", tracer=OpenTelemetry(provider))
+        async with running(app) as outer, connect(outer) as agent:
+            assert (await agent(inner)).text == "hello"
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert {"invoke_agent front", "invoke_agent echo"} <= set(spans)
+    assert len({span.context.trace_id for span in exporter.get_finished_spans()}) == 1
+    served = [
+        s
+        for s in exporter.get_finished_spans()
+        if s.attributes["gen_ai.agent.id"] == "echo" and "rpc.method" in s.attributes
+    ]
+    assert served and all(s.parent.span_id == spans["invoke_agent front"].context.span_id for s in served)
+    assert spans["invoke_agent echo"].parent.span_id in {s.context.span_id for s in served}
+
+
+async def test_whoever_asks_too_often_is_told_when_to_come_back() -> None:
+    async with echo().test(quota=Quota(rate=0.5, burst=2)) as agent:
+        agent.link.service.policy = type(agent.link.service.policy)(attempts=1)
+        await agent.send("one")
+        await agent.send("two")
+        with pytest.raises(errors.RateLimited) as refused:
+            await agent.send("three")
+        assert refused.value.retry_after is not None and refused.value.retry_after >= 1
+
+
+async def test_open_tasks_and_concurrency_are_limited_and_finished_work_makes_room() -> None:
+    agent, gate = Agent("Gate"), asyncio.Event()
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        await gate.wait()
+        return "done"
+
+    async with agent.test(quota=Quota(open_tasks=2)) as client:
+        client.link.service.policy = type(client.link.service.policy)(attempts=1)
+        first = await client.send("a", wait=False)
+        await client.send("b", wait=False)
+        with pytest.raises(errors.RateLimited, match="2 unfinished"):
+            await client.send("c", wait=False)
+        gate.set()
+        await first.wait()
+
+
+async def test_a_full_house_turns_new_work_away_and_keeps_what_it_has() -> None:
+    agent, gate = Agent("Gate"), asyncio.Event()
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        await gate.wait()
+        return "done"
+
+    async with agent.test(quota=Quota(queue=1)) as client:
+        client.link.service.policy = type(client.link.service.policy)(attempts=1)
+        first = await client.send("a", wait=False)
+        with pytest.raises(errors.Unavailable):
+            await client.send("b", wait=False)
+        gate.set()
+        assert (await first.wait()).text == "done"
+
+
+async def test_what_was_done_is_on_record_with_who_and_how_it_ended(tmp_path) -> None:
+    store = f"sqlite:///{tmp_path}/t.db"
+    async with echo().test(store=store) as client:
+        done = await client.send("hello")
+        with pytest.raises(errors.TaskNotCancelable):
+            await client.cancel(done.id)
+        await client.get(done.id)
+    from dragoman.stores import open_store
+
+    opened = open_store(store)
+    await opened.open()
+    entries = await opened.audit.entries(task=done.id)
+    await opened.close()
+    assert [(e.operation, e.outcome) for e in entries] == [
+        ("CancelTask", "TASK_NOT_CANCELABLE"),
+        ("SendMessage", "OK"),
+    ]
+
+
+def test_a_json_log_line_says_which_task_and_hides_secrets() -> None:
+    record = logging.LogRecord(
+        "dragoman.x", logging.INFO, "f", 1, "got %s", ("Authorization: Bearer abcdefgh12345",), None
+    )
+    with fields(task="t1", principal="ada", tenant=""):
+        line = json.loads(JsonLines().format(record))
+    assert line["task"] == "t1" and line["principal"] == "ada" and "tenant" not in line
+    assert "abcdefgh12345" not in line["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Bearer s3cretvalue",
+        "https://x.example/?api_key=s3cretvalue&x=1",
+        '{"password": "s3cretvalue"}',
+        "X-API-Key: s3cretvalue",
+        "atr_s3cretvalue0123456789",
+    ],
+)
+def test_what_looks_like_a_secret_is_redacted(text: str) -> None:
+    assert "s3cretvalue" not in redacted(text)
+
+
+def test_ordinary_words_are_not_redacted() -> None:
+    text = "the token of our esteem; task 01a1dfc9-c269 is working, keys: 3"
+    assert redacted(text) == text
