@@ -28,8 +28,8 @@ TENANT = "acme"
 class House:
     """An engine with agents, on a store that outlives it."""
 
-    def __init__(self, store: Any) -> None:
-        self.store = store
+    def __init__(self, store: Any, *, grace: float = 5.0) -> None:
+        self.store, self.grace = store, grace
         self.agents: dict[str, ConstitutionAgent] = {}
         self.engine: Engine
         self.model: Any = None
@@ -51,7 +51,9 @@ class House:
             c.id: ConstitutionAgent(c.id, c, model=self.model, tools=every, siblings=siblings, **options)
             for c in (INDEX, *constitutions)
         }
-        self.engine = Engine(self.store, LocalBus(), lambda scope: self.agents.get(scope.agent))
+        self.engine = Engine(
+            self.store, LocalBus(), lambda scope: self.agents.get(scope.agent), grace=self.grace
+        )
         await self.engine.start()
         return self
 
