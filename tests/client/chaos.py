@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from dragoman.dialects import paths
+
 
 @dataclass
 class Seen:
@@ -29,9 +31,13 @@ class Seen:
 
     @property
     def method(self) -> str:
-        """The JSON-RPC method, or the HTTP one."""
+        """The operation, or the HTTP method."""
+        verb, target, _ = self.line.split(" ")
+        found = paths.find(target.partition("?")[0])
+        if found is not None and verb in found.paths:
+            return found.paths[verb].op.name
         if not self.body:
-            return self.line.partition(" ")[0]
+            return verb
         return str(json.loads(self.body).get("method", ""))
 
 

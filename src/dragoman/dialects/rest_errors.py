@@ -35,7 +35,6 @@ _BY_STATUS: dict[int, type[A2AError]] = {
     415: e.ContentTypeNotSupported,
     422: e.InvalidParams,
     429: e.RateLimited,
-    500: A2AError,
     501: e.UnsupportedOperation,
 }
 _BY_GRPC: dict[str, type[A2AError]] = {
@@ -81,10 +80,17 @@ def told(document: Any, dialect: str) -> A2AError | None:
         "data": error.get("details") or error.get("data"),
     }
     found = errors.read_error(stated, dialect)
-    if type(found) is not A2AError:
+    if type(found) is not A2AError or stated["code"] is not None or _is_internal(stated["data"]):
         return found
     kind = _problem(error)
     return errors.make(kind, found.message, metadata=found.metadata, fields=found.fields) if kind else None
+
+
+def _is_internal(details: Any) -> bool:
+    """Whether an error is called internal, and not only called nothing else."""
+    return isinstance(details, list) and any(
+        isinstance(detail, dict) and detail.get("reason") == A2AError.reason for detail in details
+    )
 
 
 def _by_status(document: Any, http: int, missing: type[A2AError]) -> A2AError:
