@@ -157,10 +157,11 @@ async def test_defect_4_a_killed_hub_goes_on_without_asking_a_model_or_running_a
         begun = asyncio.create_task(home.ask("go"))
         await asyncio.wait_for(dying.dead.wait(), 10)
         root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
-        before = await steps(home, root)
-        ran = Counter(tool.ran)
         begun.cancel()
         await home.close()
+        await store.open()
+        before, ran = await steps(home, root), Counter(tool.ran)
+        await store.close()
         home = await open_house(store, tool)
         done = await finish(home, root)
         assert done.state is TaskState.COMPLETED, life
