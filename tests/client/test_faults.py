@@ -9,10 +9,16 @@ import pytest
 import pytest_asyncio
 
 from dragoman import connect
+from dragoman.bindings.http import App
+from dragoman.bindings.mount import Mount
+from dragoman.buses.local import LocalBus
 from dragoman.client import Piece
 from dragoman.client.transport import NotSent
+from dragoman.engine.service import Engine
 from dragoman.errors import InvalidAgentResponse, RateLimited, Unavailable, Unreachable
 from dragoman.model.task import TaskState
+from dragoman.serve import running
+from dragoman.stores import open_store
 from tests.client.chaos import Chaos, Cut, Dropped, EndEarly, Fault, Lost, Raw, Slow, Stall, Status
 from tests.client.counting import HASTY, Counter, text, told
 
@@ -65,7 +71,7 @@ def check(pieces: list[Piece], *, complete: bool) -> None:
     """Everything was told, once. Of a server that is not ours, reports made while nobody listened are gone."""
     numbers, reports = told(pieces)
     assert numbers == text(30)
-    assert reports == REPORTS if complete else reports == [r for r in REPORTS if r in reports]
+    assert reports == (REPORTS if complete else [r for r in REPORTS if r in reports])
     assert pieces[-1].state is TaskState.COMPLETED
 
 
@@ -97,6 +103,33 @@ async def test_each_event_comes_once_when_it_breaks_while_the_agent_works(
             group.create_task(counter.release(chaos.until(SUBSCRIBE, 3)))
         pieces = [piece async for piece in agent.stream("hold:30")]
     check(pieces, complete=not anonymous)
+    assert counter.runs == ["hold:30"]
+
+
+@anybodys
+@pytest.mark.parametrize("frames", [1, 4, 9])
+@pytest.mark.parametrize(
+    ("version", "stream", "subscribe"),
+    [
+        ("0.3", "message/stream", "tasks/resubscribe"),
+        ("0.2", "message/stream", "tasks/resubscribe"),
+        ("0.1", "tasks/sendSubscribe", "tasks/resubscribe"),
+    ],
+)
+async def test_a_stream_of_an_older_version_goes_on_as_well(
+    counter: Counter, anonymous: bool, version: str, stream: str, subscribe: str, frames: int
+) -> None:
+    chaos = Chaos(counter.url, anonymous=anonymous)
+    chaos.on(stream, Cut(frames=frames))
+    chaos.on(subscribe, Cut(frames=1), Cut(frames=2))
+    async with (
+        chaos as url,
+        connect(url, policy=HASTY, version=version) as agent,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(counter.release(chaos.until(subscribe, 3)))
+        pieces = [piece async for piece in agent.stream("hold:30")]
+    check(pieces, complete=False)
     assert counter.runs == ["hold:30"]
 
 
@@ -253,3 +286,24 @@ async def test_time_that_is_up_ends_the_wait_and_leaves_the_task(counter: Counte
             await agent.wait(stream.task.id, timeout=0.2)
         counter.gate.set()
         assert await agent.wait(stream.task.id) == text(4)
+
+
+async def test_a_stream_of_arbiter_which_tells_everything_again_is_heard_once(counter: Counter) -> None:
+    engine = Engine(open_store("memory:"), LocalBus(), lambda scope: counter.agent)
+    mount = Mount(service=engine, card=lambda: counter.agent.card, agent="counter", arbiter=True)
+    app = App([mount], on_startup=[engine.start], on_shutdown=[engine.stop])
+    async with running(app) as upstream:
+        chaos = Chaos(upstream, anonymous=True)
+        chaos.on("message/stream", Cut(frames=5))
+        chaos.on("tasks/resubscribe", Cut(frames=2), Cut(frames=7))
+        async with (
+            chaos as url,
+            connect(url, policy=HASTY, version="arbiter") as agent,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(counter.release(chaos.until("tasks/resubscribe", 3)))
+            pieces = [piece async for piece in agent.stream("hold:30")]
+    numbers, reports = told(pieces)
+    assert numbers == reports.pop() == text(30), "it says its answer at the end, too"
+    assert reports == [r for r in REPORTS if r in reports]
+    assert counter.runs == ["hold:30"]
