@@ -127,15 +127,18 @@ async def test_what_a_leaving_node_held_can_be_claimed_at_once(store: Store, log
     assert (taken.fence, taken.attempt) == (2, 2)
 
 
-async def test_a_released_task_can_be_claimed_at_once_and_counts_its_attempts(store: Store, log: Log) -> None:
+async def test_a_released_task_can_be_claimed_at_once_and_counts_only_failed_attempts(
+    store: Store, log: Log
+) -> None:
     lease = (await log.create("t", "c", mail(), node="n1")).lease
     assert lease is not None
-    for attempt in (2, 3):
-        await store.release(lease)
+    for fence, failed, attempt in ((2, True, 2), (3, False, 2), (4, True, 3), (5, False, 3)):
+        await store.release(lease, failed=failed)
+        await store.release(lease, failed=failed)  # again, and it changes nothing
         with pytest.raises(LeaseLost):
             await log.append(lease, [chunk()])
         (lease,) = await store.claim("n1", limit=10)
-        assert (lease.fence, lease.attempt) == (attempt, attempt)
+        assert (lease.fence, lease.attempt) == (fence, attempt)
 
 
 async def test_releasing_twice_takes_nothing_from_the_next_holder(store: Store, log: Log) -> None:

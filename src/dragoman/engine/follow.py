@@ -14,6 +14,8 @@ from dragoman.engine.seams import Bus, Log, topic
 
 POLL = 5.0
 """How long a reader trusts the bus before it looks for itself."""
+MOST = 1000
+"""Records that wait in memory for a reader that is slow. More of them wait in the log."""
 
 
 class _Ear:
@@ -28,10 +30,12 @@ class _Ear:
         self._waiter: asyncio.Future[None] | None = None
 
     def __call__(self, records: Sequence[Record]) -> None:
-        if records:
-            self.records.extend(records)
-        else:
-            self.stale = True  # something happened elsewhere: look at the log
+        if not self.stale:
+            waiting = self.records
+            if not records or len(waiting) >= MOST or (waiting and records[0].seq != waiting[-1].seq + 1):
+                self.stale, self.records = True, []  # unknown, too many, or out of order: look at the log
+            else:
+                waiting.extend(records)
         self._wake()
 
     def _wake(self) -> None:

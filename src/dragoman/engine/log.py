@@ -126,8 +126,12 @@ class Record:
     def raw(self) -> bytes:
         """The body as JSON; encoded once."""
         if not self._raw:
-            self._raw = _encoder.encode(self.body)
+            self.encode()
         return self._raw
+
+    def encode(self) -> None:
+        """Encode the body now. Raises TypeError or ValueError if it holds something that has no JSON form."""
+        self._raw = self._raw or _encoder.encode(self.body)
 
     @property
     def response(self) -> StreamResponse | None:

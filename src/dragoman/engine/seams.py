@@ -281,8 +281,8 @@ class Store(Protocol):
         """Take up to `limit` tasks that have work and that no live node holds. The fence of each rises."""
         ...
 
-    async def release(self, lease: Lease) -> None:
-        """Give a task back unfinished; it can be claimed at once."""
+    async def release(self, lease: Lease, *, failed: bool = False) -> None:
+        """Give a task back unfinished; it can be claimed at once. Unless it `failed`, that was no attempt."""
         ...
 
     async def purge(self, before: str, *, limit: int) -> int:

@@ -16,7 +16,7 @@ import logging
 import mimetypes
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints, overload
@@ -62,12 +62,12 @@ class Turn:
         bus: Bus,
         lease: Lease,
         snapshot: Snapshot,
-        stop: Callable[[], object],
+        stop: Callable[[str], object],
         *,
         resume: bool = False,
         peers: Peers | None = None,
     ) -> None:
-        self._log, self._bus, self._lease, self._snapshot = log, bus, lease, snapshot
+        self._log, self._bus, self._lease, self.snapshot = log, bus, lease, snapshot
         self._stop, self._peers = stop, peers
         self._buffer: list[Record] = []
         self._flusher: asyncio.Task[None] | None = None
@@ -76,6 +76,10 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self.dead = False
         """The lease is gone, or the turn was given up: nothing more may be written."""
+        self.broken: Exception | None = None
+        """Why nothing more can be written, if it is not that."""
+        self.cancelled = snapshot.canceling is not None
+        """Somebody asked for this task to be canceled."""
         if not resume:
             seq, mail = snapshot.unread[0]
             self._put(Record("turn", Started(n=snapshot.turn + 1, mail=seq)))
@@ -136,20 +140,20 @@ class Turn:
     @property
     def task(self) -> Task:
         """The task as recorded so far."""
-        return self._snapshot.task
+        return self.snapshot.task
 
     @property
     def task_id(self) -> str:
-        return self._snapshot.task_id
+        return self.snapshot.task_id
 
     @property
     def context_id(self) -> str:
-        return self._snapshot.context_id
+        return self.snapshot.context_id
 
     @property
     def history(self) -> Sequence[Message]:
         """What was said on this task before, oldest first, the message of this turn last."""
-        return self._snapshot.task.history
+        return self.snapshot.task.history
 
     @property
     def principal(self) -> str:
@@ -165,11 +169,6 @@ class Turn:
     def attempt(self) -> int:
         """1, unless the turn was interrupted by a crash."""
         return self._lease.attempt
-
-    @property
-    def cancelled(self) -> bool:
-        """Somebody asked for this task to be canceled."""
-        return self._snapshot.canceling is not None
 
     # -- what is said ------------------------------------------------------------------------------------------
 
@@ -300,14 +299,14 @@ class Turn:
             this = key if attempt == 1 else f"{key}/{attempt}"
             step = self._steps.get(this)
             if step is None:
-                unread = [seq for seq, _ in self._snapshot.mails if seq > self._read]
+                unread = [seq for seq, _ in self.snapshot.mails if seq > self._read]
                 if not unread:
                     message = self._agent_message(question, this.replace("/", "-"))
                     raise Parked(state, message, metadata)
                 step = Step(key=this, value=msgspec.Raw(b"null"), mail=unread[0])
                 self._read = unread[0]
                 await self.put(Record("step", step))
-            mail = next(mail for seq, mail in self._snapshot.mails if seq == step.mail)
+            mail = next(mail for seq, mail in self.snapshot.mails if seq == step.mail)
             try:
                 return _as(kind, mail.message)
             except (msgspec.ValidationError, ValueError) as error:
@@ -436,9 +435,13 @@ class Turn:
         return Record(kind, update)
 
     def _put(self, record: Record) -> None:
-        """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit."""
+        """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit.
+
+        What has no JSON form is refused here, where it was said.
+        """
         if self.dead:
             raise LeaseLost(self.task_id)
+        record.encode()
         self._buffer.append(record)
         if self._flusher is None and not self._scheduled:
             self._scheduled = True
@@ -459,7 +462,10 @@ class Turn:
                     self._committed = None
         except LeaseLost:
             self.dead = True
-            self._stop()
+            self._stop("lost")
+        except Exception as error:
+            self.dead, self.broken = True, error
+            self._stop("broken")
         finally:
             self._flusher = None
             if self._committed is not None:
@@ -475,10 +481,15 @@ class Turn:
                 await self._log.append(self._lease, batch)
                 break
             except Unavailable:
+                if self.dead:
+                    raise LeaseLost(self.task_id) from None
                 logger.warning("task %s: the store is away, trying again in %.1f s", self.task_id, pause)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
         self._bus.wake(topic(self._lease.scope, self.task_id), batch)
+        if self.snapshot.seq < batch[-1].seq:
+            with suppress(Unavailable):
+                self.snapshot = await caught_up(self._log, self.snapshot, batch)
 
     async def _commit(self) -> None:
         """Wait until all that was written is on disk."""
@@ -502,6 +513,15 @@ class Turn:
             writer.finish()
         rest, self._buffer = self._buffer, []
         return rest
+
+
+async def caught_up(log: Log, snapshot: Snapshot, records: Sequence[Record]) -> Snapshot:
+    """`snapshot` with `records`, which are on disk. A store that keeps it has moved it on; one that forgot it has not."""
+    if snapshot.seq + 1 < records[0].seq:
+        return await log.load(snapshot.task_id)  # somebody else wrote in between
+    for record in records:
+        snapshot.apply(record)
+    return snapshot
 
 
 def file_part(source: str | PathLike[str] | bytes, name: str = "", media_type: str = "") -> Part:

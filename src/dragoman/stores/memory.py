@@ -92,10 +92,11 @@ class MemoryStore:
                 leases.append(task.claim(node))
         return leases
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, lease: Lease, *, failed: bool = False) -> None:
         task = self._tasks.get(lease.key)
-        if task is not None and task.fence == lease.fence:
+        if task is not None and task.fence == lease.fence and task.node:
             task.node = ""
+            task.attempt -= not failed
 
     async def purge(self, before: str, *, limit: int) -> int:
         old = [

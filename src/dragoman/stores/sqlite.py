@@ -89,8 +89,8 @@ class SqliteStore:
     async def claim(self, node: str, *, limit: int) -> Sequence[Lease]:
         return await self.file.commits.submit(partial(self._claim, node, limit))
 
-    async def release(self, lease: Lease) -> None:
-        await self.file.commits.submit(partial(release, lease))
+    async def release(self, lease: Lease, *, failed: bool = False) -> None:
+        await self.file.commits.submit(partial(release, lease, failed))
 
     async def purge(self, before: str, *, limit: int) -> int:
         # A finished task never changes, so what to purge can be looked for outside the transaction.

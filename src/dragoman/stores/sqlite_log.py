@@ -43,7 +43,7 @@ _SETTLE = "update tasks set seq = ?, done = done or ?, ready = 0, node = null, a
 _SETTLE_STATUS = """
 update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0, state = ?, updated = ? where key = ?
 """
-_RELEASE = "update tasks set node = null where key = ? and fence = ?"
+_RELEASE = "update tasks set node = null, attempt = attempt - ? where key = ? and fence = ? and node is not null"
 _SEEN = """
 select seen.key, seen.seq from seen join tasks on tasks.key = seen.key
 where seen.scope = ? and dedupe = ? and at > ?
@@ -106,7 +106,7 @@ class SqliteLog:
 
     def _give_back(self, delivered: Delivered) -> None:
         if delivered.lease is not None:
-            given = self._file.commits.submit(partial(release, delivered.lease))
+            given = self._file.commits.submit(partial(release, delivered.lease, False))
             given.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def seen(self, dedupe: str) -> Delivered | None:
@@ -289,7 +289,7 @@ def _outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
     return False, None
 
 
-def release(lease: Lease, db: Connection) -> Finish[None]:
+def release(lease: Lease, failed: bool, db: Connection) -> Finish[None]:
     """Give a task back unfinished."""
-    db.execute(_RELEASE, (lease.key, lease.fence))
+    db.execute(_RELEASE, (not failed, lease.key, lease.fence))
     return lambda: None
