@@ -53,6 +53,7 @@ WAYS = [
     for binding, versions in SPOKEN.items()
     for version in versions
     for carried in ("in process", "over a socket")
+    if (binding, carried) != ("GRPC", "in process")
 ]
 LACKS: dict[str, set[str]] = {
     "0.3": {"list"},
