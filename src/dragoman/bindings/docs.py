@@ -7,6 +7,7 @@ from base64 import b64encode
 from html import escape
 from typing import Any
 
+from dragoman.bindings.openapi import EVENTS
 from dragoman.bindings.schemas import Document
 
 _STYLE = """
@@ -91,8 +92,8 @@ def _row(name: str, place: str, kind: str, description: str) -> str:
 def _content(holder: Document) -> str:
     """What a body or an answer is made of: all its media types hold the same."""
     kind, content = next(iter(holder["content"].items()))
-    if "x-item-schema" in content:
-        return f"{escape(kind)} of {_kind(content['x-item-schema'])}"
+    if kind == EVENTS:
+        return f"{kind} of {_kind(content['schema']['properties']['data']['contentSchema'])}"
     return _kind(content["schema"])
 
 

@@ -154,8 +154,13 @@ def _operation(path: Path, verb: str) -> Document:
 def _content(path: Path) -> Document:
     result = ref(_RESULTS[path.op], path.version)
     if path.op.streams:
-        about = {"type": "string", "description": "Each event has a StreamResponse in its `data`, as JSON."}
-        return {EVENTS: {"schema": about, "x-item-schema": result}}
+        data = {"type": "string", "contentMediaType": JSON, "contentSchema": result}
+        event = {
+            "type": "object",
+            "properties": {"id": {"type": "string"}, "data": data},
+            "required": ["data"],
+        }
+        return {EVENTS: {"schema": {**event, "description": "One event; there is one for all that happens."}}}
     return _as_json(result, path.version)
 
 
