@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,18 +41,10 @@ class Quota:
     """Turns running or waiting in this process before new work is turned away."""
 
     @property
-    def any(self) -> bool:
-        return any(
-            limit is not None
-            for limit in (
-                self.rate,
-                self.concurrency,
-                self.open_tasks,
-                self.agent_rate,
-                self.agent_concurrency,
-                self.queue,
-            )
-        )
+    def counts(self) -> bool:
+        """Whether callers and agents have to be told apart at all."""
+        limits = (self.rate, self.concurrency, self.agent_rate, self.agent_concurrency)
+        return any(limit is not None for limit in limits)
 
 
 class _Bucket:
@@ -83,35 +75,39 @@ class Limited:
         self._agents: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
 
     async def call(self, call: Call, request: Request) -> Any:
-        with self._admitted(call, request):
+        buckets = self._admit(call, request)
+        try:
             if isinstance(request, SendMessage):
                 await self._room(call, request)
             return await self._service.call(call, request)
+        finally:
+            _leave(buckets)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        with self._admitted(call, request):
+        buckets = self._admit(call, request)
+        try:
             if isinstance(request, SendMessage):
                 await self._room(call, request)
             async with aclosing(self._service.stream(call, request)) as batches:  # type: ignore[type-var]
                 async for batch in batches:
                     yield batch
+        finally:
+            _leave(buckets)
 
-    @contextmanager
-    def _admitted(self, call: Call, request: Request) -> Iterator[None]:
+    def _admit(self, call: Call, request: Request) -> tuple[_Bucket, ...]:
+        """What the operation counts against while it is under way."""
         quota, scope = self._quota, call.scope
         if isinstance(request, SendMessage) and quota.queue is not None and self._queued() >= quota.queue:
             raise Unavailable("too much to do: try again in a moment", retry_after=1)
+        if not quota.counts:
+            return ()
         caller = _of(self._callers, (scope.tenant, scope.owner), quota.burst)
         agent = _of(self._agents, (scope.tenant, scope.agent), quota.agent_burst)
         _pass(caller, quota.rate, quota.burst, quota.concurrency, "you are")
         _pass(agent, quota.agent_rate, quota.agent_burst, quota.agent_concurrency, "this agent is")
         caller.busy += 1
         agent.busy += 1
-        try:
-            yield
-        finally:
-            caller.busy -= 1
-            agent.busy -= 1
+        return caller, agent
 
     async def _room(self, call: Call, request: SendMessage) -> None:
         limit = self._quota.open_tasks
@@ -125,6 +121,11 @@ class Limited:
             raise RateLimited(
                 f"you have {opened} unfinished tasks here, and {limit} are allowed", retry_after=5
             )
+
+
+def _leave(buckets: tuple[_Bucket, ...]) -> None:
+    for bucket in buckets:
+        bucket.busy -= 1
 
 
 def _of(buckets: OrderedDict[tuple[str, str], _Bucket], key: tuple[str, str], burst: int) -> _Bucket:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -59,30 +60,40 @@ class Metrics:
             registry=registry,
         )
 
+        self._known: dict[tuple[str, ...], Any] = {}
+        """Series by what was asked for: looking one up is most of the cost of counting."""
+
+    def _of(self, family: Any, *labels: str) -> Any:
+        key = (family._name, *labels)
+        series = self._known.get(key)
+        if series is None:
+            series = self._known[key] = family.labels(*labels)
+        return series
+
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
     def answered(self, agent: str, operation: str, dialect: str, outcome: str, seconds: float | None) -> None:
-        self._requests.labels(agent, operation, dialect, outcome).inc()
+        self._of(self._requests, agent, operation, dialect, outcome).inc()
         if seconds is not None:
-            self._seconds.labels(agent, operation).observe(seconds)
+            self._of(self._seconds, agent, operation).observe(seconds)
 
     def stream(self, agent: str, change: int) -> None:
-        self._streams.labels(agent).inc(change)
+        self._of(self._streams, agent).inc(change)
 
     def running(self, agent: str, change: int) -> None:
-        self._running.labels(agent).inc(change)
+        self._of(self._running, agent).inc(change)
 
     def settled(self, snapshot: Snapshot) -> None:
         if snapshot.hidden:
             return
         agent, state = snapshot.scope.agent, snapshot.state.word
-        self._settled.labels(agent, state).inc()
+        self._of(self._settled, agent, state).inc()
         if snapshot.terminal and snapshot.mails and (since := _epoch(snapshot.mails[0][1].at)):
-            self._task_seconds.labels(agent, state).observe(max(0.0, time.time() - since))
+            self._of(self._task_seconds, agent, state).observe(max(0.0, time.time() - since))
 
     def refused(self, agent: str, reason: str) -> None:
-        self._refused.labels(agent, reason).inc()
+        self._of(self._refused, agent, reason).inc()
 
     def pushes(self, outcomes: Mapping[str, int]) -> None:
         """Read the courier's own count at each scrape."""

@@ -6,8 +6,8 @@ The same object watches the runner (`engine.seams.Observer`) and the door (faile
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -57,26 +57,8 @@ class Watch:
 
     # -- the runner (`Observer`) -------------------------------------------------------------------------------
 
-    @contextmanager
-    def turn(self, turn: Turn) -> Iterator[None]:
-        scope = turn.scope
-        with ExitStack() as stack:
-            if self.tracer is not None:
-                turn.trace = stack.enter_context(self.tracer.turn(turn))
-            stack.enter_context(
-                fields(
-                    task=turn.task_id,
-                    context=turn.context_id,
-                    agent=scope.agent,
-                    tenant=scope.tenant,
-                    principal=turn.principal,
-                    trace=_trace_id(turn.trace),
-                )
-            )
-            if self.metrics is not None:
-                self.metrics.running(scope.agent, 1)
-                stack.callback(self.metrics.running, scope.agent, -1)
-            yield
+    def turn(self, turn: Turn) -> _WatchedTurn:
+        return _WatchedTurn(self, turn)
 
     def settled(self, snapshot: Snapshot) -> None:
         if self.metrics is not None:
@@ -111,6 +93,39 @@ class Watch:
             )
 
 
+class _WatchedTurn:
+    """Around one run of an agent's function."""
+
+    __slots__ = ("_watch", "_turn", "_fields", "_span")
+
+    def __init__(self, watch: Watch, turn: Turn) -> None:
+        self._watch, self._turn = watch, turn
+
+    def __enter__(self) -> None:
+        watch, turn, scope = self._watch, self._turn, self._turn.scope
+        if watch.tracer is not None:
+            self._span = watch.tracer.turn(turn)
+            turn.trace = self._span.__enter__()
+        self._fields = fields(
+            task=turn.task_id,
+            context=turn.context_id,
+            agent=scope.agent,
+            tenant=scope.tenant,
+            principal=turn.principal,
+            trace=_trace_id(turn.trace),
+        )
+        self._fields.__enter__()
+        if watch.metrics is not None:
+            watch.metrics.running(scope.agent, 1)
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if self._watch.metrics is not None:
+            self._watch.metrics.running(self._turn.scope.agent, -1)
+        self._fields.__exit__()
+        if self._watch.tracer is not None:
+            self._span.__exit__(kind, error, traceback)
+
+
 class _Watched:
     def __init__(self, service: Service, watch: Watch) -> None:
         self._service, self._watch = service, watch
@@ -118,8 +133,20 @@ class _Watched:
     async def call(self, call: Call, request: Request) -> Any:
         if isinstance(request, GetOrigin):
             return await self._service.call(call, request)
+        if self._watch.tracer is None:
+            return await self._call(call, request)
+        with self._watch.tracer.request(call, type(request).__name__) as trace:
+            return await self._call(replace(call, trace=trace), request)
+
+    async def _call(self, call: Call, request: Request) -> Any:
         operation, began, outcome, task = type(request).__name__, time.perf_counter(), "INTERNAL_ERROR", ""
-        with self._inside(call, operation) as call:
+        scope = call.scope
+        with fields(
+            agent=scope.agent,
+            tenant=scope.tenant,
+            principal=call.principal.id,
+            trace=_trace_id(call.trace) if call.trace else "",
+        ):
             try:
                 result = await self._service.call(call, request)
                 outcome, task = "OK", _task_of(result)
@@ -157,19 +184,6 @@ class _Watched:
                 if metrics is not None:
                     metrics.stream(agent, -1)
                 self._done(call, operation, request, task, outcome, None)
-
-    @contextmanager
-    def _inside(self, call: Call, operation: str) -> Iterator[Call]:
-        tracer = self._watch.tracer
-        with tracer.request(call, operation) if tracer is not None else nullcontext(call.trace) as trace:
-            call = replace(call, trace=trace) if trace is not call.trace else call
-            with fields(
-                agent=call.scope.agent,
-                tenant=call.scope.tenant,
-                principal=call.principal.id,
-                trace=_trace_id(call.trace),
-            ):
-                yield call
 
     def _done(
         self, call: Call, operation: str, request: Request, task: str, outcome: str, seconds: float | None

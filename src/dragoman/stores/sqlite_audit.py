@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Sequence
-from functools import partial
 
 from dragoman.engine.seams import AuditEntry
 from dragoman.errors import Unavailable
@@ -20,13 +20,35 @@ _ENTRIES = "select at, operation, outcome, tenant, agent, principal, task, diale
 class SqliteAudit:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
+        self._waiting: list[AuditEntry] = []
 
     def record(self, entry: AuditEntry) -> None:
+        self._waiting.append(entry)
+        if len(self._waiting) > 1:
+            return  # a job is on its way, and takes this one along
         try:
-            written = self._file.commits.submit(partial(_record, entry))
+            written = self._file.commits.submit(self._write)
         except Unavailable:
-            return  # closed; the log has said why
-        written.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._waiting.clear()  # closed; the log has said why
+            return
+        written.add_done_callback(self._done)
+
+    def _done(self, written: asyncio.Future[None]) -> None:
+        if written.cancelled() or written.exception():  # the store is away, and has said so in the log
+            self._waiting.clear()
+
+    def _write(self, db: sqlite3.Connection) -> Finish[None]:
+        entries = list(self._waiting)
+        db.executemany(_RECORD, [_row(entry) for entry in entries])
+
+        def written() -> None:
+            del self._waiting[: len(entries)]
+            if self._waiting:  # they came while this was being committed
+                rest, self._waiting = self._waiting, []
+                for entry in rest:
+                    self.record(entry)
+
+        return written
 
     async def entries(
         self,
@@ -55,23 +77,15 @@ class SqliteAudit:
         return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def _record(entry: AuditEntry, db: sqlite3.Connection) -> Finish[None]:
-    db.execute(
-        _RECORD,
-        (
-            entry.at,
-            entry.tenant,
-            entry.agent,
-            entry.principal,
-            entry.operation,
-            entry.task,
-            entry.outcome,
-            entry.dialect,
-            entry.trace,
-        ),
+def _row(entry: AuditEntry) -> tuple[str, ...]:
+    return (
+        entry.at,
+        entry.tenant,
+        entry.agent,
+        entry.principal,
+        entry.operation,
+        entry.task,
+        entry.outcome,
+        entry.dialect,
+        entry.trace,
     )
-    return _nothing
-
-
-def _nothing() -> None:
-    return None

@@ -43,7 +43,9 @@ _SETTLE = "update tasks set seq = ?, done = done or ?, ready = 0, node = null, a
 _SETTLE_STATUS = """
 update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0, state = ?, updated = ? where key = ?
 """
-_RELEASE = "update tasks set node = null, attempt = attempt - ? where key = ? and fence = ? and node is not null"
+_RELEASE = (
+    "update tasks set node = null, attempt = attempt - ? where key = ? and fence = ? and node is not null"
+)
 _SEEN = """
 select seen.key, seen.seq from seen join tasks on tasks.key = seen.key
 where seen.scope = ? and dedupe = ? and at > ?
