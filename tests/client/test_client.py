@@ -185,7 +185,7 @@ async def test_nothing_to_send_is_a_mistake() -> None:
         with pytest.raises(TypeError, match="nothing to send"):
             await it()
         with pytest.raises(TypeError, match="contxt"):
-            await it("say hi", contxt="c")
+            await it("say hi", contxt="c")  # type: ignore[call-arg]
 
 
 async def test_a_message_can_be_given_whole() -> None:

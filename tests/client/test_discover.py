@@ -223,6 +223,14 @@ async def test_what_a_version_lacks_is_refused_in_a_sentence() -> None:
                 pass
 
 
+@pytest.mark.parametrize("at", ["/rpc/agent/authenticatedExtendedCard", "/agent/authenticatedExtendedCard"])
+async def test_the_extended_card_of_0_2_is_a_page(at: str) -> None:
+    site = Site({NEW: page(old_card(protocolVersion="0.2.6")), at: page(old_card(name="More"))})
+    async with reach(site, credentials="s3cret") as agent:
+        assert (await agent.extended_card()).name == "More"
+    assert site.asked[-1].headers["authorization"] == "Bearer s3cret"
+
+
 @pytest.mark.parametrize(
     ("url", "means"),
     [

@@ -23,6 +23,5 @@ async def in_process(
     from dragoman.client import connect
 
     app = agent.app(store=store, **options)
-    pinned = {"version": version} if version else {}
-    async with connect(app, timeout=timeout, **pinned) as client:
+    async with connect(app, timeout=timeout, version=version) as client:
         yield client

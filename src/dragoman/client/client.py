@@ -6,23 +6,23 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from msgspec import UNSET
 
-from dragoman.client.content import parts_of
+from dragoman.client.content import sending
 from dragoman.client.credentials import described
+from dragoman.client.discover import extended
 from dragoman.client.link import Link, Options, open_link
+from dragoman.client.options import ConnectOptions, SendOptions
 from dragoman.client.reply import Reply, Stream, TaskFailed
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import AgentCard
-from dragoman.model.content import Message, Role
-from dragoman.model.ids import new_id
+from dragoman.model.content import Message
 from dragoman.model.ops import (
     AuthenticationInfo,
     Call,
     CancelTask,
-    Configuration,
     CreatePushConfig,
     DeletePushConfig,
     GetExtendedCard,
@@ -99,7 +99,9 @@ class Client:
 
     # -- talking -------------------------------------------------------------------------------------------------
 
-    async def __call__(self, *content: Any, timeout: float | None = None, **options: Any) -> Reply:
+    async def __call__(
+        self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]
+    ) -> Reply:
         """Say something and wait for the answer, however long the way. Options as for `send`.
 
         Raises `TaskFailed` if the agent failed, rejected or canceled the task; a question comes back as a reply
@@ -108,14 +110,14 @@ class Client:
         deadline = self._deadline(timeout)
         if self.link.service.streams and not self.link.peer.ours:
             # Its stream says the task's name at once, so that a broken connection loses nothing.
-            call, request = self._sending(content, deadline, **options)
+            call, request = sending(content, deadline, self._tenant, **options)
             stream = Stream(self, self._batches(call, request), deadline)
             async with stream:
                 async for _ in stream:
                     pass
             reply = stream.reply
         else:
-            reply = await self._send(*self._sending(content, deadline, **options))
+            reply = await self._send(*sending(content, deadline, self._tenant, **options))
             if not reply.state.over:
                 reply = await self._wait(reply.id, deadline)
         if reply.task is not None and reply.state in TERMINAL and reply.state is not TaskState.COMPLETED:
@@ -145,9 +147,10 @@ class Client:
         on with a task, `context` with a conversation. `wait=False` comes back as soon as the agent has the message.
         `key` is the idempotency key, new for each message unless given.
         """
-        sending = self._sending(
+        call, request = sending(
             content,
             self._deadline(timeout),
+            self._tenant,
             files=files,
             data=data,
             task=task,
@@ -161,12 +164,12 @@ class Client:
             key=key,
             extensions=extensions,
         )
-        return await self._send(*sending)
+        return await self._send(call, request)
 
-    def stream(self, *content: Any, timeout: float | None = None, **options: Any) -> Stream:
+    def stream(self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]) -> Stream:
         """Say something and read the answer as it comes. Options as for `send`."""
         deadline = self._deadline(timeout)
-        return Stream(self, self._batches(*self._sending(content, deadline, **options)), deadline)
+        return Stream(self, self._batches(*sending(content, deadline, self._tenant, **options)), deadline)
 
     # -- tasks ---------------------------------------------------------------------------------------------------
 
@@ -253,6 +256,8 @@ class Client:
 
     async def extended_card(self) -> AgentCard:
         """The card for those who have shown who they are."""
+        if self.version in ("0.2", "0.2-type"):
+            return (await extended(self.link.transport, self.url)).card
         card: AgentCard = await self._ask(GetExtendedCard(tenant=self._tenant))
         return card
 
@@ -270,49 +275,6 @@ class Client:
     def _deadline(self, timeout: float | None) -> float | None:
         timeout = self._timeout if timeout is None else timeout
         return None if timeout is None else time.time() + timeout
-
-    def _sending(
-        self,
-        content: Sequence[Any],
-        deadline: float | None,
-        *,
-        files: Sequence[Any] = (),
-        data: Any = UNSET,
-        task: str = "",
-        context: str = "",
-        skill: str = "",
-        metadata: Mapping[str, Any] | None = None,
-        accept: Sequence[str] = (),
-        history: int | None = None,
-        wait: bool = True,
-        push: PushConfig | None = None,
-        key: str = "",
-        extensions: Sequence[str] = (),
-    ) -> tuple[Call, SendMessage]:
-        """The options of `send` as a request."""
-        attached = dict(metadata or {})
-        if skill:
-            attached["skillId"] = skill
-        if len(content) == 1 and isinstance(content[0], Message):
-            message = content[0]
-        else:
-            message = Message(
-                message_id=new_id(),
-                role=Role.USER,
-                parts=parts_of(content, files, data),
-                task_id=task,
-                context_id=context,
-                metadata=attached,
-                extensions=tuple(extensions),
-            )
-        configuration = Configuration(
-            accepted_output_modes=tuple(accept),
-            task_push_notification_config=push,
-            history_length=history,
-            return_immediately=not wait,
-        )
-        call = Call(deadline=deadline, idempotency_key=key or new_id(), extensions=tuple(extensions))
-        return call, SendMessage(message=message, configuration=configuration, tenant=self._tenant)
 
     async def _send(self, call: Call, request: SendMessage) -> Reply:
         result: Task | Message = await self._within(call, request)
@@ -374,7 +336,7 @@ def _state(state: TaskState | str) -> TaskState:
     return TaskState(f"TASK_STATE_{state.upper().replace('-', '_')}") if state else TaskState.UNSPECIFIED
 
 
-def connect(target: Any, *, timeout: float | None = None, **options: Any) -> Client:
+def connect(target: Any, *, timeout: float | None = None, **options: Unpack[ConnectOptions]) -> Client:
     """Talk to an agent: `async with connect("https://agent.example.com") as agent:`.
 
     `target`: a base URL, the URL of a card, a card, a file with one, a name from `dragoman.toml`, or an `Agent`.

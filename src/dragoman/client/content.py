@@ -1,17 +1,19 @@
-"""What a user says, as parts: text, files, data."""
+"""What a user says: text, files and data as parts, and the whole of it as a request."""
 
 from __future__ import annotations
 
 import dataclasses
 import mimetypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from dragoman.model.content import Part
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ids import new_id
+from dragoman.model.ops import Call, Configuration, PushConfig, SendMessage
 
 
 def part_of(content: Any) -> Part:
@@ -68,3 +70,44 @@ def _plain_inside(value: Any) -> Any:
 
 def _guess(name: str) -> str:
     return mimetypes.guess_type(name)[0] or ""
+
+
+def sending(
+    content: Sequence[Any],
+    deadline: float | None,
+    tenant: str,
+    *,
+    files: Sequence[Any] = (),
+    data: Any = msgspec.UNSET,
+    task: str = "",
+    context: str = "",
+    skill: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    accept: Sequence[str] = (),
+    history: int | None = None,
+    wait: bool = True,
+    push: PushConfig | None = None,
+    key: str = "",
+    extensions: Sequence[str] = (),
+) -> tuple[Call, SendMessage]:
+    """The options of `Client.send` as a request, and the call it goes with."""
+    if len(content) == 1 and isinstance(content[0], Message):
+        message = content[0]
+    else:
+        message = Message(
+            message_id=new_id(),
+            role=Role.USER,
+            parts=parts_of(content, files, data),
+            task_id=task,
+            context_id=context,
+            metadata={**(metadata or {}), **({"skillId": skill} if skill else {})},
+            extensions=tuple(extensions),
+        )
+    configuration = Configuration(
+        accepted_output_modes=tuple(accept),
+        task_push_notification_config=push,
+        history_length=history,
+        return_immediately=not wait,
+    )
+    call = Call(deadline=deadline, idempotency_key=key or new_id(), extensions=tuple(extensions))
+    return call, SendMessage(message=message, configuration=configuration, tenant=tenant)

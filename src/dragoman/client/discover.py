@@ -24,6 +24,7 @@ from dragoman.model.card import AgentCard
 
 CONFIG = "dragoman.toml"
 _WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+_EXTENDED = "/agent/authenticatedExtendedCard"
 _HELD = 256
 
 
@@ -166,6 +167,15 @@ async def find(transport: Transport, url: str, *, version: str = "", secret: boo
     if telling:
         raise telling[0]
     raise Unreachable(f"there is no agent card at {url}: {failures[0]}")
+
+
+async def extended(transport: Transport, url: str) -> Found:
+    """The extended card of an agent of 0.2, which has it on a page: below its endpoint, or beside."""
+    endpoint = url.rstrip("/")
+    try:
+        return await CARDS.get(transport, endpoint + _EXTENDED, secret=True)
+    except Unreachable:
+        return await CARDS.get(transport, urljoin(endpoint, "." + _EXTENDED), secret=True)
 
 
 def absolute(url: str, found_at: str) -> str:

@@ -6,9 +6,10 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from dragoman.client.client import Client, connect
+from dragoman.client.options import ConnectOptions, SendOptions
 from dragoman.client.reply import Piece, Reply, Stream
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import PushConfig
@@ -113,14 +114,18 @@ class SyncClient:
     def url(self) -> str:
         return self._client.url
 
-    def __call__(self, *content: Any, **options: Any) -> SyncReply:
-        return self._reply(self._client(*content, **options))
+    def __call__(
+        self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]
+    ) -> SyncReply:
+        return self._reply(self._client(*content, timeout=timeout, **options))
 
-    def send(self, *content: Any, **options: Any) -> SyncReply:
-        return self._reply(self._client.send(*content, **options))
+    def send(self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]) -> SyncReply:
+        return self._reply(self._client.send(*content, timeout=timeout, **options))
 
-    def stream(self, *content: Any, **options: Any) -> SyncStream:
-        return SyncStream(self, self._client.stream(*content, **options))
+    def stream(
+        self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]
+    ) -> SyncStream:
+        return SyncStream(self, self._client.stream(*content, timeout=timeout, **options))
 
     def get(self, task: str, **options: Any) -> Task:
         return self._run(self._client.get(task, **options))
@@ -180,6 +185,8 @@ class SyncClient:
             yield answer[1]  # type: ignore[misc]
 
 
-def connect_sync(target: Any, *, timeout: float | None = None, **options: Any) -> SyncClient:
+def connect_sync(
+    target: Any, *, timeout: float | None = None, **options: Unpack[ConnectOptions]
+) -> SyncClient:
     """`connect` without `await`: `with connect_sync("https://agent.example.com") as agent: print(agent("hello"))`."""
     return SyncClient(connect(target, timeout=timeout, **options))
