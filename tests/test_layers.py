@@ -79,6 +79,9 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "google": ("dialects.proto",),
     "asyncpg": ("stores.postgres", "buses.postgres"),
     "nats": ("buses.nats",),
+    "any_llm": ("hub.models.hosted",),
+    "mcp": ("hub.mcp_servers",),
+    "xllamacpp": ("hub.models.embedded",),
 }
 """Optional libraries, and the modules that are there for them."""
 

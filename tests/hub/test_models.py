@@ -1,0 +1,177 @@
+"""Models: retried before the first token, left alone when they keep failing, never leaking what a provider says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace as NS
+from typing import Any
+
+import pytest
+
+from dragoman.hub.asking import respond
+from dragoman.hub.constitution import Constitution
+from dragoman.hub.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage
+from dragoman.hub.models import embedded
+from dragoman.hub.models.choice import ChosenModel
+from dragoman.hub.models.embedded import EmbeddedModel
+from dragoman.hub.models.hosted import HostedModel
+from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.models.steady import SteadyModel
+from dragoman.model.task import ArtifactUpdate, TaskState
+from dragoman.stores import open_store
+from tests.hub.conftest import House, say
+
+BUSY = ModelError("rate_limited", "busy", retryable=True)
+DOWN = ModelError("provider_error", "down", retryable=True)
+
+
+def prompt(text: str = "hi", model: str = "p/m", **more: Any) -> Prompt:
+    messages = (ChatMessage(role="user", content=text),)
+    return Prompt(model=model, system="Be brief.", messages=messages, **more)
+
+
+async def test_a_stumble_before_the_first_token_is_tried_again() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    model = SteadyModel(ScriptedModel([BUSY, BUSY, "At last."]), sleep=sleep)
+    assert (await respond(model, prompt())).text == "At last."
+    assert waits == [1.0, 2.0]
+
+
+async def test_what_was_heard_is_not_said_again() -> None:
+    inner = ScriptedModel([("Half", DOWN), "never"])
+    reply = await respond(SteadyModel(inner), prompt())
+    assert (reply.text, reply.error_code, len(inner.prompts)) == ("Half", "provider_error", 1)
+
+
+async def test_a_mistake_of_ours_is_not_tried_again() -> None:
+    inner = ScriptedModel([ModelError("auth_failed", "no key"), "never"])
+    assert (await respond(SteadyModel(inner), prompt())).error_code == "auth_failed"
+    assert len(inner.prompts) == 1
+
+
+async def test_a_provider_that_keeps_failing_is_left_alone_and_then_tried_once() -> None:
+    now = [0.0]
+    inner = ScriptedModel([DOWN] * 5 + ["Back.", "Fine."])
+    model = SteadyModel(inner, waits=(), clock=lambda: now[0])
+    for _ in range(5):
+        assert (await respond(model, prompt())).error_code == "provider_error"
+    assert (await respond(model, prompt())).error_code == "circuit_open"
+    assert len(inner.prompts) == 5
+    assert (
+        await respond(model, prompt(model="other/m"))
+    ).text == "Back."  # another provider's circuit is its own
+    now[0] = 31.0
+    assert (await respond(model, prompt())).text == "Fine."
+
+
+class Provider:
+    """What any-llm's `acompletion` would be."""
+
+    def __init__(self, chunks: list[Any]) -> None:
+        self.chunks, self.asked = chunks, {}
+
+    async def __call__(self, **asked: Any) -> AsyncIterator[Any]:
+        self.asked = asked
+        if isinstance(self.chunks[0], Exception):
+            raise self.chunks[0]
+
+        async def stream() -> AsyncIterator[Any]:
+            for chunk in self.chunks:
+                if isinstance(chunk, Exception):
+                    raise chunk
+                yield chunk
+
+        return stream()
+
+
+def chunk(text: str = "", calls: Any = None, finish: str | None = None, usage: Any = None) -> Any:
+    return NS(
+        choices=[NS(delta=NS(content=text, tool_calls=calls), finish_reason=finish)] if usage is None else [],
+        usage=usage,
+    )
+
+
+async def test_a_hosted_model_streams_text_tool_calls_and_usage() -> None:
+    calls = [
+        [NS(index=0, id="c1", function=NS(name="search", arguments='{"ar'))],
+        [NS(index=0, id=None, function=NS(name=None, arguments='gs": "x"}'))],
+    ]
+    usage = NS(prompt_tokens=7, completion_tokens=3, prompt_tokens_details=NS(cached_tokens=2))
+    provider = Provider(
+        [
+            chunk("Hel"),
+            chunk("lo"),
+            chunk(calls=calls[0]),
+            chunk(calls=calls[1], finish="tool_calls"),
+            chunk(usage=usage),
+        ]
+    )
+    reply = await respond(HostedModel("openai/x", completion=provider), prompt(model=""))
+    assert reply.text == "Hello" and reply.stop == "tool_use"
+    assert reply.tool_calls == (ToolCall(id="c1", name="search", arguments={"args": "x"}),)
+    assert reply.usage == Usage(input_tokens=7, output_tokens=3, cache_read_tokens=2)
+    assert (provider.asked["provider"], provider.asked["model"]) == ("openai", "x")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(429, "rate_limited"), (401, "auth_failed"), (503, "provider_error"), (413, "request_too_large")],
+)
+async def test_what_a_provider_says_when_it_fails_is_not_passed_on(status: int, code: str) -> None:
+    class ProviderFailure(Exception):
+        status_code = status
+
+    model = HostedModel("openai/x", completion=Provider([ProviderFailure("key sk-123 is bad")]))
+    reply = await respond(model, prompt())
+    assert reply.error_code == code and "sk-123" not in reply.error
+
+
+async def test_a_model_is_chosen_by_its_provider() -> None:
+    model = ChosenModel(
+        {"": ScriptedModel(["default"]), "local": ScriptedModel(["here"]), "*": ScriptedModel(["there"])}
+    )
+    said = [(await respond(model, prompt(model=name))).text for name in ("", "local/x", "openai/x")]
+    assert said == ["default", "here", "there"]
+
+
+local = pytest.mark.skipif(not embedded.available(), reason="no embedded model is installed")
+
+
+@pytest.fixture(scope="module")
+def small() -> EmbeddedModel:
+    return EmbeddedModel(context=1024)
+
+
+@local
+async def test_the_embedded_model_answers_over_the_engine_with_streaming(small: EmbeddedModel) -> None:
+    home = await House(open_store("memory:")).open(
+        small, Constitution(id="tiny", name="Tiny", max_tokens=16, temperature=0)
+    )
+    chunks = []
+    async for batch in home.engine.stream(home.call("tiny"), say("Say hello.")):
+        chunks += [r.event.artifact.text for r in batch if isinstance(r.event, ArtifactUpdate)]
+        last = batch[-1].event
+    assert len([text for text in chunks if text]) > 3
+    assert last.status.state is TaskState.COMPLETED  # type: ignore[union-attr]
+    assert last.metadata["x-arbiter.output_tokens"] > 3  # type: ignore[union-attr]
+    await home.close()
+
+
+@local
+async def test_a_generation_that_nobody_hears_stops_and_the_next_one_can_begin(small: EmbeddedModel) -> None:
+    stream: Any = small.respond(prompt("Count to one thousand.", max_tokens=400))
+    assert isinstance(await anext(stream), Delta)
+    await stream.aclose()
+    async with asyncio.timeout(15):
+        assert (await respond(small, prompt("Hi.", max_tokens=4))).text
+
+
+@local
+async def test_a_prompt_too_large_for_the_embedded_model_is_said_to_be(small: EmbeddedModel) -> None:
+    reply = await respond(small, prompt("word " * 4000, max_tokens=4))
+    assert reply.error_code == "request_too_large"
