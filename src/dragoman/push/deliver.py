@@ -41,6 +41,8 @@ logger = logging.getLogger("dragoman.push")
 
 POLL = 5.0
 """How long we trust the store's word before we look for ourselves."""
+REST = 30.0
+"""The longest that one webhook's silence keeps us from trying the others of its host."""
 HELD = 1000
 """How many hooks one node holds at a time; most of them wait for their turn."""
 
@@ -69,7 +71,9 @@ class Courier:
         self._store, self._transport, self._guard, self._options = store, transport, guard, options
         self._keys = keys
         self._node, self._ttl = node or f"push-{new_id()}", ttl
-        self._origins = Origins(slots=options.per_origin, pause=options.pause)
+        self._origins = Origins(
+            slots=options.per_origin, pause=options.pause, longest=min(options.longest_pause, REST)
+        )
         self._slots = asyncio.Semaphore(options.concurrency)
         self._jobs: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
@@ -223,6 +227,7 @@ class Courier:
                     keys=self._keys,
                     issuer=self._options.issuer or f"urn:dragoman:{delivery.scope.agent}",
                 )
+                began = asyncio.get_running_loop().time()
                 try:
                     await post(
                         self._transport,
@@ -234,7 +239,7 @@ class Courier:
                     )
                 except Undelivered as failure:
                     if failure.silent:
-                        origin.silent()
+                        origin.silent(began)
                     else:
                         origin.answered()
                     raise

@@ -1,0 +1,44 @@
+"""Whether everything was told: what the log says against what the webhook heard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.engine.log import PUBLIC
+from dragoman.engine.seams import Store
+from dragoman.model.ops import Scope
+from tests.push.hook import Told
+
+
+async def expected(store: Store, scope: Scope, task: str) -> list[int]:
+    """The numbers of what a webhook of 1.0 is to hear that was there from the start."""
+    return [record.seq for record in await store.scope(scope).read(task) if record.kind in PUBLIC]
+
+
+def by_task(told: Iterable[Told]) -> dict[str, list[Told]]:
+    out: dict[str, list[Told]] = {}
+    for each in told:
+        (event,) = each.document.values()
+        out.setdefault(event["taskId"], []).append(each)
+    return out
+
+
+def first_times(told: Sequence[Told]) -> list[int]:
+    """The numbers in the order in which each was first heard. What comes again is the same, under the same id."""
+    seen: dict[str, Told] = {}
+    for each in told:
+        before = seen.setdefault(each.delivery, each)
+        assert before.body == each.body
+    return [each.seq for each in seen.values()]
+
+
+async def check_all_told(store: Store, scope: Scope, tasks: Sequence[str], told: Sequence[Told]) -> int:
+    """Each notification at least once, in order, none lost. How many there were."""
+    heard = by_task(told)
+    assert sorted(heard) == sorted(tasks)
+    count = 0
+    for task in tasks:
+        due = await expected(store, scope, task)
+        assert first_times(heard[task]) == due, task
+        count += len(due)
+    return count
