@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Self
 
 from dragoman.engine.log import Record, Snapshot
 from dragoman.engine.seams import Bus, Log, topic
+from dragoman.errors import Unavailable
 
 POLL = 5.0
 """How long a reader trusts the bus before it looks for itself."""
@@ -18,22 +21,76 @@ MOST = 1000
 """Records that wait in memory for a reader that is slow. More of them wait in the log."""
 
 
-class _Ear:
-    """Collects what the bus brings between two looks."""
+class Reader(AbstractContextManager["Reader"]):
+    """A cursor in a task's log. It listens from `with` on, so that what happens before the first `next` is not missed.
 
-    __slots__ = ("records", "stale", "_waiter", "_loop")
+    With `look`, there may be more in the log than `snapshot` shows. `others` are all who read here: whoever holds that
+    set can `close` them.
+    """
 
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.stale = False
-        self._loop = asyncio.get_running_loop()
+    __slots__ = ("_after", "_bus", "_closed", "_listening", "_log", "_others", "_poll", "_records", "_stale",
+                 "_topic", "_task", "_waiter")  # fmt: skip
+
+    def __init__(
+        self,
+        log: Log,
+        bus: Bus,
+        snapshot: Snapshot,
+        after: int,
+        *,
+        look: bool = False,
+        poll: float = POLL,
+        others: set[Reader] | None = None,
+    ) -> None:
+        self._log, self._bus, self._after, self._poll = log, bus, after, poll
+        self._others = others
+        self._task, self._topic = snapshot.task_id, topic(snapshot.scope, snapshot.task_id)
+        self._records: list[Record] = []
+        self._stale = look or snapshot.seq != after
+        """What we have been told is not all there is: look at the log."""
+        self._closed = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def __call__(self, records: Sequence[Record]) -> None:
-        if not self.stale:
-            waiting = self.records
+    def __enter__(self) -> Self:
+        self._listening = self._bus.listen(self._topic, self._hear)
+        self._listening.__enter__()
+        if self._others is not None:
+            self._others.add(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._others is not None:
+            self._others.discard(self)
+        self._listening.__exit__(None, None, None)
+
+    async def next(self) -> Sequence[Record]:
+        """The next records: all that were ready. Raises `Unavailable` once the reader was closed."""
+        while True:
+            if not self._stale and not self._records:
+                await self._wait()
+            if not self._stale:
+                batch, self._records = [r for r in self._records if r.seq > self._after], []
+                if batch and batch[0].seq != self._after + 1:
+                    self._stale = True  # a wake-up was lost
+            if self._stale:
+                self._stale, self._records = False, []
+                batch = list(await self._log.read(self._task, after=self._after))
+            if batch:
+                self._after = batch[-1].seq
+                return batch
+            if self._closed:
+                raise Unavailable("shutting down", retry_after=1)
+
+    def close(self) -> None:
+        """Read what there is, and wait for nothing more."""
+        self._closed = self._stale = True
+        self._wake()
+
+    def _hear(self, records: Sequence[Record]) -> None:
+        if not self._stale:
+            waiting = self._records
             if not records or len(waiting) >= MOST or (waiting and records[0].seq != waiting[-1].seq + 1):
-                self.stale, self.records = True, []  # unknown, too many, or out of order: look at the log
+                self._stale, self._records = True, []  # unknown, too many, or out of order
             else:
                 waiting.extend(records)
         self._wake()
@@ -43,14 +100,15 @@ class _Ear:
             self._waiter.set_result(None)
 
     def _tired(self) -> None:
-        self.stale = True
+        self._stale = True
         self._wake()
 
-    async def wait(self, timeout: float) -> None:
-        if self.records or self.stale:
+    async def _wait(self) -> None:
+        if self._closed:
             return
-        self._waiter = self._loop.create_future()
-        alarm = self._loop.call_later(timeout, self._tired)
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        alarm = loop.call_later(self._poll, self._tired)
         try:
             await self._waiter
         finally:
@@ -58,24 +116,8 @@ class _Ear:
             self._waiter = None
 
 
-async def follow(
-    log: Log, bus: Bus, snapshot: Snapshot, after: int, *, poll: float = POLL
-) -> AsyncIterator[Sequence[Record]]:
+async def follow(log: Log, bus: Bus, snapshot: Snapshot, after: int) -> AsyncIterator[Sequence[Record]]:
     """Yield the records after `after`, in batches: all that was ready. It never ends by itself."""
-    ear = _Ear()
-    with bus.listen(topic(snapshot.scope, snapshot.task_id), ear):  # listen first, then read: no lost wake-up
-        ear.stale = snapshot.seq != after
+    with Reader(log, bus, snapshot, after) as reader:
         while True:
-            batch: Sequence[Record] = ()
-            if not ear.stale:
-                await ear.wait(poll)
-            if not ear.stale:
-                batch, ear.records = [r for r in ear.records if r.seq > after], []
-                if batch and (batch[0].seq != after + 1 or batch[-1].seq != after + len(batch)):
-                    ear.stale = True  # a wake-up was lost, or they came out of order
-            if ear.stale:
-                ear.stale, ear.records = False, []
-                batch = await log.read(snapshot.task_id, after=after)
-            if batch:
-                after = batch[-1].seq
-                yield batch
+            yield await reader.next()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.engine.follow import follow
+from dragoman.engine.follow import Reader
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, trimmed
 from dragoman.engine.pushes import PushConfigs, PushRequest, for_task, task_of
 from dragoman.engine.runner import Runner
@@ -90,6 +91,7 @@ class Engine:
         self._remote, self._push = peers, push
         self._configs = PushConfigs(store.hooks, push)
         self.runner = Runner(store, bus, programs, peers=self, **runner)
+        self._readers: set[Reader] = set()
         self._retention: asyncio.Task[None] | None = None
 
     async def start(self, *, retain: float | None = None) -> None:
@@ -106,6 +108,8 @@ class Engine:
         if self._retention is not None:
             self._retention.cancel()
         await self.runner.stop(drain)
+        for reader in tuple(self._readers):
+            reader.close()
         if self._push is not None:
             await self._push.stop(drain)
         if self._remote is not None:
@@ -135,19 +139,17 @@ class Engine:
                 return await self._extended_card(call)
         raise UnsupportedOperation(f"{type(request).__name__} is not an operation of this agent")
 
-    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+    def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        if isinstance(request, SendMessage):
+            return self._send_stream(call, request)
+        return self._subscribe(call, request)
+
+    async def _admit_stream(self, call: Call, request: SendMessage | SubscribeToTask) -> None:
         program = self._program(call)
         if program.authorize is not None:
             await program.authorize(call, request)
         if not program.card.capabilities.streaming:
             raise StreamingNotSupported("this agent does not stream")
-        events = (
-            self._send_stream(call, request)
-            if isinstance(request, SendMessage)
-            else self._subscribe(call, request)
-        )
-        async for batch in events:
-            yield batch
 
     # -- sending -----------------------------------------------------------------------------------------------
 
@@ -164,35 +166,35 @@ class Engine:
         if request.configuration.return_immediately and not snapshot.hidden:
             return trimmed(snapshot.task, length)
         if not _over(delivered):
-            async for batch in self._follow(call, snapshot, delivered.seq):
-                if any(record.over for record in batch):
-                    break
+            with self._reader(call, snapshot, delivered.seq, look=delivered.seq > 1) as reader:
+                await _until(reader, snapshot, lambda record: record.over)
         return snapshot.reply or trimmed(snapshot.task, length)
 
     async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
+        await self._admit_stream(call, request)
         length = _length(request.configuration.history_length)
         delivered = await self._deliver(call, request)
         snapshot = delivered.snapshot
-        if snapshot.undecided:
-            await self._decided(call, snapshot, delivered.seq)
+        look = snapshot.undecided or delivered.seq > 1
+        if snapshot.undecided:  # wait and see: a Message, or a task after all
+            with self._reader(call, snapshot, delivered.seq) as reader:
+                await _until(reader, snapshot, lambda _: not snapshot.undecided)
         if snapshot.reply is not None:
             yield (StreamResponse(snapshot.reply, snapshot.seq),)
             return
-        if delivered.duplicate and call.after is not None:
-            after = call.after
-        else:
-            after, ended = snapshot.seq, _over(delivered) or (snapshot.seq > delivered.seq and snapshot.over)
-            yield (StreamResponse(trimmed(snapshot.task, length), after),)
-            if ended:
-                return
-        async for batch in self._events(call, snapshot, after, _ends_send):
-            yield batch
-
-    async def _decided(self, call: Call, snapshot: Snapshot, after: int) -> None:
-        """Wait and see: a Message, or a task after all."""
-        async for _ in self._follow(call, snapshot, after):
-            if not snapshot.undecided:
-                return
+        resumed = delivered.duplicate and call.after is not None
+        after = call.after if resumed and call.after is not None else snapshot.seq
+        with self._reader(call, snapshot, after, look=look) as reader:
+            if not resumed:
+                ended = _over(delivered) or (snapshot.seq > delivered.seq and snapshot.over)
+                yield (StreamResponse(trimmed(snapshot.task, length), after),)
+                if ended:
+                    return
+            ended = False
+            while not ended:
+                batch, ended = _public(await reader.next(), _ends_send)
+                if batch:
+                    yield batch
 
     async def _deliver(self, call: Call, request: SendMessage) -> Delivered:
         """Put the message on disk and, if there is room, start on it here."""
@@ -304,42 +306,31 @@ class Engine:
         )
 
     async def _subscribe(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Batch]:
+        await self._admit_stream(call, request)
         snapshot = await self._visible(call, request.id)
         if call.after is not None and call.after <= snapshot.seq:
-            after = call.after  # a reader that comes back: only what it missed
+            after, resumed = call.after, True  # a reader that comes back: only what it missed
             if snapshot.terminal and after == snapshot.seq:
                 return
         else:
+            after, resumed = snapshot.seq, False
             if snapshot.terminal and not call.reads_finished:
                 raise UnsupportedOperation(
                     f"task {request.id!r} is {snapshot.state.word}: nothing more will come"
                 )
-            after, ended = snapshot.seq, snapshot.terminal
-            yield (StreamResponse(snapshot.task, after),)
-            if ended:
-                return
-        async for batch in self._events(call, snapshot, after, _ends_task):
-            yield batch
+        with self._reader(call, snapshot, after) as reader:
+            ended = not resumed and snapshot.terminal
+            if not resumed:
+                yield (StreamResponse(snapshot.task, after),)
+            while not ended:
+                batch, ended = _public(await reader.next(), _ends_task)
+                if batch:
+                    yield batch
 
-    async def _events(self, call: Call, snapshot: Snapshot, after: int, ends: Any) -> AsyncIterator[Batch]:
-        async for records in self._follow(call, snapshot, after):
-            batch, ended = [], False
-            for record in records:
-                if (response := record.response) is not None:
-                    batch.append(response)
-                    if ends(record):
-                        ended = True
-                        break
-            if batch:
-                yield batch
-            if ended:
-                return
-
-    async def _follow(self, call: Call, snapshot: Snapshot, after: int) -> AsyncIterator[list[Record]]:
-        async for records in follow(self._store.scope(call.scope), self._bus, snapshot, after):
-            for record in records:
-                snapshot.apply(record)
-            yield records  # type: ignore[misc]
+    def _reader(self, call: Call, snapshot: Snapshot, after: int, *, look: bool = False) -> Reader:
+        """`look`: there may be more in the log than `snapshot` shows."""
+        log = self._store.scope(call.scope)
+        return Reader(log, self._bus, snapshot, after, look=look, others=self._readers)
 
     async def _push_config(self, call: Call, request: PushRequest) -> PushConfig | PushConfigPage | None:
         push = self._configs.need(self._program(call))
@@ -386,9 +377,8 @@ class Engine:
             self._bus.wake(MAIL)
         if not snapshot.terminal:
             self._bus.wake(topic(call.scope, request.id), [Record("cancel", mail, delivered.seq)])
-            async for batch in self._follow(call, snapshot, delivered.seq):
-                if any(record.terminal for record in batch):
-                    break
+            with self._reader(call, snapshot, delivered.seq, look=True) as reader:
+                await _until(reader, snapshot, lambda record: record.terminal)
         return snapshot.task
 
     # -- agents that call agents -------------------------------------------------------------------------------
@@ -410,7 +400,9 @@ class Engine:
     async def _forget(self, retain: float, *, batch: int = 500, every: float = 60.0) -> None:
         """Purge tasks past their age, a bounded batch at a time."""
         while True:
-            purged = await self._store.purge(timestamp(time.time() - retain), limit=batch)
+            purged = 0
+            with suppress(Unavailable):
+                purged = await self._store.purge(timestamp(time.time() - retain), limit=batch)
             await asyncio.sleep(0.05 if purged >= batch else every)
 
     def _program(self, call: Call) -> Program:
@@ -418,6 +410,26 @@ class Engine:
         if program is None:
             raise TaskNotFound("", message="there is no such agent")
         return program
+
+
+async def _until(reader: Reader, snapshot: Snapshot, enough: Callable[[Record], bool]) -> None:
+    """Read, and move `snapshot` on, until a record is `enough`."""
+    ended = False
+    while not ended:
+        for record in await reader.next():
+            snapshot.apply(record)
+            ended = ended or enough(record)
+
+
+def _public(records: Sequence[Record], ends: Callable[[Record], bool]) -> tuple[list[StreamResponse], bool]:
+    """What peers see of `records`, up to the one that ends the stream; and whether that was there."""
+    batch: list[StreamResponse] = []
+    for record in records:
+        if (response := record.response) is not None:
+            batch.append(response)
+            if ends(record):
+                return batch, True
+    return batch, False
 
 
 def _length(length: int | None) -> int | None:
