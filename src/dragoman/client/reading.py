@@ -147,8 +147,7 @@ class Reading:
             while (batch := await self._next(batches)) is not None:
                 if replay is None:
                     self._news = True
-                    for response in batch:
-                        self._hear(response)
+                    self._hear_all(batch)
                     yield batch
                     continue
                 out: list[StreamResponse] = []
@@ -172,6 +171,16 @@ class Reading:
             raise Unreachable("the stream went on after its task was canceled") from error
         finally:
             self._wait = None
+
+    def _hear_all(self, batch: Batch) -> None:
+        """`_hear` each; most are chunks of artifacts, and only the last number counts."""
+        add = self._events.add
+        for response in batch:
+            if type(response.event) is ArtifactUpdate:
+                add(response.event)
+            else:
+                self._hear(response)
+        self._after = next((response.seq for response in reversed(batch) if response.seq), self._after)
 
     def _hear(self, response: StreamResponse) -> None:
         event = response.event

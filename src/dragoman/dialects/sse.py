@@ -92,8 +92,12 @@ class SseReader:
         for block in blocks:
             if len(block) > self._limit:
                 raise self._too_large()
-            if block[:6] == b"data: " and b"\n" not in block:
-                frames.append(Frame(block[6:]))
+            first, _, rest = block.partition(b"\n")
+            if not rest and first[:6] == b"data: ":
+                frames.append(Frame(first[6:]))
+                continue
+            if rest[:6] == b"data: " and first[:4] == b"id: " and b"\n" not in rest and b"\0" not in first:
+                frames.append(Frame(rest[6:], first[4:].decode("utf-8", "replace")))
                 continue
             data: list[bytes] = []
             id = event = ""
