@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -38,6 +39,8 @@ from dragoman.serve import application, running
 from tests.bindings.wire import Scripted, reply
 from tests.client.certificates import Authority
 from tests.client.wirecutter import Wire
+from tests.ports import free_port
+from tests.serving import Server as Process
 
 every_version = pytest.mark.parametrize("version", ["1.0", "0.3"])
 HASTY = Policy(shortest=0.01, longest=0.05)
@@ -319,6 +322,35 @@ async def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:
                     pieces.append(piece.text or "")
                 await agent.close()
         assert "".join(pieces) == "0 1 2 3 4 5 6 7 8 9 "
+
+
+PACED = Path(__file__).with_name("paced.py")
+
+
+async def test_a_killed_server_is_started_again_and_the_stream_goes_on(tmp_path: Path) -> None:
+    port = free_port()
+    async with (
+        Process(PACED, store=tmp_path / "tasks.db", options=("--grpc-port", str(port))) as server,
+        over_grpc(server.url) as agent,
+    ):
+        pieces: list[str] = []
+        async with asyncio.timeout(18), agent.stream("40") as stream:
+            async for piece in stream:
+                pieces.append(piece.artifact.text if piece.artifact else "")
+                if len("".join(pieces)) > 20 and server.lives == 1:
+                    await server.kill()
+                    await server.start()
+        assert "".join(pieces) == "".join(f"{n} " for n in range(40))
+        assert server.lives == 2
+
+
+async def test_the_command_serves_grpc_until_it_is_told_to_stop() -> None:
+    async with Process(PACED, options=("--grpc-port", str(free_port()), "--drain", "0")) as server:
+        async with over_grpc(server.url) as agent:
+            async with agent.stream("100000") as stream:
+                await anext(aiter(stream))
+                server.signal(signal.SIGTERM)
+                assert await server.ended() == 0
 
 
 # --- peers that are not ours

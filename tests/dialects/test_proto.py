@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 from hypothesis import given, settings
@@ -131,6 +132,14 @@ def test_the_compiled_messages_are_those_of_the_proto_files(tmp_path: Path) -> N
     where = [f"-I{COMPILED.parents[3]}", f"-I{well_known}", f"--descriptor_set_out={compiled}"]
     assert protoc.main(["protoc", *where, "--include_imports", *map(str, sources)]) == 0
     assert _files(compiled) == _files(COMPILED), "run `make proto`"
+
+
+def test_our_messages_leave_the_names_free_for_others() -> None:
+    """The official SDK defines the same ones, and may be in the same process."""
+    for name in ("lf.a2a.v1.Task", "a2a.v1.Task"):
+        assert messages.POOL.FindMessageTypeByName(name)
+        with pytest.raises(KeyError):
+            descriptor_pool.Default().FindMessageTypeByName(name)
 
 
 def _files(compiled: Path) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class Grpc:
         for codec in CODECS:
             await self._health.set(codec.service, health_pb2.HealthCheckResponse.SERVING)
         self._server = server
-        log.info("gRPC on %s:%d", _bracketed(self._host), self.port)
+        log.debug("gRPC on %s:%d", _bracketed(self._host), self.port)
 
     async def drain(self) -> None:
         """End the open streams and turn new calls away; those that wait for an answer go on waiting."""
