@@ -71,7 +71,7 @@ def test_which_scheme_it_is_stays_even_when_it_says_nothing() -> None:
 
 
 def test_a_requirement_without_scopes_is_still_a_requirement() -> None:
-    wanted = [{"schemes": {"bearer": {"list": []}}}]
+    wanted: Any = [{"schemes": {"bearer": {"list": []}}}]
     assert form(securityRequirements=wanted)["securityRequirements"] == [{"schemes": {"bearer": {}}}]
     assert "securityRequirements" not in sdk_form({**CARD, "securityRequirements": wanted})
 

@@ -157,7 +157,7 @@ async def test_and_nowhere_else_nor_twice(location: str, shown: dict[str, Any]) 
 )
 def test_a_key_that_has_no_place_is_an_error(options: dict[str, str]) -> None:
     with pytest.raises(ValueError):
-        ApiKey({}, **options)  # type: ignore[arg-type]
+        ApiKey({}, **options)
 
 
 # --- passwords

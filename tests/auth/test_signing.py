@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from joserfc.jwk import RSAKey
 
 from dragoman.auth import jose
 from dragoman.auth.canonical import canonical, sdk_ascii, sdk_form
@@ -193,6 +194,7 @@ async def test_the_algorithm_is_not_the_cards_to_choose(alg: Any) -> None:
 
 async def test_a_public_key_does_not_sign() -> None:
     rsa = KEYS["RS256"]
+    assert isinstance(rsa.key, RSAKey)
     protected = b64(json.dumps({"alg": "HS256", "kid": rsa.kid}).encode())
     for secret in (rsa.key.as_pem(private=False), json.dumps(rsa.public()).encode()):
         forged = b64(hmac.digest(secret, f"{protected}.{b64(canonical(CARD))}".encode(), "sha256"))

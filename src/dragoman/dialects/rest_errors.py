@@ -65,9 +65,10 @@ def write(error: A2AError, dialect: str) -> tuple[int, dict[str, Any]]:
 
 def read(document: Any, dialect: str, *, http: int, of_task: bool = False) -> A2AError:
     """What a peer's error says. `of_task`: the address named a task, so that a bare 404 is about it."""
-    return told(document, dialect) or _by_status(
-        document, http, e.TaskNotFound if of_task else e.MethodNotFound
-    )
+    found = told(document, dialect)
+    if found is not None and not (type(found) is A2AError and http in (401, 403, 429)):
+        return found  # for who may not call, and how often, 0.3 has only the status
+    return _by_status(document, http, e.TaskNotFound if of_task else e.MethodNotFound)
 
 
 def told(document: Any, dialect: str) -> A2AError | None:
