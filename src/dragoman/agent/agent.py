@@ -157,6 +157,9 @@ class Agent:
     # -- what the engine asks ----------------------------------------------------------------------------------
 
     def admit(self, request: SendMessage, principal: Principal) -> bool:
+        if request.message.task_id and _named(request.message, request.metadata) is None:
+            _check_input(self.card.default_input_modes, request.message.parts)
+            return False  # it goes on with its task, whose skill was chosen when it began
         skill = self._choose(request.message, request.metadata)
         need(skill.scopes, principal, f"skill {skill.skill.id!r}")
         _check_input(skill.skill.input_modes or self.card.default_input_modes, request.message.parts)
@@ -193,10 +196,11 @@ class Agent:
         return replace(self.card, skills=(*self.card.skills, *extended))
 
     async def work(self, turn: Turn) -> None:
-        await self._choose(turn.message, turn.mail.metadata).run(turn)
+        mail = turn.mail if _named(turn.message, turn.mail.metadata) is not None else turn.first
+        await self._choose(mail.message, mail.metadata).run(turn)
 
     def _choose(self, message: Message, metadata: dict[str, Any]) -> SkillFunction:
-        wanted = message.metadata.get("skillId") or metadata.get("skillId")
+        wanted = _named(message, metadata)
         if wanted is not None:
             if not isinstance(wanted, str) or wanted not in self._skills:
                 raise InvalidParams(f"there is no skill {str(wanted)[:80]!r} here: {self._names()}")
@@ -232,6 +236,11 @@ class Agent:
         from dragoman.agent.testing import in_process
 
         return in_process(self, **options)
+
+
+def _named(message: Message, metadata: dict[str, Any]) -> Any:
+    """The skill that a message names; None if it names none."""
+    return message.metadata.get("skillId") or metadata.get("skillId")
 
 
 def _union(first: tuple[str, ...], rest: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

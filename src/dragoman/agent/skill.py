@@ -3,17 +3,22 @@
 Name, docstring and type hints are the declaration. A `str` parameter gets the text of the message, a dataclass, msgspec
 or pydantic parameter gets the message's data (validated), a `Turn` is given by annotation, `Message` and `Part` (a
 file) likewise. Other simple parameters (`amount: float, currency: str`) are taken by name from the data.
+
+A plain function (no `async`) is called on a thread of its own, so it may block. Not if it takes the `Turn`, which
+belongs to the event loop: then it is called there, and had better be quick.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from dragoman.agent.threads import in_thread
 from dragoman.engine.turn import Turn, convert, to_builtins
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.model import card
@@ -45,6 +50,8 @@ class SkillFunction:
     reply: bool
     scopes: frozenset[str]
     default: bool
+    blocks: bool
+    """A plain function that does not belong to the event loop."""
 
     def arguments(self, turn: Turn) -> dict[str, Any]:
         """The function's arguments from the message. Raises `InvalidParams` with what is wrong."""
@@ -52,21 +59,34 @@ class SkillFunction:
 
     async def run(self, turn: Turn) -> None:
         """Call the function and make its answer the task's."""
-        outcome = self.function(**self.arguments(turn))
-        if isinstance(outcome, AsyncIterator):
-            async for piece in outcome:
-                await _say(turn, piece, streamed=True)
-            _close(turn)
-        elif isinstance(outcome, Iterator) and inspect.isgenerator(outcome):
-            for piece in outcome:
-                await _say(turn, piece, streamed=True)
-            _close(turn)
+        if self.blocks:
+            outcome: Any = await in_thread(self.function, **self.arguments(turn))
         else:
-            value = await outcome if inspect.isawaitable(outcome) else outcome
-            if self.reply and not turn.shown:
-                turn.reply(answer(value))
-            elif value is not None:
-                await _say(turn, value, streamed=False)
+            outcome = self.function(**self.arguments(turn))
+        if inspect.isawaitable(outcome):
+            outcome = await outcome
+        if isinstance(outcome, Generator):
+            outcome = _stepped(outcome, in_thread if self.blocks else None)
+        if isinstance(outcome, AsyncGenerator):
+            async with aclosing(outcome):  # so that it tidies up before the task is told to be over
+                async for piece in outcome:
+                    await _say(turn, piece, streamed=True)
+            turn.artifact("result").close()
+        elif self.reply and not turn.shown:
+            turn.reply(answer(outcome))
+        elif outcome is not None:
+            await _say(turn, outcome, streamed=False)
+
+
+async def _stepped(pieces: Generator[Any, None, Any], call: Callable[..., Any] | None) -> AsyncGenerator[Any]:
+    """A plain generator as an asynchronous one."""
+    end = object()
+    try:
+        while (piece := await call(next, pieces, end) if call else next(pieces, end)) is not end:
+            yield piece
+    finally:
+        with suppress(ValueError):  # it is still running on its thread: then nobody can close it
+            pieces.close()
 
 
 def answer(value: Any) -> str | Message | list[Part]:
@@ -105,10 +125,6 @@ async def _say(turn: Turn, value: Any, *, streamed: bool) -> None:
 
 def _all_parts(values: Sequence[Any]) -> bool:
     return bool(values) and all(isinstance(value, Part) for value in values)
-
-
-def _close(turn: Turn) -> None:
-    turn.artifact("result").close()
 
 
 def declare(
@@ -157,6 +173,11 @@ def declare(
         reply=reply,
         scopes=frozenset(scopes),
         default=default,
+        blocks=not (
+            inspect.iscoroutinefunction(function)
+            or inspect.isasyncgenfunction(function)
+            or any(p.takes == "turn" for p in parameters)
+        ),
     )
 
 

@@ -73,6 +73,9 @@ from dragoman.model.task import Task, TaskState
 PAGE = 50
 MAX_PAGE = 100
 
+Admit = Callable[[Message], bool]
+"""What an agent says to a message: `Program.admit`."""
+
 
 class Engine:
     """A `Service` for every agent of this process, on one store. `programs` says which agent a scope's tasks belong to."""
@@ -218,11 +221,14 @@ class Engine:
             depth=call.depth,
             deadline=call.deadline,
             origin=call.dialect,
-            reply=program.admit(request, call.principal),
             at=timestamp(),
         )
+
+        def admit(message: Message) -> bool:
+            return program.admit(replace(request, message=message), call.principal)
+
         try:
-            delivered = await self._put(call, log, mail, hook)
+            delivered = await self._put(call, log, mail, hook, admit)
         except asyncio.CancelledError:
             self._look_for_mail()
             raise
@@ -239,19 +245,21 @@ class Engine:
         """A caller left while its mail was delivered. The store takes back the lease it gave us, and somebody runs it."""
         asyncio.get_running_loop().call_later(0.1, self._bus.wake, MAIL)
 
-    async def _put(self, call: Call, log: Log, mail: Mail, hook: Hook | None) -> Delivered:
+    async def _put(self, call: Call, log: Log, mail: Mail, hook: Hook | None, admit: Admit) -> Delivered:
         message, dedupe, node = mail.message, call.idempotency_key, self.runner.claims_as
         if not message.task_id:
+            mail = replace(mail, reply=admit(message))
             return await self._create(log, mail, new_id(), dedupe, node, hook)
         try:
-            return await self._continue(log, mail, dedupe, node, hook)
+            return await self._continue(log, mail, dedupe, node, hook, admit)
         except TaskNotFound:
             if not call.names_tasks:
                 raise
+        admit(replace(message, task_id=""))  # who names a task wants to find it again: its answer is a task
         try:
             return await self._create(log, mail, message.task_id, dedupe, node, hook)
         except TaskExists:  # somebody was faster with the same id
-            return await self._continue(log, mail, dedupe, node, hook)
+            return await self._continue(log, mail, dedupe, node, hook, admit)
 
     async def _create(
         self, log: Log, mail: Mail, task: str, dedupe: str, node: str, hook: Hook | None
@@ -264,7 +272,9 @@ class Engine:
         hook = for_task(hook, task) if hook else None
         return await log.create(task, context, mail, dedupe=dedupe, node=node, hook=hook)
 
-    async def _continue(self, log: Log, mail: Mail, dedupe: str, node: str, hook: Hook | None) -> Delivered:
+    async def _continue(
+        self, log: Log, mail: Mail, dedupe: str, node: str, hook: Hook | None, admit: Admit
+    ) -> Delivered:
         task, context = mail.message.task_id, mail.message.context_id
         if dedupe and (seen := await log.seen(dedupe)):
             return seen
@@ -276,7 +286,8 @@ class Engine:
                 f"task {task!r} does not belong to context {context!r}",
                 fields=(("message.contextId", "differs from the context of the task"),),
             )
-        mail = replace(mail, reply=False, message=replace(mail.message, context_id=snapshot.context_id))
+        admit(mail.message)
+        mail = replace(mail, message=replace(mail.message, context_id=snapshot.context_id))
         hook = for_task(hook, task) if hook else None
         return await log.deliver(task, mail, dedupe=dedupe, node=node, hook=hook)
 

@@ -138,6 +138,11 @@ class Turn:
         return self._mail
 
     @property
+    def first(self) -> Mail:
+        """The message that began the task, with what came along."""
+        return self.snapshot.mails[0][1]
+
+    @property
     def task(self) -> Task:
         """The task as recorded so far."""
         return self.snapshot.task

@@ -1,0 +1,381 @@
+"""What happens at the same time, or at the wrong time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import errors
+from dragoman.agent.agent import Agent
+from dragoman.buses.local import LocalBus
+from dragoman.engine.seams import MAIL
+from dragoman.engine.service import Engine
+from dragoman.engine.turn import Turn
+from dragoman.model.ops import CancelTask, Configuration, GetTask, ListTasks, SendMessage, SubscribeToTask
+from dragoman.model.task import TaskState
+from dragoman.stores.sqlite import SqliteStore
+from tests.engine.conftest import Start, call, events, say
+
+
+async def opened(path: str, *agents: Agent, keep: int = 1000, **options: Any) -> Engine:
+    """An engine on a store of its own, as another process would have one."""
+    by_id = {agent.id: agent for agent in agents}
+    engine = Engine(SqliteStore(path, keep=keep), LocalBus(), lambda scope: by_id.get(scope.agent), **options)
+    await engine.start()
+    return engine
+
+
+class Gates:
+    """An agent whose tasks wait, each at a gate named by its text."""
+
+    def __init__(self) -> None:
+        self.agent = Agent("a")
+        self.gates: dict[str, asyncio.Event] = {}
+        self.waiting: dict[str, asyncio.Event] = {}
+        self.cancelled: list[str] = []
+
+        @self.agent.skill
+        async def wait(turn: Turn) -> str:
+            name = turn.text
+            self.at(name).set()
+            try:
+                await self.gate(name).wait()
+            except asyncio.CancelledError:
+                if turn.cancelled:
+                    self.cancelled.append(name)
+                raise
+            return f"{name} done"
+
+    def gate(self, name: str) -> asyncio.Event:
+        return self.gates.setdefault(name, asyncio.Event())
+
+    def at(self, name: str) -> asyncio.Event:
+        return self.waiting.setdefault(name, asyncio.Event())
+
+
+async def test_a_task_that_is_not_kept_in_memory_hears_of_its_mail(
+    tmp_path: Any,
+) -> None:
+    gates = Gates()
+    engine = await opened(f"{tmp_path}/tasks.db", gates.agent, keep=1)
+    tasks = [await engine.call(call(), say(f"t{i}", return_immediately=True)) for i in range(4)]
+    for i in range(4):
+        await gates.at(f"t{i}").wait()
+    more = [
+        asyncio.create_task(engine.call(call(), say(f"more {i}", task=task.id, return_immediately=True)))
+        for i, task in enumerate(tasks)
+    ]
+    await asyncio.gather(*more)
+    for i, task in enumerate(tasks):
+        gates.gate(f"t{i}").set()
+        await gates.at(f"more {i}").wait()
+        gates.gate(f"more {i}").set()
+        await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
+        done = await engine.call(call(), GetTask(id=task.id))
+        assert done.state is TaskState.COMPLETED
+        assert [a.text for a in done.artifacts] == [f"t{i} done", f"more {i} done"]
+
+
+async def test_a_task_that_is_not_kept_in_memory_is_canceled_when_asked_to(
+    tmp_path: Any,
+) -> None:
+    gates = Gates()
+    engine = await opened(f"{tmp_path}/tasks.db", gates.agent, keep=1)
+    tasks = [await engine.call(call(), say(f"t{i}", return_immediately=True)) for i in range(4)]
+    for i in range(4):
+        await gates.at(f"t{i}").wait()
+    for task in tasks:
+        assert (await engine.call(call(), CancelTask(id=task.id))).state is TaskState.CANCELED
+    assert gates.cancelled == ["t0", "t1", "t2", "t3"]
+
+
+async def test_a_message_from_another_process_in_the_middle_of_a_turn_is_answered(tmp_path: Any) -> None:
+    """Each process has its own memory of a task. Mail that the other one delivered must not confuse the first."""
+    gates = Gates()
+    first, second = [await opened(f"{tmp_path}/tasks.db", gates.agent) for _ in range(2)]
+    try:
+        task = await first.call(call(), say("one", return_immediately=True))
+        await gates.at("one").wait()
+        await second.call(call(), say("two", task=task.id, return_immediately=True))
+        gates.gate("one").set()
+        await gates.at("two").wait()
+        gates.gate("two").set()
+        await events(first.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
+        done = await first.call(call(), GetTask(id=task.id))
+        assert done.state is TaskState.COMPLETED
+        assert [a.text for a in done.artifacts] == ["one done", "two done"]
+    finally:
+        await first.stop(drain=0)
+        await second.stop(drain=0)
+
+
+async def test_a_node_that_is_kept_busy_stays_alive(start: Start) -> None:
+    gates = Gates()
+    busy = await start(gates.agent, ttl=0.3)
+    task = await busy.call(call(), say("x", return_immediately=True))
+    await gates.at("x").wait()
+    other = await start(gates.agent, ttl=0.3)
+    for _ in range(100):  # more than its time to live
+        busy._bus.wake(MAIL)
+        await asyncio.sleep(0.01)
+    other._bus.wake(MAIL)
+    await asyncio.sleep(0.05)
+    assert other.runner.running == 0
+    gates.gate("x").set()
+    await events(busy.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
+    assert (await busy.call(call(), GetTask(id=task.id))).state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_caller_that_gives_up_while_its_message_is_stored_leaves_no_stuck_task(
+    start: Start, turns: int
+) -> None:
+    """It gives up after so many turns of the loop: before, while or after its message goes to disk."""
+    gates = Gates()
+    engine = await start(gates.agent)
+    gates.gate("x").set()
+    sending = asyncio.create_task(engine.call(call(), say("x")))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait([sending])
+    await engine.call(call(), say("x"))  # as much time as a whole task takes, at least
+    async with asyncio.timeout(5):
+        for task in (await engine.call(call(), ListTasks())).tasks:
+            if not task.state.terminal:
+                await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
+    page = await engine.call(call(), ListTasks())
+    assert {task.state for task in page.tasks} == {TaskState.COMPLETED}
+
+
+class Odd:
+    """Has no JSON form."""
+
+
+def oddities() -> list[Callable[[Turn], Any]]:
+    async def metadata(turn: Turn) -> None:
+        await turn.status("x", metadata={"odd": Odd()})
+
+    async def surrogate(turn: Turn) -> None:
+        await turn.status("\ud800")
+
+    async def artifact(turn: Turn) -> None:
+        await turn.artifact("a").write("\ud800")
+
+    async def question(turn: Turn) -> None:
+        await turn.ask("\ud800")
+
+    async def question_metadata(turn: Turn) -> None:
+        await turn.ask("x", metadata={"odd": Odd()})
+
+    async def finish(turn: Turn) -> None:
+        turn.show()
+        turn.finish(TaskState.COMPLETED, "\ud800")
+
+    async def reject(turn: Turn) -> None:
+        turn.reject("\ud800")
+
+    async def error(turn: Turn) -> None:
+        raise errors.InvalidParams("\ud800")
+
+    async def step(turn: Turn) -> None:
+        await turn.step("x", Odd)
+
+    async def result(turn: Turn) -> Odd:
+        return Odd()
+
+    return [
+        metadata,
+        surrogate,
+        artifact,
+        question,
+        question_metadata,
+        finish,
+        reject,
+        error,
+        step,
+        result,
+    ]
+
+
+@pytest.mark.parametrize("function", oddities(), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("reply", [False, True])
+async def test_what_cannot_be_written_down_fails_the_task_where_it_is_said(
+    start: Start, function: Any, reply: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent, runs = Agent("a"), 0
+
+    @agent.skill(reply=reply)
+    async def odd(turn: Turn) -> Any:
+        nonlocal runs
+        runs += 1
+        return await function(turn)
+
+    engine = await start(agent)
+    async with asyncio.timeout(5):
+        task = await engine.call(call(), say("x"))
+    assert task.state is TaskState.FAILED and msgspec.json.encode(task)
+    assert runs == 1
+    assert "could not be run" not in caplog.text
+
+
+async def test_a_skill_may_ask_from_within_a_task_group(start: Start) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def both(turn: Turn) -> str:
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(turn.ask("well?"))
+        return asked.result()
+
+    engine = await start(agent)
+    async with asyncio.timeout(5):
+        task = await engine.call(call(), say("x"))
+        assert task.state is TaskState.INPUT_REQUIRED
+        task = await engine.call(call(), say("yes", task=task.id))
+    assert task.text == "yes"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("two", [SystemExit(1), ValueError()])])
+async def test_a_skill_that_exits_ends_its_task_and_nothing_else(start: Start, error: BaseException) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def leave(turn: Turn) -> None:
+        raise error
+
+    engine = await start(agent)
+    async with asyncio.timeout(5):
+        task = await engine.call(call(), say("x"))
+    assert task.state is TaskState.FAILED
+
+
+async def test_a_generator_skill_that_is_canceled_tidies_up_before_the_task_is_canceled(start: Start) -> None:
+    agent, tidied, written = Agent("a"), [], asyncio.Event()
+
+    @agent.skill
+    async def chunks(turn: Turn) -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "x" * 100
+                written.set()
+        finally:
+            tidied.append(turn.cancelled)
+
+    engine = await start(agent)
+    task = await engine.call(call(), say("x", return_immediately=True))
+    await written.wait()
+    assert (await engine.call(call(), CancelTask(id=task.id))).state is TaskState.CANCELED
+    assert tidied == [True]
+
+
+async def test_a_blocking_send_does_not_outlive_the_engine(start: Start) -> None:
+    gates = Gates()
+    engine = await start(gates.agent)
+    sending = asyncio.create_task(engine.call(call(), say("x")))
+    await gates.at("x").wait()
+    async with asyncio.timeout(3):
+        await engine.stop(drain=0)
+        with pytest.raises(errors.Unavailable):
+            await sending
+
+
+async def test_a_stream_does_not_outlive_the_engine(start: Start) -> None:
+    gates = Gates()
+    engine = await start(gates.agent)
+    streaming = asyncio.create_task(events(engine.stream(call(), say("x"))))
+    await gates.at("x").wait()
+    async with asyncio.timeout(3):
+        await engine.stop(drain=0)
+        with pytest.raises(errors.Unavailable):
+            await streaming
+
+
+async def test_nobody_listens_to_a_task_that_is_over(start: Start) -> None:
+    gates = Gates()
+    engine = await start(gates.agent)
+    bus = engine._bus
+    gates.gate("x").set()
+    await engine.call(call(), say("x"))
+    await events(engine.stream(call(), say("x")))
+    task = await engine.call(call(), say("y", return_immediately=True))
+    async with aclosing(engine.stream(call(), SubscribeToTask(id=task.id))) as stream:  # type: ignore[type-var]
+        await anext(stream)
+    await engine.call(call(), CancelTask(id=task.id))
+    assert isinstance(bus, LocalBus)
+    while engine.runner.running:
+        await asyncio.sleep(0)
+    assert list(bus._listeners) == [MAIL]
+
+
+async def test_a_reader_that_does_not_read_holds_nothing_in_memory(start: Start) -> None:
+    agent, ready = Agent("a"), asyncio.Event()
+
+    @agent.skill
+    async def flood(turn: Turn) -> AsyncIterator[str]:
+        await ready.wait()
+        for i in range(20_000):
+            yield f"{i} "
+
+    engine = await start(agent)
+    stream = engine.stream(call(), say("x"))
+    (first,) = await anext(stream)
+    (working,) = await anext(stream)
+    ready.set()
+    await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=first.event.id)))  # type: ignore[union-attr]
+    (reader,) = engine._readers
+    assert len(reader._records) <= 2000
+    rest = [response async for batch in stream for response in batch]
+    assert [r.seq for r in rest] == list(range(rest[0].seq, rest[0].seq + len(rest)))
+    assert len(rest) == 20_001 and rest[0].seq == working.seq + 1
+
+
+async def test_an_answer_needs_not_say_which_skill_asked(start: Start) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def one(turn: Turn) -> str:
+        return "one"
+
+    @agent.skill
+    async def two(turn: Turn) -> str:
+        return f"two {await turn.ask('well?')}"
+
+    engine = await start(agent)
+    chosen = SendMessage(message=say("x").message, metadata={"skillId": "two"})
+    task = await engine.call(call(), chosen)
+    task = await engine.call(call(), say("yes", task=task.id))
+    assert task.text == "two yes"
+
+
+async def test_a_message_in_the_middle_of_a_turn_goes_to_the_skill_of_its_task(start: Start) -> None:
+    agent, begun, go = Agent("a"), asyncio.Event(), asyncio.Event()
+
+    @agent.skill
+    async def one(turn: Turn) -> str:
+        return "one"
+
+    @agent.skill
+    async def two(turn: Turn) -> str:
+        begun.set()
+        await go.wait()
+        return f"two {turn.text}"
+
+    engine = await start(agent)
+    first = SendMessage(
+        message=say("x").message,
+        metadata={"skillId": "two"},
+        configuration=Configuration(return_immediately=True),
+    )
+    task = await engine.call(call(), first)
+    await begun.wait()
+    second = asyncio.create_task(engine.call(call(), say("y", task=task.id)))
+    while len((await engine.call(call(), GetTask(id=task.id))).history) < 2:
+        await asyncio.sleep(0)
+    go.set()
+    assert [a.text for a in (await second).artifacts] == ["two x", "two y"]
