@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--version", default="", help="speak this version of A2A only: 1.0, 0.3, 0.2, 0.1, arbiter"
     )
-    parser.add_argument("--binding", default="", help="use this binding only: JSONRPC")
+    parser.add_argument("--binding", default="", help="use this binding only: JSONRPC, HTTP+JSON, GRPC")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long, all told")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
