@@ -151,8 +151,13 @@ def read_notification(body: bytes) -> Event:
         document = document["result"]
     if not isinstance(document, dict):
         raise InvalidParams("the notification is not an object")
+    tongue = _tongue(document)
+    if tongue == "0.1" and "id" in document:
+        document.pop(
+            "taskId", None
+        )  # a task that is named twice; where there is only this name, it is an update
     try:
-        event: Event = DIALECTS[_tongue(document)].read_result(STREAM, document)
+        event: Event = DIALECTS[tongue].read_result(STREAM, document)
         return event
     except InvalidAgentResponse as error:
         raise InvalidParams(f"the notification makes no sense: {error.message}") from None
