@@ -14,6 +14,7 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from types import FrameType
@@ -133,6 +134,8 @@ def application(
     bindings: list[Binding] = [JsonRpc(), Rest()]
     grpc = None
     if grpc_port is not None:
+        if find_spec("grpc") is None:
+            raise SystemExit("gRPC needs an extra: pip install 'dragoman[grpc]'")
         from dragoman.bindings.grpc import Grpc, Tls
 
         grpc = Grpc(
@@ -303,7 +306,19 @@ def _serve(
     tls: ssl.SSLContext | None,
     **options: Any,
 ) -> None:
-    app = application(*agents, **options)
+    _run(application(*agents, **options), listener, signals, tls)
+
+
+def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve any app until interrupted, as `serve` does; `announce` hears its URL first."""
+    listener = _listen(host, port)
+    announce(f"http://{_show(host)}:{listener.getsockname()[1]}")
+    _run(app, listener, (signal.SIGTERM, signal.SIGINT), None)
+
+
+def _run(
+    app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ssl.SSLContext | None
+) -> None:
     config = _config(
         app,
         tls,

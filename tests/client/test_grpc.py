@@ -19,7 +19,7 @@ from dragoman.bindings.grpc import Grpc as Server
 from dragoman.bindings.grpc import Tls
 from dragoman.bindings.http import App
 from dragoman.bindings.mount import Mount
-from dragoman.client import ClientCertificate, Policy
+from dragoman.client import ClientCertificate, Policy, routes
 from dragoman.client.discover import channel_address
 from dragoman.client.origin import within
 from dragoman.client.transport import NotSent
@@ -539,3 +539,14 @@ async def test_a_context_that_checks_nothing_is_refused(authority: Authority) ->
     with pytest.raises(ValueError, match="checking the server's certificate"):
         async with connect(AgentCard(name="X", supported_interfaces=(where,)), tls=careless):
             pass
+
+
+async def test_who_has_not_installed_grpc_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(routes.BINDINGS, "GRPC")
+    monkeypatch.setattr("dragoman.serve.find_spec", lambda name: None)
+    where = Interface(url="localhost:1", protocol_binding="GRPC", protocol_version="1.0")
+    with pytest.raises(UnsupportedOperation, match=r"pip install 'dragoman\[grpc\]'"):
+        async with connect(AgentCard(name="X", supported_interfaces=(where,)), binding="GRPC"):
+            pass
+    with pytest.raises(SystemExit, match=r"pip install 'dragoman\[grpc\]'"):
+        application(Helper().agent, store="memory:", grpc_port=0)

@@ -69,8 +69,11 @@ def routes(found: Found, *, version: str = "", binding: str = "", prefer: str = 
         names = ", ".join(
             dict.fromkeys(f"{each.protocol_binding} {dialect.name}" for each, dialect in offered)
         )
-        speaks = binding or ", ".join(BINDINGS)
-        raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; we speak {speaks}")
+        speaks = binding if binding.upper() in BINDINGS else ", ".join(BINDINGS)
+        hint = "" if GRPC in BINDINGS or GRPC not in names else " (for gRPC: pip install 'dragoman[grpc]')"
+        raise UnsupportedOperation(
+            f"{found.card.name!r} offers {names or 'no interface'}; we speak {speaks}{hint}"
+        )
     if version:
         return _pinned(usable, version)
     usable.sort(key=lambda route: route.url.rstrip("/") != prefer.rstrip("/"))
