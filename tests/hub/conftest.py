@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -22,14 +23,14 @@ from dragoman.model.ops import Call, Scope, SendMessage
 from dragoman.model.task import Task
 from dragoman.stores import open_store
 
-TENANT = "acme"
+TENANT = "1"
 
 
 class House:
     """An engine with agents, on a store that outlives it."""
 
-    def __init__(self, store: Any, *, grace: float = 5.0) -> None:
-        self.store, self.grace = store, grace
+    def __init__(self, store: Any, **engine: Any) -> None:
+        self.store, self._options = store, engine
         self.agents: dict[str, ConstitutionAgent] = {}
         self.engine: Engine
         self.model: Any = None
@@ -42,7 +43,11 @@ class House:
         **options: Any,
     ) -> House:
         self.model = ScriptedModel(by_agent(scripts)) if isinstance(scripts, dict) else scripts
-        every = [*tools, AgentTool(), ParallelTool(), HelpTool()]
+        names = {name for tool in tools for name in tool.names}
+        every = [
+            *tools,
+            *(tool for tool in (AgentTool(), ParallelTool(), HelpTool()) if tool.names[0] not in names),
+        ]
 
         async def siblings() -> Sequence[Constitution]:
             return [agent.constitution for agent in self.agents.values()]
@@ -52,7 +57,7 @@ class House:
             for c in (INDEX, *constitutions)
         }
         self.engine = Engine(
-            self.store, LocalBus(), lambda scope: self.agents.get(scope.agent), grace=self.grace
+            self.store, LocalBus(), lambda scope: self.agents.get(scope.agent), **self._options
         )
         await self.engine.start()
         return self
@@ -75,6 +80,9 @@ class House:
         return [(r.body.name, r.body.data) for r in await self.records(task, agent) if r.kind == "note"]  # type: ignore[union-attr]
 
 
+Begin = Callable[..., Awaitable[House]]
+
+
 def say(text: str, **metadata: Any) -> SendMessage:
     message = Message(message_id=new_id(), role=Role.USER, parts=(Part(text=text),))
     return SendMessage(
@@ -83,13 +91,28 @@ def say(text: str, **metadata: Any) -> SendMessage:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def house(request: Any, tmp_path: Any) -> AsyncIterator[Callable[..., Awaitable[House]]]:
-    """`await house(scripts, constitution, ...)`: a hub's agents that run."""
+async def house(request: Any, tmp_path: Any) -> AsyncIterator[Begin]:
+    """`await house(scripts, constitution, ...)`: a hub's agents that run, on each store."""
+    async with _houses(
+        f"sqlite:///{tmp_path}/tasks-{{n}}.db" if request.param == "sqlite" else "memory:"
+    ) as begin:
+        yield begin
+
+
+@pytest.fixture
+async def shed() -> AsyncIterator[Begin]:
+    """A `house` in memory, where the store does not matter."""
+    async with _houses("memory:") as begin:
+        yield begin
+
+
+@asynccontextmanager
+async def _houses(url: str) -> AsyncIterator[Begin]:
     opened: list[House] = []
 
-    async def begin(scripts: Any, *constitutions: Constitution, **options: Any) -> House:
-        url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks-{len(opened)}.db"
-        home = await House(open_store(url)).open(scripts, *constitutions, **options)
+    async def begin(scripts: Any, *constitutions: Constitution, peers: Any = None, **options: Any) -> House:
+        store = open_store(url.format(n=len(opened)))
+        home = await House(store, peers=peers).open(scripts, *constitutions, **options)
         opened.append(home)
         return home
 

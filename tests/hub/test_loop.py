@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from dragoman.hub.tool import Command, Session
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import CancelTask, GetTask, SendMessage
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState
-from tests.hub.conftest import House, say
-
-Begin = Callable[..., Awaitable[House]]
+from tests.hub.conftest import Begin, say
 
 
 class Echo:
@@ -261,7 +258,7 @@ async def test_cancel_in_every_phase(house: Begin, phase: str) -> None:
             return await super().wait()
 
     held = Held()
-    script: dict[str, Any] = {
+    scripts: dict[str, Any] = {
         "model": {"Index": [("Well ", held)]},
         "tool": {"Index": ["/search x"]},
         "child": {"Index": ["/agent a go"], "A": [("Hm ", held)]},
@@ -269,8 +266,8 @@ async def test_cancel_in_every_phase(house: Begin, phase: str) -> None:
             "Index": ["/parallel\n/agent a go\n/agent a go\n/endparallel"],
             "A": [("Hm ", held)] * 2,
         },
-    }[phase]
-    home = await house(script, Constitution(id="a", name="A"), tools=[Stuck()])
+    }
+    home = await house(scripts[phase], Constitution(id="a", name="A"), tools=[Stuck()])
     running = asyncio.create_task(home.ask("go"))
     await asyncio.wait_for(reached.wait(), 10)
     listed = await home.store.scope(home.call().scope).find(_every(), limit=10)

@@ -73,7 +73,8 @@ class Provider:
     """What any-llm's `acompletion` would be."""
 
     def __init__(self, chunks: list[Any]) -> None:
-        self.chunks, self.asked = chunks, {}
+        self.chunks = chunks
+        self.asked: dict[str, Any] = {}
 
     async def __call__(self, **asked: Any) -> AsyncIterator[Any]:
         self.asked = asked
@@ -158,7 +159,7 @@ async def test_the_embedded_model_answers_over_the_engine_with_streaming(small: 
         last = batch[-1].event
     assert len([text for text in chunks if text]) > 3
     assert last.status.state is TaskState.COMPLETED  # type: ignore[union-attr]
-    assert last.metadata["x-arbiter.output_tokens"] > 3  # type: ignore[union-attr]
+    assert last.metadata["x-arbiter.output_tokens"] > 3
     await home.close()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 from dragoman.errors import A2AError
-from dragoman.hub.constitution import INDEX_ID
+from dragoman.hub.constitution import ID, INDEX_ID
 from dragoman.hub.telling import events_id
 from dragoman.hub.tool import Command, Session
 from dragoman.model.fold import Fold
@@ -90,6 +90,8 @@ def _children(body: str) -> list[tuple[str, str]]:
 def _refusal(agent: str, task: str, session: Session) -> str | None:
     if not agent or not task.strip():
         return "ERR: usage: /agent <id> <task>"
+    if not ID.fullmatch(agent):
+        return f"ERR: {agent[:80]!r} is no agent's id"
     if agent == INDEX_ID:
         return "ERR: nobody delegates to index"
     if agent == session.agent:

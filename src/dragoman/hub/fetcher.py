@@ -1,0 +1,149 @@
+"""Read a page that a model has asked for, as text.
+
+The address is a stranger's choice, so the one who builds a fetcher decides which connections may be made: `dial` is that
+decision (`push/guard.py` has one that keeps to the public internet). Redirects go through it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from html.parser import HTMLParser
+from typing import Protocol
+from urllib.parse import urljoin, urlsplit
+
+from msgspec import Struct
+
+from dragoman.client.http import Dial, HttpTransport
+from dragoman.client.transport import Response
+from dragoman.errors import Unreachable
+
+LIMIT = 8 << 20
+REDIRECTS = 10
+_BLOCKS = frozenset(
+    [
+        "p",
+        "div",
+        "br",
+        "li",
+        "ul",
+        "ol",
+        "tr",
+        "table",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "section",
+        "article",
+        "header",
+        "footer",
+        "pre",
+        "blockquote",
+        "dt",
+        "dd",
+    ]
+)
+_SILENT = frozenset(["script", "style", "noscript", "template", "svg", "head"])
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    url: str
+    status: int
+    media_type: str
+    text: str
+
+
+class Fetcher(Protocol):
+    async def fetch(self, url: str) -> Page:
+        """Raises `A2AError` with a sentence for the model."""
+        ...
+
+
+class HttpFetcher:
+    def __init__(self, dial: Dial, *, timeout: float = 30.0, agent: str = "dragoman") -> None:
+        self._http = HttpTransport(dial=dial)
+        self._timeout, self._agent = timeout, agent
+
+    async def fetch(self, url: str) -> Page:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._fetch(url)
+        except TimeoutError:
+            raise Unreachable(f"{_shown(url)} did not answer within {self._timeout:g} s") from None
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _fetch(self, url: str) -> Page:
+        headers = {"User-Agent": self._agent, "Accept": "text/html, text/plain;q=0.9, */*;q=0.5"}
+        for _ in range(REDIRECTS + 1):
+            if urlsplit(url).scheme not in ("http", "https"):
+                raise Unreachable(f"{_shown(url)} is not an http or https URL")
+            response = await self._http.request("GET", url.partition("#")[0], headers)
+            where = response.headers.get("location", "")
+            if response.status in (301, 302, 303, 307, 308) and where:
+                await response.close()
+                url = urljoin(url, where)
+                continue
+            return await _page(url, response)
+        raise Unreachable(f"{_shown(url)}: more than {REDIRECTS} redirects")
+
+
+async def _page(url: str, response: Response) -> Page:
+    body = bytearray()
+    async for chunk in response.chunks():
+        body += chunk
+        if len(body) > LIMIT:
+            await response.close()
+            raise Unreachable(f"{_shown(url)} has more than {LIMIT >> 20} MB")
+    kind, _, rest = response.headers.get("content-type", "text/plain").partition(";")
+    kind = kind.strip().lower()
+    charset = re.search(r"charset=[\"']?([\w-]+)", rest)
+    try:
+        text = bytes(body).decode(charset[1] if charset else "utf-8", "replace")
+    except LookupError:
+        text = bytes(body).decode("utf-8", "replace")
+    if kind in ("text/html", "application/xhtml+xml"):
+        text = html_text(text)
+    elif not kind.startswith("text/") and not kind.endswith(("json", "xml", "javascript")):
+        text = f"({kind}, {len(body)} bytes: not text)"
+    return Page(url=url, status=response.status, media_type=kind, text=text)
+
+
+def html_text(source: str) -> str:
+    """What a page says, without how it says it."""
+    reader = _Reader()
+    reader.feed(source)
+    reader.close()
+    lines = [" ".join(line.split()) for line in "".join(reader.said).splitlines()]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.said: list[str] = []
+        self._silent = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _SILENT:
+            self._silent += 1
+        elif tag in _BLOCKS:
+            self.said.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _SILENT:
+            self._silent = max(0, self._silent - 1)
+        elif tag in _BLOCKS:
+            self.said.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._silent:
+            self.said.append(data)
+
+
+def _shown(url: str) -> str:
+    return url.partition("?")[0][:200]

@@ -1,0 +1,200 @@
+"""Agents of others that the agents here may call, from `a2a_agents.json`.
+
+    {"agents": {"weather": {"url": "https://weather.example.com/a2a", "auth": {"type": "bearer", "token_env": "WEATHER"},
+                            "timeout": 60, "allow_private": false}}}
+
+What they say of themselves is fetched side by side, in the background, and kept for a while: `lines` never waits, so a
+remote that is down delays nobody. `Remotes` is the engine's `Peers`: a call is a delegation like any other, with its
+stream, its resume after a crash and its cancel. The message text is all that leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.client.client import Client, connect
+from dragoman.client.credentials import Bearer
+from dragoman.client.http import Dial, HttpTransport
+from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable
+from dragoman.model.card import AgentCard
+from dragoman.model.ops import Scope, Service
+
+logger = logging.getLogger("dragoman.remotes")
+
+PREFIX = "a2a:"
+"""Before the name of a remote, where agents are called by name; no agent of a tenant has such an id."""
+CARD_SECONDS = 15.0
+TTL = 300.0
+
+
+class Auth(Struct, frozen=True, kw_only=True):
+    type: str = "bearer"
+    token: str = ""
+    token_env: str = ""
+
+
+class Remote(Struct, frozen=True, kw_only=True):
+    url: str
+    auth: Auth | None = None
+    timeout: float = 60.0
+    """Seconds for a whole call."""
+    allow_private: bool = False
+    """It may be on loopback or a private network."""
+
+
+class _Registry(Struct, frozen=True):
+    agents: dict[str, Remote] = {}
+
+
+def read_registry(path: Path) -> dict[str, Remote]:
+    """The agents of a file; none if there is no such file. Raises `InvalidParams`."""
+    if not path.is_file():
+        return {}
+    try:
+        agents = msgspec.json.decode(path.read_bytes(), type=_Registry).agents
+    except (msgspec.DecodeError, OSError) as error:
+        raise InvalidParams(f"{path.name} is no registry of agents: {error}") from error
+    for name, remote in agents.items():
+        if remote.auth is not None and remote.auth.type != "bearer":
+            raise InvalidParams(f"{path.name}: agent {name!r}: auth.type {remote.auth.type!r} is not known")
+    return agents
+
+
+class _Known:
+    """A remote's card, or why there is none."""
+
+    __slots__ = ("card", "error", "until")
+
+    def __init__(self, card: AgentCard | None, error: str, until: float) -> None:
+        self.card, self.error, self.until = card, error, until
+
+
+class Remotes:
+    """`dial` makes the connections to remotes that must be public: `push/guard.py` has one."""
+
+    def __init__(
+        self,
+        agents: Mapping[str, Remote],
+        *,
+        dial: Dial,
+        environ: Mapping[str, str] | None = None,
+        ttl: float = TTL,
+    ) -> None:
+        self.agents = dict(agents)
+        self._dial, self._environ, self._ttl = dial, environ or {}, ttl
+        self._known: dict[str, _Known] = {}
+        self._opening: dict[str, asyncio.Task[Client]] = {}
+        self._fetching: dict[str, asyncio.Task[_Known]] = {}
+
+    # -- what they are -----------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Begin to fetch the cards that are missing or old."""
+        for name in self.agents:
+            known = self._known.get(name)
+            if (known is None or known.until < time.monotonic()) and name not in self._fetching:
+                self._fetching[name] = task = asyncio.create_task(self._fetch(name))
+                task.add_done_callback(lambda _, name=name: self._fetching.pop(name, None))  # type: ignore[misc]
+
+    def lines(self) -> list[str]:
+        """A line about each remote that is known by now, for the roster. Does not wait."""
+        self.refresh()
+        if not any(known.card for known in self._known.values()):
+            return []
+        return [_line(name, self._known.get(name)) for name in self.agents]
+
+    async def listed(self) -> list[str]:
+        """A line about each remote; waits for those that are being fetched."""
+        self.refresh()
+        if self._fetching:
+            await asyncio.wait(list(self._fetching.values()))
+        return [_line(name, self._known.get(name)) for name in self.agents]
+
+    async def card(self, name: str) -> AgentCard:
+        """Raises `A2AError`."""
+        self._remote(name)
+        self.refresh()
+        known = self._known.get(name)
+        if name in self._fetching:
+            known = await asyncio.shield(self._fetching[name])
+        if known is None or known.card is None:
+            raise Unreachable(f"card fetch failed: {known.error if known else 'unknown'}")
+        return known.card
+
+    # -- Peers -------------------------------------------------------------------------------------------------
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        if not name.startswith(PREFIX):
+            raise Unavailable(f"there is no agent {name[:80]!r} here")
+        return (await self._client(name.removeprefix(PREFIX))).service, Scope()
+
+    async def close(self) -> None:
+        for fetching in list(self._fetching.values()):
+            fetching.cancel()
+        opened, self._opening = list(self._opening.values()), {}
+        for opening in opened:
+            if not opening.done():
+                opening.cancel()
+            elif not opening.cancelled() and opening.exception() is None:
+                await opening.result().close()
+
+    # -- underneath --------------------------------------------------------------------------------------------
+
+    def _remote(self, name: str) -> Remote:
+        remote = self.agents.get(name)
+        if remote is None:
+            raise InvalidParams(f"no remote agent named {name[:80]!r} (try /a2a list)")
+        return remote
+
+    async def _client(self, name: str) -> Client:
+        remote = self._remote(name)
+        opening = self._opening.get(name)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            opening = self._opening[name] = asyncio.create_task(self._connect(remote))
+        return await asyncio.shield(opening)
+
+    async def _connect(self, remote: Remote) -> Client:
+        options: dict[str, Any] = {}
+        if token := self._token(remote):
+            options["credentials"] = Bearer(token)
+        dial = None if remote.allow_private else self._dial
+        client = connect(
+            remote.url, transport=HttpTransport(dial=dial), timeout=remote.timeout, agents={}, **options
+        )
+        try:
+            async with asyncio.timeout(min(CARD_SECONDS, remote.timeout)):
+                await client.open()
+        except TimeoutError:
+            raise Unreachable("it did not answer in time") from None
+        return client
+
+    def _token(self, remote: Remote) -> str:
+        auth = remote.auth
+        if auth is None:
+            return ""
+        if not auth.token and auth.token_env and auth.token_env not in self._environ:
+            logger.warning("%s is not set: calls to %s go without a token", auth.token_env, remote.url)
+        return auth.token or self._environ.get(auth.token_env, "")
+
+    async def _fetch(self, name: str) -> _Known:
+        try:
+            card, error = (await self._client(name)).card, ""
+        except A2AError as failure:
+            card, error = None, failure.message
+        known = self._known[name] = _Known(card, error, time.monotonic() + (self._ttl if card else 30.0))
+        return known
+
+
+def _line(name: str, known: _Known | None) -> str:
+    if known is None or known.card is None:
+        return f"{name}  (card unavailable{f': {known.error}' if known is not None else ''})"
+    skills = ", ".join(skill.name for skill in known.card.skills[:5])
+    return f"{name} — {known.card.description}" + (f" (skills: {skills})" if skills else "")

@@ -1,0 +1,79 @@
+"""All the commands of a hub, put together from what the operator has given it.
+
+What is not given is there all the same, and says why it cannot be used: a model that asks for it learns something.
+"""
+
+from __future__ import annotations
+
+from dragoman.hub.artifacts import Artifacts
+from dragoman.hub.database import Database
+from dragoman.hub.fetcher import Fetcher
+from dragoman.hub.mcp_servers import McpServers
+from dragoman.hub.memory import Memories
+from dragoman.hub.model import Model
+from dragoman.hub.remotes import Remotes
+from dragoman.hub.sandbox import Sandbox
+from dragoman.hub.scratchpads import Scratchpads
+from dragoman.hub.todos import Todos
+from dragoman.hub.tool import Session, Tool
+from dragoman.hub.tools.a2a import A2ATool
+from dragoman.hub.tools.advise import AdviseTool
+from dragoman.hub.tools.delegate import AgentTool, ParallelTool
+from dragoman.hub.tools.exec import ExecTool
+from dragoman.hub.tools.fetch import FetchTool
+from dragoman.hub.tools.files import ListTool, ReadTool, WriteTool
+from dragoman.hub.tools.help import AbsentTool, HelpTool
+from dragoman.hub.tools.mcp import McpCommand
+from dragoman.hub.tools.mem import MemTool
+from dragoman.hub.tools.search import Search, SearchTool
+from dragoman.hub.tools.todo import TodoTool
+
+_ABSENT = {
+    "/browse": "this hub has no browser; use /fetch",
+    "/map": "a hub has no workspace; use /list",
+    "/pane": "there are no panes on a server; use /agent",
+    "/schedule": "this hub does not schedule work",
+    "/lesson": "this hub keeps lessons as memory: /mem add entry learning",
+}
+
+
+def toolbox(
+    database: Database,
+    *,
+    model: Model,
+    fetcher: Fetcher | None = None,
+    search: Search | None = None,
+    mcp: McpServers | None = None,
+    remotes: Remotes | None = None,
+    sandbox: Sandbox | None = None,
+) -> tuple[Tool, ...]:
+    """Every command. `model` answers `/advise`."""
+    artifacts, memories, todo = Artifacts(database), Memories(database), TodoTool(Todos(database))
+
+    async def context(session: Session) -> list[str]:
+        """What an agent that is asked is told of the work so far."""
+        lines = []
+        if session.conversation:
+            known = await memories.list(session.tenant, conversation=session.conversation, limit=15)
+            lines += (
+                ["pipeline memory:", *(f"- #{entry.id} {entry.title}" for entry in known)] if known else []
+            )
+        open_todos = await todo.lines(session)
+        return [*lines, *(["open todos:", *open_todos] if open_todos else [])]
+
+    tools: list[Tool] = [
+        SearchTool(search),
+        FetchTool(fetcher),
+        WriteTool(artifacts),
+        ReadTool(artifacts, memories),
+        ListTool(artifacts),
+        MemTool(Scratchpads(database), memories),
+        AgentTool(context),
+        ParallelTool(context),
+        McpCommand(mcp),
+        A2ATool(remotes),
+        AdviseTool(model),
+        ExecTool(sandbox),
+        todo,
+    ]
+    return (*tools, HelpTool(tools), *(AbsentTool(name, why) for name, why in _ABSENT.items()))

@@ -1,0 +1,33 @@
+"""`/fetch`: read a web page."""
+
+from __future__ import annotations
+
+from dragoman.errors import A2AError
+from dragoman.hub.fetcher import Fetcher
+from dragoman.hub.tool import Command, Session
+
+
+class FetchTool:
+    names = ("/fetch",)
+    bundle = "web"
+    usage = "/fetch <url>   read a web page as text (3 in one reply)"
+
+    def __init__(self, fetcher: Fetcher | None = None) -> None:
+        self._fetcher = fetcher
+
+    def label(self, command: Command) -> str:
+        return f"fetch:{command.args.partition(' ')[0]}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        url = command.args.partition(" ")[0]
+        if not url:
+            return "ERR: usage: /fetch <url>"
+        if self._fetcher is None:
+            return "ERR: this hub does not read the web"
+        try:
+            page = await self._fetcher.fetch(url)
+        except A2AError as error:
+            return f"ERR: {error.message}"
+        if page.status >= 400:
+            return f"ERR: HTTP {page.status}"
+        return page.text or "(an empty page)"

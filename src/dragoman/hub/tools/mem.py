@@ -1,0 +1,180 @@
+"""`/mem`: notes of an agent and of the tenant, and the structured memory they share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+
+from dragoman.errors import A2AError
+from dragoman.hub.memory import RELATIONS, TYPES, Entry, Memories
+from dragoman.hub.scratchpads import SHARED, Scratchpads
+from dragoman.hub.tool import Command, Session
+
+BODY_LIMIT = 32 * 1024
+USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's
+/mem search <words>   find what was remembered; /mem entries [type,… | tag=<tag>]; /mem entry <id>; /mem expand <id> [depth=2]
+/mem add entry <type> <title> [--artifact #id] [--supersedes #a,#b]
+<what to remember>
+/endmem   types: user feedback project reference learning context
+/mem add link <id> <relation> <id>   relations: relates_to refines contradicts supersedes supports; /mem invalidate <id>"""
+
+Verb = Callable[[str, Command, Session], Awaitable[str]]
+
+
+class MemTool:
+    names = ("/mem",)
+    bundle = "mem"
+    usage = USAGE
+
+    def __init__(self, scratchpads: Scratchpads, memories: Memories) -> None:
+        self._pads, self._memories = scratchpads, memories
+        self._verbs: dict[str, Verb] = {
+            "write": self._write,
+            "read": self._read,
+            "show": self._read,
+            "clear": self._clear,
+            "shared": self._shared,
+            "search": self._search,
+            "entries": self._entries,
+            "entry": self._entry,
+            "expand": self._expand,
+            "density": self._density,
+            "add": self._add,
+            "invalidate": self._invalidate,
+        }
+
+    def label(self, command: Command) -> str:
+        return "mem:" + " ".join(command.args.split()[:2])
+
+    async def run(self, command: Command, session: Session) -> str:
+        verb, _, rest = command.args.partition(" ")
+        if (do := self._verbs.get(verb.lower())) is None:
+            return f"ERR: usage:\n{USAGE}"
+        try:
+            return await do(rest.strip(), command, session)
+        except A2AError as error:
+            return f"ERR: {error.message}"
+
+    # -- notes -------------------------------------------------------------------------------------------------
+
+    async def _write(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
+        if not rest:
+            return "ERR: usage: /mem write <text>"
+        await self._pads.add(session.tenant, session.agent if scope is None else scope, rest)
+        return "OK: noted"
+
+    async def _read(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
+        return (
+            await self._pads.read(session.tenant, session.agent if scope is None else scope) or "(no memory)"
+        )
+
+    async def _clear(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
+        await self._pads.clear(session.tenant, session.agent if scope is None else scope)
+        return "OK: cleared"
+
+    async def _shared(self, rest: str, command: Command, session: Session) -> str:
+        verb, _, rest = rest.partition(" ")
+        do = {"write": self._write, "read": self._read, "clear": self._clear}.get(verb)
+        if do is None:
+            return "ERR: usage: /mem shared write <text> | read | clear"
+        return await do(rest.strip(), command, session, SHARED)
+
+    # -- entries -----------------------------------------------------------------------------------------------
+
+    async def _search(self, rest: str, command: Command, session: Session) -> str:
+        query = rest.replace("--rerank", "").strip()
+        found = await self._memories.search(
+            session.tenant, query, conversation=session.conversation, ranking=session.constitution.memory
+        )
+        if not found:
+            return f"(no entries match '{query}')"
+        lines = []
+        for place, entry in enumerate(found):
+            lines.append(_line(entry))
+            if place < 3 and entry.content:
+                lines.append("    " + " ".join(entry.content.split())[:400])
+        return "\n".join(lines)
+
+    async def _entries(self, rest: str, command: Command, session: Session) -> str:
+        tag = rest.removeprefix("tag=") if rest.startswith("tag=") else ""
+        types = tuple(re.split(r"[,\s]+", rest)) if rest and not tag else ()
+        found = await self._memories.list(session.tenant, types=types, tag=tag)
+        return "\n".join(_line(entry) for entry in found) or "(no entries)"
+
+    async def _entry(self, rest: str, command: Command, session: Session) -> str:
+        entry = await self._memories.get(session.tenant, _id(rest))
+        if entry is None:
+            return f"ERR: there is no entry {rest!r}"
+        lines = [_line(entry), entry.content]
+        for relation in await self._memories.relations(session.tenant, entry.id):
+            away = relation.source_id == entry.id
+            other = await self._memories.get(
+                session.tenant, relation.target_id if away else relation.source_id
+            )
+            if other is not None:
+                arrow = f"{relation.relation} →" if away else f"← {relation.relation}"
+                lines.append(f"  {arrow} #{other.id} {other.title}")
+        if entry.artifact_id is not None:
+            lines.append(f"/read #{entry.artifact_id} via=mem:{entry.id}")
+        return "\n".join(line for line in lines if line)
+
+    async def _expand(self, rest: str, command: Command, session: Session) -> str:
+        given = re.search(r"depth=(\d)", rest)
+        depth = min(2, int(given[1])) if given else 1
+        around = await self._memories.around(session.tenant, _id(rest.split(" ")[0]), depth=depth)
+        return "\n".join(f"{'  ' * distance}{_line(entry)}" for distance, entry in around) or "(nothing near)"
+
+    async def _density(self, rest: str, command: Command, session: Session) -> str:
+        relations = await self._memories.relations(session.tenant, _id(rest))
+        return f"{len(relations)} relations"
+
+    async def _add(self, rest: str, command: Command, session: Session) -> str:
+        what, _, rest = rest.partition(" ")
+        if what == "link":
+            words = rest.split()
+            if len(words) != 3:
+                return f"ERR: usage: /mem add link <id> <relation> <id>; relations: {' '.join(RELATIONS)}"
+            made = await self._memories.relate(session.tenant, _id(words[0]), words[1], _id(words[2]))
+            return f"OK: added link #{made.id}"
+        if what != "entry":
+            return f"ERR: usage:\n{USAGE}"
+        return await self._add_entry(rest, command, session)
+
+    async def _add_entry(self, rest: str, command: Command, session: Session) -> str:
+        artifact = re.search(r"\s--artifact\s+#?(\d+)", rest)
+        supersedes = re.search(r"\s--supersedes\s+([#\d,\s]+)", rest)
+        for option in (artifact, supersedes):
+            if option is not None:
+                rest = rest.replace(option[0], " ")
+        type, _, title = rest.strip().partition(" ")
+        body = (command.body or "").strip()
+        if type not in TYPES or not title.strip():
+            return f"ERR: usage: /mem add entry <type> <title>; types: {' '.join(TYPES)}"
+        if not 1 <= len(body.encode()) <= BODY_LIMIT:
+            return f"ERR: what to remember has 1 to {BODY_LIMIT} bytes"
+        entry = await self._memories.add(
+            session.tenant,
+            type,
+            " ".join(title.split()),
+            body,
+            source=session.agent,
+            artifact_id=int(artifact[1]) if artifact else None,
+            conversation=session.conversation,
+            supersedes=[int(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
+        )
+        return f"OK: added entry #{entry.id} [{entry.type}] {entry.title}"
+
+    async def _invalidate(self, rest: str, command: Command, session: Session) -> str:
+        if not await self._memories.invalidate(session.tenant, _id(rest)):
+            return f"ERR: there is no entry {rest!r} that holds"
+        return f"OK: entry #{_id(rest)} does not hold any more"
+
+
+def _id(text: str) -> int:
+    text = text.strip().removeprefix("#")
+    return int(text) if text.isdecimal() and len(text) < 18 else 0
+
+
+def _line(entry: Entry) -> str:
+    tags = f"  ({', '.join(entry.tags)})" if entry.tags else ""
+    return f"- #{entry.id}  [{entry.type}]  {entry.title}{tags}"

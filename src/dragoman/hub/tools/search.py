@@ -1,0 +1,89 @@
+"""`/search`: ask a search engine. Which one is the operator's choice; Brave's is here."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Protocol
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.client.http import HttpTransport
+from dragoman.client.transport import Transport
+from dragoman.errors import A2AError, Unreachable
+from dragoman.hub.tool import Command, Session
+
+MOST = 20
+NONE = "web search unavailable: this hub has no search provider (set DRAGOMAN_SEARCH_API_KEY)"
+
+
+class Hit(Struct, frozen=True):
+    title: str
+    url: str
+    snippet: str = ""
+
+
+class Search(Protocol):
+    async def search(self, query: str, top: int) -> Sequence[Hit]:
+        """Raises `A2AError`."""
+        ...
+
+
+class BraveSearch:
+    url = "https://api.search.brave.com/res/v1/web/search"
+
+    def __init__(self, key: str, *, transport: Transport | None = None, timeout: float = 12.0) -> None:
+        self._key, self._timeout = key, timeout
+        self._http: Transport = transport or HttpTransport()
+
+    async def search(self, query: str, top: int) -> Sequence[Hit]:
+        headers = {"X-Subscription-Token": self._key, "Accept": "application/json"}
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._http.request(
+                    "GET", f"{self.url}?{urlencode({'q': query, 'count': top})}", headers
+                )
+                body = await response.read()
+        except TimeoutError:
+            raise Unreachable("the search engine did not answer in time") from None
+        if response.status != 200:
+            raise Unreachable(f"the search engine answered HTTP {response.status}")
+        try:
+            found = msgspec.json.decode(body).get("web", {}).get("results", [])
+        except (msgspec.DecodeError, AttributeError):
+            raise Unreachable("the search engine's answer made no sense") from None
+        return [Hit(_plain(hit), hit.get("url", ""), _plain(hit, "description")) for hit in found[:top]]
+
+
+class SearchTool:
+    names = ("/search",)
+    bundle = "web"
+    usage = "/search <words> [top=N]   search the web (4 in one reply)"
+
+    def __init__(self, search: Search | None = None) -> None:
+        self._search = search
+
+    def label(self, command: Command) -> str:
+        return f"search:{command.args}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        query, top = command.args, 10
+        if (given := re.search(r"\s+top=(\d+)\s*$", query)) is not None:
+            query, top = query[: given.start()], min(MOST, max(1, int(given[1])))
+        if not query.strip():
+            return "ERR: usage: /search <words> [top=N]"
+        if self._search is None:
+            return f"ERR: {NONE}"
+        try:
+            hits = await self._search.search(query.strip(), top)
+        except A2AError as error:
+            return f"ERR: {error.message}"
+        lines = [f"{n}. {hit.title} — {hit.snippet}\n   {hit.url}" for n, hit in enumerate(hits, 1)]
+        return "\n".join(lines) or f"(nothing found for {query.strip()!r})"
+
+
+def _plain(hit: dict[str, str], member: str = "title") -> str:
+    return " ".join(re.sub(r"<[^>]+>", "", hit.get(member) or "").split())

@@ -1,0 +1,423 @@
+"""The commands, with the real things behind them: a database, a process, a server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from dragoman.agent.agent import Agent
+from dragoman.engine.turn import Turn
+from dragoman.errors import InvalidParams
+from dragoman.hub.artifacts import Artifacts, QuotaExceeded, clean_path
+from dragoman.hub.constitution import Advisor, Constitution
+from dragoman.hub.database import Database
+from dragoman.hub.fetcher import HttpFetcher, html_text
+from dragoman.hub.mcp_servers import McpServer, McpServers, read_registry
+from dragoman.hub.memory import Memories, RelationExists
+from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.remotes import Remote, Remotes
+from dragoman.hub.remotes import read_registry as read_remotes
+from dragoman.hub.sandbox import LocalSandbox
+from dragoman.hub.todos import Todos
+from dragoman.hub.toolbox import toolbox
+from dragoman.hub.tools.exec import ExecTool
+from dragoman.hub.tools.search import Hit
+from dragoman.model.ops import CancelTask, ListTasks
+from dragoman.model.task import TaskState
+from dragoman.push.guard import Guard
+from tests.hub.conftest import Begin, House
+from tests.ports import free_port
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    opened = Database(tmp_path / "hub.db").open()
+
+    def tenants(db: Any) -> None:
+        for id in (1, 2):
+            db.execute(
+                "insert into tenants (id, name, token_hash, created_at) values (?, ?, ?, 0)",
+                (id, f"t{id}", f"h{id}"),
+            )
+            db.execute(
+                "insert into conversations (id, tenant_id, agent_id, created_at, updated_at) values (?, ?, 'index', 0, 0)",
+                (id * 10, id),
+            )
+
+    await opened.run(tenants)
+    yield opened
+    opened.close()
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """An ASGI app on loopback."""
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(server.serve())
+    async with asyncio.timeout(10):
+        while not server.started:
+            await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def fed(home: House, reply: str, **metadata: Any) -> str:
+    """What the commands of `reply` give back to the model."""
+    before = len(home.model.prompts)
+    home.model._replies = iter([reply, "Ok."])
+    await home.ask("go", **metadata)
+    content: str = home.model.prompts[before + 1].messages[-1].content
+    return content
+
+
+@pytest.fixture
+async def home(shed: Begin, database: Database) -> House:
+    return await shed(ScriptedModel([]), tools=toolbox(database, model=ScriptedModel(["Do it."])))
+
+
+async def test_memory_is_written_found_linked_and_ended(home: House) -> None:
+    said = await fed(
+        home,
+        "/mem write remember this\n/mem read\n/mem shared read\n"
+        "/mem add entry project Rocket launch plan\nThe rocket starts on Monday.\n/endmem\n"
+        "/mem add entry learning Fuel\nFuel is expensive, launches need much of it.\n/endmem\n"
+        "/mem add link #1 relates_to 2\n/mem add link 1 relates_to 1",
+    )
+    assert "remember this" in said and "(no memory)" in said
+    assert "OK: added entry #1 [project] Rocket launch plan" in said
+    assert "OK: added link #1" in said and "ERR: an entry does not relate to itself" in said
+    said = await fed(
+        home, "/mem search when does the rocket launch\n/mem entry 1\n/mem expand 2\n/mem search zebra"
+    )
+    assert said.index("- #1  [project]") < said.index("- #2  [learning]")
+    assert "relates_to → #2 Fuel" in said and "(no entries match 'zebra')" in said
+    said = await fed(
+        home,
+        "/mem add entry project New plan --supersedes #1\nTuesday.\n/endmem\n/mem entries project\n/mem invalidate 1",
+    )
+    assert "New plan" in said and "Rocket launch plan" not in said.split("[/mem entries project]")[1]
+    assert "ERR: there is no entry '1' that holds" in said
+
+
+async def test_an_unclosed_or_malformed_command_is_an_error_not_a_crash(home: House) -> None:
+    said = await fed(
+        home,
+        "/mem\n/mem entry x\n/fetch\n/search  \n/agent\n/read ../x\n/mcp call\n/a2a\n/todo done z\n/schedule x\n/browse y\n"
+        "/exec rm -rf /\n/advise\n/parallel\nnothing\n/endparallel\n/write /etc/passwd\nx\n/endwrite\n/help nothing\n"
+        "/mem add entry project T\nno end",
+    )
+    assert said.count("ERR:") == 17
+    assert (
+        "ERR: the block was not closed with /endmem" in said
+        and "ERR: commands are disabled on this hub" in said
+    )
+
+
+async def test_files_are_kept_with_a_conversation_and_only_there(home: House, database: Database) -> None:
+    said = await fed(
+        home,
+        "/write --persist notes/a.md\nhello\n/endwrite\n/list\n/read notes/a.md\n/read #1",
+        conversation_id=10,
+    )
+    assert "OK: persisted 5 bytes (artifact #1)" in said and "#1  notes/a.md  (5 bytes)" in said
+    assert said.count("\nhello\n") == 2
+    said = await fed(home, "/write --persist b.md\nhello\n/endwrite\n/read notes/a.md\n/list")
+    assert "WARN: --persist requested but artifact store is unavailable" in said and said.count("ERR:") == 2
+    assert await Artifacts(database).get("2", 1) is None
+
+
+async def test_a_file_of_another_conversation_is_reached_through_a_memory(
+    home: House, database: Database
+) -> None:
+    await database.run(
+        lambda db: db.execute(
+            "insert into conversations (id, tenant_id, agent_id, created_at, updated_at) values (11, 1, 'index', 0, 0)"
+        )
+    )
+    await Artifacts(database).put("1", 10, "a.md", b"secret plan")
+    await Memories(database).add("1", "project", "Plan", "see file", artifact_id=1)
+    said = await fed(home, "/read #1\n/read #1 via=mem:1\n/mem entry 1", conversation_id=11)
+    assert (
+        "ERR: #1 is of another conversation" in said
+        and "secret plan" in said
+        and "/read #1 via=mem:1" in said
+    )
+
+
+async def test_quotas_and_paths_of_files(database: Database) -> None:
+    files = Artifacts(database, file_limit=10, conversation_limit=15)
+    assert (await files.put("1", 10, "a//b\\c.txt", b"x" * 10)).path == "a/b/c.txt"
+    assert not (await files.put("1", 10, "a/b/c.txt", b"y" * 9)).created
+    for path, content in (("big", b"x" * 11), ("more", b"x" * 7)):
+        with pytest.raises(QuotaExceeded):
+            await files.put("1", 10, path, content)
+    with pytest.raises(InvalidParams):
+        await files.put("1", 20, "x", b"")  # another tenant's conversation
+    for path in ("", "/abs", "a/../b", ".hidden", "c:x", "con.txt", "a\x00b", "x" * 200):
+        with pytest.raises(InvalidParams):
+            clean_path(path)
+
+
+async def test_nothing_of_one_tenant_is_another_tenants(database: Database) -> None:
+    memories, todos = Memories(database), Todos(database)
+    entry = await memories.add("1", "user", "Likes tea", "Green tea.")
+    other = await memories.add("2", "user", "Likes coffee")
+    assert await memories.get("2", entry.id) is None
+    assert await memories.search("2", "tea") == []
+    assert not await memories.invalidate("2", entry.id)
+    assert await memories.change("2", entry.id, title="x") is None
+    with pytest.raises(InvalidParams):
+        await memories.relate("1", entry.id, "supports", other.id)
+    todo = await todos.add("1", "buy tea")
+    assert await todos.mark("2", todo.id, "completed") is None
+    assert await todos.list("2") == []
+
+
+async def test_memory_as_of_a_moment_and_double_relations(database: Database) -> None:
+    memories = Memories(database)
+    old = await memories.add("1", "user", "Lives in Rome", at=1000, tags=("city",))
+    new = await memories.add("1", "user", "Lives in Oslo", supersedes=[old.id])
+    now = int(time.time())
+    assert [e.id for e in await memories.list("1", as_of=2000)] == [old.id]
+    assert [e.id for e in await memories.list("1", as_of=now + 1)] == [new.id]
+    assert [e.id for e in await memories.search("1", "lives", as_of=2000)] == [old.id]
+    assert [e.id for e in await memories.list("1", tag="city", as_of=2000)] == [old.id]
+    with pytest.raises(RelationExists) as caught:
+        await memories.relate("1", new.id, "supersedes", old.id)
+    assert caught.value.existing_id == (await memories.relations("1", old.id))[0].id
+
+
+async def test_entries_of_the_conversation_come_first(database: Database) -> None:
+    memories = Memories(database)
+    await memories.add("1", "project", "Budget of the garden")
+    ours = await memories.add("1", "project", "Budget of the house", conversation=10)
+    elsewhere = await memories.add("1", "project", "Budget of the boat", conversation=11)
+    found = [e.id for e in await memories.search("1", "budget", conversation=10)]
+    assert found[0] == ours.id and elsewhere.id not in found
+
+
+async def test_open_todos_stand_before_the_next_request(home: House) -> None:
+    await fed(home, "/todo add water the plants\n/todo list")
+    home.model._replies = iter(["Ok."])
+    await home.ask("hi")
+    assert "[OPEN TODOS]\n- #1 [pending] water the plants" in home.model.prompts[-1].messages[-1].content
+    assert "OK: #1 is completed" in await fed(home, "/todo done #1")
+
+
+async def test_an_advisor_is_asked_without_the_conversation(shed: Begin, database: Database) -> None:
+    advisor = ScriptedModel(["Take the train."])
+    home = await shed(
+        {"Torn": ["/advise plane or train?", "Train."]},
+        Constitution(id="torn", name="Torn", advisor=Advisor(model="big/one")),
+        tools=toolbox(database, model=advisor),
+    )
+    task = await home.ask("go", "torn")
+    assert [m.content for m in advisor.prompts[0].messages] == ["plane or train?"]
+    assert advisor.prompts[0].model == "big/one"
+    assert "Take the train." in home.model.prompts[1].messages[-1].content
+    notes = [n for kind, n in await home.notes(task.id, "torn") if kind == "advisor"]
+    assert notes == [{"agent": "torn", "stream_id": 0, "kind": "consult", "preview": "Take the train."}]
+
+
+# -- the web -------------------------------------------------------------------------------------------------------
+
+
+async def web(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] != "http":
+        return
+    path, status, headers = scope["path"], 200, [(b"content-type", b"text/html; charset=utf-8")]
+    body = "<html><head><title>no</title></head><body><h1>Tea</h1><script>x</script><p>Green &amp; good</p></body></html>"
+    if path == "/moved":
+        status, headers = 302, [(b"location", b"/tea")]
+    elif path == "/inward":
+        status, headers = 302, [(b"location", b"http://169.254.169.254/secrets")]
+    elif path == "/gone":
+        status = 404
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body.encode()})
+
+
+async def test_pages_are_read_as_text_and_the_guard_decides_where(shed: Begin, database: Database) -> None:
+    async with served(web) as url:
+        loopback = HttpFetcher(Guard(trust=("127.0.0.0/8",), http=True).dial)
+        tools = toolbox(database, model=ScriptedModel([]), fetcher=loopback)
+        home = await shed(ScriptedModel([]), tools=tools)
+        said = await fed(home, f"/fetch {url}/moved\n/fetch {url}/gone\n/fetch {url}/inward")
+        assert "Tea\n\nGreen & good" in said and "ERR: HTTP 404" in said
+        assert said.count("ERR:") == 2 and "its host is not on the internet" in said
+        await loopback.close()
+        guarded = HttpFetcher(Guard(http=True).dial)
+        home = await shed(
+            ScriptedModel([]), tools=toolbox(database, model=ScriptedModel([]), fetcher=guarded)
+        )
+        said = await fed(home, f"/fetch {url}/tea\n/fetch file:///etc/passwd")
+        assert said.count("ERR:") == 2
+        await guarded.close()
+
+
+def test_a_page_without_its_markup() -> None:
+    assert html_text("<ul><li>a<li>b</ul><style>x</style>c&nbsp;d") == "a\nb\nc d"
+
+
+async def test_search_has_a_provider_or_says_that_there_is_none(
+    shed: Begin, database: Database, home: House
+) -> None:
+    assert "ERR: web search unavailable" in await fed(home, "/search tea")
+
+    class Engine:
+        async def search(self, query: str, top: int) -> list[Hit]:
+            return [Hit(f"{query} {n}", f"https://x/{n}", "snip") for n in range(top)]
+
+    home = await shed(ScriptedModel([]), tools=toolbox(database, model=ScriptedModel([]), search=Engine()))
+    assert "1. green tea 0 — snip\n   https://x/0\n2. green tea 1" in await fed(
+        home, "/search green tea top=2"
+    )
+
+
+# -- processes -----------------------------------------------------------------------------------------------------
+
+
+async def test_mcp_servers_are_processes_that_see_no_secrets_and_come_back(
+    shed: Begin, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mcp")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    script = str(Path(__file__).with_name("mcp_server.py"))
+    servers = McpServers(
+        {
+            "adder": McpServer(command=sys.executable, args=(script,), env={"LEVEL": "2"}),
+            "missing": McpServer(command="/nowhere/at/all"),
+        }
+    )
+    home = await shed(ScriptedModel([]), tools=toolbox(database, model=ScriptedModel([]), mcp=servers))
+    said = await fed(
+        home,
+        '/mcp tools\n/mcp call adder add {"a": 2, "b": 3}\n/mcp call adder environment {"name": "OPENAI_API_KEY"}\n'
+        '/mcp call adder environment {"name": "LEVEL"}\n/mcp call nobody x {}\n/mcp call adder add [1]\n'
+        '/mcp call adder add {"a": "x"}',
+    )
+    assert (
+        "adder add {a, b} — Adds two numbers." in said
+        and "missing: (the MCP server 'missing' could not" in said
+    )
+    assert "\n5\n" in said and "(unset)" in said and "\n2\n" in said and "sk-secret" not in said
+    assert "ERR: no MCP server 'nobody' configured. Available: adder, missing" in said
+    assert "ERR: the arguments must be a JSON object" in said and said.count("ERR:") == 3
+    said = await fed(home, '/mcp call adder die {}\n/mcp call adder add {"a": 4, "b": 4}')
+    assert "ERR: the MCP server 'adder'" in said and "\n8\n" in said
+    await servers.close()
+
+
+def test_registries_are_read_and_explained(tmp_path: Path) -> None:
+    file = tmp_path / "registry.json"
+    assert read_registry(file) == {} and read_remotes(file) == {}
+    file.write_text('{"servers": {"x": {}}}')
+    with pytest.raises(InvalidParams, match="either a command or a url"):
+        read_registry(file)
+    file.write_text('{"agents": {"x": {"url": "https://x", "auth": {"type": "basic"}}}}')
+    with pytest.raises(InvalidParams, match=r"auth\.type 'basic'"):
+        read_remotes(file)
+
+
+async def test_commands_run_confined_and_are_killed_in_time(tmp_path: Path, shed: Begin) -> None:
+    sandbox = LocalSandbox(tmp_path, seconds=1.0)
+    home = await shed(ScriptedModel([]), tools=[ExecTool(sandbox)])
+    said = await fed(home, "/exec echo hi > a; cat a; pwd; exit 3\n/exec sleep 60\n/exec env")
+    assert (
+        "hi\n" in said and f"{tmp_path}/t1" in said and "[exit 3]" in said and "[timed out after 1s]" in said
+    )
+    assert "PYTHONPATH" not in said
+
+
+# -- agents of others ----------------------------------------------------------------------------------------------
+
+
+def neighbour(stuck: asyncio.Event | None = None, ended: asyncio.Event | None = None) -> Agent:
+    agent = Agent("Weather", "Knows the weather.")
+
+    @agent.skill
+    async def forecast(turn: Turn) -> str:
+        """Tells the weather."""
+        if stuck is not None:
+            stuck.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                if ended is not None:
+                    ended.set()
+        return f"Sunny. You said: {turn.text!r} and {sorted(turn.metadata)}"
+
+    return agent
+
+
+async def test_defect_11_a_dead_remote_delays_nobody_and_loopback_needs_permission(
+    shed: Begin, database: Database
+) -> None:
+    async with served(neighbour().app(store="memory:")) as url:
+        remotes = Remotes(
+            {
+                "weather": Remote(url=url, allow_private=True),
+                "forbidden": Remote(url=url),
+                "dead": Remote(url=f"http://127.0.0.1:{free_port()}", allow_private=True),
+            },
+            dial=Guard(http=True).dial,
+        )
+        assert remotes.lines() == []  # at once, whatever the remotes do
+        tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
+        home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
+        said = await fed(
+            home,
+            "/a2a list\n/a2a card weather\n/a2a call weather Rome?\n/a2a call forbidden x\n/a2a call dead x\n/a2a call no x\n"
+            "/agent a2a:weather x",
+        )
+        assert "weather — Knows the weather. (skills:" in said and "dead  (card unavailable" in said
+        assert "Sunny. You said: 'Rome?' and []" in said
+        assert said.count("ERR:") == 4 and "ERR: no remote agent named 'no' (try /a2a list)" in said
+        assert "its host is not on the internet" in said
+        assert any(line.startswith("weather — Knows the weather.") for line in remotes.lines())
+
+
+async def test_defect_11_a_cancel_reaches_the_remote_agent(shed: Begin, database: Database) -> None:
+    stuck, ended = asyncio.Event(), asyncio.Event()
+    async with served(neighbour(stuck, ended).app(store="memory:")) as url:
+        remotes = Remotes({"weather": Remote(url=url, allow_private=True)}, dial=Guard().dial)
+        home = await shed(
+            ScriptedModel(["/a2a call weather Rome?"]),
+            tools=toolbox(database, model=ScriptedModel([]), remotes=remotes),
+            peers=remotes,
+        )
+        asking = asyncio.create_task(home.ask("go"))
+        async with asyncio.timeout(10):
+            await stuck.wait()
+            while not any(r.kind == "child" for r in await home.records((await tasks(home))[0])):
+                await asyncio.sleep(0.01)
+            await home.engine.call(home.call(), CancelTask(id=(await tasks(home))[0]))
+            await ended.wait()
+        assert (await asking).state is TaskState.CANCELED
+
+
+async def test_a_remote_that_takes_too_long_is_given_up_and_told(shed: Begin, database: Database) -> None:
+    stuck, ended = asyncio.Event(), asyncio.Event()
+    async with served(neighbour(stuck, ended).app(store="memory:")) as url:
+        remotes = Remotes({"weather": Remote(url=url, allow_private=True, timeout=1.0)}, dial=Guard().dial)
+        tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
+        home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
+        assert "ERR: weather did not finish within 1 s" in await fed(home, "/a2a call weather Rome?")
+        await asyncio.wait_for(ended.wait(), 5)
+
+
+async def tasks(home: House) -> list[str]:
+    found = await home.store.scope(home.call().scope).find(ListTasks(), limit=10)
+    return [snapshot.task_id for snapshot in found.snapshots]
