@@ -114,7 +114,7 @@ async def test_a_late_snapshot_is_of_then_not_of_now(office: Open, hook: Hook) -
     [
         ("1.0", lambda document: document["message"]),
         ("0.3", lambda document: document),
-        ("0.1", lambda document: document["status"]["message"]),
+        ("0.1", lambda document: document["artifacts"][0]),
     ],
 )
 async def test_a_bare_message_is_told_too(office: Open, hook: Hook, dialect: str, where: Any) -> None:

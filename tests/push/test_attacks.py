@@ -1,0 +1,158 @@
+"""Those who would use our courier for their own ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidParams, TaskNotFound
+from dragoman.model.ops import (
+    Call,
+    CreatePushConfig,
+    DeletePushConfig,
+    GetPushConfig,
+    ListPushConfigs,
+    PushConfig,
+    Scope,
+)
+from tests.push.conftest import SCOPE, Open
+from tests.push.hook import Answer, Hook, Told
+from tests.push.net import PUBLIC, Net
+
+
+class Named(Hook):
+    """A webhook that has a name on our internet."""
+
+    @property
+    def url(self) -> str:
+        return "http://hook.example:8080/hook"
+
+
+async def test_a_name_that_changes_its_mind_leads_nowhere(office: Open) -> None:
+    """Good while it is registered and first told; then it means the metadata service, then loopback."""
+
+    async def answer(told: Told) -> Answer:
+        return b"HTTP/1.1 200 X\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+    async with Named(answer) as hook:
+        net = Net(hook.port, {"hook.example": [[PUBLIC], ["169.254.169.254"], ["127.0.0.1", PUBLIC]]})
+        here = await office(guard=net.guard(http=True), max_attempts=3)
+        await here.send("say", hook=hook)
+        dead = await _dead(here)
+        assert len(hook.told) == 1 and net.dialled == [PUBLIC]
+        assert "not on the internet" in dead.error and dead.cursor == hook.told[0].seq
+
+
+async def test_a_redirect_leads_nowhere(office: Open) -> None:
+    async def answer(told: Told) -> Answer:
+        return b"HTTP/1.1 302 X\r\nLocation: http://169.254.169.254/latest/\r\nContent-Length: 0\r\n\r\n"
+
+    async with Named(answer) as hook:
+        net = Net(hook.port, {"hook.example": [[PUBLIC]]})
+        here = await office(guard=net.guard(http=True), max_attempts=2)
+        await here.send("say", hook=hook)
+        await _dead(here)
+        assert set(net.asked) == {"hook.example"} and set(net.dialled) == {PUBLIC}
+        assert len(hook.refused) == 2
+
+
+async def test_a_config_that_was_fine_is_looked_at_again_before_each_notification(office: Open) -> None:
+    """An operator who becomes stricter need not go through the old configs."""
+    async with Named() as hook:
+        net = Net(hook.port, {"hook.example": [[PUBLIC]]})
+        first = await office(guard=net.guard(http=True))
+        task = await first.send("ask", hook=hook)
+        await hook.heard(2)
+        await first.engine.stop(drain=1)
+        second = await office(guard=net.guard(http=True, only=("other.example",)), max_attempts=1)
+        dialled = len(net.dialled)
+        await second.send("so", task=task.id)
+        assert "we do not send there" in (await _dead(second)).error
+        assert len(net.dialled) == dialled and len(hook.told) == 2
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"token": "a\r\nX-Injected: 1"},
+        {"token": "a\nX-Injected: 1"},
+        {"token": "a\x00b"},
+        {"token": "a\x85b"},
+        {"id": "a\r\nb"},
+        {"url": "http://127.0.0.1:1/\r\nX-Injected: 1"},
+        {"url": "http://127.0.0.1:1/ HTTP/1.1\r\nX: 1"},
+    ],
+)
+async def test_nothing_that_would_break_a_header_is_kept(office: Open, bad: dict[str, str]) -> None:
+    here = await office()
+    task = await here.send("ask")
+    config = PushConfig(**{"url": "http://127.0.0.1:1/", "task_id": task.id, **bad})
+    with pytest.raises(InvalidParams):
+        await here.engine.call(Call(scope=SCOPE), CreatePushConfig(config=config))
+    assert list(await here.store.hooks.list(SCOPE, task.id)) == []
+
+
+@pytest.mark.parametrize(
+    "stranger", [Scope("", "told", "mallory"), Scope("rival", "told", ""), Scope("", "told", "told")]
+)
+async def test_the_configs_of_others_cannot_be_seen_changed_or_made(
+    office: Open, hook: Hook, stranger: Scope
+) -> None:
+    here = await office()
+    task = await here.send("ask", hook=hook, id="one", token="secret")
+    call = Call(scope=stranger)
+    requests: list[Any] = [
+        CreatePushConfig(config=PushConfig(url=hook.url, task_id=task.id, id="one")),
+        CreatePushConfig(config=PushConfig(url=hook.url, task_id=task.id)),
+        GetPushConfig(task_id=task.id, id="one"),
+        GetPushConfig(task_id=task.id),
+        ListPushConfigs(task_id=task.id),
+        DeletePushConfig(task_id=task.id, id="one"),
+    ]
+    said = set()
+    for request in requests:
+        with pytest.raises(TaskNotFound) as refused:
+            await here.engine.call(call, request)
+        said.add(str(refused.value))
+    with pytest.raises(TaskNotFound) as refused:
+        await here.engine.call(call, ListPushConfigs(task_id="no such task"))
+    assert said == {str(refused.value).replace("no such task", task.id)}  # ours and nobody's look the same
+    (config,) = await here.store.hooks.list(SCOPE, task.id)
+    assert (config.config.id, config.config.token) == ("one", "secret")
+
+
+async def test_a_webhook_must_show_that_it_wants_to_be_told(office: Open, hook: Hook) -> None:
+    here = await office(challenge=True)
+    with pytest.raises(InvalidParams):  # it answers 204 to everything
+        await here.send("say", hook=hook)
+
+    async def answer(told: Told) -> Answer:
+        if told.method == "GET":
+            token = told.path.partition("?validationToken=")[2].encode()
+            return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(token), token)
+        return 200
+
+    hook.answer = answer
+    hook.told.clear()
+    await here.send("say", hook=hook)
+    told = await hook.heard(4)
+    assert [each.method for each in told] == ["GET", "POST", "POST", "POST"]
+
+
+async def test_the_challenge_goes_nowhere_that_a_notification_would_not(office: Open) -> None:
+    net = Net(names={"hook.example": [["10.0.0.1"]]})
+    here = await office(guard=net.guard(http=True), challenge=True)
+    task = await here.send("ask")
+    config = PushConfig(url="http://hook.example/", task_id=task.id)
+    with pytest.raises(InvalidParams) as refused:
+        await here.engine.call(Call(scope=SCOPE), CreatePushConfig(config=config))
+    assert net.dialled == [] and "10.0.0.1" not in str(refused.value)
+
+
+async def _dead(here: Any) -> Any:
+    async with asyncio.timeout(10):
+        while not (found := await here.store.outbox.find(dead=True, limit=10)):
+            await asyncio.sleep(0.01)
+    return found[0]
