@@ -380,6 +380,21 @@ async def test_a_reply_skill_answers_with_a_bare_message_and_leaves_no_task(star
     assert (page.tasks, page.total_size) == ((), 0)
 
 
+async def test_a_reply_skill_that_shows_a_task_returns_immediately_when_asked_to(start: Start) -> None:
+    agent, gate = Agent("a"), asyncio.Event()
+
+    @agent.skill(reply=True)
+    async def slow(turn: Turn) -> str:
+        await turn.status("it takes a while")
+        await gate.wait()
+        return "done"
+
+    engine = await start(agent)
+    task = await engine.call(call(), say("go", return_immediately=True))
+    assert isinstance(task, Task) and task.state is TaskState.WORKING
+    gate.set()
+
+
 async def test_a_reply_skill_that_asks_becomes_a_task(start: Start) -> None:
     agent = Agent("a")
 

@@ -93,6 +93,7 @@ class Cards:
         document = self._document(exchange, mount, card, pure)
         headers = (
             *(self._private if mount.private else self._headers),
+            (b"dragoman", b"1"),
             (b"etag", document.etag),
             (b"last-modified", formatdate(since, usegmt=True).encode()),
         )

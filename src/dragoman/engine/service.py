@@ -166,9 +166,9 @@ class Engine:
         length = _length(request.configuration.history_length)
         delivered = await self._deliver(call, request)
         snapshot = delivered.snapshot
-        if request.configuration.return_immediately and not snapshot.hidden:
-            return trimmed(snapshot.task, length)
-        if not _over(delivered):
+        if request.configuration.return_immediately:
+            await self._decided(call, snapshot, delivered.seq)
+        elif not _over(delivered):
             with self._reader(call, snapshot, delivered.seq, look=delivered.seq > 1) as reader:
                 await _until(reader, snapshot, lambda record: record.over)
         return snapshot.reply or trimmed(snapshot.task, length)
@@ -179,9 +179,7 @@ class Engine:
         delivered = await self._deliver(call, request)
         snapshot = delivered.snapshot
         look = snapshot.undecided or delivered.seq > 1
-        if snapshot.undecided:  # wait and see: a Message, or a task after all
-            with self._reader(call, snapshot, delivered.seq) as reader:
-                await _until(reader, snapshot, lambda _: not snapshot.undecided)
+        await self._decided(call, snapshot, delivered.seq)
         if snapshot.reply is not None:
             yield (StreamResponse(snapshot.reply, snapshot.seq),)
             return
@@ -198,6 +196,12 @@ class Engine:
                 batch, ended = _public(await reader.next(), _ends_send)
                 if batch:
                     yield batch
+
+    async def _decided(self, call: Call, snapshot: Snapshot, after: int) -> None:
+        """Wait and see: a Message, or a task after all."""
+        if snapshot.undecided:
+            with self._reader(call, snapshot, after) as reader:
+                await _until(reader, snapshot, lambda _: not snapshot.undecided)
 
     async def _deliver(self, call: Call, request: SendMessage) -> Delivered:
         """Put the message on disk and, if there is room, start on it here."""
