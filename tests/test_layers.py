@@ -2,7 +2,7 @@
 
     cli console                          wires everything; nobody imports it
        serve                             puts a server together: agent bindings engine stores buses push auth
-       hub                               agent client engine dialects auth
+       hub                               agent bindings client engine stores buses push dialects auth
        agent      bindings client push   agent: engine auth bindings, client: dialects (not engine)
        engine     stores buses           engine: model      stores, buses, push: engine.seams, engine.log
        dialects   auth                   model errors
@@ -55,7 +55,19 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "errors",
     ),
     "settings": ("errors",),
-    "hub": ("agent", "client", "engine", "push", "dialects", "auth", "model", "errors"),
+    "hub": (
+        "agent",
+        "bindings",
+        "client",
+        "engine",
+        "stores",
+        "buses",
+        "push",
+        "dialects",
+        "auth",
+        "model",
+        "errors",
+    ),
     "console": ANYTHING,
     "cli": ANYTHING,
     "__init__": ANYTHING,

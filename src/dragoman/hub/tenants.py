@@ -12,6 +12,7 @@ import re
 import secrets
 import sqlite3
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -114,7 +115,7 @@ class Tenants:
 
         return await self._db.run(add), token
 
-    async def list(self) -> list[Tenant]:
+    async def list(self) -> Sequence[Tenant]:
         rows = await self._db.read(lambda db: db.execute(_ALL).fetchall())
         return [_tenant(row) for row in rows]
 
@@ -158,7 +159,7 @@ class Tenants:
 
         return await self._db.run(change)
 
-    async def audit(self, *, before: int = 0, limit: int = 50) -> list[dict[str, Any]]:
+    async def audit(self, *, before: int = 0, limit: int = 50) -> Sequence[dict[str, Any]]:
         rows = await self._db.read(
             lambda db: db.execute(_AUDITED, (before or 2**62, limit)).fetchall(),
         )

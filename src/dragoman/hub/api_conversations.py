@@ -1,0 +1,142 @@
+"""`/v1/conversations`: talk with an agent that remembers what was said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.api_runs import Orchestrate, ask
+from dragoman.hub.constitution import INDEX_ID, read
+from dragoman.hub.hub import Hub
+from dragoman.hub.refusals import NotFound
+from dragoman.hub.routing import Answer, Route, Visit
+
+
+class NewConversation(Struct):
+    """Whom to talk with: an agent there is, or one that is only for this conversation."""
+
+    title: str = ""
+    agent_id: str = ""
+    agent: str = ""
+    agent_def: dict[str, Any] | None = None
+
+
+class ConversationChange(Struct):
+    title: str | None = None
+    archived: bool | None = None
+
+
+def routes(hub: Hub) -> list[Route]:
+    conversations = hub.conversations
+
+    async def create(visit: Visit) -> Answer:
+        body = await visit.json(NewConversation)
+        agent = body.agent_id or body.agent
+        if body.agent_def is not None:
+            constitution = read(body.agent_def, id=agent)
+            if agent and constitution.id != agent:
+                raise InvalidParams("agent_def and agent_id name different agents")
+            if constitution.id == INDEX_ID:
+                raise InvalidParams(
+                    f"{INDEX_ID!r} is built in", fields=(("agent_def.id", "may not be 'index'"),)
+                )
+            agent = constitution.id
+        elif hub.catalogue.find(visit.tenant.id, agent or INDEX_ID) is None:
+            raise NotFound(f"there is no agent {agent[:80]!r}")
+        made = await conversations.create(
+            visit.tenant.id, title=body.title[:200], agent=agent or INDEX_ID, agent_def=body.agent_def
+        )
+        return Answer(made.shown, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
+
+    async def list_all(visit: Visit) -> Answer:
+        found = await conversations.list(
+            visit.tenant.id, before=visit.count("before_updated_at", 0), limit=visit.count("limit", 50, 200)
+        )
+        return Answer({"count": len(found), "conversations": [each.shown for each in found]})
+
+    async def get(visit: Visit) -> Answer:
+        return Answer(conversations.find(visit.tenant.id, visit.number("id")).shown)
+
+    async def change(visit: Visit) -> Answer:
+        body = await visit.json(ConversationChange)
+        changed = await conversations.change(
+            visit.tenant.id, visit.number("id"), title=body.title, archived=body.archived
+        )
+        return Answer(changed.shown)
+
+    async def delete(visit: Visit) -> Answer:
+        await conversations.delete(visit.tenant.id, visit.number("id"))
+        return Answer(status=204)
+
+    async def messages(visit: Visit) -> Answer:
+        conversation = conversations.find(visit.tenant.id, visit.number("id"))
+        await hub.settle(visit.tenant, conversation.id)
+        found = await conversations.messages(
+            conversation.id, after=visit.count("after_id", 0), limit=visit.count("limit", 200, 500)
+        )
+        return Answer({"count": len(found), "messages": found})
+
+    async def say(visit: Visit) -> None:
+        conversation = conversations.find(visit.tenant.id, visit.number("id"))
+        body = await visit.json(Orchestrate)
+        if body.agent_def is None:
+            body.agent_def = conversation.agent_def
+        await ask(hub, visit, body, agent=conversation.agent_id, conversation=conversation)
+
+    one = "/v1/conversations/{id}"
+    page = {"limit": "How many at most; 50, and no more than 200."}
+    return [
+        Route(
+            method="POST",
+            path="/v1/conversations",
+            handler=create,
+            tag="conversations",
+            about="Begin a conversation.",
+            body=NewConversation,
+            status=201,
+        ),
+        Route(
+            method="GET",
+            path="/v1/conversations",
+            handler=list_all,
+            tag="conversations",
+            about="All conversations, the liveliest first.",
+            query={**page, "before_updated_at": "Only those that were quiet before this time."},
+        ),
+        Route(method="GET", path=one, handler=get, tag="conversations", about="One conversation."),
+        Route(
+            method="PATCH",
+            path=one,
+            handler=change,
+            tag="conversations",
+            about="Give it a title, or put it away.",
+            body=ConversationChange,
+        ),
+        Route(
+            method="DELETE",
+            path=one,
+            handler=delete,
+            tag="conversations",
+            about="Delete it, with its messages and files.",
+            status=204,
+        ),
+        Route(
+            method="GET",
+            path=f"{one}/messages",
+            handler=messages,
+            tag="conversations",
+            about="What was said, oldest first.",
+            query={"after_id": "Only messages after this one.", "limit": "200, and no more than 500."},
+        ),
+        Route(
+            method="POST",
+            path=f"{one}/messages",
+            handler=say,
+            tag="conversations",
+            about="Say something, and follow the answer. The agent is reminded of the newest hundred messages.",
+            body=Orchestrate,
+            streams=True,
+        ),
+    ]

@@ -1,0 +1,198 @@
+"""`/v1/orchestrate`, `/v1/agents/{id}/chat` and `/v1/requests`: ask an agent, follow, look back, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.constitution import INDEX_ID
+from dragoman.hub.conversations import Conversation
+from dragoman.hub.events import Event, EventFrames, shown
+from dragoman.hub.hub import Hub
+from dragoman.hub.refusals import NotFound
+from dragoman.hub.requests import Asked
+from dragoman.hub.routing import Answer, Route, Visit
+
+MAX_KEY = 256
+
+
+class Words(Struct):
+    """A part of a message: text."""
+
+    text: str
+    type: str = "text"
+
+
+class Orchestrate(Struct):
+    """What is asked, and of whom."""
+
+    message: str | list[Words]
+    agent: str = ""
+    agent_def: dict[str, Any] | None = None
+    original_query: str = ""
+    channel: str = ""
+
+
+def routes(hub: Hub) -> list[Route]:
+    async def orchestrate(visit: Visit) -> None:
+        await ask(hub, visit, await visit.json(Orchestrate))
+
+    async def chat(visit: Visit) -> None:
+        body = await visit.json(Orchestrate)
+        await ask(hub, visit, body, agent=visit.values["id"])
+
+    async def list_requests(visit: Visit) -> Answer:
+        found = await hub.requests.list(visit.tenant.id, visit.count("limit", 100, 200))
+        snapshots = await asyncio.gather(
+            *(hub.snapshot(visit.tenant, asked) for asked in found), return_exceptions=True
+        )
+        out = [
+            shown(asked, snapshot)
+            for asked, snapshot in zip(found, snapshots, strict=True)
+            if not isinstance(snapshot, BaseException)
+        ]
+        return Answer({"requests": out})
+
+    async def get_request(visit: Visit) -> Answer:
+        asked = hub.find(visit.tenant, visit.values["id"])
+        return Answer({"request": shown(asked, await hub.snapshot(visit.tenant, asked))})
+
+    async def get_events(visit: Visit) -> None:
+        asked = hub.find(visit.tenant, visit.values["id"])
+        await hub.snapshot(visit.tenant, asked)
+        since = visit.count("since_seq", 0)
+        last = visit.exchange.header(b"last-event-id")
+        if last.isascii() and last.isdigit() and len(last) < 16:
+            since = max(since, int(last))
+        await follow(hub, visit, asked, since)
+
+    async def cancel(visit: Visit) -> Answer:
+        id = visit.values["id"]
+        if await hub.cancel(visit.tenant, id):
+            return Answer({"request_id": id, "cancelled": True})
+        reason = "no in-flight request with that id"
+        return Answer({"request_id": id, "cancelled": False, "reason": reason}, 404)
+
+    return [
+        Route(
+            method="POST",
+            path="/v1/orchestrate",
+            handler=orchestrate,
+            tag="requests",
+            about="Ask an agent, `index` if none is named, and follow its work.",
+            body=Orchestrate,
+            streams=True,
+        ),
+        Route(
+            method="POST",
+            path="/v1/agents/{id}/chat",
+            handler=chat,
+            tag="requests",
+            about="Ask this agent, and follow its work.",
+            body=Orchestrate,
+            streams=True,
+        ),
+        Route(
+            method="GET",
+            path="/v1/requests",
+            handler=list_requests,
+            tag="requests",
+            about="What was asked, newest first, over A2A or here.",
+            query={"limit": "How many at most; 100, and no more than 200."},
+        ),
+        Route(
+            method="GET",
+            path="/v1/requests/{id}",
+            handler=get_request,
+            tag="requests",
+            about="How a request stands.",
+        ),
+        Route(
+            method="GET",
+            path="/v1/requests/{id}/events",
+            handler=get_events,
+            tag="requests",
+            about="The events of a request, from the beginning or after `since_seq` (or `Last-Event-ID`), until `done`.",
+            query={"since_seq": "Only events after this one."},
+            streams=True,
+        ),
+        Route(
+            method="POST",
+            path="/v1/requests/{id}/cancel",
+            handler=cancel,
+            tag="requests",
+            about="Cancel a request that is running.",
+        ),
+    ]
+
+
+async def ask(
+    hub: Hub, visit: Visit, body: Orchestrate, *, agent: str = "", conversation: Conversation | None = None
+) -> None:
+    """Begin a request and stream its events. Raises what it is refused with."""
+    key = visit.exchange.header(b"idempotency-key")
+    if len(key) > MAX_KEY:
+        raise InvalidParams(f"an Idempotency-Key may have up to {MAX_KEY} characters")
+    tenant, text = visit.tenant, _text(body.message)
+    given = body.agent_def.get("id") if body.agent_def is not None else None
+    names = {name for name in (agent, body.agent, given) if name}
+    if len(names) > 1:
+        why = "the address, the body and agent_def name different agents"
+        raise InvalidParams(f"{why}: {', '.join(sorted(map(str, names)))}", fields=(("agent", why),))
+    name = names.pop() if names else INDEX_ID
+    inline = None
+    if body.agent_def is not None:
+        inline = await hub.catalogue.keep(
+            tenant.id, {"id": name if name != INDEX_ID else "", **body.agent_def}
+        )
+        name = inline.id
+    elif hub.catalogue.find(tenant.id, name) is None:
+        raise NotFound(f"there is no agent {name[:80]!r}")
+    about = {"original": body.original_query, "channel": body.channel}
+    if conversation is not None:
+        await hub.settle(tenant, conversation.id)
+    asked = await hub.ask(
+        tenant,
+        name,
+        text,
+        key=key,
+        inline=inline,
+        conversation=conversation.id if conversation is not None else 0,
+        about={name: value for name, value in about.items() if value},
+    )
+    await follow(hub, visit, asked)
+
+
+async def follow(hub: Hub, visit: Visit, asked: Asked, since: int = 0) -> None:
+    """Stream a request's events, to `done`."""
+
+    def failed(error: Exception) -> bytes:
+        said = {"message": "the stream broke; come back with Last-Event-ID", "reason": "internal_error"}
+        done = {"ok": False, "request_id": asked.request_id, "error": said["message"]}
+        return Event("error", said).frame + Event("done", {**done, "error_code": said["reason"]}).frame
+
+    await visit.exchange.shared.streams.serve(
+        visit.exchange,
+        hub.events(visit.tenant, asked, since),
+        EventFrames(),
+        failed=failed,
+        headers=((b"x-request-id", asked.request_id.encode()),),
+    )
+
+
+def _text(message: str | list[Words]) -> str:
+    if isinstance(message, str):
+        text = message
+    else:
+        for n, part in enumerate(message):
+            if part.type != "text":
+                raise InvalidParams(
+                    "only text is understood here", fields=((f"message[{n}].type", f"is {part.type[:40]!r}"),)
+                )
+        text = "\n".join(part.text for part in message)
+    if not text.strip():
+        raise InvalidParams("the message says nothing", fields=(("message", "is empty"),))
+    return text

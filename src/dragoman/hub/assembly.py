@@ -1,0 +1,164 @@
+"""Puts a hub together: the parts, wired as the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.agent.agent import Agent
+from dragoman.bindings.http import App
+from dragoman.buses.local import LocalBus
+from dragoman.client.peers import Peers
+from dragoman.engine.seams import Program
+from dragoman.hub.api_about import ModelInfo
+from dragoman.hub.catalogue import Entry
+from dragoman.hub.constitution import INDEX, Constitution
+from dragoman.hub.database import Database
+from dragoman.hub.hub import Hub
+from dragoman.hub.loop import ConstitutionAgent
+from dragoman.hub.metrics import Metrics
+from dragoman.hub.model import ChatMessage, Model, ModelError
+from dragoman.hub.models import embedded
+from dragoman.hub.models.choice import ChosenModel
+from dragoman.hub.models.filed import EchoModel, FiledModel
+from dragoman.hub.models.steady import SteadyModel
+from dragoman.hub.prompt import roster
+from dragoman.hub.quotas import Quotas
+from dragoman.hub.reach import Reach
+from dragoman.hub.residents import Stoppable
+from dragoman.hub.settings import Settings
+from dragoman.hub.site import Site
+from dragoman.hub.tenants import Tenant
+from dragoman.hub.tool import Session
+from dragoman.stores import open_store
+
+EMBEDDED, ECHO, SCRIPTED = "embedded", "echo", "scripted"
+
+
+def application(
+    settings: Settings,
+    *,
+    model: Model | None = None,
+    code: Sequence[Agent] = (),
+    store: str = "",
+    **engine: Any,
+) -> tuple[Hub, App]:
+    """A hub and the ASGI app that serves it. `store` and `model` stand in for those of the settings."""
+    if store != "memory:":
+        settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    metrics, reach = Metrics(), Reach(settings)
+    residence = _Residence(model or SteadyModel(choose(settings), counted=metrics.provider), reach)
+    hub = Hub(
+        Database(":memory:" if store == "memory:" else settings.folder / "hub.db"),
+        open_store(store or f"sqlite:///{settings.folder / 'tasks.db'}"),
+        LocalBus(),
+        residence.make,
+        code=code,
+        index=replace(INDEX, model=settings.index_model),
+        quotas=Quotas(
+            max_running=settings.max_concurrent, per_minute=settings.rate_per_min, burst=settings.rate_burst
+        ),
+        remotes=reach.remotes,
+        peers=Peers(),
+        metrics=metrics,
+        **engine,
+    )
+    residence.open(hub)
+
+    async def start() -> None:
+        await hub.start(retain=settings.retain_days * 86_400 or None)
+        await hub.tenants.admin(settings.admin_token)
+        reach.remotes.refresh()
+
+    async def stop() -> None:
+        await hub.stop(settings.drain)
+        await reach.close()
+
+    app = App(
+        [],
+        public_url=settings.public_url,
+        trusted_proxies=settings.trusted_proxies,
+        elsewhere=Site(hub, models=listed(settings), origins=settings.cors_origins),
+        on_startup=[start],
+        on_shutdown=[stop],
+    )
+    return hub, app
+
+
+class _Residence:
+    """Makes agents of constitutions, each with the model, the tools and the company that it has here."""
+
+    def __init__(self, model: Model, reach: Reach) -> None:
+        self._given, self._reach = model, reach
+
+    def open(self, hub: Hub) -> None:
+        """The hub is there, and with it what tools need of it."""
+        self._hub = hub
+        self._model = Stoppable(self._given, hub.tenants)
+        self._tools = self._reach.tools(hub.database, self._model)
+
+    def make(self, tenant: Tenant, entry: Entry) -> Program:
+        async def company() -> str:
+            entries = await self._hub.catalogue.list(tenant.id)
+            agents = [each.constitution for each in entries]
+            agents += [_about(agent) for agent in self._hub.catalogue.code.values()]
+            return roster(agents, self._reach.remotes.lines())
+
+        return ConstitutionAgent(
+            entry.id,
+            entry.constitution,
+            model=self._model,
+            tools=self._tools,
+            roster=company,
+            history=self._history,
+            version=str(entry.updated_at or 1),
+        )
+
+    async def _history(self, session: Session) -> list[ChatMessage]:
+        if not session.conversation:
+            return []
+        said = await self._hub.conversations.before(session.conversation, session.turn.task_id)
+        return [ChatMessage(role=role, content=content) for role, content in said]
+
+
+def choose(settings: Settings) -> Model:
+    """The model that the settings mean, or the best there is. Raises `ModelError`."""
+    name, _, rest = settings.model.partition(":")
+    if name == SCRIPTED:
+        return FiledModel(rest)
+    if name == ECHO:
+        return EchoModel()
+    if name == EMBEDDED or not settings.model:
+        if not settings.model and not embedded.available():
+            return EchoModel()
+        return embedded.EmbeddedModel(rest)
+    if "/" not in settings.model:
+        raise ModelError("not_found", f"{settings.model!r} is no model: say provider/name, embedded or echo")
+    if find_spec("any_llm") is None:
+        raise ModelError("not_found", "models of providers need the extra `llm`: pip install 'dragoman[llm]'")
+    from dragoman.hub.models.hosted import HostedModel
+
+    hosted = HostedModel(settings.model)
+    if not embedded.available():
+        return hosted
+    return ChosenModel({"*": hosted, "": hosted, EMBEDDED: embedded.EmbeddedModel()})
+
+
+def listed(settings: Settings) -> list[ModelInfo]:
+    """What `/v1/models` shows."""
+    out = []
+    if "/" in settings.model:
+        out.append(ModelInfo(id=settings.model, provider=settings.model.partition("/")[0]))
+    if embedded.available():
+        out.append(ModelInfo(id="embedded/smollm2-135m", provider=EMBEDDED, context_window=4096))
+    if not out or settings.model.startswith((ECHO, SCRIPTED)):
+        out.append(ModelInfo(id=settings.model.partition(":")[0] or ECHO, provider="dragoman"))
+    return out
+
+
+def _about(agent: Agent) -> Constitution:
+    """An agent that is code, as others hear of it."""
+    return Constitution(id=agent.id, name=agent.name, role="code", goal=agent.card.description)

@@ -1,0 +1,344 @@
+"""The hub: many tenants' agents on one engine.
+
+To the bindings it is a `Service` like any other. On the way in it decides what no agent should have to: whether the tenant
+may, how much and how often; which version of the agent a new task is for; under which id. Everything after that is the
+engine's and the log's. What came in over A2A and what came in over the native API are the same tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.agent.agent import Agent
+from dragoman.engine.log import Snapshot
+from dragoman.engine.seams import Bus, Peers, Store
+from dragoman.engine.service import Engine
+from dragoman.errors import (
+    A2AError,
+    ContentTypeNotSupported,
+    InvalidParams,
+    RateLimited,
+    TaskNotCancelable,
+    TaskNotFound,
+    Unauthenticated,
+    Unavailable,
+)
+from dragoman.hub import events
+from dragoman.hub.artifacts import Artifacts
+from dragoman.hub.catalogue import Catalogue, Entry
+from dragoman.hub.constitution import INDEX, Constitution
+from dragoman.hub.conversations import Conversations
+from dragoman.hub.database import Database
+from dragoman.hub.events import Event, Reading
+from dragoman.hub.loop import NATIVE
+from dragoman.hub.memory import Memories
+from dragoman.hub.metrics import Metrics
+from dragoman.hub.quotas import Quotas
+from dragoman.hub.refusals import NotFound
+from dragoman.hub.remotes import PREFIX
+from dragoman.hub.requests import Asked, Requests
+from dragoman.hub.residents import OURS, VERSION, VIA, Make, Residents
+from dragoman.hub.scratchpads import Scratchpads
+from dragoman.hub.tenants import Tenant, Tenants
+from dragoman.hub.todos import Todos
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    CancelTask,
+    Principal,
+    Request,
+    Scope,
+    SendMessage,
+    Service,
+    SubscribeToTask,
+)
+
+A2A = "a2a"
+
+
+class Hub:
+    """Made of its parts; `start` opens them and takes over what a hub before it left unfinished."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: Store,
+        bus: Bus,
+        make: Make,
+        *,
+        code: Sequence[Agent] = (),
+        index: Constitution = INDEX,
+        quotas: Quotas | None = None,
+        remotes: Peers | None = None,
+        peers: Peers | None = None,
+        metrics: Metrics | None = None,
+        **engine: Any,
+    ) -> None:
+        self.database, self._store, self._bus = database, store, bus
+        self.tenants, self.requests = Tenants(database), Requests(database)
+        self.catalogue = Catalogue(database, code, index=index)
+        self.conversations = Conversations(database)
+        self.memories, self.scratchpads = Memories(database), Scratchpads(database)
+        self.artifacts, self.todos = Artifacts(database), Todos(database)
+        self.quotas = quotas or Quotas()
+        self.metrics = metrics or Metrics()
+        self.residents = Residents(self.catalogue, self.tenants, self.quotas, self.requests, make)
+        outside = _Outside(remotes, peers, self.catalogue)
+        self.engine = Engine(store, bus, self.residents.find, peers=outside, **engine)
+
+    async def start(self, **options: Any) -> None:
+        self.database.open()
+        await self.engine.start(**options)
+
+    async def stop(self, drain: float = 10.0) -> None:
+        await self.engine.stop(drain)
+        self.database.close()
+
+    # -- Service: what comes in over A2A -----------------------------------------------------------------------
+
+    async def call(self, call: Call, request: Request) -> Any:
+        if not isinstance(request, SendMessage):
+            return await self.engine.call(call, request)
+        with self._admitted(call, request, via=A2A) as (call, request):
+            return await self.engine.call(call, request)
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        if not isinstance(request, SendMessage):
+            async for batch in self.engine.stream(call, request):
+                yield batch
+            return
+        with self._admitted(call, request, via=A2A) as (call, request):
+            async for batch in self.engine.stream(call, request):
+                yield batch
+
+    # -- native requests ---------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        tenant: Tenant,
+        agent: str,
+        text: str,
+        *,
+        key: str = "",
+        inline: Entry | None = None,
+        conversation: int = 0,
+        about: dict[str, Any] | None = None,
+    ) -> Asked:
+        """Begin a request, and say which it is; with a `key` that was used before, the one from then."""
+        call = Call(
+            scope=Scope(tenant.key, agent, tenant.key),
+            principal=Principal(id=tenant.key, tenant=tenant.key),
+            dialect=NATIVE,
+            idempotency_key=f"native/{key}" if key else "",
+        )
+        message = Message(message_id=secrets.token_hex(8), role=Role.USER, parts=(Part(text=text),))
+        metadata = {f"x-arbiter.{name}": value for name, value in (about or {}).items()}
+        if conversation:
+            metadata["x-arbiter.conversation_id"] = conversation
+        if inline is not None:
+            metadata[VERSION] = inline.version
+        request = SendMessage(message=message, metadata=metadata)
+        with self._admitted(call, request, via=NATIVE, conversation=conversation) as (call, request):
+            id = request.message.task_id
+            if conversation:
+                await self.conversations.ask(conversation, id, text)
+            try:
+                delivered = await self.engine.deliver(call, request)
+            except A2AError:
+                if conversation:
+                    await self.conversations.unask(id)
+                raise
+            known = delivered.snapshot.task_id
+            if known != id and conversation:
+                await self.conversations.unask(id)
+        if known == id:
+            await self.requests.note(tenant.id, id, agent, via=NATIVE, conversation=conversation)
+        return self.requests.find(tenant.id, known) or Asked(
+            request_id=known, agent_id=agent, conversation_id=conversation, via=NATIVE
+        )
+
+    def find(self, tenant: Tenant, request: str) -> Asked:
+        """A request of a tenant. Raises `NotFound`."""
+        asked = self.requests.find(tenant.id, request)
+        if (
+            asked is None
+            and (running := self.quotas.of(tenant.key).get(request)) is not None
+            and running.asked
+        ):
+            asked = Asked(request_id=request, agent_id=running.agent, conversation_id=running.conversation)
+        if asked is None:
+            raise NotFound(f"there is no request {request[:80]!r}")
+        return asked
+
+    async def snapshot(self, tenant: Tenant, asked: Asked) -> Snapshot:
+        """How a request stands. Raises `NotFound`."""
+        try:
+            return await self._store.scope(self._scope(tenant, asked)).load(asked.request_id)
+        except TaskNotFound:
+            raise NotFound(f"there is no request {asked.request_id!r}") from None
+
+    async def events(self, tenant: Tenant, asked: Asked, since: int = 0) -> AsyncIterator[list[Event]]:
+        """A request's events after `since`, as they happen, until `done`."""
+        snapshot = await self.snapshot(tenant, asked)
+        log = self._store.scope(self._scope(tenant, asked))
+        reading = Reading(tenant, asked, code=asked.agent_id in self.catalogue.code)
+        async for batch in events.events(log, self._bus, snapshot, reading, since):
+            if asked.conversation_id and batch[-1].kind == "done":
+                await self.settle(tenant, asked.conversation_id)
+            yield batch
+
+    async def cancel(self, tenant: Tenant, request: str) -> bool:
+        """Cancel a request that is running; False if there is none."""
+        try:
+            asked = self.find(tenant, request)
+            call = Call(
+                scope=self._scope(tenant, asked),
+                principal=Principal(id=tenant.key, tenant=tenant.key),
+                strict_cancel=True,
+            )
+            await self.engine.call(call, CancelTask(id=request))
+        except (NotFound, TaskNotFound, TaskNotCancelable):
+            return False
+        return True
+
+    async def settle(self, tenant: Tenant, conversation: int) -> None:
+        """Add the answers of requests that have ended to their conversation."""
+        for request in await self.conversations.unanswered(conversation):
+            try:
+                snapshot = await self.snapshot(tenant, self.find(tenant, request))
+            except NotFound:
+                continue
+            if not snapshot.terminal:
+                continue
+            said = snapshot.reply or snapshot.status.message
+            answer = None
+            if events.state_of(snapshot) == "completed":
+                answer = said.text if said is not None else snapshot.task.text
+            used = snapshot.metadata
+            await self.conversations.answer(
+                conversation,
+                request,
+                answer,
+                read=used.get("x-arbiter.input_tokens", 0),
+                written=used.get("x-arbiter.output_tokens", 0),
+            )
+
+    # -- what administrators do to what runs -------------------------------------------------------------------
+
+    async def silence(self, tenant: Tenant) -> int:
+        """Cancel everything that runs for a tenant. Returns how much that was."""
+        running = self.quotas.of(tenant.key)
+
+        async def cancel(task: str, agent: str) -> None:
+            call = Call(scope=Scope(tenant.key, agent, tenant.key), principal=Principal(id="admin"))
+            with suppress(A2AError):
+                await self.engine.call(call, CancelTask(id=task))
+
+        await asyncio.gather(*(cancel(task, each.agent) for task, each in running.items()))
+        return len(running)
+
+    # -- the way in --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _admitted(
+        self, call: Call, request: SendMessage, *, via: str, conversation: int = 0
+    ) -> Iterator[tuple[Call, SendMessage]]:
+        """A message as it goes on to the engine, with room for its task. Raises what it is refused with."""
+        number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
+        tenant, agent = self.tenants.look(number), call.scope.agent
+        if tenant is None or tenant.disabled:
+            raise Unauthenticated("missing or invalid bearer token")
+        found = self.catalogue.find(tenant.id, agent)
+        message, native = request.message, via == NATIVE
+        if not isinstance(found, Agent):
+            _check_text(message)
+        inline = request.metadata.get(VERSION) if native else None
+        if found is None and inline is None:
+            raise TaskNotFound("", message=f"there is no agent {agent[:80]!r}")
+        metadata = {VIA: via, **(request.metadata if native else _foreign(request.metadata))}
+        if inline is None and isinstance(found, Entry):
+            metadata[VERSION] = found.version
+        key = call.idempotency_key or ("" if native else _key(message))
+        message = replace(message, metadata=_foreign(message.metadata))
+        try:
+            self.quotas.spend(tenant)
+            if not message.task_id or call.names_tasks:
+                message = _named(message)
+                call = replace(call, names_tasks=True)
+                if message.task_id not in self.quotas.of(tenant.key):
+                    self.quotas.reserve(tenant, message.task_id, agent, conversation)
+        except RateLimited as error:
+            self.metrics.limited(tenant, error.metadata["reason"])
+            raise
+        with self.metrics.request(tenant, via):
+            try:
+                yield (
+                    replace(call, idempotency_key=key),
+                    replace(request, message=message, metadata=metadata),
+                )
+            finally:
+                self.quotas.forgo(tenant.key, message.task_id)
+
+    def _scope(self, tenant: Tenant, asked: Asked) -> Scope:
+        return Scope(tenant.key, asked.agent_id, tenant.key)
+
+
+class _Outside:
+    """Agents elsewhere: the registered ones for everybody, any at all for agents that are code.
+
+    What a model writes never becomes an address.
+    """
+
+    def __init__(self, remotes: Peers | None, peers: Peers | None, catalogue: Catalogue) -> None:
+        self._remotes, self._peers, self._catalogue = remotes, peers, catalogue
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        code = scope.agent in self._catalogue.code and not name.startswith(PREFIX)
+        peers = self._peers if code else self._remotes
+        if peers is None:
+            raise Unavailable(f"there is no agent {name[:80]!r} here")
+        return await peers.find(name, scope)
+
+    async def close(self) -> None:
+        for peers in (self._remotes, self._peers):
+            if peers is not None:
+                await peers.close()
+
+
+def _named(message: Message) -> Message:
+    """With the ids that are still missing: 16 hexadecimal digits."""
+    return replace(
+        message,
+        task_id=message.task_id or secrets.token_hex(8),
+        context_id=message.context_id or ("" if message.task_id else secrets.token_hex(8)),
+    )
+
+
+def _check_text(message: Message) -> None:
+    """Constitutions take text and nothing else; this comes before anything else is said about a message."""
+    if any(part.text is None for part in message.parts):
+        raise ContentTypeNotSupported("this agent takes text only: text/plain")
+    if not any(part.text and part.text.strip() for part in message.parts):
+        raise InvalidParams("the message says nothing", fields=(("message.parts", "hold no text"),))
+
+
+def _foreign(metadata: dict[str, Any]) -> dict[str, Any]:
+    """What somebody else may say."""
+    return {name: value for name, value in metadata.items() if not name.startswith(OURS)}
+
+
+def _key(message: Message) -> str:
+    """A message that is sent twice is done once. Ids are not always as unique as they should be: the words count, too."""
+    if not message.message_id or message.task_id:
+        return ""
+    words = hashlib.sha256(msgspec.json.encode(message)).hexdigest()
+    return f"message/{words}"

@@ -1,0 +1,70 @@
+"""What the hub counts, in the text format of Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from dragoman.hub.tenants import Tenant
+
+_Labels = tuple[tuple[str, str], ...]
+
+_HELP = {
+    "requests_started_total": "Requests that were let in.",
+    "requests_completed_total": "Calls that ended, by whether they were answered.",
+    "requests_duration_ms_sum": "Milliseconds that those calls took, together.",
+    "rate_limited_total": "Requests that were refused because a tenant had too many.",
+    "idempotent_replays_total": "Requests that were answered with an earlier one.",
+    "provider_calls_total": "Calls of models.",
+    "provider_retries_total": "Calls of models that were repeated.",
+    "provider_failures_total": "Calls of models that failed.",
+    "provider_circuit_open_total": "Calls of models that were not made, because the provider keeps failing.",
+    "in_flight": "Requests that are running.",
+}
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, _Labels], float] = defaultdict(float)
+
+    def count(self, name: str, by: float = 1, **labels: str) -> None:
+        self._values[name, tuple(sorted(labels.items()))] += by
+
+    @contextmanager
+    def request(self, tenant: Tenant, route: str) -> Iterator[None]:
+        """Around a request, however it came in."""
+        self.count("requests_started_total", tenant=tenant.name, route=route)
+        began, ok = time.monotonic(), False
+        try:
+            yield
+            ok = True
+        finally:
+            took = (time.monotonic() - began) * 1000
+            self.count("requests_completed_total", tenant=tenant.name, route=route, ok=str(ok).lower())
+            self.count("requests_duration_ms_sum", took, tenant=tenant.name, route=route)
+
+    def limited(self, tenant: Tenant, reason: str) -> None:
+        self.count("rate_limited_total", tenant=tenant.name, reason=reason)
+
+    def provider(self, provider: str, what: str) -> None:
+        self.count(f"provider_{what}_total", provider=provider or "default")
+
+    def text(self, in_flight: Mapping[str, int]) -> bytes:
+        values = dict(self._values)
+        values |= {("in_flight", (("tenant", tenant),)): float(n) for tenant, n in in_flight.items()}
+        lines: list[str] = []
+        for name, about in _HELP.items():
+            kind = "counter" if name.endswith(("_total", "_sum")) else "gauge"
+            full = f"dragoman_hub_{name}"
+            lines += [f"# HELP {full} {about}", f"# TYPE {full} {kind}"]
+            for (each, labels), value in sorted(values.items()):
+                if each == name:
+                    said = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+                    lines.append(f"{full}{{{said}}} {value:g}" if said else f"{full} {value:g}")
+        return ("\n".join(lines) + "\n").encode()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

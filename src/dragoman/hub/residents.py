@@ -1,0 +1,164 @@
+"""The agents of the hub as the engine sees them: one program for each agent of each tenant.
+
+A resident is the agent at the version that a task began with. Around its work it keeps count of what runs, and it stops
+what runs for a tenant that is disabled or has another token: before each model call, and while a model speaks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any, cast
+
+from dragoman.agent.agent import Agent
+from dragoman.engine.seams import Program
+from dragoman.engine.turn import Turn
+from dragoman.errors import TaskNotFound
+from dragoman.hub.catalogue import Catalogue, Entry
+from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt
+from dragoman.hub.quotas import Quotas
+from dragoman.hub.requests import Requests
+from dragoman.hub.tenants import Tenant, Tenants
+from dragoman.model.card import AgentCard
+from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
+from dragoman.model.task import TaskState
+
+OURS = ("x-arbiter.", "x-dragoman.")
+"""Metadata by which the hub talks to itself. Nobody else's is believed."""
+VIA, VERSION = "x-dragoman.via", "x-dragoman.version"
+"""How a request came in, and which version of the agent it is for."""
+STOPPED = "the tenant is disabled, or has another token by now"
+
+Make = Callable[[Tenant, Entry], Program]
+"""Makes an agent of a constitution."""
+
+_KEPT = 500
+_LOOK = 0.25
+"""Seconds between two looks at the tenant while a model speaks."""
+_began: ContextVar[Tenant] = ContextVar("tenant")
+
+
+class Residents:
+    def __init__(
+        self, catalogue: Catalogue, tenants: Tenants, quotas: Quotas, requests: Requests, make: Make
+    ) -> None:
+        self.catalogue, self.tenants, self.quotas, self.requests = catalogue, tenants, quotas, requests
+        self._make = make
+        self._made: dict[tuple[int, str, int], Program] = {}
+
+    def find(self, scope: Scope) -> Program | None:
+        """What the engine asks: who works on the tasks of a scope?"""
+        if not scope.tenant.isdigit() or not self.catalogue.ever(int(scope.tenant), scope.agent):
+            return None
+        return Resident(self, int(scope.tenant), scope.agent)
+
+    def made(self, tenant: Tenant, entry: Entry) -> Program:
+        key = tenant.id, entry.id, entry.version
+        program = self._made.get(key)
+        if program is None:
+            if len(self._made) >= _KEPT:
+                self._made.clear()
+            program = self._made[key] = self._make(tenant, entry)
+        return program
+
+
+class Resident:
+    """A `Program`."""
+
+    def __init__(self, residents: Residents, tenant: int, agent: str) -> None:
+        self._all, self._tenant, self.agent = residents, tenant, agent
+
+    @property
+    def card(self) -> AgentCard:
+        found = self._all.catalogue.find(self._tenant, self.agent)
+        return found.card if found is not None else AgentCard(name=self.agent)
+
+    @property
+    def authorize(self) -> Callable[[Call, Request], Awaitable[None]] | None:
+        code = self._all.catalogue.code.get(self.agent)
+        return None if code is None else code.authorize
+
+    async def extended_card(self, principal: Principal) -> AgentCard | None:
+        code = self._all.catalogue.code.get(self.agent)
+        return None if code is None else await code.extended_card(principal)
+
+    def admit(self, request: SendMessage, principal: Principal) -> bool:
+        tenant = self._all.tenants.look(self._tenant)
+        version = request.metadata.get(VERSION)
+        found: Entry | Agent | None
+        if isinstance(version, int):
+            found = self._all.catalogue.at(self._tenant, self.agent, version)
+        else:
+            found = self._all.catalogue.find(self._tenant, self.agent)
+        if found is None or tenant is None:
+            raise TaskNotFound("", message=f"there is no agent {self.agent!r}")
+        program = found if isinstance(found, Agent) else self._all.made(tenant, found)
+        return program.admit(request, principal)
+
+    async def work(self, turn: Turn) -> None:
+        all, key = self._all, str(self._tenant)
+        tenant = all.tenants.look(self._tenant)
+        if tenant is None or tenant.disabled:
+            turn.finish(TaskState.FAILED, STOPPED, _failure(self.agent))
+            return
+        given = turn.mail.metadata
+        with all.quotas.running(key, turn.task_id, self.agent, asked=VIA in given):
+            if VIA in given:
+                conversation = given.get("x-arbiter.conversation_id", 0)
+                await all.requests.note(
+                    tenant.id, turn.task_id, self.agent, via=given[VIA], conversation=conversation
+                )
+            program = await self._program(tenant, turn)
+            if program is None:
+                turn.finish(TaskState.FAILED, "the agent is gone", _failure(self.agent, "not_found"))
+                return
+            token = _began.set(tenant)
+            try:
+                await program.work(turn)
+            finally:
+                _began.reset(token)
+
+    async def _program(self, tenant: Tenant, turn: Turn) -> Program | None:
+        """The agent as it was when the task began."""
+        catalogue = self._all.catalogue
+        if (code := catalogue.code.get(self.agent)) is not None:
+            return code
+        version: Any = turn.mail.metadata.get(VERSION)
+        if not isinstance(version, int):
+            found = catalogue.find(self._tenant, self.agent)
+            now = found.version if isinstance(found, Entry) else -1
+            version = await turn.step("constitution", lambda: now)
+        entry = catalogue.at(self._tenant, self.agent, version)
+        return None if entry is None else self._all.made(tenant, entry)
+
+
+class Stoppable:
+    """A `Model` that says no more once the tenant may not."""
+
+    def __init__(self, model: Model, tenants: Tenants) -> None:
+        self._model, self._tenants = model, tenants
+        self.plain = getattr(model, "plain", False)
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        self._check()
+        looked = time.monotonic()
+        async with aclosing(cast(Any, self._model.respond(prompt))) as events:
+            async for event in events:
+                if (now := time.monotonic()) - looked > _LOOK:
+                    looked = now
+                    self._check()
+                yield event
+
+    def _check(self) -> None:
+        began = _began.get(None)
+        if began is None:
+            return
+        now = self._tenants.look(began.id)
+        if now is None or now.disabled or now.generation != began.generation:
+            raise ModelError("unauthorized", STOPPED)
+
+
+def _failure(agent: str, code: str = "unauthorized") -> dict[str, Any]:
+    return {"x-arbiter.agent_id": agent, "x-arbiter.error": STOPPED, "x-arbiter.error_type": code}

@@ -1,0 +1,135 @@
+"""What a hub is told when it starts. Read once, at the edge; nothing else in the hub looks at the environment.
+
+A value comes from a flag, else from the environment (`DRAGOMAN_PORT`), else from the table `[hub]` of `dragoman.toml`, else it
+is the default below.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+CONFIG = "dragoman.toml"
+PREFIX = "DRAGOMAN_"
+SECRET = ("admin_token", "search_key")
+KEYS = {
+    "OPENAI_API_KEY": "openai/gpt-4o-mini",
+    "ANTHROPIC_API_KEY": "anthropic/claude-3-5-haiku-latest",
+    "OPENROUTER_API_KEY": "openrouter/openai/gpt-4o-mini",
+    "MISTRAL_API_KEY": "mistral/mistral-small-latest",
+    "GEMINI_API_KEY": "gemini/gemini-2.0-flash",
+    "GROQ_API_KEY": "groq/llama-3.1-8b-instant",
+}
+"""Providers' keys, in the order in which they are looked for, and the model that each of them stands for."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    host: str = "127.0.0.1"
+    port: int = 8080
+    data: str = "~/.dragoman"
+    """Where everything is kept: tasks.db, hub.db, a2a_agents.json, mcp_servers.json."""
+    admin_token: str = ""
+    public_url: str = ""
+    """How clients reach the hub, for the cards; behind a proxy it has to be said."""
+    trusted_proxies: tuple[str, ...] = ()
+    model: str = ""
+    """`provider/name`, `embedded`, `embedded:FILE.gguf`, `echo` or `scripted:FILE`; empty: whatever there is."""
+    index_model: str = ""
+    """What `index` thinks with, if not that."""
+    agents: tuple[str, ...] = ()
+    """Python files whose agents every tenant has."""
+    max_concurrent: int = 0
+    rate_per_min: int = 0
+    rate_burst: int = 0
+    """What a tenant may do unless it has limits of its own; 0: as much as it likes."""
+    cors_origins: tuple[str, ...] = ("*",)
+    search_key: str = ""
+    """A key for Brave's web search."""
+    allow_exec: bool = False
+    allow_private: bool = False
+    """Let `/fetch` read addresses that are not public."""
+    drain: float = 30.0
+    retain_days: float = 0.0
+    """Forget finished tasks after so many days; 0: never."""
+    log: str = "info"
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.data).expanduser()
+
+    def shown(self) -> dict[str, Any]:
+        """For people to see: secrets are not shown."""
+        values = msgspec.structs.asdict(self)
+        return {name: _masked(value) if name in SECRET else value for name, value in values.items()}
+
+
+class WrongSetting(Exception):
+    """A setting that cannot be what it says."""
+
+
+def settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    config: str = CONFIG,
+) -> Settings:
+    """Raises `WrongSetting`."""
+    environment = os.environ if environment is None else environment
+    out = Settings()
+    for source, values in (
+        (config, _file(config)),
+        ("the environment", _environment(environment)),
+        ("a flag", {name: value for name, value in (flags or {}).items() if value is not None}),
+    ):
+        out = _with(out, values, source)
+    if not out.model:
+        out = replace(out, model=next((model for key, model in KEYS.items() if environment.get(key)), ""))
+    return out
+
+
+def _file(config: str) -> dict[str, Any]:
+    path = Path(config)
+    if not path.is_file():
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("hub", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WrongSetting(f"{config} cannot be read: {error}") from error
+    unknown = [name for name in table if name not in Settings.__struct_fields__]
+    if unknown:
+        raise WrongSetting(f"{config}: there is no setting {unknown[0]!r} in [hub]")
+    return dict(table)
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name in Settings.__struct_fields__:
+        value = environment.get(PREFIX + name.upper())
+        if value is not None:
+            kind = Settings.__annotations__[name]
+            out[name] = (
+                [each.strip() for each in value.split(",") if each.strip()] if "tuple" in kind else value
+            )
+    return out
+
+
+def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
+    known = msgspec.structs.asdict(old)
+    for name, value in values.items():
+        try:
+            known[name] = msgspec.convert({name: value}, Settings, strict=False)
+            known[name] = getattr(known[name], name)
+        except msgspec.ValidationError as error:
+            raise WrongSetting(f"{name} in {source}: {error}") from None
+    return Settings(**known)
+
+
+def _masked(value: str) -> str:
+    return f"{value[:4]}…" if value else ""

@@ -1,0 +1,196 @@
+"""Who answers what at the hub's address, and in which order it is decided.
+
+    OPTIONS                                               anybody
+    /v1/health /v1/metrics /.well-known/agent-card.json   anybody
+    /v1/admin/...                                         the administrator
+    everything else                                       a tenant, before it is even looked whether there is such a path
+    /v1/a2a/agents/{id}...                                the agent, over A2A in every version
+    /v1/...                                               the native API
+
+Errors are JSON, everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from dragoman.agent.agent import Agent
+from dragoman.bindings.exchange import Disconnected, Exchange, Header, Send
+from dragoman.bindings.mount import Mount
+from dragoman.errors import A2AError, Unauthenticated
+from dragoman.hub import api_about, api_admin, api_agents, api_conversations, api_files, api_memory, api_runs
+from dragoman.hub.api_about import ModelInfo
+from dragoman.hub.hub import Hub
+from dragoman.hub.refusals import NotConfigured, NotFound
+from dragoman.hub.routing import ANYBODY, Answer, Route, Table, Visit, refused, say
+from dragoman.hub.tenants import Tenant
+from dragoman.model.card import AgentCard
+from dragoman.model.ops import Principal
+
+log = logging.getLogger(__name__)
+
+AGENTS = "/v1/a2a/agents/"
+_THEIRS = ("/healthz", "/readyz", "/metrics")
+"""Paths that every Dragoman server has."""
+_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+_HEADERS = b"Authorization, Content-Type, Accept, Idempotency-Key, If-None-Match, Last-Event-ID, A2A-Version, A2A-Extensions"
+_EXPOSED = b"X-Request-Id, Retry-After, Location, ETag"
+
+
+class Site:
+    """What the application asks about every path: see `bindings.http.Elsewhere`."""
+
+    def __init__(
+        self, hub: Hub, *, models: Sequence[ModelInfo] = (), origins: Sequence[str] = ("*",)
+    ) -> None:
+        self._hub = hub
+        self._origins = tuple(origins)
+        self.table: Table = Table(
+            [
+                *api_runs.routes(hub),
+                *api_conversations.routes(hub),
+                *api_agents.routes(hub),
+                *api_memory.routes(hub),
+                *api_files.routes(hub),
+                *api_admin.routes(hub),
+                *api_about.routes(hub, models, lambda: self.table),
+            ]
+        )
+
+    async def __call__(self, exchange: Exchange) -> Mount | None:
+        if exchange.path in _THEIRS:
+            return None
+        exchange.send = _with(exchange.send, self._cors(exchange))
+        try:
+            return await self._answer(exchange)
+        except Disconnected:
+            raise
+        except A2AError as error:
+            answer = refused(error)
+        except Exception:
+            log.exception("%s %s failed", exchange.method, exchange.path)
+            answer = Answer({"error": "internal error"}, 500)
+        if exchange.responding:
+            log.error("%s %s: a response could not be finished", exchange.method, exchange.path)
+        else:
+            await say(exchange, answer)
+        return None
+
+    async def _answer(self, exchange: Exchange) -> Mount | None:
+        path = exchange.path
+        if exchange.method == "OPTIONS":
+            allowed = (
+                (b"access-control-allow-methods", _METHODS),
+                (b"access-control-allow-headers", _HEADERS),
+            )
+            await exchange.respond(204, headers=(*allowed, (b"access-control-max-age", b"600")))
+            return None
+        found = self.table.find(path)
+        route = _route(exchange, found[0]) if found is not None else None
+        if route is not None and route.who == ANYBODY:
+            await self._handle(exchange, route, None, found[1] if found else {})
+            return None
+        tenant = None
+        if path == "/v1/admin" or path.startswith("/v1/admin/"):
+            self._administrator(exchange)
+        else:
+            tenant = await self._tenant(exchange)
+            if path.startswith(AGENTS):
+                return self._agent(exchange, tenant)
+        if found is None:
+            raise NotFound(f"there is nothing at {path[:200]}")
+        if route is None:
+            allow = ", ".join(found[0]).encode()
+            answer = Answer({"error": f"this path takes {allow.decode()}"}, 405, ((b"allow", allow),))
+            await say(exchange, answer)
+            return None
+        await self._handle(exchange, route, tenant, found[1])
+        return None
+
+    async def _handle(
+        self, exchange: Exchange, route: Route, tenant: Tenant | None, values: Mapping[str, str]
+    ) -> None:
+        answer = await route.handler(Visit(exchange, tenant, values))
+        if answer is not None:
+            await say(exchange, answer)
+
+    # -- who is calling ----------------------------------------------------------------------------------------
+
+    def _administrator(self, exchange: Exchange) -> None:
+        if not self._hub.tenants.has_admin:
+            raise NotConfigured("this hub has no admin token: give it one with DRAGOMAN_ADMIN_TOKEN")
+        if not self._hub.tenants.is_admin(_bearer(exchange)):
+            raise Unauthenticated("missing or invalid admin token")
+
+    async def _tenant(self, exchange: Exchange) -> Tenant:
+        tenant = self._hub.tenants.holder(_bearer(exchange))
+        if tenant is None:
+            raise Unauthenticated("missing or invalid bearer token")
+        await self._hub.tenants.touch(tenant)
+        return tenant
+
+    # -- agents ------------------------------------------------------------------------------------------------
+
+    def _agent(self, exchange: Exchange, tenant: Tenant) -> Mount:
+        """Where an agent answers. One that is not there is told so in the caller's own tongue, by the hub."""
+        id = exchange.path.removeprefix(AGENTS).partition("/")[0]
+        found = self._hub.catalogue.find(tenant.id, id)
+        if not id or (found is None and exchange.method in ("GET", "HEAD") and "card" in exchange.path):
+            raise NotFound(f"there is no agent {id[:80]!r}")
+        return Mount(
+            service=self._hub,
+            card=found.card if found is not None else AgentCard(name=id),
+            agent=id,
+            path=AGENTS + id,
+            home="arbiter",
+            versions=found.versions if isinstance(found, Agent) else None,
+            authenticator=_Known(tenant),
+            private=True,
+        )
+
+    def _cors(self, exchange: Exchange) -> Sequence[Header]:
+        origin = exchange.headers.get(b"origin", b"")
+        if "*" in self._origins:
+            return ((b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED))
+        if origin.decode("latin-1") in self._origins:
+            allowed = (b"access-control-allow-origin", origin)
+            return (allowed, (b"vary", b"Origin"), (b"access-control-expose-headers", _EXPOSED))
+        return ((b"vary", b"Origin"),)
+
+
+class _Known:
+    """An `Authenticator` for somebody who has been let in already."""
+
+    challenge = 'Bearer realm="dragoman"'
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._principal = Principal(id=tenant.key, tenant=tenant.key)
+
+    async def authenticate(
+        self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
+    ) -> Principal:
+        return self._principal
+
+
+def _route(exchange: Exchange, methods: Mapping[str, Route]) -> Route | None:
+    return methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+
+
+def _bearer(exchange: Exchange) -> str:
+    scheme, _, token = exchange.header(b"authorization").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _with(send: Send, headers: Sequence[Header]) -> Send:
+    """`send`, with headers that every answer gets unless it has its own."""
+
+    async def sending(message: dict[str, object]) -> None:
+        if message["type"] == "http.response.start":
+            given = message["headers"]
+            assert isinstance(given, list)
+            names = {name for name, _ in given}
+            given += [header for header in headers if header[0] not in names]
+        await send(message)
+
+    return sending  # type: ignore[return-value]

@@ -1,0 +1,114 @@
+"""A whole hub in this process, on stores that are gone with it, and a caller with a token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from dragoman.agent.agent import Agent
+from dragoman.hub.assembly import application
+from dragoman.hub.hub import Hub
+from dragoman.hub.model import Model, Prompt
+from dragoman.hub.models.scripted import Scripted, ScriptedModel
+from dragoman.hub.settings import Settings
+from dragoman.hub.tenants import Tenant
+from tests.bindings.wire import Answer, open_request
+
+ADMIN = "adm_" + "0" * 64
+
+SCOUT = {"id": "scout", "name": "Scout", "role": "research-analyst", "goal": "find things out"}
+
+
+class Caller:
+    """Speaks for one tenant."""
+
+    def __init__(self, app: Any, token: str, tenant: Tenant | None = None) -> None:
+        self.app, self.token = app, token
+        self._tenant = tenant
+
+    @property
+    def tenant(self) -> Tenant:
+        assert self._tenant is not None
+        return self._tenant
+
+    def open(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        path, _, query = path.partition("?")
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.token:
+            given.setdefault("authorization", f"Bearer {self.token}")
+        raw = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+        return open_request(self.app, method, path, raw, headers=given, query=query)
+
+    async def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        return await self.open(method, path, body, **headers).end()
+
+    async def rpc(
+        self, agent: str, method: str, params: Any = None, *, id: Any = 1, **headers: str
+    ) -> Answer:
+        return await self.open_rpc(agent, method, params, id=id, **headers).end()
+
+    def open_rpc(self, agent: str, method: str, params: Any = None, *, id: Any = 1, **headers: str) -> Answer:
+        body = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
+        return self.open("POST", f"/v1/a2a/agents/{agent}", body, **headers)
+
+    async def ask(self, message: str, path: str = "/v1/orchestrate", **body: Any) -> list[tuple[str, Any]]:
+        """The events of a native request: (kind, payload)."""
+        return events(await self("POST", path, {"message": message, **body}))
+
+
+class House:
+    def __init__(self, hub: Hub, app: Any, model: Any) -> None:
+        self.hub, self.app, self.model = hub, app, model
+        self.admin = Caller(app, ADMIN)
+        self.nobody = Caller(app, "")
+
+    async def tenant(self, name: str) -> Caller:
+        tenant, token = await self.hub.tenants.add(name)
+        return Caller(self.app, token, tenant)
+
+
+@asynccontextmanager
+async def house(
+    replies: Iterable[Scripted] | Callable[[Prompt], Scripted] = (),
+    *,
+    model: Model | None = None,
+    code: Sequence[Agent] = (),
+    folder: Any = None,
+    **settings: Any,
+) -> AsyncIterator[House]:
+    """A hub whose model says what it is told. With `folder` it is kept there, and can be opened again."""
+    given = model or ScriptedModel(replies)
+    where = {"data": str(folder)} if folder is not None else {"data": "/nonexistent/dragoman"}
+    hub, app = application(
+        Settings(admin_token=ADMIN, drain=0.0, **where, **settings),
+        model=given,
+        code=code,
+        store="" if folder is not None else "memory:",
+    )
+    await app.start()
+    try:
+        yield House(hub, app, given)
+    finally:
+        async with asyncio.timeout(10):
+            await app.stop()
+
+
+def events(answer: Answer) -> list[tuple[str, Any]]:
+    return [(frame.event, msgspec.json.decode(frame.data)) for frame in answer.frames()]
+
+
+def kinds(told: list[tuple[str, Any]]) -> list[str]:
+    """The kinds of events, without repetitions in a row."""
+    out: list[str] = []
+    for kind, _ in told:
+        if not out or out[-1] != kind:
+            out.append(kind)
+    return out
+
+
+def message(text: str, id: str = "m-1", **more: Any) -> dict[str, Any]:
+    return {"message": {"role": "user", "messageId": id, "parts": [{"kind": "text", "text": text}], **more}}
