@@ -6,13 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.hub.constitution import Advisor, Constitution
 from dragoman.hub.model import ModelError, Stop, ToolCall, Usage
+from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.tool import Command, Session
+from dragoman.hub.tools.files import WriteTool
 from dragoman.model.content import Message, Part, Role
-from dragoman.model.ops import CancelTask, GetTask, SendMessage
+from dragoman.model.ops import CancelTask, GetTask, ListTasks, SendMessage
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState
 from tests.hub.conftest import Begin, say
 
@@ -214,8 +217,6 @@ async def test_parallel_children_run_at_once_and_answer_in_order(house: Begin) -
             return "B here."
         return (first_may_end, "A here.")
 
-    from dragoman.hub.models.scripted import ScriptedModel
-
     home = await house(ScriptedModel(choose), Constitution(id="a", name="A"), Constitution(id="b", name="B"))
     task = await home.ask("go")
     fed = next(p for p in home.model.prompts if "END PARALLEL" in p.messages[-1].content).messages[-1].content
@@ -243,7 +244,9 @@ async def test_a_budget_is_shared_with_those_who_are_asked_and_ends_the_request(
 
 
 @pytest.mark.parametrize("phase", ["model", "tool", "child", "parallel"])
-async def test_cancel_in_every_phase(house: Begin, phase: str) -> None:
+async def test_defect_5_cancel_in_every_phase_gives_a_canceled_task_that_stays_canceled(
+    house: Begin, phase: str
+) -> None:
     reached, never = asyncio.Event(), asyncio.Event()
 
     class Stuck(Echo):
@@ -270,7 +273,7 @@ async def test_cancel_in_every_phase(house: Begin, phase: str) -> None:
     home = await house(scripts[phase], Constitution(id="a", name="A"), tools=[Stuck()])
     running = asyncio.create_task(home.ask("go"))
     await asyncio.wait_for(reached.wait(), 10)
-    listed = await home.store.scope(home.call().scope).find(_every(), limit=10)
+    listed = await home.store.scope(home.call().scope).find(ListTasks(), limit=10)
     task = await home.engine.call(home.call(), CancelTask(id=listed.snapshots[0].task_id))
     assert task.state is TaskState.CANCELED
     assert (await asyncio.wait_for(running, 10)).state is TaskState.CANCELED
@@ -284,8 +287,6 @@ async def test_cancel_in_every_phase(house: Begin, phase: str) -> None:
 
 
 async def test_a_file_that_was_cut_off_is_completed(house: Begin) -> None:
-    from dragoman.hub.tools.files import WriteTool
-
     home = await house(
         {
             "Index": [
@@ -306,8 +307,6 @@ async def test_a_file_that_was_cut_off_is_completed(house: Begin) -> None:
 
 
 async def test_a_file_that_never_ends_is_not_written(house: Begin) -> None:
-    from dragoman.hub.tools.files import WriteTool
-
     home = await house(
         {"Index": ["/write a.txt\none", "two", "three", "four", "Sorry."]}, tools=[WriteTool()]
     )
@@ -320,8 +319,6 @@ GATED = Constitution(id="g", name="G", advisor=Advisor(model="big", mode="gate",
 
 
 def gated(answers: list[Any], verdicts: list[str]) -> Any:
-    from dragoman.hub.models.scripted import ScriptedModel
-
     said, judged = iter(answers), iter(verdicts)
     return ScriptedModel(lambda prompt: next(judged) if prompt.model == "big" else next(said))
 
@@ -379,6 +376,29 @@ async def test_a_tool_that_breaks_is_an_error_to_the_model_not_to_the_task(house
     assert "ERR: /search broke down" in fed and "secret" not in fed
 
 
+async def test_defect_10_a_context_is_opaque_unless_the_constitution_remembers_it(house: Begin) -> None:
+    forgetful, mindful = Constitution(id="f", name="F"), Constitution(id="m", name="M", context_history=True)
+    home = await house({"F": ["One.", "Two."], "M": ["One.\n/help", "Uno.", "Two."]}, forgetful, mindful)
+    for agent in ("f", "m"):
+        first = await home.ask("first?", agent)
+        request = say("second?")
+        message = replace(request.message, context_id=first.context_id)
+        await home.engine.call(home.call(agent), replace(request, message=message))
+    told = [[m.content for m in p.messages] for p in home.model.prompts]
+    assert told[1] == ["second?"]
+    assert told[-1] == ["first?", "Uno.", "second?"]
+
+
+async def test_defect_6_a_task_asked_for_in_one_piece_has_files_tools_and_history(house: Begin) -> None:
+    home = await house({"Index": ["/help\n/write a.txt\nhi\n/endwrite", "Done."]}, tools=[WriteTool()])
+    task = await home.ask("go")
+    names = {a.artifact_id.removeprefix(task.id) for a in task.artifacts}
+    assert names == {"-text-0", "-tool-0", "-tool-1", "-file-0"}
+    assert [m.text for m in task.history] == ["go"]
+    read = await home.engine.call(home.call(), GetTask(id=task.id, history_length=0))
+    assert read.artifacts == task.artifacts and read.history == ()
+
+
 async def test_only_text_is_taken(house: Begin) -> None:
     home = await house({"Index": []})
     for part, error in ((Part(data={}), ContentTypeNotSupported), (Part(text=" "), InvalidParams)):
@@ -388,8 +408,6 @@ async def test_only_text_is_taken(house: Begin) -> None:
 
 
 async def test_an_a2a_caller_cannot_name_a_conversation(house: Begin) -> None:
-    from msgspec.structs import replace
-
     seen: list[int] = []
 
     class Spy(Echo):
@@ -401,9 +419,3 @@ async def test_an_a2a_caller_cannot_name_a_conversation(house: Begin) -> None:
     await home.ask("go", conversation_id=7)
     await home.engine.call(replace(home.call(), dialect="1.0"), say("go", conversation_id=7))
     assert seen == [7, 0]
-
-
-def _every() -> Any:
-    from dragoman.model.ops import ListTasks
-
-    return ListTasks()

@@ -31,7 +31,7 @@ from dragoman.errors import Unavailable
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
-from dragoman.model.ops import Call, Principal, Scope
+from dragoman.model.ops import Call, ListTasks, Principal, Scope
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
 
 T = TypeVar("T")
@@ -159,6 +159,12 @@ class Turn:
     def history(self) -> Sequence[Message]:
         """What was said on this task before, oldest first, the message of this turn last."""
         return self.snapshot.task.history
+
+    async def earlier(self, limit: int = 20) -> Sequence[Task]:
+        """The tasks of this context that came before this one and are finished, oldest first; the last `limit` of them."""
+        found = await self._log.find(ListTasks(context_id=self.context_id), limit=limit + 1)
+        tasks = [known.task for known in found.snapshots if known.task_id != self.task_id and known.terminal]
+        return tasks[:limit][::-1]
 
     @property
     def principal(self) -> str:

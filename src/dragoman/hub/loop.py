@@ -187,12 +187,28 @@ class _Thinking:
     async def _before(self) -> list[ChatMessage]:
         """What was said earlier: in the conversation, and on this task."""
         told = list(await self._agent.history(self._session)) if self._agent.history is not None else []
+        if self._c.context_history and not self._session.conversation:
+            told += await self._context()
         for message in self._turn.history:
             if message.message_id == self._turn.message.message_id:
                 break
             role = "user" if message.role is Role.USER else "assistant"
             told.append(ChatMessage(role=role, content=message.text))
         return told
+
+    async def _context(self) -> list[ChatMessage]:
+        """What was asked and answered in the same A2A context."""
+
+        async def read() -> list[ChatMessage]:
+            told = []
+            for task in await self._turn.earlier():
+                answer = task.status.message
+                if task.state is TaskState.COMPLETED and answer is not None and task.history:
+                    told.append(ChatMessage(role="user", content=_text(task.history[0])))
+                    told.append(ChatMessage(role="assistant", content=answer.text))
+            return told
+
+        return await self._turn.step("context", read)
 
     async def _query(self) -> str:
         preambles = []
