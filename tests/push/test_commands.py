@@ -83,9 +83,14 @@ async def test_a_listener_prints_a_line_for_each(tmp_path: Path) -> None:
     port = free_port()
     server = Server(AGENT, store=tmp_path / "tasks.db", options=("--allow-private-push",))
     async with server, listening("--port", str(port)) as printed:
-        task = await _send(server, f"http://127.0.0.1:{port}/")
+        sending = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "dragoman.cli", "send", server.url, "3", "--no-wait"),
+            *("--push", f"http://127.0.0.1:{port}/"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        task = (await sending.communicate())[0].decode().strip()
         lines = [(await printed.readline()).decode() for _ in range(5)]
-    assert all(task in line for line in lines)
+    assert task and all(task in line for line in lines)
     assert "working" in lines[0] and "completed" in lines[-1]
 
 

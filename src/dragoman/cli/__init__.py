@@ -9,7 +9,25 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-VERBS = ("serve", "card", "send", "chat", "tasks", "task", "keys", "sign", "version")
+VERBS = (
+    "serve",
+    "card",
+    "send",
+    "chat",
+    "tasks",
+    "task",
+    "keys",
+    "sign",
+    "listen",
+    "push",
+    "audit",
+    "hub",
+    "init",
+    "doctor",
+    "tenant",
+    "agent",
+    "version",
+)
 
 ABOUT = """\
 Agents that talk A2A, in every version of it, and keep their tasks when the process dies.

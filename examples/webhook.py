@@ -1,0 +1,59 @@
+"""Be told how a long task goes, instead of waiting for it.
+
+    dragoman serve examples/report.py --allow-private-push
+    python examples/webhook.py http://127.0.0.1:8000 the history of tea
+
+The agent is killed and started again, we are away for a while: every notification arrives all the same, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import sys
+
+import uvicorn
+
+from dragoman import connect
+from dragoman.model.ops import AuthenticationInfo, PushConfig
+from dragoman.model.task import ArtifactUpdate, StatusUpdate
+from dragoman.push import Received, Verifier, Webhook
+
+URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
+TOPIC = " ".join(sys.argv[2:]) or "the history of tea"
+
+
+async def main() -> None:
+    token, secret, done = secrets.token_urlsafe(), secrets.token_urlsafe(), asyncio.Event()
+
+    def told(received: Received) -> None:
+        match received.event:
+            case StatusUpdate(status=status):
+                print(f"[{status.state.word}] {status.message.text if status.message else ''}")
+                if status.state.terminal:
+                    done.set()
+            case ArtifactUpdate(artifact=artifact):
+                print(artifact.text, end="")
+
+    # Whoever does not know both is nobody we listen to, and nobody can change what the agent says on its way to us.
+    app = Webhook(told, Verifier(token=token, secrets=(secret,)))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+
+    async with connect(URL) as agent:
+        config = PushConfig(
+            url=f"http://127.0.0.1:{listener.getsockname()[1]}/",
+            token=token,
+            authentication=AuthenticationInfo(scheme="HMAC", credentials=secret),
+        )
+        reply = await agent.send(TOPIC, wait=False, push=config)
+        print(f"task {reply.id}")
+    await done.wait()
+    server.should_exit = True
+    await serving
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
