@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from tests import raw
 from tests.crash.checks import check_log
-from tests.crash.reader import message
+from tests.crash.reader import insist, message
 from tests.crash.stage import Stage
 from tests.raw import Heard
 
@@ -75,6 +76,25 @@ async def test_a_task_that_needs_longer_is_given_back_and_goes_on_in_the_next_pr
         assert sorted(stage.did(task)) == ["began", "began", *(f"wait/{i}" for i in range(4))]
         await check_log(stage.store, task)
         assert b"Traceback" not in stage.server.said
+
+
+async def test_being_stopped_politely_does_not_count_as_an_attempt(tmp_path: Path) -> None:
+    """A task may live through any number of releases of its server."""
+    stage = Stage(tmp_path, "--drain", "0", PACE="0.02")
+    async with stage.server:
+        task, _ = await first_words(stage, 100)
+        for _ in range(7):
+            stage.server.signal(signal.SIGTERM)
+            assert await stage.server.ended() == 0
+            await stage.server.start()
+            done = len(stage.did(task))
+            async with aclosing(raw.stream(stage.server.url, "SubscribeToTask", {"id": task})) as stream:  # type: ignore[type-var]
+                async for event in stream:
+                    if "waited" in str(event.result.get("statusUpdate", "")):
+                        break
+            assert len(stage.did(task)) > done
+        answer = await insist(stage.server, "GetTask", {"id": task})
+        assert answer["result"]["status"]["state"] == "TASK_STATE_WORKING"
 
 
 async def test_a_second_interrupt_ends_the_server_at_once(tmp_path: Path) -> None:

@@ -50,6 +50,16 @@ async def test_a_worker_that_is_killed_is_replaced_and_the_other_goes_on_with_it
         await stage.check()
 
 
+async def test_a_cancel_reaches_the_worker_that_runs_the_task(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2", PACE="600")
+    async with stage.server, asyncio.timeout(8):
+        begun = {**message("1"), "configuration": {"returnImmediately": True}}
+        for _ in range(8):  # some of these pairs of calls go to different workers
+            task = (await raw.result(stage.server.url, "SendMessage", begun))["task"]["id"]
+            canceled = await raw.result(stage.server.url, "CancelTask", {"id": task})
+            assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
+
+
 async def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--workers", "2", "--drain", "0", PACE="0.05")
     async with stage.server:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +33,7 @@ class SqliteFile:
         try:
             db = self._connect()
             try:
-                db.execute("pragma journal_mode = wal")
+                await self._write_ahead(db)
                 migrate(db)
                 db.execute("pragma busy_timeout = 0")  # `Commits` waits by itself, elsewhere
                 reads = Reads(self._connect, keep=self._keep)
@@ -41,6 +43,18 @@ class SqliteFile:
         except sqlite3.Error as error:
             raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
         self._open = (db, Commits(db, patience=self._patience, told=self.told), reads)
+
+    async def _write_ahead(self, db: sqlite3.Connection) -> None:
+        """Where another process opens the same new file, SQLite does not wait for it by itself."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                db.execute("pragma journal_mode = wal")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.01)
 
     async def close(self) -> None:
         """Finish what was submitted, then let go of the file. The last to close it tidies its journal into it."""
