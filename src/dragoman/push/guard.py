@@ -11,6 +11,8 @@ import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from urllib.parse import SplitResult, urlsplit
 
 from dragoman.push.addresses import Address, Network, public, read_address, read_network, within
@@ -25,6 +27,10 @@ _EACH = 5.0
 """Seconds to wait for one address before trying the next."""
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.IGNORECASE)
 _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+))*\.?", re.IGNORECASE)
+
+
+_RESOLVERS = ThreadPoolExecutor(32, "dragoman-resolve")
+"""Threads of our own: names that take for ever to resolve keep nobody else in this process waiting."""
 
 
 class Refused(OSError):
@@ -147,7 +153,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 async def _resolve(host: str, port: int) -> Sequence[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, look)
     return [str(where[0]) for *_, where in found]
 
 
