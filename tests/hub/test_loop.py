@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
-from dragoman.hub.constitution import Advisor, Constitution
+from dragoman.hub.constitution import Advisor, Constitution, Intent
 from dragoman.hub.model import ModelError, Stop, ToolCall, Usage
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.tool import Command, Session
@@ -397,6 +397,20 @@ async def test_defect_6_a_task_asked_for_in_one_piece_has_files_tools_and_histor
     assert [m.text for m in task.history] == ["go"]
     read = await home.engine.call(home.call(), GetTask(id=task.id, history_length=0))
     assert read.artifacts == task.artifacts and read.history == ()
+
+
+async def test_a_request_can_be_handed_to_the_agent_it_is_for(house: Begin) -> None:
+    desk = Constitution(id="desk", name="Desk", intent=Intent(mode="heuristic"))
+    cook = Constitution(id="cook", name="Cook", role="cooking", goal="recipes and meals")
+    smith = Constitution(id="smith", name="Smith", role="metal", goal="swords and shields")
+    home = await house({"Desk": ["I do that."], "Cook": ["Boil it."]}, desk, cook, smith)
+    task = await home.ask("Which recipe for cooking rice?", "desk")
+    assert task.status.message is not None and task.status.message.text == "Boil it."
+    assert task.artifacts[-1].text == "Boil it."
+    note = next(n for kind, n in await home.notes(task.id, "desk") if kind == "intent")
+    assert (note["target_agent"], note["applied"], note["confidence"]) == ("cook", True, 1.0)
+    task = await home.ask("Hello there", "desk")
+    assert task.status.message is not None and task.status.message.text == "I do that."
 
 
 async def test_only_text_is_taken(house: Begin) -> None:

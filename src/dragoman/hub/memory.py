@@ -1,122 +1,23 @@
 """Structured memory: typed entries with relations between them, found by their words.
 
-An entry that is not true any more is not deleted: it gets an end, and can be read as of a moment before. A search ranks
-by BM25 (a word in the title counts more than one in the text), entries of the conversation before those of the tenant,
-newer before older.
+An entry that is not true any more is not deleted: it gets an end, and can be read as of a moment before. How they are found
+is in `recall.py`.
 """
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.constitution import Memory as Ranking
 from dragoman.hub.database import Database
+from dragoman.hub.entries import RELATIONS, TYPES, Entry, Relation, entry_of
+from dragoman.hub.recall import recall
 
-TYPES = ("user", "feedback", "project", "reference", "learning", "context")
-RELATIONS = ("relates_to", "refines", "contradicts", "supersedes", "supports")
 CONTENT_LIMIT = 64 * 1024
-
-_STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "can",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "how",
-        "i",
-        "in",
-        "is",
-        "it",
-        "its",
-        "me",
-        "my",
-        "not",
-        "of",
-        "on",
-        "or",
-        "our",
-        "she",
-        "so",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "they",
-        "this",
-        "to",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "will",
-        "with",
-        "you",
-        "your",
-    ]
-)
-_RRF = 60
-_IN_CONVERSATION, _IN_TENANT = 1.5, 1.0
-_DAY = 86_400
-_SEARCH = """
-select m.*, bm25(memory_words, 10.0, 4.0, 8.0, 2.0) as score from memory_words
-join memories m on m.id = memory_words.rowid
-where memory_words match ? and m.tenant_id = ? and m.valid_from <= ? and (m.valid_to is null or m.valid_to > ?) {more}
-order by score limit ?
-"""
-
-
-class Entry(Struct, frozen=True, kw_only=True):
-    id: int
-    tenant_id: int
-    type: str
-    title: str
-    content: str = ""
-    source: str = ""
-    tags: tuple[str, ...] = ()
-    artifact_id: int | None = None
-    conversation_id: int = 0
-    valid_from: int = 0
-    valid_to: int | None = None
-    created_at: int = 0
-    updated_at: int = 0
-
-
-class Relation(Struct, frozen=True, kw_only=True):
-    id: int
-    tenant_id: int
-    source_id: int
-    target_id: int
-    relation: str
-    created_at: int = 0
 
 
 class RelationExists(A2AError):
@@ -183,7 +84,7 @@ class Memories:
                 if not ended.rowcount:
                     raise InvalidParams(f"there is no entry #{old} to supersede")
                 _relate(db, tenant, entry["id"], "supersedes", old)
-            return _entry(entry)
+            return entry_of(entry)
 
         return await self._db.run(work)
 
@@ -193,7 +94,7 @@ class Memories:
                 "select * from memories where tenant_id = ? and id = ?", (int(tenant), id)
             ).fetchone()
         )
-        return None if row is None else _entry(row)
+        return None if row is None else entry_of(row)
 
     async def list(
         self,
@@ -227,7 +128,7 @@ class Memories:
             f"select * from memories where {' and '.join(where)} order by updated_at desc, id desc limit ?"
         )
         rows = await self._db.read(lambda db: db.execute(statement, (*values, limit)).fetchall())
-        return [_entry(row) for row in rows]
+        return [entry_of(row) for row in rows]
 
     async def change(self, tenant: str | int, id: int, **changes: Any) -> Entry | None:
         """Change `type`, `title`, `content`, `source`, `tags` or `artifact_id`; None if there is no such entry."""
@@ -245,7 +146,7 @@ class Memories:
                 "where tenant_id = ? and id = ? returning *",
                 (*new.values(), int(time.time()), int(tenant), id),
             ).fetchone()
-            return None if row is None else _entry(row)
+            return None if row is None else entry_of(row)
 
         return await self._db.run(work)
 
@@ -281,37 +182,18 @@ class Memories:
         limit: int = 20,
     ) -> Sequence[Entry]:
         """Best first. With a conversation, its own entries come before the tenant's."""
-        if not (words := _words(query)):
-            return []
-        ranking = ranking or Ranking()
         moment = as_of if as_of is not None else int(time.time())
-        match = _match(words)
-
-        def work(db: sqlite3.Connection) -> Sequence[Entry]:
-            def rows(more: str, *values: Any) -> list[sqlite3.Row]:
-                return db.execute(
-                    _SEARCH.format(more=more), (match, int(tenant), moment, moment, *values, limit * 3)
-                ).fetchall()
-
-            passes = [(_IN_TENANT, rows("and m.conversation_id in (0, ?)", conversation))]
-            if conversation:
-                passes.append((_IN_CONVERSATION, rows("and m.conversation_id = ?", conversation)))
-            else:
-                passes = [(_IN_TENANT, rows(""))]
-            scores: dict[int, float] = {}
-            entries: dict[int, Entry] = {}
-            for weight, found in passes:
-                ranked = sorted(
-                    ((_entry(row), -row["score"]) for row in found),
-                    key=lambda pair: -pair[1] * _boost(pair[0], words) * _age(pair[0], moment, ranking),
-                )
-                for place, (entry, _) in enumerate(ranked, 1):
-                    entries[entry.id] = entry
-                    scores[entry.id] = scores.get(entry.id, 0.0) + weight / (_RRF + place)
-            best = sorted(entries, key=lambda id: (-scores[id], -id))
-            return [entries[id] for id in best[:limit]]
-
-        return await self._db.read(work)
+        return await self._db.read(
+            lambda db: recall(
+                db,
+                int(tenant),
+                query,
+                conversation=conversation,
+                moment=moment,
+                ranking=ranking or Ranking(),
+                limit=limit,
+            )
+        )
 
     # -- relations ---------------------------------------------------------------------------------------------
 
@@ -362,12 +244,6 @@ class Memories:
 _CHANGEABLE = ("type", "title", "content", "source", "tags", "artifact_id")
 
 
-def _entry(row: sqlite3.Row) -> Entry:
-    values = {name: row[name] for name in Entry.__struct_fields__}
-    values["tags"] = tuple(tag for tag in row["tags"].split("\n") if tag)
-    return Entry(**values)
-
-
 def _check(type: str, title: str, content: str, source: str, tags: Sequence[str]) -> None:
     wrong = []
     if type not in TYPES:
@@ -413,32 +289,3 @@ def _relate(db: sqlite3.Connection, tenant: int, source: int, relation: str, tar
         (tenant, source, target, relation, int(time.time())),
     ).fetchone()
     return Relation(**row)
-
-
-def _words(query: str) -> list[str]:
-    words = [word.lower() for word in re.findall(r"\w+", query)]
-    return [word for word in words if word not in _STOP_WORDS][:32] or words[:32]
-
-
-def _match(words: list[str]) -> str:
-    """The phrase, or the words near one another, or any of them."""
-    quoted = [f'"{word}"' for word in words]
-    ways = [" OR ".join(quoted)]
-    if 2 <= len(words) <= 6:
-        ways = ['"' + " ".join(words) + '"', f"NEAR({' '.join(quoted)}, 8)", *ways]
-    return " OR ".join(ways)
-
-
-def _boost(entry: Entry, words: list[str]) -> float:
-    boost = 1.3 if entry.type in words else 1.0
-    return boost * (1.2 if any(tag.lower() in words for tag in entry.tags) else 1.0)
-
-
-def _age(entry: Entry, now: int, ranking: Ranking) -> float:
-    if not ranking.age_decay:
-        return 1.0
-    days, half = (now - entry.updated_at) / _DAY, ranking.age_half_life_days
-    for bound, factor in ((min(30.0, half), 1.0), (half, 0.9), (2 * half, 0.75), (4 * half, 0.6)):
-        if days <= bound:
-            return max(factor, ranking.age_floor)
-    return ranking.age_floor

@@ -124,7 +124,7 @@ def events_id(task: str) -> str:
 
 
 _PARTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
-_WITHOUT_DEPTH = frozenset({"text", "advisor", "escalation", "stream_end"})
+_WITHOUT_DEPTH = frozenset({"text", "advisor", "escalation", "stream_end", "intent"})
 
 
 def _part(kind: str, payload: dict[str, Any]) -> Part:

@@ -41,7 +41,7 @@ class AgentTool:
         if (refusal := _refusal(agent, task, session)) is not None:
             return refusal
         context = await self._context(session) if self._context is not None else []
-        ok, text = await _ask(session, agent, task, session.key, session.telling.next_stream(), context)
+        ok, text = await delegate(session, agent, task, session.key, session.telling.next_stream(), context)
         return text if ok else f"ERR: {text}"
 
 
@@ -69,7 +69,7 @@ class ParallelTool:
         async def one(n: int, agent: str, task: str) -> str:
             refusal = _refusal(agent, task, session)
             if refusal is None:
-                ok, text = await _ask(session, agent, task, f"{key}/{n}", streams[n - 1], context)
+                ok, text = await delegate(session, agent, task, f"{key}/{n}", streams[n - 1], context)
                 refusal = text if ok else f"ERR: {text}"
             return f"[child {n}/{len(children)} — /agent {agent}]\n{refusal}\n[END CHILD {n}]"
 
@@ -103,7 +103,7 @@ def _refusal(agent: str, task: str, session: Session) -> str | None:
     return None
 
 
-async def _ask(
+async def delegate(
     session: Session, agent: str, task: str, key: str, stream: int, context: list[str]
 ) -> tuple[bool, str]:
     """Have `agent` do `task`. Whether it did, and what it says."""

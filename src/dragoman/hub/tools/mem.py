@@ -6,7 +6,8 @@ import re
 from collections.abc import Awaitable, Callable
 
 from dragoman.errors import A2AError
-from dragoman.hub.memory import RELATIONS, TYPES, Entry, Memories
+from dragoman.hub.entries import RELATIONS, TYPES, Entry
+from dragoman.hub.memory import Memories
 from dragoman.hub.scratchpads import SHARED, Scratchpads
 from dragoman.hub.tool import Command, Session
 

@@ -1,0 +1,365 @@
+"""One turn of a constitution's agent: ask the model, carry out its commands, feed the results back, until it answers.
+
+At most six replies. A reply without commands is the answer, unless an advisor stands at the gate and sends it back. A
+reply that breaks off inside a file is continued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dragoman.engine.turn import Turn
+from dragoman.hub.asking import Reply, ask
+from dragoman.hub.commands import ENDS, parse
+from dragoman.hub.constitution import INDEX_ID
+from dragoman.hub.dispatch import END, Dispatch
+from dragoman.hub.filter import TextFilter
+from dragoman.hub.gate import CONTINUE, REDIRECT, Verdict, question, verdict
+from dragoman.hub.intent import guess
+from dragoman.hub.model import ChatMessage, Prompt, ToolCall, ToolSpec, Usage
+from dragoman.hub.prompt import CONTINUE as GO_ON
+from dragoman.hub.prompt import query, system
+from dragoman.hub.telling import Telling
+from dragoman.hub.tool import Budget, Command, Session, Tool
+from dragoman.hub.tools.delegate import delegate
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.task import TaskState
+
+if TYPE_CHECKING:
+    from dragoman.hub.loop import ConstitutionAgent
+
+ITERATIONS = 6
+CONTINUATIONS = 3
+NO_ANSWER = "The agent stopped without an answer."
+
+
+class Thinking:
+    """One turn. `given` is what the hub itself says about the request."""
+
+    def __init__(self, agent: ConstitutionAgent, turn: Turn, given: dict[str, Any]) -> None:
+        self._agent, self._turn = agent, turn
+        self._c = agent.constitution
+        mail = turn.mail
+        relayed = bool(mail.depth and given.get("x-arbiter.relay"))
+        stream_id = _int(given, "stream_id") if relayed else 0
+        depth = mail.depth if relayed else 0
+        self._text = text_of(turn.message)
+        self._telling = Telling(turn, agent.id, depth=depth, stream_id=stream_id, relayed=relayed)
+        self._session = Session(
+            tenant=turn.scope.tenant,
+            agent=agent.id,
+            constitution=self._c,
+            turn=turn,
+            telling=self._telling,
+            budget=Budget(self._c.budget, _int(given, "budget")),
+            conversation=_int(given, "conversation_id"),
+            depth=mail.depth,
+            stream_id=stream_id,
+            original=str(given.get("x-arbiter.original") or self._text),
+        )
+        self._tools = tuple(tool for tool in agent.tools if not tool.bundle or tool.bundle in self._c.granted)
+        self._dispatch = Dispatch(agent.tools, self._session)
+        self._messages: list[ChatMessage] = []
+        self._held: list[str] | None = None
+        """Text that waits for the advisor's approval."""
+        self._prose: list[str] = []
+        self._calls: list[str] = []
+        self._used = Usage()
+        self._redirects = 0
+        self._approved = False
+
+    async def run(self) -> None:
+        telling = self._telling
+        if not telling.relayed:
+            await telling.tell("stream_start")
+        try:
+            ok = await self._think()
+        except asyncio.CancelledError:
+            if self._turn.cancelled and not telling.relayed:
+                await telling.tell("stream_end", ok=False)
+            raise
+        telling.close()
+        if not telling.relayed:
+            await telling.tell("stream_end", ok=ok)
+
+    # -- thinking ----------------------------------------------------------------------------------------------
+
+    async def _think(self) -> bool:
+        if await self._hand_over():
+            return True
+        self._messages = [*await self._before(), ChatMessage(role="user", content=await self._query())]
+        for i in range(1, ITERATIONS + 1):
+            if self._session.budget.left == 0:
+                return self._fail("the token budget of this request is used up", "budget_exhausted")
+            if self._telling.relayed:
+                await self._telling.tell("agent_start")
+            reply = await self._reply(i)
+            if reply.error:
+                return self._fail(reply.error, reply.error_code)
+            commands = self._commands(reply)
+            if not commands:
+                judged = await self._judge(i)
+                if judged.signal == CONTINUE:
+                    await self._release()
+                    return self._complete(reply.stop)
+                if judged.signal != REDIRECT:
+                    await self._telling.tell("escalation", reason=judged.text)
+                    return self._fail(f"the advisor stopped the answer: {judged.text}", "advisor_halt")
+                self._held = None
+                self._messages += [
+                    _said(reply),
+                    ChatMessage(role="user", content=f"[ADVISOR]\n{judged.text}"),
+                ]
+                continue
+            await self._release()
+            if i == ITERATIONS:
+                break
+            await self._carry_out(i, reply, commands)
+        return self._complete("max_iterations")
+
+    async def _hand_over(self) -> bool:
+        """Give the request to the agent it is for, if the constitution wants that and it is clear who that is."""
+        intent, session = self._c.intent, self._session
+        if intent.mode == "off" or session.depth:
+            return False
+        found = guess(self._text, await self._agent.siblings())
+        sure = found.confidence >= intent.min_confidence and intent.apply_routing
+        target = await self._turn.step("intent", lambda: found.agent if sure else "")
+        await self._telling.tell(
+            "intent",
+            kind="route" if found.agent else "none",
+            confidence=found.confidence,
+            source="heuristic",
+            target_agent=found.agent,
+            applied=bool(target),
+            requested_agent=self._agent.id,
+            applied_agent=target or self._agent.id,
+            todo_seed_count=0,
+            plan_seed_count=0,
+        )
+        if not target or target == self._agent.id:
+            return False
+        ok, answer = await delegate(session, target, self._text, "intent", self._telling.next_stream(), [])
+        if ok:
+            await self._telling.text(answer)
+            self._prose.append(answer)
+            self._complete("end_turn")
+        return ok
+
+    async def _before(self) -> list[ChatMessage]:
+        """What was said earlier: in the conversation, and on this task."""
+        told = list(await self._agent.history(self._session)) if self._agent.history is not None else []
+        if self._c.context_history and not self._session.conversation:
+            told += await self._context()
+        for message in self._turn.history:
+            if message.message_id == self._turn.message.message_id:
+                break
+            role = "user" if message.role is Role.USER else "assistant"
+            told.append(ChatMessage(role=role, content=message.text))
+        return told
+
+    async def _context(self) -> list[ChatMessage]:
+        """What was asked and answered in the same A2A context."""
+
+        async def read() -> list[ChatMessage]:
+            told = []
+            for task in await self._turn.earlier():
+                answer = task.status.message
+                if task.state is TaskState.COMPLETED and answer is not None and task.history:
+                    told.append(ChatMessage(role="user", content=text_of(task.history[0])))
+                    told.append(ChatMessage(role="assistant", content=answer.text))
+            return told
+
+        return await self._turn.step("context", read)
+
+    async def _query(self) -> str:
+        preambles = []
+        for tool in self._tools:
+            preamble = getattr(tool, "preamble", None)
+            if preamble is not None and self._session.depth == 0:
+                preambles.append(await preamble(self._session))
+        who = await self._agent.roster() if self._agent.id == INDEX_ID else ""
+        return query(self._text, preambles=preambles, roster=who)
+
+    async def _reply(self, i: int) -> Reply:
+        """The model's next reply, completed if it was cut off inside a file."""
+        filter = TextFilter(self._agent.names)
+        clean: list[str] = []
+        advisor = self._c.advisor
+        self._held = [] if advisor is not None and advisor.mode == "gate" else None
+
+        async def out(text: str) -> None:
+            clean.append(text)
+            if self._held is not None:
+                self._held.append(text)
+            else:
+                await self._telling.text(text)
+
+        async def heard(delta: str) -> None:
+            if text := filter.feed(delta):
+                await out(text)
+
+        reply = await self._ask(f"model/{i}", self._messages, heard)
+        for n in range(1, CONTINUATIONS + 1):
+            parsed = parse(reply.text, self._agent.names)
+            if reply.error or not parsed.open or parsed.commands[-1].name != "/write":
+                break
+            go_on = GO_ON.format(name=parsed.commands[-1].title, end=ENDS["/write"])
+            messages = [*self._messages, _said(reply), ChatMessage(role="user", content=go_on)]
+            reply = reply.followed_by(await self._ask(f"model/{i}/{n}", messages, heard))
+        await out(filter.close())
+        if self._held is None:
+            await self._telling.pause()
+        self._prose.append("".join(clean))
+        return reply
+
+    async def _ask(
+        self, key: str, messages: Sequence[ChatMessage], heard: Callable[[str], Awaitable[None]]
+    ) -> Reply:
+        plain, native = getattr(self._agent.model, "plain", False), self._agent.native
+        left = self._session.budget.left
+        prompt = Prompt(
+            model=self._c.model,
+            system=system(self._c, self._tools, plain=plain, native=native),
+            messages=tuple(messages),
+            max_tokens=self._c.max_tokens if left is None else min(self._c.max_tokens, max(1, left)),
+            temperature=self._c.temperature,
+            tools=tuple(_spec(tool, name) for tool in self._tools for name in tool.names) if native else (),
+        )
+        reply = await ask(self._turn, key, self._agent.model, prompt, heard)
+        await self._count(reply.usage, self._c.model)
+        return reply
+
+    async def _count(self, usage: Usage, model: str, *, own: bool = True) -> None:
+        self._session.budget.spent += usage.input_tokens + usage.output_tokens
+        if own:
+            self._used = Usage(
+                input_tokens=self._used.input_tokens + usage.input_tokens,
+                output_tokens=self._used.output_tokens + usage.output_tokens,
+            )
+        cache = {
+            name: count
+            for name in ("cache_read_tokens", "cache_create_tokens")
+            if (count := getattr(usage, name))
+        }
+        await self._telling.tell(
+            "token_usage",
+            model=model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            **cache,
+        )
+
+    # -- doing -------------------------------------------------------------------------------------------------
+
+    def _commands(self, reply: Reply) -> tuple[Command, ...]:
+        known = [_command(call) for call in reply.tool_calls]
+        return (
+            *parse(reply.text, self._agent.names).commands,
+            *(c for c in known if c.name in self._agent.names),
+        )
+
+    async def _carry_out(self, i: int, reply: Reply, commands: Sequence[Command]) -> None:
+        """Run the commands, and make the next message of what they gave."""
+        blocks = await self._dispatch.run(i, commands)
+        for command, block in zip(commands, blocks, strict=False):
+            self._calls.append(f"- {command.name} args={command.args[:200]} result={block[:300]}")
+        self._messages.append(_said(reply))
+        if reply.tool_calls:
+            blocks += ["[not run: no room for its result]"] * (len(commands) - len(blocks))
+            texts = len(commands) - len(reply.tool_calls)
+            for call, block in zip(reply.tool_calls, blocks[texts:], strict=False):
+                self._messages.append(ChatMessage(role="tool", content=block, tool_call_id=call.id))
+            blocks = blocks[:texts]
+        if blocks:
+            self._messages.append(ChatMessage(role="user", content="\n\n".join([*blocks, END])))
+
+    async def _judge(self, i: int) -> Verdict:
+        """Whether the answer may leave."""
+        advisor = self._c.advisor
+        if advisor is None or advisor.mode != "gate":
+            return Verdict(signal=CONTINUE)
+        prompt = question(advisor, self._text, self._prose[-1], self._calls)
+        reply = await ask(self._turn, f"gate/{i}", self._agent.model, prompt)
+        await self._count(reply.usage, advisor.model, own=False)
+        judged = verdict(reply.text, advisor)
+        kind = f"gate_{judged.signal.lower()}"
+        if judged.signal == REDIRECT:
+            self._redirects += 1
+            if self._redirects > advisor.max_redirects or i == ITERATIONS:
+                kind, judged = "gate_budget", Verdict(signal="HALT", text=judged.text)
+        self._approved = judged.signal == CONTINUE
+        more = {"detail": judged.text[:500]} if judged.text else {}
+        if judged.malformed:
+            more["malformed"] = True  # type: ignore[assignment]
+        await self._telling.tell("advisor", kind=kind, **more)
+        return judged
+
+    async def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            await self._telling.text("".join(held))
+            await self._telling.pause()
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def _complete(self, stop: str) -> bool:
+        prose = [text for text in self._prose if text.strip()]
+        answer = self._prose[-1].strip() or "\n\n".join(prose) or NO_ANSWER
+        self._finish(TaskState.COMPLETED, answer, "r", {"stop_reason": stop})
+        return True
+
+    def _fail(self, error: str, code: str) -> bool:
+        about = {"stop_reason": "error", "error": error, "error_type": code}
+        self._finish(TaskState.FAILED, error, "err", about)
+        return False
+
+    def _finish(self, state: TaskState, text: str, word: str, about: dict[str, Any]) -> None:
+        turn = self._turn
+        about = {
+            "agent_id": self._agent.id,
+            "input_tokens": self._used.input_tokens,
+            "output_tokens": self._used.output_tokens,
+            "files_bytes": self._telling.counts.get("file_bytes", 0),
+            **({"gate_approved": True} if self._approved else {}),
+            **about,
+        }
+        message = Message(
+            message_id=f"{turn.task_id}-{word}" + (f"-{turn.n}" if turn.n > 1 else ""),
+            role=Role.AGENT,
+            parts=(Part(text=text),),
+        )
+        turn.finish(state, message, {f"x-arbiter.{name}": value for name, value in about.items()})
+
+
+def text_of(message: Message) -> str:
+    return "\n".join(part.text for part in message.parts if part.text is not None)
+
+
+def _int(given: dict[str, Any], name: str) -> int:
+    value = given.get(f"x-arbiter.{name}")
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _said(reply: Reply) -> ChatMessage:
+    return ChatMessage(role="assistant", content=reply.text, tool_calls=reply.tool_calls)
+
+
+def _spec(tool: Tool, name: str) -> ToolSpec:
+    """A tool for a model that calls tools: the words that would follow the command, and the block's body if it has one."""
+    properties = {"args": {"type": "string", "description": "What follows the command on its line."}}
+    if name in ENDS:
+        properties["body"] = {"type": "string", "description": f"What stands before {ENDS[name]}."}
+    parameters = {"type": "object", "properties": properties}
+    return ToolSpec(name=name[1:], description=tool.usage, parameters=parameters)
+
+
+def _command(call: ToolCall) -> Command:
+    args, body = call.arguments.get("args", ""), call.arguments.get("body")
+    return Command(
+        name=f"/{call.name}",
+        args=" ".join(str(args).split("\n")).strip(),
+        body=None if body is None else str(body),
+    )
