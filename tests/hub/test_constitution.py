@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from dragoman.errors import InvalidParams
+from dragoman.hub.capabilities import KNOWN
 from dragoman.hub.constitution import INDEX, Constitution, card, read, schema
 
 
@@ -75,3 +79,15 @@ def test_the_schema_says_what_each_member_is() -> None:
     definition = schema()["$defs"]["Constitution"]
     assert definition["properties"]["max_tokens"]["maximum"] == 1_000_000
     assert "allow-list" in definition["properties"]["capabilities"]["description"]
+
+
+def test_the_reference_names_every_member_and_the_schema_beside_it_is_current() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "constitutions.md").read_text()
+    for field in Constitution.__struct_fields__:
+        assert f"`{field}`" in text, field
+    for command in KNOWN:
+        assert command in text, command
+    written = json.loads((docs / "constitution.schema.json").read_text())
+    written.pop("$schema")
+    assert written == schema()
