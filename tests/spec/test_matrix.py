@@ -57,8 +57,8 @@ WAYS = [
 ]
 LACKS: dict[str, set[str]] = {
     "0.3": {"list"},
-    "0.2": {"list", "extended card"},
-    "0.2-type": {"list", "extended card"},
+    "0.2": {"list"},
+    "0.2-type": {"list"},
     "0.1": {"list", "extended card", "push list", "messages", "extensions"},
     "draft": {"list", "extended card", "push list", "messages", "extensions"},
     "arbiter": {"list", "extended card", "push", "push list", "messages", "turns", "files"},
