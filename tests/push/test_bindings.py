@@ -1,0 +1,67 @@
+"""From our client to a webhook, over every binding in every version: all four operations, and news at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman import connect
+from dragoman.errors import TaskNotFound
+from dragoman.model.ops import AuthenticationInfo, PushConfig
+from dragoman.push import PushOptions, read_notification
+from dragoman.serve import application, running
+from tests.push.hook import Hook
+from tests.push.test_operations import make
+
+WAYS = [
+    ("1.0", "JSONRPC"),
+    ("1.0", "HTTP+JSON"),
+    ("1.0", "GRPC"),
+    ("0.3", "JSONRPC"),
+    ("0.3", "HTTP+JSON"),
+    ("0.3", "GRPC"),
+    ("0.2", "JSONRPC"),
+    ("0.1", "JSONRPC"),
+]
+
+LOGIN = AuthenticationInfo(scheme="Bearer", credentials="shh")
+
+
+@pytest.mark.parametrize(("version", "binding"), WAYS)
+async def test_the_whole_way(version: str, binding: str, hook: Hook) -> None:
+    app = application(make(), store="memory:", grpc_port=0, push=PushOptions(allow_private=True))
+    async with running(app) as url, connect(url, version=version, binding=binding) as agent:
+        brought = PushConfig(url=hook.url, id="brought", token="t0k", authentication=LOGIN)
+        reply = await agent.send("hi", push=brought)
+        task = reply.id
+        if version == "0.1":  # one config per task, no list, no delete, no secrets
+            got = await agent.get_push(task)
+            assert (got.id, got.url, got.token, got.task_id) == ("default", hook.url, "t0k", task)
+        else:
+            assert await agent.get_push(task, "brought") == _as_kept(brought, task)
+            made = await agent.create_push(task, hook.url + "/2", id="made")
+            assert [config.id for config in await agent.list_push(task)] == ["brought", "made"]
+            for _ in range(2):
+                await agent.delete_push(task, made.id)
+            assert [config.id for config in await agent.list_push(task)] == ["brought"]
+            with pytest.raises(TaskNotFound):
+                await agent.get_push(task, made.id)
+        await hook.until(lambda: _said(hook, "input-required"))
+        await reply.answer("so")
+        await hook.until(lambda: _said(hook, "completed"))
+    assert {told.headers["authorization"] for told in hook.told if told.path == "/hook"} == {"Bearer shh"}
+    assert {told.headers["content-type"] for told in hook.told} == {
+        "application/a2a+json" if version == "1.0" else "application/json"
+    }
+
+
+def _as_kept(config: PushConfig, task: str) -> PushConfig:
+    return PushConfig(
+        url=config.url, id=config.id, task_id=task, token=config.token, authentication=config.authentication
+    )
+
+
+def _said(hook: Hook, word: str) -> bool:
+    events: list[Any] = [read_notification(told.body) for told in hook.told]
+    return any(event.status.state.word == word for event in events if hasattr(event, "status"))
