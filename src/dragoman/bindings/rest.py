@@ -200,7 +200,9 @@ async def _openapi(exchange: Exchange, mount: Mount) -> None:
     if mount.private and not await _let_in(exchange, mount):
         return
     body = _encode(_document(exchange, mount))
-    kept = (b"cache-control", b"private, no-store") if mount.private else (b"access-control-allow-origin", b"*")
+    kept = (
+        (b"cache-control", b"private, no-store") if mount.private else (b"access-control-allow-origin", b"*")
+    )
     await exchange.respond(200, body, (JSON, kept))
 
 
