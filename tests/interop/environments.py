@@ -19,7 +19,7 @@ HOME = ROOT / ".peers"
 PROGRAMS = Path(__file__).parent / "peers"
 
 PYTHON = {
-    "a2a-sdk-1.3.0": ("a2a-sdk[http-server,grpc]==1.3.0", "uvicorn", "uvloop", "httptools"),
+    "a2a-sdk-1.3.0": ("a2a-sdk[http-server,grpc,signing]==1.3.0", "uvicorn", "uvloop", "httptools"),
     "a2a-sdk-0.3.26": ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
     "fasta2a-2.1.1": ("fasta2a==2.1.1", "uvicorn"),
 }

@@ -1,0 +1,152 @@
+"""TLS, and certificates of clients: over HTTP and gRPC, with an authority of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import Agent, Turn
+from dragoman.auth import All, Bearer, MutualTLS, hashed
+from dragoman.bindings.tls import client_certificate, server_context
+from dragoman.client import ClientCertificate, connect
+from dragoman.errors import A2AError, Unauthenticated
+from dragoman.serve import application, running
+from tests.auth.certificates import Authority
+
+TOKEN = "alice-token"
+
+
+class Files:
+    """An authority, a server with its certificate, and clients."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = Authority()
+        self.ca = self.authority.ca(directory)
+        self.certificate, self.key = self.authority.write(directory, "server")
+
+    def trusting(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.ca)
+
+    def client(self, name: str, authority: Authority | None = None, **more: Any) -> ClientCertificate:
+        return ClientCertificate(*(authority or self.authority).write(self.directory, name, **more))
+
+    @asynccontextmanager
+    async def serving(self, *auth: Any, required: bool = True, grpc: bool = False) -> AsyncIterator[str]:
+        agent = Agent("Who", auth=auth)
+
+        @agent.skill
+        async def who(turn: Turn) -> str:
+            return turn.principal
+
+        tls = server_context(self.certificate, self.key, client_ca=self.ca, required=required)
+        options: dict[str, Any] = {}
+        if grpc:
+            pair = {"certificate": self.certificate, "key": self.key, "client_ca": self.ca}
+            options = {"grpc_port": 0, "grpc_tls": pair}
+        async with running(application(agent, store="memory:", **options), tls=tls) as url:
+            yield url
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+async def test_a_client_certificate_says_who_is_calling(files: Files, binding: str) -> None:
+    async with files.serving(MutualTLS(), grpc=binding == "GRPC") as url:
+        options: dict[str, Any] = {
+            "tls": files.trusting(),
+            "credentials": files.client("ada"),
+            "binding": binding,
+        }
+        async with connect(url, timeout=10, **options) as agent:
+            assert (await agent("?")).text == "x509:CN=ada"
+
+
+async def test_without_a_certificate_or_with_somebody_elses_nobody_gets_through(files: Files) -> None:
+    stranger = files.client("eve", Authority())
+    expired = files.client("old", days=-1)
+    async with files.serving(MutualTLS()) as url:
+        for credential in (None, stranger, expired):
+            with pytest.raises((A2AError, OSError)):
+                async with connect(url, tls=files.trusting(), credentials=credential, timeout=5) as agent:
+                    await agent("?")
+
+
+async def test_where_another_scheme_will_do_a_certificate_may_be_missing(files: Files) -> None:
+    async with files.serving(MutualTLS(), Bearer({"alice": hashed(TOKEN)}), required=False) as url:
+        for credential, name in ((files.client("ada"), "x509:CN=ada"), (TOKEN, "alice")):
+            async with connect(url, tls=files.trusting(), credentials=credential, timeout=5) as agent:
+                assert (await agent("?")).text == name
+        with pytest.raises(Unauthenticated):
+            async with connect(url, tls=files.trusting(), timeout=5) as agent:
+                await agent("?")
+
+
+async def test_a_certificate_and_a_token_can_both_be_needed(files: Files) -> None:
+    async with files.serving(All(MutualTLS(), Bearer({"alice": hashed(TOKEN)})), required=False) as url:
+        token: dict[str, Any] = {"headers": {"Authorization": f"Bearer {TOKEN}"}}
+        shown: list[dict[str, Any]] = [{"credentials": files.client("ada")}, token]
+        for each in shown:
+            with pytest.raises(Unauthenticated):
+                async with connect(url, tls=files.trusting(), timeout=5, **each) as agent:
+                    await agent("?")
+        async with connect(url, tls=files.trusting(), timeout=5, **shown[0], **token) as agent:
+            assert (await agent("?")).text == "x509:CN=ada"
+
+
+async def test_a_header_is_no_certificate(files: Files) -> None:
+    """What proxies write about certificates is not believed from just anybody."""
+    der, _ = files.authority.issue("ada")
+    pem = ssl.DER_cert_to_PEM_cert(der).replace("\n", "")
+    forged = dict.fromkeys(("X-Client-Cert", "X-Forwarded-Client-Cert", "SSL-Client-Cert", "X-SSL-Cert"), pem)
+    async with files.serving(MutualTLS(), required=False) as url:
+        with pytest.raises(Unauthenticated):
+            async with connect(url, tls=files.trusting(), headers=forged, timeout=5) as agent:
+                await agent("?")
+
+
+async def test_a_client_does_not_believe_a_server_it_does_not_know(files: Files) -> None:
+    async with files.serving(Bearer({"alice": hashed(TOKEN)}), required=False) as url:
+        with pytest.raises(A2AError, match="not trusted"):
+            async with connect(url, credentials=TOKEN, timeout=5):
+                pass
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_nothing_older_than_tls_1_2_is_spoken_and_browsers_are_told_to_stay(files: Files) -> None:
+    async with files.serving(Bearer({}), required=False) as url:
+        host, port = "127.0.0.1", int(url.rpartition(":")[2])
+        old = files.trusting()
+        old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(OSError):
+            await asyncio.open_connection(host, port, ssl=old)
+        reader, writer = await asyncio.open_connection(host, port, ssl=files.trusting())
+        assert writer.get_extra_info("ssl_object").version() in ("TLSv1.2", "TLSv1.3")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        head = await reader.read()
+        writer.close()
+        assert b"strict-transport-security: max-age=31536000" in head
+
+
+def test_other_servers_may_say_it_as_asgi_has_it() -> None:
+    der, _ = Authority().issue("ada")
+    scope: dict[str, Any]
+    chain = [ssl.DER_cert_to_PEM_cert(der)]
+    assert client_certificate({"extensions": {"tls": {"client_cert_chain": chain}}}) == der
+    for scope in (
+        {},
+        {"extensions": None},
+        {"extensions": {"tls": {}}},
+        {"extensions": {"tls": {"client_cert_chain": []}}},
+    ):
+        assert client_certificate(scope) == b""
