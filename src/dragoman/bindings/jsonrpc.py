@@ -167,13 +167,13 @@ class _Rpc:
             exchange,
             self._mount.service.stream(call, request),  # type: ignore[arg-type]
             frames,
-            failed=lambda error: frames.fail(said(error)) or self._failed(error),
+            failed=lambda error: self._failed(frames, said(error)),
             headers=(OURS, *activated(self._mount, dialect, call)),
         )
 
-    def _failed(self, error: Exception) -> bytes:
+    def _failed(self, frames: Frames, error: A2AError) -> bytes:
         """The last frame of a stream that broke off."""
-        return frame(self._envelope(b"error", self._error(said(error))))
+        return frames.fail(error) or frame(self._envelope(b"error", self._error(error)))
 
     async def refuse(self, error: Exception) -> None:
         if isinstance(error, select.Refused):
