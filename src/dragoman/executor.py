@@ -334,7 +334,14 @@ class ExecutorAgent(Agent):
         super().__init__(card.name, card.description, version=card.version, **options)
         self._executor = executor
         streaming = card.capabilities.streaming is not False
-        self._card = replace(card, capabilities=replace(card.capabilities, streaming=streaming))
+        card = replace(card, capabilities=replace(card.capabilities, streaming=streaming))
+        if self.auth:
+            card = replace(
+                card, security_schemes=self.auth.schemes, security_requirements=self.auth.needing()
+            )
+        elif card.security_schemes:
+            logger.warning("the card of %s asks for credentials that nobody checks: give auth=", card.name)
+        self._card = card
 
     def admit(self, request: SendMessage, principal: Principal) -> bool:
         return True  # it decides while it runs whether it answers with a Message or a Task
@@ -369,10 +376,12 @@ class DefaultRequestHandler:
 
 
 class A2AStarletteApplication:
-    """`build()` gives the ASGI app."""
+    """`build()` gives the ASGI app. `auth` is as for `Agent`."""
 
-    def __init__(self, agent_card: Card, http_handler: DefaultRequestHandler, **more: Any) -> None:
-        self._agent = ExecutorAgent(http_handler.agent_executor, agent_card)
+    def __init__(
+        self, agent_card: Card, http_handler: DefaultRequestHandler, *, auth: Sequence[Any] = (), **more: Any
+    ) -> None:
+        self._agent = ExecutorAgent(http_handler.agent_executor, agent_card, auth=auth)
         self._options = {"store": http_handler.store} if http_handler.store else {}
 
     def build(self, **more: Any) -> Any:

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, Turn, connect
+from dragoman import Agent, Turn, connect, executor
 from dragoman.auth import Bearer, MutualTLS, hashed
+from dragoman.auth.keys import KeyRing
 from dragoman.cli import main
+from dragoman.cli.serve import load
+from dragoman.errors import Forbidden, Unauthenticated
+from dragoman.model.card import AgentCard
 from dragoman.model.task import TaskState
 from dragoman.serve import serve
 from tests.auth.certificates import Authority
@@ -195,3 +199,44 @@ async def test_a_task_that_needs_authorisation_waits_for_it_and_goes_on() -> Non
         assert asked.state is TaskState.AUTH_REQUIRED and "bank.example" in asked.text
         done = await alice.send("I have", task=asked.id)
         assert done.state is TaskState.COMPLETED and done.text == "paid for alice"
+
+
+async def test_the_example_lets_everybody_do_what_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADA", hashed("ada"))
+    monkeypatch.setenv("BOB", hashed("bob"))
+    [agent] = load(str(Path(__file__).parent.parent.parent / "examples" / "secure.py"))
+    async with agent.test(credentials="ada") as ada:
+        asked = await ada("100 to Bob")
+        assert asked.text == "ada, shall I pay 100 to Bob?"
+        assert (await ada("yes", task=asked.id)).text == "Paid 100 to Bob."
+        assert (await ada.extended_card()).skills[-1].id == "limits"
+    async with agent.test(credentials="bob") as bob:
+        with pytest.raises(Forbidden, match="pay"):
+            await bob("100 to me")
+        assert (await bob("?", skill="balance")).text == "bob has 42."
+        assert [skill.id for skill in (await bob.extended_card()).skills] == ["pay", "balance"]
+
+
+async def test_an_agent_that_signs_can_be_tested_in_process(tmp_path: Path) -> None:
+    KeyRing(tmp_path).add()
+    async with Agent("A").test(keys=tmp_path) as client:
+        assert client.card.name == "A"
+
+
+async def test_code_written_for_the_sdk_can_ask_who_is_calling(caplog: pytest.LogCaptureFixture) -> None:
+    class Echo(executor.AgentExecutor):
+        async def execute(self, context: Any, event_queue: Any) -> None:
+            await event_queue.enqueue_event(executor.new_agent_text_message(context.get_user_input()))
+
+        async def cancel(self, context: Any, event_queue: Any) -> None: ...
+
+    card = AgentCard(name="Echo", description="Echoes", version="1")
+    agent = executor.ExecutorAgent(Echo(), card, auth=[Bearer({"ada": hashed("t")})])
+    assert list(agent.card.security_schemes) == ["bearer"]
+    async with agent.test(credentials="t") as client:
+        assert (await client("hi")).text == "hi"
+    with pytest.raises(Unauthenticated):
+        async with agent.test() as stranger:
+            await stranger("hi")
+    executor.ExecutorAgent(Echo(), agent.card)
+    assert "nobody checks" in caplog.text

@@ -17,11 +17,19 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def in_process(
-    agent: Agent, *, store: str = "memory:", version: str = "", timeout: float | None = 10.0, **options: Any
+    agent: Agent,
+    *,
+    store: str = "memory:",
+    version: str = "",
+    timeout: float | None = 10.0,
+    credentials: Any = None,
+    **options: Any,
 ) -> AsyncIterator[Client]:
-    """A client of `agent`. `version` makes it speak that one; other options go to the server."""
+    """A client of `agent`. `version` and `credentials` are what it speaks and shows; other options go to the server."""
     from dragoman.client import connect
 
+    if "keys" in options:
+        options.setdefault("public_url", "http://localhost")
     app = agent.app(store=store, **options)
-    async with connect(app, timeout=timeout, version=version) as client:
+    async with connect(app, timeout=timeout, version=version, credentials=credentials) as client:
         yield client
