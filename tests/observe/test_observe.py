@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -98,16 +99,18 @@ async def test_one_trace_spans_a_chain_of_agents() -> None:
         app = application(front, store="memory:", tracer=OpenTelemetry(provider))
         async with running(app) as outer, connect(outer) as agent:
             assert (await agent(inner)).text == "hello"
-    spans = {span.name: span for span in exporter.get_finished_spans()}
-    assert {"invoke_agent front", "invoke_agent echo"} <= set(spans)
-    assert len({span.context.trace_id for span in exporter.get_finished_spans()}) == 1
+    spans: Any = exporter.get_finished_spans()
+    by_name = {span.name: span for span in spans}
+    assert {"invoke_agent front", "invoke_agent echo"} <= set(by_name)
+    assert len({span.context.trace_id for span in spans}) == 1
     served = [
-        s
-        for s in exporter.get_finished_spans()
-        if s.attributes["gen_ai.agent.id"] == "echo" and "rpc.method" in s.attributes
+        span
+        for span in spans
+        if span.attributes["gen_ai.agent.id"] == "echo" and "rpc.method" in span.attributes
     ]
-    assert served and all(s.parent.span_id == spans["invoke_agent front"].context.span_id for s in served)
-    assert spans["invoke_agent echo"].parent.span_id in {s.context.span_id for s in served}
+    front_span = by_name["invoke_agent front"].context.span_id
+    assert served and all(span.parent.span_id == front_span for span in served)
+    assert by_name["invoke_agent echo"].parent.span_id in {span.context.span_id for span in served}
 
 
 async def test_whoever_asks_too_often_is_told_when_to_come_back() -> None:
