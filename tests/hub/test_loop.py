@@ -364,6 +364,33 @@ async def test_models_that_call_tools_natively_use_the_same_tools(house: Begin) 
     assert task.status.message is not None and task.status.message.text == "Fine."
 
 
+async def test_a_native_call_of_a_tool_that_is_not_there_is_answered(house: Begin) -> None:
+    calls = (
+        ToolCall(id="c1", name="nonsense", arguments={}),
+        ToolCall(id="c2", name="help", arguments={"args": "help"}),
+    )
+    home = await house({"Index": [calls, "Fine."]}, native=True)
+    await home.ask("go")
+    first, second = home.model.prompts[1].messages[-2:]
+    assert first.tool_call_id == "c1" and "ERR: /nonsense is not available" in first.content
+    assert second.tool_call_id == "c2" and "/help [command]" in second.content
+
+
+async def test_children_that_work_at_once_share_what_is_left(house: Begin) -> None:
+    thrifty = Constitution(id="thrifty", name="Thrifty", budget=100)
+    both = ("/parallel\n/agent a x\n/agent b y\n/endparallel", Usage(input_tokens=10, output_tokens=10))
+    done = ("Done.", Usage(input_tokens=1, output_tokens=1))
+    home = await house(
+        {"Thrifty": [both, "Ok."], "A": [done], "B": [done]},
+        thrifty,
+        Constitution(id="a", name="A"),
+        Constitution(id="b", name="B"),
+    )
+    task = await home.ask("go", "thrifty")
+    assert task.state is TaskState.COMPLETED
+    assert [p.max_tokens for p in home.model.prompts] == [100, 40, 40, 76]
+
+
 async def test_a_tool_that_breaks_is_an_error_to_the_model_not_to_the_task(house: Begin) -> None:
     class Broken(Echo):
         async def run(self, command: Command, session: Session) -> str:

@@ -320,6 +320,17 @@ async def test_mcp_servers_are_processes_that_see_no_secrets_and_come_back(
     await servers.close()
 
 
+async def test_mcp_servers_are_reached_over_http_too(shed: Begin, database: Database) -> None:
+    pytest.importorskip("mcp")
+    from tests.hub.mcp_server import server
+
+    async with served(server.streamable_http_app()) as url:
+        servers = McpServers({"there": McpServer(url=f"{url}/mcp", headers={"X-Key": "1"})})
+        home = await shed(ScriptedModel([]), tools=toolbox(database, model=ScriptedModel([]), mcp=servers))
+        assert "\n9\n" in await fed(home, '/mcp call there add {"a": 4, "b": 5}')
+        await servers.close()
+
+
 def test_registries_are_read_and_explained(tmp_path: Path) -> None:
     file = tmp_path / "registry.json"
     assert read_registry(file) == {} and read_remotes(file) == {}

@@ -15,6 +15,7 @@ from msgspec import Struct
 from dragoman.errors import A2AError
 from dragoman.hub.commands import ENDS
 from dragoman.hub.tool import Command, Session, Tool
+from dragoman.hub.tools.help import AbsentTool
 
 BODY_LIMIT = 16 * 1024
 TOTAL_LIMIT = 32 * 1024
@@ -82,7 +83,7 @@ class Dispatch:
             session.budget.spent += result.spent
             session.telling.counts = dict(result.counts)
         else:
-            tool, before = self._tools[command.name], session.budget.spent
+            tool, before = self._tool(command), session.budget.spent
             body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
             body, ok = _cut(body), _went_well(body)
             await session.telling.tell("tool_call", tool=tool.label(command), ok=ok)
@@ -97,8 +98,12 @@ class Dispatch:
             self._read[command.title] = result.body
         return result
 
+    def _tool(self, command: Command) -> Tool:
+        """A model that calls tools may call one that is not there."""
+        return self._tools.get(command.name) or AbsentTool(command.name, "there is no such command")
+
     def _refusal(self, command: Command, used: dict[str, int]) -> str:
-        tool, granted = self._tools[command.name], self._session.constitution.granted
+        tool, granted = self._tool(command), self._session.constitution.granted
         if tool.bundle and tool.bundle not in granted:
             return f"ERR: capability not granted: this agent may not use {command.name}"
         if command.name in _LIMITS:

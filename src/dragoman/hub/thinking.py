@@ -59,6 +59,8 @@ class Thinking:
             stream_id=stream_id,
             original=str(given.get("x-arbiter.original") or self._text),
         )
+        self._plain = bool(getattr(agent.model, "plain", False))
+        """A small model: it is told what was asked, and nothing around it."""
         self._tools = tuple(tool for tool in agent.tools if not tool.bundle or tool.bundle in self._c.granted)
         self._dispatch = Dispatch(agent.tools, self._session)
         self._messages: list[ChatMessage] = []
@@ -175,6 +177,8 @@ class Thinking:
         return await self._turn.step("context", read)
 
     async def _query(self) -> str:
+        if self._plain:
+            return self._text
         preambles = []
         for tool in self._tools:
             preamble = getattr(tool, "preamble", None)
@@ -218,11 +222,11 @@ class Thinking:
     async def _ask(
         self, key: str, messages: Sequence[ChatMessage], heard: Callable[[str], Awaitable[None]]
     ) -> Reply:
-        plain, native = getattr(self._agent.model, "plain", False), self._agent.native
+        native = self._agent.native
         left = self._session.budget.left
         prompt = Prompt(
             model=self._c.model,
-            system=system(self._c, self._tools, plain=plain, native=native),
+            system=system(self._c, self._tools, plain=self._plain, native=native),
             messages=tuple(messages),
             max_tokens=self._c.max_tokens if left is None else min(self._c.max_tokens, max(1, left)),
             temperature=self._c.temperature,
@@ -255,11 +259,8 @@ class Thinking:
     # -- doing -------------------------------------------------------------------------------------------------
 
     def _commands(self, reply: Reply) -> tuple[Command, ...]:
-        known = [_command(call) for call in reply.tool_calls]
-        return (
-            *parse(reply.text, self._agent.names).commands,
-            *(c for c in known if c.name in self._agent.names),
-        )
+        calls = (_command(call) for call in reply.tool_calls)
+        return (*parse(reply.text, self._agent.names).commands, *calls)
 
     async def _carry_out(self, i: int, reply: Reply, commands: Sequence[Command]) -> None:
         """Run the commands, and make the next message of what they gave."""

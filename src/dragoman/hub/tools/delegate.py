@@ -69,7 +69,9 @@ class ParallelTool:
         async def one(n: int, agent: str, task: str) -> str:
             refusal = _refusal(agent, task, session)
             if refusal is None:
-                ok, text = await delegate(session, agent, task, f"{key}/{n}", streams[n - 1], context)
+                ok, text = await delegate(
+                    session, agent, task, f"{key}/{n}", streams[n - 1], context, share=len(children)
+                )
                 refusal = text if ok else f"ERR: {text}"
             return f"[child {n}/{len(children)} — /agent {agent}]\n{refusal}\n[END CHILD {n}]"
 
@@ -104,9 +106,9 @@ def _refusal(agent: str, task: str, session: Session) -> str | None:
 
 
 async def delegate(
-    session: Session, agent: str, task: str, key: str, stream: int, context: list[str]
+    session: Session, agent: str, task: str, key: str, stream: int, context: list[str], *, share: int = 1
 ) -> tuple[bool, str]:
-    """Have `agent` do `task`. Whether it did, and what it says."""
+    """Have `agent` do `task`. Whether it did, and what it says. It gets one of `share` parts of what is left to spend."""
     telling, depth = session.telling, session.depth + 1
     about = {
         "relay": True,
@@ -114,7 +116,7 @@ async def delegate(
         "asker": session.agent,
         "original": session.original,
         "conversation_id": session.conversation,
-        "budget": session.budget.left or 0,
+        "budget": max(1, left // share) if (left := session.budget.left) is not None else 0,
     }
     shown = {"agent": agent, "stream_id": stream}
     await telling.pass_on("stream_start", {**shown, "depth": depth})
