@@ -79,7 +79,7 @@ DOORS: dict[str, tuple[str, ...]] = {
 }
 """Modules with a method that opens the way up for a user (`agent.run()`, `agent.test()`)."""
 
-CORE = {"cryptography", "httptools", "joserfc", "msgspec", "rfc8785", "uvicorn", "uvloop"}
+CORE = {"cryptography", "httptools", "joserfc", "msgspec", "prometheus_client", "rfc8785", "uvicorn", "uvloop"}
 """What `pip install dragoman` brings, by import name."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {

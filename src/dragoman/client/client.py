@@ -85,7 +85,7 @@ class Client:
     @property
     def version(self) -> str:
         """The dialect we speak with it: `1.0`, `0.3`, `0.2`, `0.1`, `arbiter` ..."""
-        return self.link.peer.dialect.name
+        return self.link.peer.dialect.name.removesuffix("-proto")
 
     @property
     def url(self) -> str:
