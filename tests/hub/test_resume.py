@@ -180,3 +180,24 @@ async def test_defect_4_a_killed_hub_goes_on_without_asking_a_model_or_running_a
             "model/" in key for _, key in before
         ), life
         await home.close()
+
+
+async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it_had_begun_to_say() -> None:
+    store, never, begun = open_store("memory:"), asyncio.Event(), asyncio.Event()
+
+    class Speaking(asyncio.Event):
+        async def wait(self) -> Any:
+            begun.set()
+            return await never.wait()
+
+    home = await House(store).open(ScriptedModel([("Half an ans", Speaking())]))
+    asking = asyncio.create_task(home.ask("go"))
+    await asyncio.wait_for(begun.wait(), 10)
+    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
+    asking.cancel()
+    await home.close()
+    home = await House(store).open(ScriptedModel(["A whole one."]))
+    done = await finish(home, root)
+    assert done.artifacts[0].text == "A whole one."
+    assert done.status.message is not None and done.status.message.text == "A whole one."
+    await home.close()
