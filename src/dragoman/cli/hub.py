@@ -1,0 +1,170 @@
+"""`dragoman hub`"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragoman.cli.serve import load
+from dragoman.hub.settings import Settings, WrongSetting, settings
+
+if TYPE_CHECKING:
+    from dragoman.hub.hub import Hub
+
+EPILOG = """\
+Every setting is also a variable (DRAGOMAN_PORT) and a line in the table [hub] of dragoman.toml; a flag wins.
+`dragoman doctor` shows what they come to.
+
+  dragoman init                                  a folder, an admin token, a first tenant
+  dragoman hub                                   serve it
+  dragoman hub --agents billing.py               with agents that are code beside the constitutions
+  dragoman hub --model anthropic/claude-...      the model of constitutions that name none
+"""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "hub",
+        help="serve many tenants' agents, made of constitutions or of code",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser)
+    parser.add_argument("--demo", action="store_true", help="with a tenant and agents to try it out")
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """One option for each setting."""
+    about = {
+        "host": "address to listen on",
+        "port": "0 takes a free one",
+        "data": "the folder with everything in it",
+        "admin_token": "better given as DRAGOMAN_ADMIN_TOKEN",
+        "public_url": "how clients reach the hub, for the cards",
+        "trusted_proxies": "whose Forwarded headers to believe (CIDR)",
+        "model": "provider/name, embedded, embedded:FILE.gguf, echo or scripted:FILE",
+        "index_model": "the model of the orchestrator, if it is another",
+        "agents": "a Python file whose agents every tenant has",
+        "max_concurrent": "requests of a tenant that may run at once; 0: any number",
+        "rate_per_min": "requests of a tenant in a minute; 0: any number",
+        "rate_burst": "how many of them at once",
+        "cors_origins": "web pages that may call the hub (default: *)",
+        "search_key": "better given as DRAGOMAN_SEARCH_KEY",
+        "allow_exec": "let agents run commands, confined",
+        "allow_private": "let /fetch read addresses that are not public",
+        "drain": "seconds that running tasks get to finish at shutdown",
+        "retain_days": "forget finished tasks after so many days; 0: never",
+        "log": "debug, info, warning or error",
+    }
+    for name, kind in Settings.__annotations__.items():
+        options: dict[str, Any] = {"dest": name, "default": None, "help": about[name]}
+        if kind == "bool":
+            options["action"] = "store_true"
+        elif "tuple" in kind:
+            options |= {"action": "append", "metavar": name.rstrip("s").upper()}
+        parser.add_argument(f"--{name.replace('_', '-')}", **options)
+
+
+def read(args: argparse.Namespace) -> Settings:
+    """The settings that the options of a command come to."""
+    flags = {name: getattr(args, name, None) for name in Settings.__struct_fields__}
+    try:
+        return settings(flags)
+    except WrongSetting as error:
+        raise SystemExit(f"dragoman: {error}") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    from dragoman.hub.assembly import application
+    from dragoman.hub.model import ModelError
+    from dragoman.observe.logs import configure
+    from dragoman.serve import run as serve
+
+    given = read(args)
+    configure(given.log)
+    code = [agent for name in given.agents for agent in load(name)]
+    try:
+        hub, app = application(given, code=code)
+    except (ModelError, ValueError) as error:
+        raise SystemExit(f"dragoman: {error}") from None
+    hub.database.open()
+    tokens = asyncio.run(_admin(hub, given))
+    if args.demo:
+        tokens = _demo(hub, given.folder / "demo.json", tokens)
+    serve(app, given.host, given.port, _announce(tokens, given, demo=args.demo))
+    return 0
+
+
+async def _admin(hub: Hub, given: Settings) -> dict[str, str]:
+    """See to it that there is an admin token. Returns it if it is new."""
+    made = await hub.tenants.admin(given.admin_token)
+    return {"admin": made} if made else {}
+
+
+def _demo(hub: Hub, kept: Path, tokens: dict[str, str]) -> dict[str, str]:
+    """A tenant and agents to try. Their tokens are for trying, so they are kept beside the data, for this user alone."""
+    if kept.is_file():
+        return msgspec.json.decode(kept.read_bytes(), type=dict[str, str])
+    tokens = {**tokens, "demo": asyncio.run(_settle(hub))}
+    kept.touch(mode=0o600)
+    kept.write_bytes(msgspec.json.encode(tokens))
+    return tokens
+
+
+async def _settle(hub: Hub) -> str:
+    """A tenant called demo, with the sample agents; its token."""
+    tenant, token = await hub.tenants.add("demo", actor="cli")
+    for file in sorted(files("dragoman.hub").joinpath("samples").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".json"):
+            await hub.catalogue.create(tenant.id, json.loads(file.read_text(encoding="utf-8")))
+    return token
+
+
+def _announce(tokens: dict[str, str], given: Settings, *, demo: bool) -> Callable[[str], None]:
+    def announce(url: str) -> None:
+        print(f"hub:    {url}", flush=True)
+        print(f"model:  {_model(given)}", flush=True)
+        if "admin" in tokens:
+            print(f"admin:  {tokens['admin']}", flush=True)
+        if demo:
+            program = "dragoman" if shutil.which("dragoman") else sys.argv[0]
+            print(_TRY.format(url=url, token=tokens["demo"], dragoman=program), flush=True)
+        elif "admin" in tokens:
+            print(
+                "The admin token is shown this once. `dragoman tenant add NAME` makes a tenant.", flush=True
+            )
+
+    return announce
+
+
+def _model(given: Settings) -> str:
+    from dragoman.hub.models import embedded
+
+    if given.model:
+        return given.model
+    if embedded.available():
+        return "embedded (SmolLM2-135M: small, offline; give a provider's key for a better one)"
+    return "echo (it only repeats: give a provider's key, or install the embedded model, see docs/hub.md)"
+
+
+_TRY = """\
+tenant: {token}
+
+Try, in another terminal:
+
+  export DRAGOMAN_TOKEN={token}
+
+  {dragoman} send {url}/v1/a2a/agents/index --auth env:DRAGOMAN_TOKEN "Who are you?"
+  curl -N {url}/v1/orchestrate -H "Authorization: Bearer $DRAGOMAN_TOKEN" -d '{{"message": "Who are you?"}}'
+  {dragoman} agent list --url {url}
+"""

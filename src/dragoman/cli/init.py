@@ -1,0 +1,70 @@
+"""`dragoman init`: begin a hub."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from dragoman.cli.hub import read
+from dragoman.errors import A2AError
+from dragoman.hub.database import Database
+from dragoman.hub.settings import CONFIG, Settings
+from dragoman.hub.tenants import Tenants
+
+_FILES = {
+    "a2a_agents.json": '{\n  "agents": {}\n}\n',
+    "mcp_servers.json": '{\n  "servers": {}\n}\n',
+}
+_TOML = """\
+# What `dragoman hub` is told. A flag or a variable (DRAGOMAN_PORT) wins over a line here.
+[hub]
+data = "{data}"
+port = 8080
+# model = "anthropic/claude-..."            # of constitutions that name none; the key is in the environment
+# public_url = "https://hub.example.com"    # how clients reach it
+# max_concurrent = 8                        # requests of a tenant that may run at once
+# rate_per_min = 120
+"""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser("init", help="begin a hub: its folder, its tokens, its configuration")
+    parser.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
+    parser.add_argument("--tenant", default="default", help="the name of the first tenant")
+    parser.set_defaults(run=run)
+
+
+async def run(args: argparse.Namespace) -> int:
+    """What is there already is left alone."""
+    given = read(args)
+    _write(given)
+    database = Database(given.folder / "hub.db")
+    try:
+        database.open()
+        tenants = Tenants(database)
+        if made := await tenants.admin(given.admin_token):
+            print(f"admin token:   {made}")
+        if not await tenants.list():
+            tenant, token = await tenants.add(args.tenant, actor="cli")
+            print(f"tenant {tenant.name}: {token}")
+            print("Tokens are shown this once.")
+    except A2AError as error:
+        print(f"dragoman: {error.message}", file=sys.stderr)
+        return 1
+    finally:
+        database.close()
+    print("next: dragoman hub")
+    return 0
+
+
+def _write(given: Settings) -> None:
+    folder = given.folder
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    wanted = {folder / name: text for name, text in _FILES.items()}
+    wanted[Path(CONFIG)] = _TOML.format(data=given.data)
+    for path, text in wanted.items():
+        if not path.exists():
+            path.write_text(text, encoding="utf-8")
+            print(f"made {path}")

@@ -1,0 +1,84 @@
+"""`dragoman tenant`: tenants of the hub whose data is here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dragoman.cli import show
+from dragoman.cli.hub import read
+from dragoman.errors import A2AError
+from dragoman.hub.database import Database
+from dragoman.hub.tenants import Tenants
+
+EPILOG = """\
+  dragoman tenant add acme          prints its token, this once
+  dragoman tenant rotate acme       another token; what runs under the old one stops
+  dragoman tenant disable acme      nothing is accepted from it, and what runs stops
+
+A running hub notices at once. A tenant is named by its name or its number.
+"""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "tenant",
+        help="make, list, disable tenants of a hub; give them tokens",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for verb, work, about in (
+        ("add", _add, "make a tenant"),
+        ("list", _list, "list them"),
+        ("disable", _disable, "shut one out"),
+        ("enable", _enable, "let it in again"),
+        ("rotate", _rotate, "give it another token"),
+    ):
+        each = verbs.add_parser(verb, help=about)
+        if verb != "list":
+            each.add_argument("name")
+        each.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
+        each.set_defaults(run=run, work=work)
+
+
+async def run(args: argparse.Namespace) -> int:
+    work: Callable[[Tenants, argparse.Namespace], Awaitable[None]] = args.work
+    database = Database(read(args).folder / "hub.db")
+    try:
+        database.open()
+        await work(Tenants(database), args)
+    except A2AError as error:
+        print(f"dragoman: {error.message}", file=sys.stderr)
+        return 1
+    finally:
+        database.close()
+    return 0
+
+
+async def _add(tenants: Tenants, args: argparse.Namespace) -> None:
+    tenant, token = await tenants.add(args.name, actor="cli")
+    print(f"tenant {tenant.id} ({tenant.name})", file=sys.stderr)
+    print(token)
+
+
+async def _list(tenants: Tenants, args: argparse.Namespace) -> None:
+    show.table(
+        ("id", "name", "state"),
+        [(str(t.id), t.name, "disabled" if t.disabled else "enabled") for t in await tenants.list()],
+    )
+
+
+async def _disable(tenants: Tenants, args: argparse.Namespace) -> None:
+    await tenants.disable(tenants.find(args.name), True, actor="cli")
+
+
+async def _enable(tenants: Tenants, args: argparse.Namespace) -> None:
+    await tenants.disable(tenants.find(args.name), False, actor="cli")
+
+
+async def _rotate(tenants: Tenants, args: argparse.Namespace) -> None:
+    _, token = await tenants.rotate(tenants.find(args.name), actor="cli")
+    print(token)
