@@ -20,6 +20,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.engine.log import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
 from dragoman.model.card import AgentCard as Card
@@ -343,7 +344,7 @@ class ExecutorAgent(Agent):
             logger.warning("the card of %s asks for credentials that nobody checks: give auth=", card.name)
         self._card = card
 
-    def admit(self, request: SendMessage, principal: Principal) -> bool:
+    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         return True  # it decides while it runs whether it answers with a Message or a Task
 
     async def work(self, turn: Turn) -> None:

@@ -54,7 +54,13 @@ async def refused(token: str, why: str | None = None, scheme: Any = None, fetch:
 
 @pytest.mark.parametrize(
     ("key", "alg", "kid"),
-    [(EC, "ES256", "ec"), (RSA, "RS256", "rsa"), (RSA, "PS256", "rsa"), (ED, "EdDSA", "ed")],
+    [
+        (EC, "ES256", "ec"),
+        (RSA, "RS256", "rsa"),
+        (RSA, "PS256", "rsa"),
+        (ED, "Ed25519", "ed"),
+        (ED, "EdDSA", "ed"),
+    ],
 )
 async def test_a_token_says_who_is_calling(key: Any, alg: str, kid: str) -> None:
     principal = await shown(mint(key=key, alg=alg, kid=kid))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent
+from dragoman import Agent, Turn
 from dragoman.auth import JWT, ApiKey, Basic, Bearer, Holder, hashed
 from dragoman.serve import application
 from tests.auth.issuer import AUDIENCE, ISSUER
@@ -309,3 +309,45 @@ async def test_ones_own_function_decides_about_every_operation() -> None:
     assert refused.status == 403 and refused.json["error"]["data"][0]["reason"] == "PERMISSION_DENIED"
     await rpc(served, "SendStreamingMessage", sent, headers=headers)
     assert asked == [("alice-0", name) for name in ("SendMessage", "ListTasks", "CancelTask", "SendMessage")]
+
+
+async def test_a_task_goes_on_only_for_those_who_could_have_begun_it() -> None:
+    """Whichever skill a message names, or none: what runs is what its sender may run."""
+    agent = Agent(
+        "Two",
+        auth=[Bearer({"ada": Holder(secret=hashed("all"), scopes=["pay"])}), Bearer({"ada": hashed("few")})],
+    )
+
+    @agent.skill(scopes=["pay"])
+    async def pay(turn: Turn) -> str:
+        return f"paid: {await turn.ask('Sure?')}"
+
+    @agent.skill(default=True)
+    async def chat(turn: Turn) -> str:
+        return f"said: {await turn.ask('And?')}"
+
+    async with agent.test(credentials="all") as ada:
+        paying, chatting = (await ada.send("x", skill="pay")).id, (await ada.send("x")).id
+        transport, url = ada.link.transport, ada.url
+
+        async def few(task: str, skill: str = "") -> int:
+            message: dict[str, Any] = {
+                "messageId": "m",
+                "role": "ROLE_USER",
+                "parts": [{"text": "yes"}],
+                "taskId": task,
+            }
+            if skill:
+                message["metadata"] = {"skillId": skill}
+            body = json.dumps(
+                {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
+            )
+            response = await transport.plain.request(
+                "POST", url, {**shown("few"), "A2A-Version": "1.0"}, body.encode()
+            )
+            await response.read()
+            return response.status
+
+        assert await few(paying) == await few(paying, "pay") == await few(chatting, "pay") == 403
+        assert await few(chatting) == 200
+        assert (await ada.get(paying)).state.word == "input-required"

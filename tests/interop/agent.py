@@ -6,14 +6,15 @@ import asyncio
 from typing import Any
 
 from dragoman import Agent, Turn
+from dragoman.engine.log import Mail
 from dragoman.model.ops import Principal, SendMessage
 
 
 class Peer(Agent):
     """Answers one text, and only that, without a task."""
 
-    def admit(self, request: SendMessage, principal: Principal) -> bool:
-        return super().admit(request, principal) and request.message.text == "message"
+    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+        return super().admit(request, principal, first) and request.message.text == "message"
 
 
 agent = Peer("Peer", description="Does what it is told", input_modes=["*/*"], output_modes=["*/*"])

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.skill import JSON, TEXT, SkillFunction, arguments_of, declare
 from dragoman.auth.requirements import Requirements, need
+from dragoman.engine.log import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.card import AgentCard, Capabilities, Extension, Provider, Skill
@@ -156,10 +157,13 @@ class Agent:
 
     # -- what the engine asks ----------------------------------------------------------------------------------
 
-    def admit(self, request: SendMessage, principal: Principal) -> bool:
-        if request.message.task_id and _named(request.message, request.metadata) is None:
+    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+        if first is not None and _named(request.message, request.metadata) is None:
+            # It goes on with its task, whose skill was chosen when it began. Who may not begin may not go on.
+            skill = self._choose(first.message, first.metadata)
+            need(skill.scopes, principal, f"skill {skill.skill.id!r}")
             _check_input(self.card.default_input_modes, request.message.parts)
-            return False  # it goes on with its task, whose skill was chosen when it began
+            return False
         skill = self._choose(request.message, request.metadata)
         need(skill.scopes, principal, f"skill {skill.skill.id!r}")
         _check_input(skill.skill.input_modes or self.card.default_input_modes, request.message.parts)

@@ -160,7 +160,7 @@ def check(key: VerifyingKey, algorithm: str, signed: bytes, signature: str) -> N
     if algorithm not in key.algorithms:
         raise BadSignature("its key is not for this algorithm")
     try:
-        right = JWSRegistry.algorithms[algorithm].verify(signed, decode(signature), key.key)
+        right = _algorithm(algorithm).verify(signed, decode(signature), key.key)
     except (JoseError, ValueError) as error:
         raise BadSignature("the signature is malformed") from error
     if not right:
@@ -168,7 +168,11 @@ def check(key: VerifyingKey, algorithm: str, signed: bytes, signature: str) -> N
 
 
 def sign(key: Key, algorithm: str, signed: bytes) -> str:
-    return encode(JWSRegistry.algorithms[algorithm].sign(signed, key))
+    return encode(_algorithm(algorithm).sign(signed, key))
+
+
+def _algorithm(name: str) -> Any:
+    return JWSRegistry.algorithms["EdDSA" if name == "Ed25519" else name]  # RFC 9864 gave it another name
 
 
 def encode(data: bytes) -> str:

@@ -328,9 +328,9 @@ class Program(Protocol):
     @property
     def card(self) -> AgentCard: ...
 
-    def admit(self, request: SendMessage, principal: Principal) -> bool:
+    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         """Check a message before it is accepted; raises the `A2AError` to answer with. True: the answer may be a bare
-        Message."""
+        Message. `first` began the task that the message goes on with."""
         ...
 
     @property

@@ -73,8 +73,8 @@ from dragoman.model.task import Task, TaskState
 PAGE = 50
 MAX_PAGE = 100
 
-Admit = Callable[[Message], bool]
-"""What an agent says to a message: `Program.admit`."""
+Admit = Callable[..., bool]
+"""What an agent says to a message, and to the one that began its task: `Program.admit`."""
 
 
 class Engine:
@@ -228,8 +228,8 @@ class Engine:
             at=timestamp(),
         )
 
-        def admit(message: Message) -> bool:
-            return program.admit(replace(request, message=message), call.principal)
+        def admit(message: Message, first: Mail | None = None) -> bool:
+            return program.admit(replace(request, message=message), call.principal, first)
 
         try:
             delivered = await self._put(call, log, mail, hook, admit)
@@ -290,7 +290,7 @@ class Engine:
                 f"task {task!r} does not belong to context {context!r}",
                 fields=(("message.contextId", "differs from the context of the task"),),
             )
-        admit(mail.message)
+        admit(mail.message, snapshot.mails[0][1])
         mail = replace(mail, message=replace(mail.message, context_id=snapshot.context_id))
         hook = for_task(hook, task) if hook else None
         return await log.deliver(task, mail, dedupe=dedupe, node=node, hook=hook)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from dragoman.engine.log import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.hub.constitution import Constitution, card
@@ -72,7 +73,7 @@ class ConstitutionAgent:
     async def extended_card(self, principal: Principal) -> AgentCard | None:
         return None
 
-    def admit(self, request: SendMessage, principal: Principal) -> bool:
+    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         if any(part.text is None for part in request.message.parts):
             raise ContentTypeNotSupported("this agent takes text only: text/plain")
         if not text_of(request.message).strip():

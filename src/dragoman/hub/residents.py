@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from dragoman.agent.agent import Agent
+from dragoman.engine.log import Mail
 from dragoman.engine.seams import Program
 from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound
@@ -84,7 +85,7 @@ class Resident:
         code = self._all.catalogue.code.get(self.agent)
         return None if code is None else await code.extended_card(principal)
 
-    def admit(self, request: SendMessage, principal: Principal) -> bool:
+    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         tenant = self._all.tenants.look(self._tenant)
         version = request.metadata.get(VERSION)
         found: Entry | Agent | None
@@ -95,7 +96,7 @@ class Resident:
         if found is None or tenant is None:
             raise TaskNotFound("", message=f"there is no agent {self.agent!r}")
         program = found if isinstance(found, Agent) else self._all.made(tenant, found)
-        return program.admit(request, principal)
+        return program.admit(request, principal, first)
 
     async def work(self, turn: Turn) -> None:
         all, key = self._all, str(self._tenant)
