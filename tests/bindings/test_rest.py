@@ -13,7 +13,7 @@ from dragoman.bindings.http import App
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Mount
 from dragoman.bindings.rest import Rest
-from dragoman.dialects.errors import code
+from dragoman.dialects.errors import code, name
 from dragoman.model import ops
 from dragoman.model.ops import PushConfig, PushConfigPage, TaskPage
 from dragoman.model.task import TaskState
@@ -339,7 +339,8 @@ async def test_an_error_of_0_3_has_a_code_and_the_statuses_of_its_time(
 ) -> None:
     answer = await refused(error, path="/v1/tasks/t1")
     assert answer.status == old
-    assert answer.json == {"code": code(error, "0.3"), "message": error.message}
+    known = {"type": name(error)} if name(error) else {}
+    assert answer.json == {"code": code(error, "0.3"), "message": error.message, **known}
 
 
 async def test_what_is_not_meant_for_a_caller_stays_here(caplog: pytest.LogCaptureFixture) -> None:

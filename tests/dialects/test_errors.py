@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman import errors as e
-from dragoman.dialects import select
+from dragoman.dialects import errors, select
 
 CODES: list[tuple[type[e.A2AError], dict[str, int]]] = [
     (e.ParseError, dict.fromkeys(select.DIALECTS, -32700)),
@@ -133,3 +133,18 @@ def test_1_0_details_are_a_list_of_typed_objects() -> None:
     assert [detail["@type"] for detail in data] == ["type.googleapis.com/google.rpc.ErrorInfo"]
     assert data[0]["domain"] == "a2a-protocol.org"
     assert "data" not in select.by_name("0.3").write_error(e.TaskNotFound("t"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (e.TaskNotFound, "TaskNotFoundError"),
+        (e.ExtendedCardNotConfigured, "ExtendedAgentCardNotConfiguredError"),
+        (e.TaskClosed, "UnsupportedOperationError"),
+        (e.A2AError, "InternalError"),
+        (e.Forbidden, ""),
+    ],
+)
+def test_an_error_is_called_what_the_sdks_call_it(kind: type[e.A2AError], name: str) -> None:
+    assert errors.name(made(kind, "a sentence")) == name
+    assert not name or issubclass(kind, errors.by_name(name) or ())

@@ -21,7 +21,7 @@ from dragoman import errors as e
 from dragoman.dialects.proto import messages, v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import COMPILED, V0_3, V1_0
-from dragoman.dialects.proto.status import CODES, read_status, write_status
+from dragoman.dialects.proto.status import CODES, read_status, sentence, write_status
 from dragoman.dialects.v0_3_proto import file_bytes
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
@@ -350,11 +350,12 @@ def kinds(kind: type[A2AError] = A2AError) -> list[type[A2AError]]:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind.__module__ == e.__name__])
-def test_an_error_comes_back_as_what_it_was(kind: type[A2AError]) -> None:
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+def test_an_error_comes_back_as_what_it_was(kind: type[A2AError], version: str) -> None:
     error = kind(
         message="no such luck", metadata={"a": "b"}, fields=(("message.parts", "is empty"),), retry_after=1.5
     )
-    again = read_status(kind.grpc, "no such luck", write_status(error))
+    again = read_status(kind.grpc, sentence(error, version), write_status(error, version))
     assert again.reason == error.reason
     assert (again.message, again.metadata, again.fields) == (error.message, error.metadata, error.fields)
     assert again.retry_after == 1.5
@@ -375,6 +376,13 @@ def test_an_error_without_details_is_read_by_its_name_and_then_by_its_code(
 ) -> None:
     assert type(read_status(code, message)) is kind
     assert type(read_status(code, message, b"\xffjunk")) is kind
+
+
+def test_0_3_puts_the_name_of_an_error_before_the_sentence() -> None:
+    assert sentence(e.TaskNotFound("t1"), "0.3") == "TaskNotFoundError: task 't1' does not exist"
+    assert sentence(e.TaskClosed("it is over"), "0.3") == "UnsupportedOperationError: it is over"
+    assert sentence(A2AError("oh no"), "0.3") == "InternalError: oh no"
+    assert sentence(e.RateLimited("slowly"), "0.3") == "slowly"
 
 
 def test_an_error_fits_into_a_trailer() -> None:

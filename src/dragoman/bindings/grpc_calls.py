@@ -254,10 +254,11 @@ class _Rpc:
         if isinstance(error, select.Refused):
             error = error.error
         heard: A2AError = said(error)
-        trailers: list[tuple[str, str | bytes]] = [(DETAILS, write_status(heard))]
+        trailers: list[tuple[str, str | bytes]] = [(DETAILS, write_status(heard, self._codec.version))]
         if self._mount is not None:
             trailers += _pairs(refusal(self._mount, heard, heard.http))
-        await self._context.abort(getattr(grpc.StatusCode, heard.grpc), sentence(heard), tuple(trailers))
+        code, words = getattr(grpc.StatusCode, heard.grpc), sentence(heard, self._codec.version)
+        await self._context.abort(code, words, tuple(trailers))
 
 
 def _pairs(headers: Iterable[Header]) -> Pairs:

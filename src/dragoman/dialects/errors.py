@@ -110,6 +110,36 @@ def _reasons() -> dict[str, type[A2AError]]:
 _BY_REASON = {**_reasons(), "INVALID_REQUEST": e.InvalidRequest}
 
 
+_BY_NAME: dict[str, type[A2AError]] = {
+    "JSONParseError": e.ParseError,
+    "InvalidRequestError": e.InvalidRequest,
+    "MethodNotFoundError": e.MethodNotFound,
+    "InvalidParamsError": e.InvalidParams,
+    "InternalError": A2AError,
+    "TaskNotFoundError": e.TaskNotFound,
+    "TaskNotCancelableError": e.TaskNotCancelable,
+    "PushNotificationNotSupportedError": e.PushNotSupported,
+    "UnsupportedOperationError": e.UnsupportedOperation,
+    "ContentTypeNotSupportedError": e.ContentTypeNotSupported,
+    "InvalidAgentResponseError": e.InvalidAgentResponse,
+    "ExtendedAgentCardNotConfiguredError": e.ExtendedCardNotConfigured,
+    "AuthenticatedExtendedCardNotConfiguredError": e.ExtendedCardNotConfigured,
+}
+"""What the SDKs call them; of two names, theirs in 1.0 first."""
+_NAMES = {kind: name for name, kind in reversed(_BY_NAME.items()) if kind is not A2AError}
+
+
+def by_name(name: str) -> type[A2AError] | None:
+    return _BY_NAME.get(name)
+
+
+def name(error: A2AError) -> str:
+    """What the SDKs call an error, or the nearest kind they know; empty if they know none."""
+    if type(error) is A2AError:
+        return "InternalError"
+    return next((_NAMES[kind] for kind in type(error).__mro__ if kind in _NAMES), "")
+
+
 def by_reason(reason: str) -> type[A2AError] | None:
     return _BY_REASON.get(reason)
 

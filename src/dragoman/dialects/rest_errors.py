@@ -2,9 +2,9 @@
 
 1.0 says everything twice, for machines that look at HTTP and for those that know A2A: `{"error": {"code": 404, "status":
 "NOT_FOUND", "message": ..., "details": [{"reason": "TASK_NOT_FOUND", ...}]}}`. 0.3 never said how; its peers write
-`{"code": -32001, "message": ...}`, or only a message, or problem+json (RFC 9457), and statuses of their own. Reading
-takes all of them, the most telling first: the reason, the JSON-RPC code, the problem's type, the gRPC status, and
-the HTTP status when there is nothing else.
+`{"code": -32001, "message": ...}`, or only a message, or problem+json (RFC 9457), and statuses of their own; one reads
+nothing but `"type": "TaskNotFoundError"`. Reading takes all of them, the most telling first: the reason, the JSON-RPC
+code, the problem's type, the gRPC status, and the HTTP status when there is nothing else.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def write(error: A2AError, dialect: str) -> tuple[int, dict[str, Any]]:
         }
         return error.http, {"error": body}
     status = next((_STATUS_0_3[kind] for kind in type(error).__mro__ if kind in _STATUS_0_3), error.http)
-    return status, errors.write_error(error, dialect)
+    name = errors.name(error)
+    return status, {**errors.write_error(error, dialect), **({"type": name} if name else {})}
 
 
 def read(document: Any, dialect: str, *, http: int, of_task: bool = False) -> A2AError:
@@ -117,9 +118,9 @@ def _message(document: Any, default: str) -> str:
 
 
 def _problem(document: dict[str, Any]) -> type[A2AError] | None:
-    """The kind a problem+json document names in its `type`: `https://a2a-protocol.org/errors/task-not-found`."""
+    """The kind a document names in its `type`: `https://a2a-protocol.org/errors/task-not-found`, `TaskNotFoundError`."""
     kind = document.get("type")
     if not isinstance(kind, str):
         return None
     slug = kind.rstrip("/").rpartition("/")[2].removesuffix("-error").replace("-", "_").upper()
-    return errors.by_reason(slug)
+    return errors.by_reason(slug) or errors.by_name(kind)

@@ -45,30 +45,18 @@ _BY_CODE: dict[str, type[A2AError]] = {
     "ABORTED": e.Unreachable,
     "DEADLINE_EXCEEDED": e.Unreachable,
 }
-_BY_NAME: dict[str, type[A2AError]] = {
-    "JSONParseError": e.ParseError,
-    "InvalidRequestError": e.InvalidRequest,
-    "MethodNotFoundError": e.MethodNotFound,
-    "InvalidParamsError": e.InvalidParams,
-    "InternalError": A2AError,
-    "TaskNotFoundError": e.TaskNotFound,
-    "TaskNotCancelableError": e.TaskNotCancelable,
-    "PushNotificationNotSupportedError": e.PushNotSupported,
-    "UnsupportedOperationError": e.UnsupportedOperation,
-    "ContentTypeNotSupportedError": e.ContentTypeNotSupported,
-    "InvalidAgentResponseError": e.InvalidAgentResponse,
-    "AuthenticatedExtendedCardNotConfiguredError": e.ExtendedCardNotConfigured,
-    "ExtendedAgentCardNotConfiguredError": e.ExtendedCardNotConfigured,
-}
 
 
-def sentence(error: A2AError) -> str:
-    return error.message if len(error.message) <= _LONGEST else error.message[: _LONGEST - 1] + "…"
+def sentence(error: A2AError, version: str = "1.0") -> str:
+    """What is said in words. The SDKs put the name of the error before it in 0.3, and some read nothing else."""
+    words = error.message if len(error.message) <= _LONGEST else error.message[: _LONGEST - 1] + "…"
+    name = "" if version == "1.0" else errors.name(error)
+    return f"{name}: {words}" if name else words
 
 
-def write_status(error: A2AError) -> bytes:
+def write_status(error: A2AError, version: str = "1.0") -> bytes:
     """A google.rpc.Status with everything there is to say about an error."""
-    status = RPC.Status(code=CODES[error.grpc], message=sentence(error))
+    status = RPC.Status(code=CODES[error.grpc], message=sentence(error, version))
     info = RPC.ErrorInfo(reason=error.reason, domain=DOMAIN)
     info.metadata.update({name: value for name, value in error.metadata.items() if len(value) <= _LONGEST})
     _pack(status, info)
@@ -101,14 +89,11 @@ def read_status(code: str, message: str, details: bytes = b"") -> A2AError:
     except DecodeError:
         return read_status(code, message)
     message = message or status.message
-    kind = errors.by_reason(info.reason)
-    if kind is None:
-        name, colon, rest = message.partition(":")
-        kind = _BY_NAME.get(name.strip()) if colon else None
-        if kind is not None:
-            message = rest.strip() or message
-        else:
-            kind = _BY_CODE.get(code, A2AError)
+    name, colon, rest = message.partition(":")
+    called = errors.by_name(name.strip()) if colon else None
+    if called is not None:
+        message = rest.strip() or message
+    kind = errors.by_reason(info.reason) or called or _BY_CODE.get(code, A2AError)
     error = errors.make(
         kind,
         message or f"the peer answered {code}",
