@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -191,6 +192,40 @@ async def test_refusals_show_no_secrets(caplog: pytest.LogCaptureFixture) -> Non
     answer = await request(app(), "POST", f"/?key={secret}", b"{}", headers=shown(secret))
     assert answer.status in (401, 404) and secret.encode() not in answer.body
     assert secret not in caplog.text
+
+
+NASTY = [
+    "x\r\nSet-Cookie: a=b",
+    "x\nx",
+    "\x00",
+    "../../etc/passwd",
+    "a/b",
+    "%0d%0aX: y",
+    '"',
+    "\u2028",
+    "x" * 5000,
+]
+
+
+@pytest.mark.parametrize("id", NASTY)
+async def test_ids_do_not_become_headers_or_paths(id: str) -> None:
+    served, token = app(), shown(WHO.alice)
+    quoted = quote(id, safe="")
+    answers = [
+        await rpc(served, "GetTask", {"id": id}, id=id[:100], headers={"A2A-Version": "1.0", **token}),
+        await rpc(served, "tasks/get", {"id": id}, headers=token),
+        await request(served, "GET", f"/tasks/{quoted}", headers=token),
+        await rpc(
+            served,
+            "SendMessage",
+            SENDS[0][2],
+            headers={"A2A-Version": "1.0", **token, "Idempotency-Key": "k"},
+        ),
+    ]
+    for answer in answers:
+        assert answer.status in (200, 404)
+        for name, value in answer.headers.items():
+            assert name != "set-cookie" and value.isprintable() and "passwd" not in value
 
 
 # --- the card

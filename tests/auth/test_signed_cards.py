@@ -12,6 +12,7 @@ from dragoman import Agent, connect
 from dragoman.auth import Bearer, hashed
 from dragoman.auth.keys import KeyRing, new_key
 from dragoman.auth.signing import SPEC, Trust, Verified
+from dragoman.dialects.cards import write_card
 from dragoman.errors import InvalidAgentResponse
 from dragoman.serve import application, running
 from tests.auth.issuer import Pages
@@ -121,6 +122,31 @@ async def test_the_extended_card_is_signed_for_those_who_speak_1_0(keys: Path) -
     assert found.document["skills"][-1]["name"] == "For alice-0"
     old = (await rpc(app, "agent/getAuthenticatedExtendedCard", headers=token)).json["result"]
     assert "signatures" not in old
+
+
+async def test_so_it_is_over_every_binding(keys: Path) -> None:
+    app = signing(keys, grpc_port=0)
+    async with running(app) as url:
+        document = (await request(app, "GET", CARD)).json
+        for binding, address in (
+            ("JSONRPC", url),
+            ("HTTP+JSON", url),
+            ("GRPC", f"127.0.0.1:{_port(document)}"),
+        ):
+            here = {"url": address, "protocolBinding": binding, "protocolVersion": "1.0"}
+            card = {**document, "supportedInterfaces": [here]}
+            async with connect(card, credentials=People().alice, binding=binding) as agent:
+                extended = await agent.extended_card()
+            assert (await verify(write_card(extended, "1.0"), KeyRing(keys).public())).form == SPEC
+
+
+def _port(document: Any) -> str:
+    [port] = {
+        each["url"].rpartition(":")[2]
+        for each in document["supportedInterfaces"]
+        if each["protocolBinding"] == "GRPC"
+    }
+    return str(port)
 
 
 # --- the client
