@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.auth.canonical import MAX_DEPTH, Unsignable, canonical, sdk_ascii, sdk_form, spec_form
@@ -146,6 +146,7 @@ def test_a_card_nested_beyond_reason_is_refused_and_not_followed() -> None:
 
 
 @given(cards("1.0"))
+@settings(max_examples=40)
 def test_a_card_has_one_form_however_it_was_written(card: AgentCard) -> None:
     written = write_card(card, "1.0")
     once = canonical(spec_form(written))

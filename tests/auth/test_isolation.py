@@ -237,13 +237,13 @@ async def check(store: str, other: str, tenant: str, steps: list[Step]) -> None:
 
 
 @given(tenant=tenants, steps=steps)
-@settings(max_examples=150)
+@settings(max_examples=120)
 async def test_nothing_that_one_does_is_seen_or_felt_by_another(tenant: str, steps: list[Step]) -> None:
     await check("memory:", "memory:", tenant, steps)
 
 
 @given(tenant=tenants, steps=steps)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_nor_on_disk(tmp_path: Path, tenant: str, steps: list[Step]) -> None:
     for n in range(2):
         for file in tmp_path.glob(f"{n}.db*"):

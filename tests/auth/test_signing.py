@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from joserfc.jwk import RSAKey
 
@@ -91,6 +91,7 @@ def test_where_the_official_sdks_read_a_card_otherwise_there_is_a_signature_for_
 
 
 @given(cards("1.0"))
+@settings(max_examples=40)
 async def test_any_card_can_be_signed_and_verified(card: AgentCard) -> None:
     document = write_card(card, "1.0")
     found = await verified(signed(document), trusting(strict=True))
