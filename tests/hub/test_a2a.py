@@ -1,0 +1,337 @@
+"""Agents of the hub over A2A, as the pages of the Arbiter describe it, live."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.agent.agent import Agent
+from dragoman.client.asgi import AsgiTransport
+from dragoman.client.client import connect
+from tests.bindings.wire import Answer
+from tests.hub.house import SCOUT, house, message
+
+HOME = "/v1/a2a/agents/index"
+
+
+def code(answer: Answer) -> int:
+    assert answer.status == 200
+    number: int = answer.json["error"]["code"]
+    return number
+
+
+async def test_a_message_is_answered_with_a_task_that_has_the_reply_and_the_metadata() -> None:
+    async with house(["A short summary."]) as hub:
+        acme = await hub.tenant("acme")
+        answer = await acme.rpc("index", "message/send", message("summarize this RFC", contextId="c-42"))
+        task = answer.json["result"]
+        assert answer.status == 200 and answer.json["id"] == 1
+        assert task["kind"] == "task" and task["contextId"] == "c-42"
+        assert len(task["id"]) == 16 and int(task["id"], 16) >= 0
+        reply = task["status"]["message"]
+        assert task["status"]["state"] == "completed"
+        assert reply["messageId"] == f"{task['id']}-r" and reply["role"] == "agent"
+        assert reply["parts"] == [{"kind": "text", "text": "A short summary."}]
+        asked, told = task["history"]
+        assert asked["messageId"] == "m-1" and asked["taskId"] == task["id"] and asked["contextId"] == "c-42"
+        assert told["messageId"] == reply["messageId"]
+        assert task["metadata"]["x-arbiter.agent_id"] == "index"
+        assert {"x-arbiter.input_tokens", "x-arbiter.output_tokens"} <= set(task["metadata"])
+
+
+async def test_defect_1_and_9_a_stream_has_real_deltas_a_last_chunk_timestamps_and_ids() -> None:
+    async with house(["hello from the hub"]) as hub:
+        acme = await hub.tenant("acme")
+        answer = await acme.rpc("index", "message/stream", message("hi"))
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert {frame.event for frame in answer.frames()} == {"message"}
+        assert all(frame.id for frame in answer.frames())
+        first, *middle, last = answer.results()
+        assert first["kind"] == "status-update" and first["status"]["state"] == "working"
+        assert first["final"] is False and first["status"]["timestamp"]
+        texts = [each["artifact"] for each in middle]
+        assert {each["artifactId"] for each in texts} == {f"{first['taskId']}-text-0"}
+        assert texts[0]["name"] == "response" and len(texts) > 3
+        assert [each["append"] for each in middle] == [False] + [True] * (len(middle) - 1)
+        assert [each["lastChunk"] for each in middle] == [False] * (len(middle) - 1) + [True]
+        assert "".join(each["parts"][0]["text"] for each in texts) == "hello from the hub"
+        assert last["final"] is True and last["status"]["state"] == "completed"
+        assert last["status"]["message"]["parts"][0]["text"] == "hello from the hub"
+
+
+async def test_the_order_of_checks() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        for caller, method, path, status in (
+            (hub.nobody, "OPTIONS", HOME, 204),
+            (hub.nobody, "GET", "/v1/health", 200),
+            (hub.nobody, "GET", "/v1/metrics", 200),
+            (hub.nobody, "GET", "/.well-known/agent-card.json", 200),
+            (hub.nobody, "GET", "/v1/no/such/path", 401),
+            (hub.nobody, "POST", HOME, 401),
+            (hub.nobody, "GET", "/v1/admin/tenants", 401),
+            (acme, "GET", "/v1/admin/tenants", 401),
+            (hub.admin, "GET", "/v1/agents", 401),
+            (acme, "GET", "/v1/a2a/agents/nobody/agent-card.json", 404),
+            (acme, "GET", "/v1/a2a/agents/index/agent-card.json", 200),
+            (acme, "GET", HOME, 405),
+            (acme, "GET", "/v1/a2a", 404),
+            (acme, "POST", "/v1/a2a/foo", 404),
+            (acme, "GET", "/v1/no/such/path", 404),
+            (acme, "DELETE", "/v1/agents", 405),
+        ):
+            answer = await caller(method, path)
+            assert answer.status == status, (method, path, answer.status)
+            if status >= 400:
+                assert msgspec.json.decode(answer.body)["error"]
+
+
+@pytest.mark.parametrize("version", ["", "1", "1.0"])
+async def test_versions_that_are_spoken(version: str) -> None:
+    async with house(["ok"]) as hub:
+        acme = await hub.tenant("acme")
+        headers = {"a2a_version": version} if version else {}
+        assert (await acme.rpc("index", "message/send", message("hi"), **headers)).json["result"][
+            "kind"
+        ] == "task"
+
+
+async def test_another_version_is_refused_before_the_request_is_read() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        for body in (b"{", {"jsonrpc": "2.0", "id": 7, "method": "tasks/get", "params": {"id": "x"}}):
+            answer = await acme("POST", HOME, body, a2a_version="2.0")
+            assert code(answer) == -32007 and answer.json["id"] is None
+
+
+async def test_the_codes_of_the_seeds() -> None:
+    async with house(["done"]) as hub:
+        acme = await hub.tenant("acme")
+        file = {"kind": "file", "file": {"bytes": "aGk=", "name": "x"}}
+        bare = {"role": "user", "messageId": "m", "parts": []}
+        for body, expected in (
+            (b"", -32700),
+            (b"{", -32700),
+            (b"[]", -32600),
+            ({"jsonrpc": "1.0", "id": 1, "method": "message/send"}, -32600),
+            ({"id": 1, "method": "message/send", "params": message("hi")}, -32600),
+            ({"jsonrpc": "2.0", "id": 1}, -32600),
+        ):
+            assert code(await acme("POST", HOME, body)) == expected, body
+        for method, params, expected in (
+            ("tasks/fly", {}, -32601),
+            ("message/send", {}, -32602),
+            ("message/send", {"message": {**bare, "parts": "x"}}, -32602),
+            ("message/send", {"message": {**bare, "parts": [{"kind": "smell"}]}}, -32602),
+            ("message/send", {"message": {**bare, "parts": [{"kind": "text", "text": "  "}]}}, -32602),
+            ("message/send", {"message": {**bare, "parts": [file]}}, -32005),
+            ("message/stream", {"message": {**bare, "parts": [{"kind": "data", "data": {}}]}}, -32005),
+            ("tasks/get", {}, -32602),
+            ("tasks/get", {"id": "nope"}, -32001),
+            ("tasks/cancel", {"id": "nope"}, -32001),
+            ("tasks/resubscribe", {"id": "nope"}, -32001),
+            *(
+                (f"tasks/pushNotificationConfig/{verb}", {"id": "x"}, -32004)
+                for verb in ("set", "get", "list", "delete")
+            ),
+        ):
+            answer = await acme.rpc("index", method, params, id="seven")
+            assert (code(answer), answer.json["id"]) == (expected, "seven"), method
+        assert code(await acme.rpc("nobody", "message/send", message("hi"))) == -32001
+        assert (
+            code(await acme.rpc("nobody", "message/send", {"message": {**bare, "parts": [file]}})) == -32005
+        )
+
+
+async def test_defect_5_a_canceled_send_returns_a_canceled_task_and_stays_canceled() -> None:
+    hold = asyncio.Event()
+    async with house([("thinking ", hold, "too late")]) as hub:
+        acme = await hub.tenant("acme")
+        sending = acme.open_rpc("index", "message/send", message("go"))
+        id = await running(hub, acme)
+        canceled = (await acme.rpc("index", "tasks/cancel", {"id": id})).json["result"]
+        assert canceled["status"]["state"] == "canceled"
+        hold.set()
+        assert (await sending.end()).json["result"]["status"]["state"] == "canceled"
+        assert code(await acme.rpc("index", "tasks/cancel", {"id": id})) == -32002
+        assert (await acme.rpc("index", "tasks/get", {"id": id})).json["result"]["status"][
+            "state"
+        ] == "canceled"
+
+
+async def test_cancel_by_the_native_path_ends_an_a2a_stream() -> None:
+    hold = asyncio.Event()
+    async with house([("thinking ", hold)]) as hub:
+        acme = await hub.tenant("acme")
+        stream = acme.open_rpc("index", "message/stream", message("go"))
+        await stream.until(lambda: b"thinking" in stream.body)
+        id = stream.results()[0]["taskId"]
+        answer = await acme("POST", f"/v1/requests/{id}/cancel")
+        assert answer.json == {"request_id": id, "cancelled": True}
+        last = (await stream.end()).results()[-1]
+        assert last["final"] is True and last["status"]["state"] == "canceled"
+        again = await acme("POST", f"/v1/requests/{id}/cancel")
+        assert again.status == 404 and again.json["cancelled"] is False
+
+
+async def test_defect_2_and_3_resubscribing_replays_and_follows_to_the_end() -> None:
+    hold = asyncio.Event()
+    async with house([("first", hold, " second")]) as hub:
+        acme = await hub.tenant("acme")
+        stream = acme.open_rpc("index", "message/stream", message("go"))
+        await stream.until(lambda: b"first" in stream.body)
+        id = stream.results()[0]["taskId"]
+        late = acme.open_rpc("index", "tasks/resubscribe", {"id": id})
+        await late.until(lambda: b"first" in late.body)
+        hold.set()
+        results = (await late.end()).results()
+        text = "".join(e["artifact"]["parts"][0]["text"] for e in results if e["kind"] == "artifact-update")
+        assert text == "first second"
+        assert results[0]["status"]["state"] == "working"
+        assert results[-1]["final"] is True and results[-1]["status"]["state"] == "completed"
+        (only,) = (await acme.rpc("index", "tasks/resubscribe", {"id": id})).results()
+        assert only["final"] is True and only["status"]["message"]["parts"][0]["text"] == "first second"
+
+
+async def test_defect_2_a_task_over_a2a_is_a_request_of_the_native_api() -> None:
+    async with house(["answer"]) as hub:
+        acme = await hub.tenant("acme")
+        task = (await acme.rpc("index", "message/send", message("hi"))).json["result"]
+        (request,) = (await acme("GET", "/v1/requests")).json["requests"]
+        assert request["request_id"] == task["id"] and request["via"] == "a2a"
+        told = (await acme("GET", f"/v1/requests/{task['id']}/events")).frames()
+        assert told[0].event == "request_received" and told[-1].event == "done"
+
+
+async def test_defect_6_files_are_in_the_task_and_history_is_as_long_as_asked() -> None:
+    async with house(["/write notes.md\n# Notes\n/endwrite", "Written."]) as hub:
+        acme = await hub.tenant("acme")
+        task = (await acme.rpc("index", "message/send", message("write"))).json["result"]
+        (file,) = [each for each in task["artifacts"] if each["name"] == "notes.md"]
+        assert file["parts"][0]["file"]["bytes"].strip() == "# Notes"
+        got = await acme.rpc("index", "tasks/get", {"id": task["id"], "historyLength": 1})
+        (last,) = got.json["result"]["history"]
+        assert last["parts"][0]["text"] == "Written."
+
+
+async def test_defect_14_a_message_that_is_sent_twice_is_done_once() -> None:
+    async with house(["once", "twice"]) as hub:
+        acme = await hub.tenant("acme")
+        sent = message("hi", id="m-9")
+        first, second = [(await acme.rpc("index", "message/send", sent)).json["result"] for _ in range(2)]
+        assert first["id"] == second["id"] and len(hub.model.prompts) == 1
+        other = (await acme.rpc("index", "message/send", message("something else", id="m-9"))).json["result"]
+        assert other["id"] != first["id"]
+        assert len((await acme("GET", "/v1/requests")).json["requests"]) == 2
+
+
+async def test_defect_14_browsers_may_send_the_version_and_a2a_is_counted() -> None:
+    async with house(["hi"], public_url="https://hub.example.com/") as hub:
+        acme = await hub.tenant("acme")
+        preflight = await hub.nobody("OPTIONS", HOME, origin="https://app.example.com")
+        assert "A2A-Version" in preflight.headers["access-control-allow-headers"]
+        await acme.rpc("index", "message/send", message("hi"))
+        metrics = (await hub.nobody("GET", "/v1/metrics")).body.decode()
+        assert 'dragoman_hub_requests_started_total{route="a2a",tenant="acme"} 1' in metrics
+        card = (await acme("GET", f"{HOME}/agent-card.json")).json
+        assert card["url"] == "https://hub.example.com/v1/a2a/agents/index"
+
+
+async def test_defect_15_a_task_of_another_agent_is_not_found() -> None:
+    async with house(["hi"]) as hub:
+        acme = await hub.tenant("acme")
+        assert (await acme("POST", "/v1/agents", SCOUT)).status == 201
+        id = (await acme.rpc("index", "message/send", message("hi"))).json["result"]["id"]
+        assert code(await acme.rpc("scout", "tasks/get", {"id": id})) == -32001
+
+
+async def test_the_stub_tells_how_to_go_on_and_names_no_agent() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        answer = await hub.nobody("GET", "/.well-known/agent-card.json")
+        stub = answer.json
+        assert stub["protocolVersion"] == "1.0" and stub["version"] == "stub"
+        assert stub["url"].endswith("/v1/a2a") and stub["preferredTransport"] == "JSONRPC"
+        assert [skill["id"] for skill in stub["skills"]] == ["discover"]
+        assert stub["security"] == [{"bearer": []}]
+        assert b"scout" not in answer.body.lower()
+
+
+async def test_a_card_is_derived_from_the_constitution() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        made = (await acme("POST", "/v1/agents", {**SCOUT, "capabilities": ["/search", "/fetch"]})).json
+        card = (await acme("GET", "/v1/a2a/agents/scout/agent-card.json")).json
+        assert card["protocolVersion"] == "1.0" and card["name"] == "Scout"
+        assert card["description"] == "research-analyst — find things out"
+        assert card["version"] == str(made["updated_at"])
+        assert card["capabilities"] == {
+            "streaming": True,
+            "pushNotifications": False,
+            "stateTransitionHistory": False,
+        }
+        assert [skill["id"] for skill in card["skills"]] == ["chat", "web-search", "fetch-url"]
+        assert card["defaultOutputModes"] == ["text/plain", "application/json"]
+        assert (await acme("GET", f"{HOME}/agent-card.json")).json["version"] == "index"
+
+
+@pytest.mark.parametrize(
+    ("version", "binding"),
+    [
+        *((version, "JSONRPC") for version in ("1.0", "0.3", "0.2", "0.1", "arbiter")),
+        *((version, "HTTP+JSON") for version in ("1.0", "0.3")),
+    ],
+)
+async def test_the_same_agent_answers_in_every_version_and_binding(version: str, binding: str) -> None:
+    async with house(["one two"]) as hub:
+        acme = await hub.tenant("acme")
+        async with connect(
+            f"http://hub{HOME}",
+            transport=AsgiTransport(hub.app),
+            credentials=acme.token,
+            version=version,
+            binding=binding,
+        ) as agent:
+            reply = await agent.send("hi")
+            assert str(reply) == "one two"
+
+
+async def test_an_agent_that_is_code_is_there_for_every_tenant() -> None:
+    greeter = Agent("Greeter", description="Greets")
+
+    @greeter.skill
+    async def greet(name: str) -> str:
+        """Say hello."""
+        return f"Hello, {name}!"
+
+    async with house(code=[greeter]) as hub:
+        for name in ("acme", "umbrella"):
+            tenant = await hub.tenant(name)
+            task = (await tenant.rpc("greeter", "message/send", message("Ada"))).json["result"]
+            assert task["status"]["message"]["parts"][0]["text"] == "Hello, Ada!"
+            assert "greeter" in {agent["id"] for agent in (await tenant("GET", "/v1/agents")).json["agents"]}
+            assert (await tenant("DELETE", "/v1/agents/greeter")).status == 400
+
+
+async def test_what_a_caller_says_about_itself_in_our_words_is_not_believed() -> None:
+    async with house(["fine"]) as hub:
+        acme = await hub.tenant("acme")
+        conversation = (await acme("POST", "/v1/conversations", {})).json["id"]
+        spoof = {"x-arbiter.conversation_id": conversation, "x-dragoman.version": 99, "mine": 1}
+        sent = {**message("hi", metadata=spoof), "metadata": spoof}
+        task = (await acme.rpc("index", "message/send", sent, dragoman_depth="1")).json["result"]
+        assert task["status"]["state"] == "completed"
+        (request,) = (await acme("GET", "/v1/requests")).json["requests"]
+        assert request["conversation_id"] == 0
+
+
+async def running(hub: Any, caller: Any) -> str:
+    """The id of the one task that is running for a tenant."""
+    async with asyncio.timeout(5):
+        while not (begun := [id for id, each in hub.hub.quotas.of(caller.tenant.key).items() if each.begun]):
+            await asyncio.sleep(0)
+        return begun[0]

@@ -1,0 +1,307 @@
+"""The native API of the hub."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from dragoman.hub.model import ModelError
+from dragoman.hub.models.scripted import by_agent
+from tests.hub.house import SCOUT, events, house, kinds, message
+
+
+async def test_a_request_begins_with_request_received_and_ends_with_done() -> None:
+    async with house(["Hello, you."]) as hub:
+        acme = await hub.tenant("acme")
+        told = await acme.ask("x" * 300)
+        assert kinds(told) == [
+            "request_received",
+            "stream_start",
+            "text",
+            "token_usage",
+            "stream_end",
+            "done",
+        ]
+        received, done = told[0][1], told[-1][1]
+        assert received["agent"] == "index" and received["tenant"] == "acme"
+        assert received["message"] == "x" * 200 + "…"
+        assert done["ok"] is True and done["content"] == "Hello, you."
+        assert done["request_id"] == received["request_id"] and done["tenant_id"] == acme.tenant.id
+        assert {"input_tokens", "output_tokens", "files_bytes", "duration_ms"} <= set(done)
+        assert "".join(payload["delta"] for kind, payload in told if kind == "text") == "Hello, you."
+
+
+async def test_a_provider_that_fails_mid_stream_ends_with_done_and_a_safe_reason() -> None:
+    async with house([("Half an ans", ModelError("provider_error", "the model provider failed"))]) as hub:
+        acme = await hub.tenant("acme")
+        told = await acme.ask("go")
+        assert kinds(told)[-2:] == ["error", "done"]
+        done = told[-1][1]
+        assert done["ok"] is False and done["error_code"] == "provider_error"
+        assert done["content"] == "Half an ans"
+        request = (await acme("GET", f"/v1/requests/{done['request_id']}")).json["request"]
+        assert request["state"] == "failed" and request["error_message"] == "the model provider failed"
+
+
+async def test_events_can_be_read_again_from_anywhere() -> None:
+    async with house(["one two three"]) as hub:
+        acme = await hub.tenant("acme")
+        live = await acme("POST", "/v1/orchestrate", {"message": "go"})
+        id = live.headers["x-request-id"]
+        again = await acme("GET", f"/v1/requests/{id}/events")
+        assert again.body == live.body
+        frames = live.frames()
+        for seen in frames:
+            if seen.id:
+                rest = await acme("GET", f"/v1/requests/{id}/events?since_seq={seen.id}")
+                after = await acme("GET", f"/v1/requests/{id}/events", last_event_id=seen.id)
+                expected = [frame for frame in frames if frame.id and int(frame.id) > int(seen.id)]
+                assert [frame for frame in rest.frames() if frame.id] == expected
+                assert rest.body == after.body
+
+
+async def test_a_reader_that_left_comes_back_to_what_it_missed_while_the_work_goes_on() -> None:
+    hold = asyncio.Event()
+    async with house([("before", hold, " after")]) as hub:
+        acme = await hub.tenant("acme")
+        live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"before" in live.body)
+        live.gone.set()
+        await live.end()
+        id, last = live.headers["x-request-id"], live.frames()[-1].id
+        assert (await acme("GET", f"/v1/requests/{id}")).json["request"]["state"] == "running"
+        back = acme.open("GET", f"/v1/requests/{id}/events", last_event_id=last)
+        hold.set()
+        told = events(await back.end())
+        assert [payload["delta"] for kind, payload in told if kind == "text"] == [" after"]
+        assert told[-1][0] == "done" and told[-1][1]["content"] == "before after"
+
+
+async def test_the_same_key_is_answered_with_the_same_request() -> None:
+    async with house(["once", "twice"]) as hub:
+        acme = await hub.tenant("acme")
+        body = {"message": "pay"}
+        first, second = [await acme("POST", "/v1/orchestrate", body, idempotency_key="k1") for _ in range(2)]
+        assert first.headers["x-request-id"] == second.headers["x-request-id"]
+        assert first.body == second.body and len(hub.model.prompts) == 1
+        other = await acme("POST", "/v1/orchestrate", body, idempotency_key="k2")
+        assert other.headers["x-request-id"] != first.headers["x-request-id"]
+        assert (await acme("POST", "/v1/orchestrate", body, idempotency_key="k" * 257)).status == 400
+
+
+async def test_defect_16_requests_have_their_agent_and_their_last_event() -> None:
+    async with house(["hi"]) as hub:
+        acme = await hub.tenant("acme")
+        live = await acme("POST", "/v1/orchestrate", {"message": "go"})
+        (request,) = (await acme("GET", "/v1/requests")).json["requests"]
+        assert request["agent_id"] == "index" and request["state"] == "completed"
+        assert request["last_seq"] == int(live.frames()[-1].id)
+        assert request["completed_at"] >= request["started_at"] > 0
+
+
+async def test_what_is_wrong_with_a_request_is_said_before_it_begins() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        for path, body, status in (
+            ("/v1/orchestrate", b"{", 400),
+            ("/v1/orchestrate", {}, 400),
+            ("/v1/orchestrate", {"message": " "}, 400),
+            ("/v1/orchestrate", {"message": [{"type": "image", "text": ""}]}, 400),
+            ("/v1/orchestrate", {"message": "hi", "agent": "nobody"}, 404),
+            ("/v1/orchestrate", {"message": "hi", "agent": "a", "agent_def": {"id": "b"}}, 400),
+            ("/v1/orchestrate", {"message": "hi", "agent_def": {"id": "index"}}, 400),
+            ("/v1/agents/nobody/chat", {"message": "hi"}, 404),
+            ("/v1/agents/index/chat", {"message": "hi", "agent": "scout"}, 400),
+            ("/v1/conversations/77/messages", {"message": "hi"}, 404),
+        ):
+            answer = await acme("POST", path, body)
+            assert answer.status == status and answer.json["error"], (path, body, answer.body)
+        assert (await acme("GET", "/v1/requests/nope")).status == 404
+        assert (await acme("GET", "/v1/requests/nope/events")).status == 404
+        assert (await acme("GET", "/v1/requests")).json == {"requests": []}
+
+
+async def test_an_agent_that_comes_with_the_request_is_there_for_it_alone() -> None:
+    async with house(["I am inline."]) as hub:
+        acme = await hub.tenant("acme")
+        told = await acme.ask("who?", agent_def={"id": "guest", "name": "Guest", "goal": "visit"})
+        assert told[-1][1]["content"] == "I am inline." and told[0][1]["agent"] == "guest"
+        assert "NAME: Guest" in hub.model.prompts[0].system
+        assert (await acme("GET", "/v1/agents/guest")).status == 404
+        gone = await acme.rpc("guest", "message/send", message("still there?"))
+        assert gone.json["error"]["code"] == -32001
+
+
+async def test_agents_are_made_replaced_and_deleted() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        made = await acme("POST", "/v1/agents", {"agent_def": SCOUT})
+        assert made.status == 201 and made.json["version"] == 1 and made.json["max_tokens"] == 1024
+        twice = await acme("POST", "/v1/agents", SCOUT)
+        assert twice.status == 409 and twice.json["existing"]["id"] == "scout"
+        changed = await acme("PATCH", "/v1/agents/scout", {"goal": "find more"})
+        assert (
+            changed.json["goal"] == "find more"
+            and changed.json["role"] == ""
+            and changed.json["version"] == 2
+        )
+        listed = (await acme("GET", "/v1/agents")).json
+        assert [agent["id"] for agent in listed["agents"]] == ["index", "scout"]
+        for method in ("PATCH", "DELETE"):
+            assert (await acme(method, "/v1/agents/index", {})).status == 400
+        assert (await acme("PATCH", "/v1/agents/nobody", {"goal": "x"})).status == 404
+        assert (await acme("DELETE", "/v1/agents/scout")).status == 204
+        assert (await acme("GET", "/v1/agents/scout")).status == 404
+
+
+async def test_defect_12_a_capability_that_nobody_knows_is_refused_with_a_hint() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        answer = await acme("POST", "/v1/agents", {**SCOUT, "capabilities": ["/serach"]})
+        assert answer.status == 400
+        assert answer.json["fields"][0]["field"] == "capabilities[0]"
+        assert "/search" in answer.json["fields"][0]["reason"]
+        assert (await acme("POST", "/v1/agents", {"id": "no spaces"})).status == 400
+
+
+async def test_a_task_goes_on_with_the_constitution_it_began_with() -> None:
+    hold = asyncio.Event()
+    async with house([("/help", hold), "done"]) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        live = acme.open("POST", "/v1/agents/scout/chat", {"message": "go"})
+        await live.until(lambda: b"stream_start" in live.body)
+        await acme("PATCH", "/v1/agents/scout", {"name": "Someone Else"})
+        await acme("DELETE", "/v1/agents/scout")
+        hold.set()
+        assert events(await live.end())[-1][1]["content"] == "done"
+        assert ["NAME: Scout" in prompt.system for prompt in hub.model.prompts] == [True, True]
+
+
+async def test_a_conversation_remembers() -> None:
+    async with house(["Hello, Ada.", "You are Ada."]) as hub:
+        acme = await hub.tenant("acme")
+        conversation = (await acme("POST", "/v1/conversations", {"title": "Names"})).json
+        path = f"/v1/conversations/{conversation['id']}"
+        done = (await acme.ask("I am Ada.", f"{path}/messages"))[-1][1]
+        assert done["conversation_id"] == conversation["id"]
+        await acme.ask("Who am I?", f"{path}/messages")
+        said = [(m.role, m.content) for m in hub.model.prompts[1].messages]
+        assert said[:2] == [("user", "I am Ada."), ("assistant", "Hello, Ada.")]
+        listed = (await acme("GET", f"{path}/messages")).json
+        assert [m["role"] for m in listed["messages"]] == ["user", "assistant"] * 2
+        assert listed["messages"][1]["request_id"] == done["request_id"]
+        assert listed["messages"][1]["output_tokens"] > 0
+        after = (await acme("GET", f"{path}/messages?after_id={listed['messages'][2]['id']}")).json
+        assert [m["content"] for m in after["messages"]] == ["You are Ada."]
+        changed = (await acme("PATCH", path, {"archived": True})).json
+        assert changed["archived"] is True and changed["title"] == "Names" and changed["message_count"] == 4
+        assert (await acme("DELETE", path)).status == 204
+        assert (await acme("GET", f"{path}/messages")).status == 404
+
+
+async def test_an_answer_that_nobody_waited_for_is_kept_all_the_same() -> None:
+    hold = asyncio.Event()
+    async with house([("I", hold, " waited")]) as hub:
+        acme = await hub.tenant("acme")
+        path = f"/v1/conversations/{(await acme('POST', '/v1/conversations', {})).json['id']}/messages"
+        live = acme.open("POST", path, {"message": "hello"})
+        await live.until(lambda: b"stream_start" in live.body)
+        live.gone.set()
+        await live.end()
+        assert [m["role"] for m in (await acme("GET", path)).json["messages"]] == ["user"]
+        hold.set()
+        await acme("GET", f"/v1/requests/{live.headers['x-request-id']}/events")
+        assert [m["content"] for m in (await acme("GET", path)).json["messages"]] == ["hello", "I waited"]
+
+
+async def test_a_failed_answer_is_no_message() -> None:
+    async with house([ModelError("auth_failed", "no")]) as hub:
+        acme = await hub.tenant("acme")
+        path = f"/v1/conversations/{(await acme('POST', '/v1/conversations', {})).json['id']}/messages"
+        assert (await acme.ask("hello", path))[-1][1]["ok"] is False
+        assert [m["role"] for m in (await acme("GET", path)).json["messages"]] == ["user"]
+
+
+async def test_delegation_is_told_with_depths_and_one_voice_at_the_end() -> None:
+    scripts = {"Index": ["/agent scout look around", "Scout found a tree."], "Scout": ["A tree."]}
+    async with house(by_agent(scripts)) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        told = await acme.ask("what is there?")
+        assert told[-1][1]["content"] == "Scout found a tree."
+        (response,) = [payload for kind, payload in told if kind == "sub_agent_response"]
+        assert response["agent"] == "scout" and response["depth"] == 1 and response["content"] == "A tree."
+        assert {p["depth"] for kind, p in told if kind == "token_usage"} == {0, 1}
+        (request,) = (await acme("GET", "/v1/requests")).json["requests"]
+        assert request["agent_id"] == "index"
+        assert "scout" in hub.model.prompts[0].messages[-1].content
+
+
+async def test_files_memory_and_todos_over_http() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        conversation = (await acme("POST", "/v1/conversations", {})).json["id"]
+        files = f"/v1/conversations/{conversation}/artifacts"
+        made = await acme("POST", files, {"path": "a/b.txt", "content": "hello"})
+        assert made.status == 201
+        assert (await acme("POST", files, {"path": "a/b.txt", "content": "hello!"})).status == 200
+        assert (await acme("POST", files, {"path": "../x", "content": ""})).status == 400
+        raw = await acme("GET", f"{files}/{made.json['id']}/raw")
+        assert raw.body == b"hello!" and raw.headers["x-content-type-options"] == "nosniff"
+        held = await acme("GET", f"{files}/{made.json['id']}/raw", if_none_match=raw.headers["etag"])
+        assert held.status == 304
+        entry = {
+            "type": "project",
+            "title": "Bridge",
+            "content": "made of stone",
+            "artifact_id": made.json["id"],
+        }
+        one = await acme("POST", "/v1/memory/entries", entry)
+        two = await acme("POST", "/v1/memory/entries", {"type": "learning", "title": "Stone lasts"})
+        assert (one.status, two.status) == (201, 201)
+        got = (await acme("GET", f"/v1/memory/entries/{one.json['id']}")).json
+        assert got["artifact"]["path"] == "a/b.txt"
+        found = (await acme("GET", "/v1/memory/entries?q=stone")).json
+        assert found["count"] == 2
+        edge = {"source_id": one.json["id"], "target_id": two.json["id"], "relation": "supports"}
+        assert (await acme("POST", "/v1/memory/relations", edge)).status == 201
+        again = await acme("POST", "/v1/memory/relations", edge)
+        assert again.status == 409 and again.json["existing_id"]
+        graph = (await acme("GET", "/v1/memory/graph")).json
+        assert len(graph["entries"]) == 2 and len(graph["relations"]) == 1
+        path = f"/v1/memory/entries/{two.json['id']}"
+        assert (await acme("POST", f"{path}/invalidate")).status == 200
+        assert (await acme("POST", f"{path}/invalidate")).status == 404
+        assert (await acme("POST", "/v1/memory/entries", {"type": "odd", "title": "x"})).status == 400
+        todo = await acme("POST", "/v1/todos", {"subject": "paint"})
+        assert (await acme("PATCH", f"/v1/todos/{todo.json['id']}", {"state": "completed"})).status == 200
+        assert (await acme("GET", "/v1/todos")).json["count"] == 0
+        assert (await acme("DELETE", f"{files}/{made.json['id']}")).status == 204
+        assert (await acme("GET", f"/v1/memory/entries/{one.json['id']}")).json["artifact_id"] is None
+
+
+async def test_the_api_describes_itself() -> None:
+    async with house() as hub:
+        document = (await hub.nobody("GET", "/v1/openapi.json")).json
+        assert document["openapi"] == "3.1.0"
+        names = [
+            operation["operationId"]
+            for place in document["paths"].values()
+            for verb, operation in place.items()
+            if verb != "parameters"
+        ]
+        assert len(names) == len(set(names)) > 40
+        refs = set(_refs(document))
+        assert refs <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+        schema = (await hub.nobody("GET", "/v1/constitution.schema.json")).json
+        assert "capabilities" in msgspec.json.encode(schema).decode()
+        acme = await hub.tenant("acme")
+        assert (await acme("GET", "/v1/models")).json["models"]
+
+
+def _refs(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [v for k, v in value.items() if k == "$ref"] + [r for v in value.values() for r in _refs(v)]
+    return [ref for each in value for ref in _refs(each)] if isinstance(value, list) else []
