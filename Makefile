@@ -61,7 +61,7 @@ bench: $(READY) ## measure against a2a-sdk 1.3.0, side by side
 
 interop: $(READY) ## install other people's A2A libraries and talk with them
 	@$(BIN)/python -m tests.interop.environments all
-	$(BIN)/python -m pytest tests/interop -m interop $(ARGS)
+	$(BIN)/python -m pytest tests/interop -m interop --write-matrix docs/interop.md $(ARGS)
 
 clean: ## remove what was built or measured
 	rm -rf build dist bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,12 +1,20 @@
-"""Collects the matrix while the tests run, and prints it after them."""
+"""Collects the matrix while the tests run; prints it after them, and writes it where `--write-matrix` says."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from tests.interop.matrix import Matrix
 
 _matrix = pytest.StashKey[Matrix]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-matrix", type=Path, help="a document to write the matrix into, if all of it was run"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,6 +28,13 @@ def matrix(request: pytest.FixtureRequest) -> Matrix:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     found = config.stash.get(_matrix, None)
-    if found and config.getoption("markexpr") == "interop":
-        terminalreporter.write_line("")
-        terminalreporter.write_line(found.table())
+    if not found or config.getoption("markexpr") != "interop":
+        return
+    terminalreporter.write_line(f"\n{found.text()}")
+    if path := config.getoption("write_matrix", None):
+        if found.whole:
+            found.write(path)
+        words = (
+            "written into" if found.whole else "only a part of the matrix was run, so it is not written into"
+        )
+        terminalreporter.write_line(f"\n{words} {path}")

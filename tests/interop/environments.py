@@ -9,6 +9,8 @@ and no library of another project is ever in our own environment.
 
 from __future__ import annotations
 
+import fcntl
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,7 @@ PYTHON = {
 NODE = {
     "a2a-js-1.3.0": ("@a2a-js/sdk@1.3.0", "express@5", "@grpc/grpc-js@1", "@bufbuild/protobuf@2"),
 }
+NODE_VERSION = 20
 NAMES = (*PYTHON, *NODE)
 
 
@@ -36,24 +39,48 @@ def installed(name: str) -> bool:
 
 
 def install(name: str) -> None:
-    """Make the environment, unless it is there already."""
+    """Make the environment, unless it is there already. Two who want the same one at once make it once."""
     if installed(name):
         return
-    print(f"installing {name} into {HOME.relative_to(ROOT)}/ ...", flush=True)
+    HOME.mkdir(exist_ok=True)
+    with (HOME / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if installed(name):
+            return
+        print(f"installing {name} into {HOME.relative_to(ROOT)}/ ...", flush=True)
+        shutil.rmtree(HOME / name, ignore_errors=True)
+        try:
+            _install_python(name) if name in PYTHON else _install_node(name)
+        except subprocess.CalledProcessError as error:
+            raise SystemExit(f"{name} could not be installed: {shlex.join(error.cmd)} failed") from None
+        (HOME / name / ".ready").write_text(_wanted(name))
+
+
+def _install_python(name: str) -> None:
     home = HOME / name
-    shutil.rmtree(home, ignore_errors=True)
-    if name in PYTHON:
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *PYTHON[name]], check=True)
-    else:
-        if shutil.which("npm") is None:
-            raise SystemExit(f"{name} needs Node 20 or newer, and npm")
-        home.mkdir(parents=True)
-        (home / "package.json").write_text('{"private": true, "type": "module"}')
-        npm = ["npm", "install", "--no-fund", "--no-audit", "--no-package-lock", "--loglevel=error"]
-        subprocess.run([*npm, *NODE[name]], cwd=home, check=True)
-    (home / ".ready").write_text(_wanted(name))
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *PYTHON[name]], check=True)
+
+
+def _install_node(name: str) -> None:
+    if not _has_node():
+        raise SystemExit(
+            f"{name} needs Node {NODE_VERSION} or newer, and npm; `node --version` and `npm --version` should both answer"
+        )
+    home = HOME / name
+    home.mkdir()
+    (home / "package.json").write_text('{"private": true, "type": "module"}')
+    npm = ["npm", "install", "--no-fund", "--no-audit", "--no-package-lock", "--loglevel=error"]
+    subprocess.run([*npm, *NODE[name]], cwd=home, check=True)
+
+
+def _has_node() -> bool:
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        return False
+    said = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout  # v20.20.2
+    number = said.removeprefix("v").partition(".")[0]
+    return number.isdigit() and int(number) >= NODE_VERSION
 
 
 def command(name: str, program: str, *arguments: str) -> list[str]:

@@ -20,7 +20,15 @@ SERVERS = {
 CLIENTS = {
     "a2a-sdk-1.3.0": "a2a_sdk_1_client.py",
     "a2a-sdk-0.3.26": "a2a_sdk_0_3_client.py",
+    "a2a-js-1.3.0": "a2a_js_client.mjs",
 }
+VERSIONS = {
+    "a2a-sdk-1.3.0": ("1.0", "0.3"),
+    "a2a-sdk-0.3.26": ("0.3",),
+    "fasta2a-2.1.1": ("1.0",),
+    "a2a-js-1.3.0": ("1.0", "0.3"),
+}
+"""What the library speaks, of what both sides can choose."""
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 
 
@@ -54,11 +62,14 @@ def serving(name: str) -> Iterator[str]:
         server.communicate()
 
 
-def checks(name: str, url: str, binding: str = "JSONRPC", *, limit: float = 120) -> list[Outcome]:
-    """Every check of the client of `name` against the agent at `url`."""
+def checks(
+    name: str, url: str, binding: str = "JSONRPC", version: str = "", *, limit: float = 110
+) -> list[Outcome]:
+    """Every check of the client of `name` against the agent at `url`; in its newest version, unless another is said."""
     install(name)
+    arguments = (url, binding, version or VERSIONS[name][0])
     run = subprocess.run(
-        command(name, CLIENTS[name], url, binding), capture_output=True, text=True, timeout=limit
+        command(name, CLIENTS[name], *arguments), capture_output=True, text=True, timeout=limit
     )
     found = [Outcome(**json.loads(line)) for line in run.stdout.splitlines()]
     if not found:
