@@ -18,7 +18,6 @@ import grpc
 from dragoman.bindings.answer import activated, refusal, said
 from dragoman.bindings.call import call_of
 from dragoman.bindings.cards import signed
-from dragoman.bindings.cards import signed
 from dragoman.bindings.ending import Ending
 from dragoman.bindings.exchange import Header
 from dragoman.bindings.limits import Limits
@@ -204,8 +203,6 @@ class _Rpc:
             raise
         if op is EXTENDED_CARD:
             result = self._calls.placed(result, mount)
-            if self._codec.version == "1.0":
-                result = signed(result, mount)
             if self._codec.version == "1.0":
                 result = signed(result, mount)
         return self._codec.write_result(op, result)
