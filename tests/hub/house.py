@@ -82,9 +82,9 @@ async def house(
 ) -> AsyncIterator[House]:
     """A hub whose model says what it is told. With `folder` it is kept there, and can be opened again."""
     given = model or ScriptedModel(replies)
-    where = {"data": str(folder)} if folder is not None else {"data": "/nonexistent/dragoman"}
+    data = str(folder) if folder is not None else "/nonexistent/dragoman"
     hub, app = application(
-        Settings(admin_token=ADMIN, drain=0.0, **where, **settings),
+        Settings(admin_token=ADMIN, drain=0.0, data=data, **settings),
         model=given,
         code=code,
         store="" if folder is not None else "memory:",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
 from dragoman.hub.model import ModelError
-from dragoman.hub.models.scripted import by_agent
+from dragoman.hub.models.scripted import Scripted, by_agent
 from tests.hub.house import SCOUT, events, house, kinds, message
 
 
@@ -225,7 +226,10 @@ async def test_a_failed_answer_is_no_message() -> None:
 
 
 async def test_delegation_is_told_with_depths_and_one_voice_at_the_end() -> None:
-    scripts = {"Index": ["/agent scout look around", "Scout found a tree."], "Scout": ["A tree."]}
+    scripts: dict[str, Iterable[Scripted]] = {
+        "Index": ["/agent scout look around", "Scout found a tree."],
+        "Scout": ["A tree."],
+    }
     async with house(by_agent(scripts)) as hub:
         acme = await hub.tenant("acme")
         await acme("POST", "/v1/agents", SCOUT)

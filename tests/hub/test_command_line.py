@@ -1,0 +1,98 @@
+"""`dragoman init`, `doctor`, `tenant`, `agent`, and what `hub` is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.hub.settings import Settings, WrongSetting, settings
+from dragoman.serve import running
+from tests.hub.house import SCOUT, house
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "DRAGOMAN_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "dragoman.toml").write_text(
+        '[hub]\nport = 1\nhost = "::1"\nmodel = "echo"\nagents = ["a.py"]\n'
+    )
+    given = settings(
+        {"port": "3", "host": None}, environment={"DRAGOMAN_PORT": "2", "DRAGOMAN_CORS_ORIGINS": "a, b"}
+    )
+    assert (given.port, given.host, given.model, given.agents) == (3, "::1", "echo", ("a.py",))
+    assert given.cors_origins == ("a", "b")
+    assert settings(environment={"DRAGOMAN_ALLOW_EXEC": "true"}).allow_exec is True
+
+
+def test_a_setting_that_makes_no_sense_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WrongSetting, match="port in the environment"):
+        settings(environment={"DRAGOMAN_PORT": "soon"})
+    (tmp_path / "dragoman.toml").write_text("[hub]\nprot = 1\n")
+    with pytest.raises(WrongSetting, match="'prot'"):
+        settings(environment={})
+
+
+def test_a_providers_key_chooses_its_model() -> None:
+    pytest.importorskip("any_llm")
+    assert settings(environment={"ANTHROPIC_API_KEY": "k"}).model.startswith("anthropic/")
+    assert settings({"model": "echo"}, environment={"ANTHROPIC_API_KEY": "k"}).model == "echo"
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = Settings(admin_token="adm_0123456789", search_key="abcdef").shown()
+    assert "0123456789" not in str(shown) and "abcdef" not in str(shown)
+
+
+def test_a_hub_is_begun_and_begun_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--data", "data"]) == 0
+    first = capsys.readouterr().out
+    assert "adm_" in first and "atr_" in first and (tmp_path / "dragoman.toml").is_file()
+    assert main(["init", "--data", "data"]) == 0
+    second = capsys.readouterr().out
+    assert "adm_" not in second and "atr_" not in second
+    assert main(["doctor", "--model", "echo"]) == 0
+    assert "1 tenants" in capsys.readouterr().out
+    assert main(["doctor", "--model", "scripted:nowhere.json"]) == 1
+
+
+def test_tenants_from_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tenant", "add", "acme", "--data", "d"]) == 0
+    token = capsys.readouterr().out.strip()
+    assert token.startswith("atr_") and len(token) == 68
+    assert main(["tenant", "add", "acme", "--data", "d"]) == 1
+    assert main(["tenant", "rotate", "acme", "--data", "d"]) == 0
+    assert capsys.readouterr().out.strip() != token
+    assert main(["tenant", "disable", "1", "--data", "d"]) == 0
+    assert main(["tenant", "list", "--data", "d"]) == 0
+    assert "disabled" in capsys.readouterr().out
+    assert main(["tenant", "enable", "nobody", "--data", "d"]) == 1
+
+
+async def test_agents_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "scout.json").write_text(json.dumps(SCOUT))
+    (tmp_path / "bad.json").write_text(json.dumps({**SCOUT, "id": "bad", "capabilities": ["/serach"]}))
+    async with house() as hub, running(hub.app) as url:
+        acme = await hub.tenant("acme")
+        there = ["--url", url, "--token", acme.token]
+        run = lambda *words: asyncio.to_thread(main, ["agent", *words, *there])  # noqa: E731
+        assert await run("apply", "scout.json") == 0
+        assert await run("apply", "scout.json") == 0
+        assert "version 2" in capsys.readouterr().out
+        assert await run("apply", "bad.json") == 1
+        assert "did you mean '/search'" in capsys.readouterr().err
+        assert await run("list") == 0
+        assert "research-analyst" in capsys.readouterr().out
+        assert await run("show", "scout") == 0
+        assert json.loads(capsys.readouterr().out)["goal"] == "find things out"
+        assert await run("delete", "scout") == 0
+        assert await run("show", "scout") == 1
