@@ -454,9 +454,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def running(app: App, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """`app` on a loopback port of its own, in this process: its URL."""
-    listener = _listen("127.0.0.1", 0)
+async def running(app: App, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """`app` on a loopback port (of its own, unless one is given), in this process: its URL."""
+    listener = _listen("127.0.0.1", port)
     server = _Server(_config(app, tls), app)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
