@@ -18,6 +18,8 @@ class NewerDatabase(Exception):
 def migrate(db: sqlite3.Connection) -> None:
     """Run the scripts this database has not seen, all in one transaction. Raises `NewerDatabase`."""
     scripts = _scripts()
+    if _up_to_date(db, max(scripts)):
+        return  # without a lock: others may be writing
     db.execute("begin immediate")  # two processes may open a new file at the same time
     try:
         db.execute(_TABLE)
@@ -37,6 +39,13 @@ def migrate(db: sqlite3.Connection) -> None:
         db.execute("rollback")
         raise
     db.execute("commit")
+
+
+def _up_to_date(db: sqlite3.Connection, newest: int) -> bool:
+    try:
+        return bool(db.execute(_DONE).fetchone()[0] == newest)
+    except sqlite3.OperationalError:
+        return False  # a new file
 
 
 def _scripts() -> dict[int, tuple[str, str]]:
