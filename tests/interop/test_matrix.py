@@ -26,7 +26,8 @@ LACKS = (
     ),
     Lack(
         frozenset({"parts"}),
-        "Files lose their names, and their bytes are not the base64 in base64 that the other SDKs have there.",
+        "Its files have no names there, and their bytes are not the base64 in base64 that the other SDKs have: between "
+        "it and them, no file comes through.",
         peer="a2a-js-1.3.0",
         version="0.3",
         bindings=frozenset({"HTTP+JSON", "GRPC"}),

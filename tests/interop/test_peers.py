@@ -13,7 +13,10 @@ RACES_WITH_CANCEL = {"cancel", "cancel_stream"}
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-@pytest.mark.parametrize(("name", "known"), [("a2a-sdk-1.3.0", set()), ("a2a-sdk-0.3.26", RACES_WITH_CANCEL)])
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("a2a-sdk-1.3.0", set()), ("a2a-sdk-0.3.26", RACES_WITH_CANCEL), ("a2a-js-1.3.0", set())],
+)
 def test_a_client_passes_every_check_against_the_server_of_its_own_library(
     name: str, known: set[str], binding: str
 ) -> None:
@@ -26,6 +29,7 @@ def test_a_client_passes_every_check_against_the_server_of_its_own_library(
     ("server", "client"),
     [
         ("a2a-sdk-1.3.0", "a2a-sdk-0.3.26"),
+        ("a2a-sdk-1.3.0", "a2a-js-1.3.0"),
         ("a2a-js-1.3.0", "a2a-sdk-1.3.0"),
         ("a2a-js-1.3.0", "a2a-sdk-0.3.26"),
     ],
@@ -35,3 +39,9 @@ def test_a_client_passes_every_check_against_another_library_that_speaks_its_ver
 ) -> None:
     with serving(server) as url:
         assert failures(checks(client, url)) == {}
+
+
+@pytest.mark.parametrize("binding", ["HTTP+JSON", "GRPC"])
+def test_files_do_not_come_through_in_0_3_even_between_client_and_server_of_a2a_js(binding: str) -> None:
+    with serving("a2a-js-1.3.0") as url:
+        assert "parts" in failures(checks("a2a-js-1.3.0", url, binding, "0.3"))
