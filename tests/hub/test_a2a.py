@@ -217,6 +217,18 @@ async def test_defect_6_files_are_in_the_task_and_history_is_as_long_as_asked() 
         assert last["parts"][0]["text"] == "Written."
 
 
+async def test_defect_10_a_context_is_opaque_unless_a_constitution_wants_to_remember_it() -> None:
+    async with house(["Hello, Ada.", "Who?", "Hello, Ada.", "You are Ada."]) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        await acme("POST", "/v1/agents", {**SCOUT, "id": "elephant", "context_history": True})
+        for agent, remembered in (("scout", 1), ("elephant", 3)):
+            for n, text in enumerate(("I am Ada.", "Who am I?")):
+                await acme.rpc(agent, "message/send", message(text, id=f"m-{n}", contextId="c-1"))
+            assert len(hub.model.prompts[-1].messages) == remembered
+        assert [m.content for m in hub.model.prompts[-1].messages][:2] == ["I am Ada.", "Hello, Ada."]
+
+
 async def test_defect_14_a_message_that_is_sent_twice_is_done_once() -> None:
     async with house(["once", "twice"]) as hub:
         acme = await hub.tenant("acme")

@@ -101,13 +101,15 @@ class _Residence:
         self._tools = self._reach.tools(hub.database, self._model)
 
     def make(self, tenant: Tenant, entry: Entry) -> Program:
+        async def siblings() -> list[Constitution]:
+            entries = await self._hub.catalogue.list(tenant.id)
+            code = self._hub.catalogue.code.values()
+            return [*(each.constitution for each in entries), *(_about(agent) for agent in code)]
+
         async def company() -> str:
             if self._model.plain:
                 return ""  # too small to choose among others
-            entries = await self._hub.catalogue.list(tenant.id)
-            agents = [each.constitution for each in entries]
-            agents += [_about(agent) for agent in self._hub.catalogue.code.values()]
-            return roster(agents, self._reach.remotes.lines())
+            return roster(await siblings(), self._reach.remotes.lines())
 
         return ConstitutionAgent(
             entry.id,
@@ -115,6 +117,7 @@ class _Residence:
             model=self._model,
             tools=self._tools,
             roster=company,
+            siblings=siblings,
             history=self._history,
             version=str(entry.updated_at or 1),
         )

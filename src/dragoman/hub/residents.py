@@ -87,7 +87,7 @@ class Resident:
 
     def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         tenant = self._all.tenants.look(self._tenant)
-        version = request.metadata.get(VERSION)
+        version = (request.metadata if first is None else first.metadata).get(VERSION)
         found: Entry | Agent | None
         if isinstance(version, int):
             found = self._all.catalogue.at(self._tenant, self.agent, version)
