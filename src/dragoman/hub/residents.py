@@ -104,7 +104,7 @@ class Resident:
         if tenant is None or tenant.disabled:
             turn.finish(TaskState.FAILED, STOPPED, _failure(self.agent))
             return
-        given = turn.mail.metadata
+        given = turn.first.metadata
         with all.quotas.running(key, turn.task_id, self.agent, asked=VIA in given):
             if VIA in given:
                 conversation = given.get("x-arbiter.conversation_id", 0)
@@ -126,7 +126,7 @@ class Resident:
         catalogue = self._all.catalogue
         if (code := catalogue.code.get(self.agent)) is not None:
             return code
-        version: Any = turn.mail.metadata.get(VERSION)
+        version: Any = turn.first.metadata.get(VERSION)
         if not isinstance(version, int):
             found = catalogue.find(self._tenant, self.agent)
             now = found.version if isinstance(found, Entry) else -1
