@@ -39,6 +39,8 @@ class Answer:
         self.finished = False
         self.blocked: asyncio.Event | None = None
         """When set, sending waits for it, as it does on a connection that is not read."""
+        self.patience = 10.0
+        """How long `end` waits."""
         self.unread = pieces
         self._news = asyncio.Event()
         self.task = asyncio.create_task(self._run(app, scope))
@@ -96,7 +98,7 @@ class Answer:
 
     async def end(self) -> Answer:
         """Wait until the application is done with the request."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(self.patience):
             await self.task
         return self
 

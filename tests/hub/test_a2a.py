@@ -196,6 +196,17 @@ async def test_defect_2_and_3_resubscribing_replays_and_follows_to_the_end() -> 
         assert only["final"] is True and only["status"]["message"]["parts"][0]["text"] == "first second"
 
 
+async def test_defect_9_a_subscriber_that_comes_back_gets_only_what_it_missed() -> None:
+    async with house(["one two three"]) as hub:
+        acme = await hub.tenant("acme")
+        frames = (await acme.rpc("index", "message/stream", message("go"))).frames()
+        id = msgspec.json.decode(frames[0].data)["result"]["taskId"]
+        for seen in frames[1:-1]:
+            again = await acme.rpc("index", "tasks/resubscribe", {"id": id}, last_event_id=seen.id)
+            missed = [frame for frame in frames if int(frame.id) > int(seen.id)]
+            assert [frame for frame in again.frames() if frame.id] == missed
+
+
 async def test_defect_2_a_task_over_a2a_is_a_request_of_the_native_api() -> None:
     async with house(["answer"]) as hub:
         acme = await hub.tenant("acme")

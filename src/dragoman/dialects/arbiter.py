@@ -30,7 +30,6 @@ from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskS
 class Arbiter(V0_3):
     name = "arbiter"
     version = "1.0"
-    resumable = False
     sse_event = "message"
 
     form = Form(plain_files=True)
@@ -79,6 +78,8 @@ class ArbiterWriter:
         self._asked = asked
         self._task_id = self._context_id = ""
         self._began = False
+        self._whole = False
+        """We know the task from its beginning; not on a stream that goes on after an event."""
         self._texts: dict[str, str] = {}
         self._open: dict[str, None] = {}
 
@@ -104,7 +105,7 @@ class ArbiterWriter:
         if isinstance(event, Message):
             event = task_of(event, self._asked)
         if isinstance(event, Task):
-            self._task_id, self._context_id = event.id, event.context_id
+            self._task_id, self._context_id, self._whole = event.id, event.context_id, True
             return self._snapshot(event, last=last)
         self._task_id, self._context_id = event.task_id, event.context_id
         if isinstance(event, ArtifactUpdate):
@@ -129,7 +130,8 @@ class ArbiterWriter:
         status = update.status
         if status.state.terminal or last:
             text = "\n".join(said for said in self._texts.values() if said)
-            status = _speaking(status, text, update.task_id, update.context_id)
+            if self._whole:
+                status = _speaking(status, text, update.task_id, update.context_id)
             return [*self._closing(), replace(update, status=status)]
         if status.message is None and not update.metadata:
             return self._beginning(status.timestamp)
