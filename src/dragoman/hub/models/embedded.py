@@ -116,8 +116,8 @@ class EmbeddedModel:
                 "messages": messages + kept[::-1],
                 "max_tokens": min(prompt.max_tokens, self._most),
                 "temperature": prompt.temperature,
-                "repeat_penalty": 1.3,  # a model this small goes round in circles without it
-                "repeat_last_n": 256,
+                "repeat_penalty": 1.1,  # a model this small goes round in circles without it
+                "repeat_last_n": 64,
                 "stream": True,
                 "stream_options": {"include_usage": True},
             }
