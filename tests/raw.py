@@ -34,14 +34,23 @@ def rpc(method: str, params: Any, id: Any = 1) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode()
 
 
+async def get(url: str, **headers: str) -> dict[str, Any]:
+    """A JSON document."""
+    async with post(url, b"", _spelled(headers), method="GET") as response:
+        assert response.status == 200, response
+        return await _document(response)
+
+
 @asynccontextmanager
-async def post(url: str, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Response]:
+async def post(
+    url: str, body: bytes, headers: Mapping[str, str], *, method: str = "POST"
+) -> AsyncIterator[Response]:
     """POST `body`; the connection closes with the context, whatever is still to come."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
         lines = [
-            f"POST {parts.path or '/'} HTTP/1.1",
+            f"{method} {parts.path or '/'} HTTP/1.1",
             f"Host: {parts.netloc}",
             "Content-Type: application/json",
             f"Content-Length: {len(body)}",

@@ -1,12 +1,4 @@
-"""For code written against the official SDK: the same names, on our engine.
-
-    from dragoman.executor import AgentExecutor, EventQueue, RequestContext, new_agent_text_message
-
-An executor gets a request and puts events on a queue. What it puts there goes to the task's log, so its tasks survive a
-restart, stream, and answer every version of the protocol; when a turn is interrupted, `execute` runs again. The names
-that the SDK's quickstart uses besides (`AgentCard`, `DefaultRequestHandler`, `A2AStarletteApplication`, ...) are here
-too, so that it ports by changing its imports.
-"""
+"""An executor, what it is asked, and the queue on which it says what happens."""
 
 from __future__ import annotations
 
@@ -23,10 +15,10 @@ from dragoman.agent.agent import Agent
 from dragoman.engine.log import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
+from dragoman.executor.types import TaskStatusUpdateEvent, as_spoken, new_agent_parts_message
 from dragoman.model.card import AgentCard as Card
-from dragoman.model.card import Capabilities, Provider, Skill
-from dragoman.model.content import Artifact, Message, Part, Role
-from dragoman.model.ids import new_id, timestamp
+from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.ids import new_id
 from dragoman.model.ops import Principal, SendMessage
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
@@ -53,7 +45,7 @@ class RequestContext:
 
     @property
     def message(self) -> Message:
-        return self._turn.message
+        return as_spoken(self._turn.message)
 
     @property
     def task_id(self) -> str:
@@ -66,7 +58,7 @@ class RequestContext:
     @property
     def current_task(self) -> Task | None:
         """The task this message continues; None for the first message."""
-        return self._turn.task if self._turn.n > 1 or self._turn.attempt > 1 else None
+        return as_spoken(self._turn.task) if self._turn.n > 1 else None
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -89,9 +81,14 @@ class EventQueue:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._names: dict[str, str] = {}
+        self._last: Message | None = None
+        """A message said about a task that peers see already. If it was the last word, it is how the task ends."""
 
     def enqueue_event(self, event: Event) -> _Done:
         """Put a Message, a Task, a status update or an artifact update on record."""
+        if self._last is not None:
+            self._turn.say(self._last)
+            self._last = None
         match event:
             case Message():
                 self._message(event)
@@ -106,9 +103,16 @@ class EventQueue:
                 raise TypeError(f"{type(event).__name__} is not an event")
         return _Done()
 
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._last is not None and self._turn.final == (TaskState.COMPLETED, None, {}):
+            self._turn.finish(TaskState.COMPLETED, self._last)
+        elif self._last is not None:
+            self._turn.say(self._last)
+
     def _message(self, message: Message) -> None:
         if self._turn.shown:
-            self._turn.say(message)
+            self._last = message
         else:
             self._turn.reply(message)
 
@@ -208,126 +212,6 @@ class TaskUpdater:
         return new_agent_parts_message(parts, self.context_id, self.task_id)
 
 
-def new_agent_text_message(text: str, context_id: str = "", task_id: str = "") -> Message:
-    return new_agent_parts_message((Part(text=text),), context_id, task_id)
-
-
-def new_agent_parts_message(parts: Sequence[Part], context_id: str = "", task_id: str = "") -> Message:
-    return Message(
-        message_id=new_id(), role=Role.AGENT, parts=tuple(parts), context_id=context_id, task_id=task_id
-    )
-
-
-def new_text_artifact(name: str, text: str, description: str = "") -> Artifact:
-    return Artifact(artifact_id=new_id(), name=name, description=description, parts=(Part(text=text),))
-
-
-def new_task(request: Message) -> Task:
-    """A fresh task for a message, as the SDK's samples put it on the queue first."""
-    status = TaskStatus(state=TaskState.SUBMITTED, timestamp=timestamp())
-    return Task(
-        id=request.task_id or new_id(), context_id=request.context_id, status=status, history=(request,)
-    )
-
-
-def TaskStatusUpdateEvent(
-    status: TaskStatus, *, metadata: dict[str, Any] | None = None, final: bool = False, **ids: str
-) -> StatusUpdate:
-    """The SDK's constructor. The ids of task and context, and `final`, are the engine's to know."""
-    return StatusUpdate(task_id="", context_id="", status=status, metadata=metadata or {})
-
-
-def TaskArtifactUpdateEvent(
-    artifact: Artifact,
-    *,
-    append: bool = False,
-    lastChunk: bool = False,
-    last_chunk: bool = False,
-    metadata: dict[str, Any] | None = None,
-    **ids: str,
-) -> ArtifactUpdate:
-    """The SDK's constructor, in both spellings."""
-    return ArtifactUpdate(
-        task_id="",
-        context_id="",
-        artifact=artifact,
-        append=append,
-        last_chunk=lastChunk or last_chunk,
-        metadata=metadata or {},
-    )
-
-
-def TextPart(text: str, **more: Any) -> Part:
-    return Part(text=text, **more)
-
-
-def AgentSkill(
-    id: str,
-    name: str,
-    description: str = "",
-    tags: Sequence[str] = (),
-    examples: Sequence[str] = (),
-    inputModes: Sequence[str] = (),
-    outputModes: Sequence[str] = (),
-    input_modes: Sequence[str] = (),
-    output_modes: Sequence[str] = (),
-) -> Skill:
-    return Skill(
-        id=id,
-        name=name,
-        description=description,
-        tags=tuple(tags),
-        examples=tuple(examples),
-        input_modes=tuple(inputModes or input_modes),
-        output_modes=tuple(outputModes or output_modes),
-    )
-
-
-def AgentCapabilities(
-    streaming: bool = True, pushNotifications: bool = False, stateTransitionHistory: bool = False, **more: Any
-) -> Capabilities:
-    return Capabilities(streaming=streaming, push_notifications=pushNotifications)
-
-
-def AgentAuthentication(schemes: Sequence[str] = (), credentials: str = "") -> tuple[str, ...]:
-    """0.1's list of scheme names. `public` means none."""
-    return tuple(scheme for scheme in schemes if scheme != "public")
-
-
-def AgentCard(
-    name: str,
-    description: str = "",
-    url: str = "",
-    version: str = "1.0.0",
-    capabilities: Capabilities | None = None,
-    skills: Sequence[Skill] = (),
-    defaultInputModes: Sequence[str] = (),
-    defaultOutputModes: Sequence[str] = (),
-    default_input_modes: Sequence[str] = (),
-    default_output_modes: Sequence[str] = (),
-    authentication: Sequence[str] = (),
-    provider: Provider | None = None,
-    **more: Any,
-) -> Card:
-    """The SDK's constructor, in both spellings. `url` is ignored: the server knows where it is reached."""
-    if authentication:
-        raise TypeError("a card does not authenticate anybody: declare `auth=` on the agent instead")
-    return Card(
-        name=name,
-        description=description,
-        version=version,
-        provider=provider,
-        capabilities=capabilities or Capabilities(streaming=True),
-        skills=tuple(skills),
-        default_input_modes=_modes(defaultInputModes or default_input_modes),
-        default_output_modes=_modes(defaultOutputModes or default_output_modes),
-    )
-
-
-def _modes(modes: Sequence[str]) -> tuple[str, ...]:
-    return tuple("text/plain" if mode == "text" else mode for mode in modes) or ("text/plain",)
-
-
 class ExecutorAgent(Agent):
     """An `AgentExecutor` and its card, as an agent."""
 
@@ -351,6 +235,7 @@ class ExecutorAgent(Agent):
         context, queue = RequestContext(turn), EventQueue(turn)
         try:
             await self._executor.execute(context, queue)
+            queue.close()
         except asyncio.CancelledError:
             if turn.cancelled:
                 try:
@@ -360,30 +245,3 @@ class ExecutorAgent(Agent):
                 except Exception:
                     logger.info("task %s: the executor's cancel raised", turn.task_id, exc_info=True)
             raise
-
-
-class InMemoryTaskStore:
-    """Here so that the quickstart ports; it says `memory:` where a store is named."""
-
-    url = "memory:"
-
-
-class DefaultRequestHandler:
-    def __init__(
-        self, agent_executor: AgentExecutor, task_store: InMemoryTaskStore | None = None, **more: Any
-    ) -> None:
-        self.agent_executor = agent_executor
-        self.store = task_store.url if task_store is not None else ""
-
-
-class A2AStarletteApplication:
-    """`build()` gives the ASGI app. `auth` is as for `Agent`."""
-
-    def __init__(
-        self, agent_card: Card, http_handler: DefaultRequestHandler, *, auth: Sequence[Any] = (), **more: Any
-    ) -> None:
-        self._agent = ExecutorAgent(http_handler.agent_executor, agent_card, auth=auth)
-        self._options = {"store": http_handler.store} if http_handler.store else {}
-
-    def build(self, **more: Any) -> Any:
-        return self._agent.app(**self._options)
