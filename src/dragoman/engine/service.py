@@ -178,11 +178,14 @@ class Engine:
         length = _length(request.configuration.history_length)
         delivered = await self._deliver(call, request)
         snapshot = delivered.snapshot
-        look = snapshot.undecided or delivered.seq > 1
+        undecided = snapshot.undecided
         await self._decided(call, snapshot, delivered.seq)
         if snapshot.reply is not None:
             yield (StreamResponse(snapshot.reply, snapshot.seq),)
             return
+        if undecided:  # a task after all: it is told from its beginning
+            snapshot = await self._as_of(call, snapshot, delivered.seq)
+        look = undecided or delivered.seq > 1
         resumed = delivered.duplicate and call.after is not None
         after = call.after if resumed and call.after is not None else snapshot.seq
         with self._reader(call, snapshot, after, look=look) as reader:
@@ -202,6 +205,13 @@ class Engine:
         if snapshot.undecided:
             with self._reader(call, snapshot, after) as reader:
                 await _until(reader, snapshot, lambda _: not snapshot.undecided)
+
+    async def _as_of(self, call: Call, snapshot: Snapshot, seq: int) -> Snapshot:
+        """A task as it was at `seq`."""
+        then = Snapshot(snapshot.scope, snapshot.task_id, snapshot.context_id)
+        for record in (await self._store.scope(call.scope).read(snapshot.task_id))[:seq]:
+            then.apply(record)
+        return then
 
     async def _deliver(self, call: Call, request: SendMessage) -> Delivered:
         """Put the message on disk and, if there is room, start on it here."""
