@@ -162,7 +162,9 @@ class Agent:
             # It goes on with its task, whose skill was chosen when it began. Who may not begin may not go on.
             skill = self._choose(first.message, first.metadata)
             need(skill.scopes, principal, f"skill {skill.skill.id!r}")
-            _check_input(self.card.default_input_modes, request.message.parts)
+            _check_input(
+                (*self.card.default_input_modes, JSON), request.message.parts
+            )  # an answer may be data
             return False
         skill = self._choose(request.message, request.metadata)
         need(skill.scopes, principal, f"skill {skill.skill.id!r}")

@@ -19,10 +19,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from dragoman.agent.threads import in_thread
-from dragoman.engine.turn import Turn, convert, to_builtins
+from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.model import card
 from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.values import convert, plain
 
 TEXT, JSON = "text/plain", "application/json"
 
@@ -103,7 +104,7 @@ def part_of(value: Any) -> Part:
         return Part(text=value)
     if isinstance(value, bytes):
         return Part(raw=value, media_type="application/octet-stream")
-    return Part(data=to_builtins(value))
+    return Part(data=plain(value))
 
 
 async def _say(turn: Turn, value: Any, *, streamed: bool) -> None:

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mimetypes
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from os import PathLike
-from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints, overload
+from typing import Any, TypeVar, cast, overload
 
 import msgspec
 
@@ -33,6 +31,7 @@ from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Call, ListTasks, Principal, Scope
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
+from dragoman.model.values import answer_as, file_part, plain, returned
 
 T = TypeVar("T")
 ROOM = 1024
@@ -230,12 +229,12 @@ class Turn:
         self, source: str | PathLike[str] | bytes, name: str = "", media_type: str = "", **more: Any
     ) -> None:
         """A file as an artifact: bytes, a path, or an `http(s)` URL."""
-        part = file_part(source, name, media_type)
+        part = file_part(source, name=name, media_type=media_type)
         await self.artifact(name or part.filename or "file", **more).write(part, last=True)
 
     async def data(self, value: Any, name: str = "data", **more: Any) -> None:
         """A JSON value (or a dataclass, msgspec or pydantic object) as an artifact."""
-        await self.artifact(name, **more).write(Part(data=to_builtins(value)), last=True)
+        await self.artifact(name, **more).write(Part(data=plain(value)), last=True)
 
     async def note(self, name: str, data: dict[str, Any] | None = None) -> None:
         """Put a remark on record that peers do not see: for readers of the log on our own side.
@@ -319,7 +318,7 @@ class Turn:
                 await self.put(Record("step", step))
             mail = next(mail for seq, mail in self.snapshot.mails if seq == step.mail)
             try:
-                return _as(kind, mail.message)
+                return answer_as(kind, mail.message)
             except (msgspec.ValidationError, ValueError) as error:
                 question = f"{question if isinstance(question, str) else question.text} ({error})"
 
@@ -338,7 +337,7 @@ class Turn:
         """
         recorded = self._steps.get(key)
         if recorded is not None:
-            return _revived(recorded.value, work)
+            return returned(recorded.value, work)
         outcome = work(*args, **kw)
         value = await outcome if isinstance(outcome, Awaitable) else outcome
         await self.record(key, value)
@@ -349,7 +348,7 @@ class Turn:
 
     async def record(self, key: str, value: Any) -> None:
         """Put the result of a step on record; it is on disk when this returns."""
-        step = Step(key=key, value=msgspec.Raw(msgspec.json.encode(to_builtins(value))))
+        step = Step(key=key, value=msgspec.Raw(msgspec.json.encode(plain(value))))
         self._steps[key] = step
         await self.put(Record("step", step))
 
@@ -533,88 +532,3 @@ async def caught_up(log: Log, snapshot: Snapshot, records: Sequence[Record]) -> 
     for record in records:
         snapshot.apply(record)
     return snapshot
-
-
-def file_part(source: str | PathLike[str] | bytes, name: str = "", media_type: str = "") -> Part:
-    """A part from bytes, a path or a URL."""
-    if isinstance(source, bytes):
-        guess = mimetypes.guess_type(name)[0] if name else None
-        return Part(raw=source, filename=name, media_type=media_type or guess or "application/octet-stream")
-    if isinstance(source, str) and source.startswith(("http://", "https://")):
-        guess = mimetypes.guess_type(source)[0]
-        return Part(url=source, filename=name, media_type=media_type or guess or "")
-    path = Path(source)
-    guess = mimetypes.guess_type(path.name)[0]
-    return Part(
-        raw=path.read_bytes(),
-        filename=name or path.name,
-        media_type=media_type or guess or "application/octet-stream",
-    )
-
-
-def to_builtins(value: Any) -> Any:
-    """JSON values of dataclasses, msgspec structs and pydantic models."""
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        return dump(mode="json")
-    return msgspec.to_builtins(value, enc_hook=_pydantic)
-
-
-def _pydantic(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        return dump(mode="json")
-    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
-
-
-def convert(value: Any, kind: Any) -> Any:
-    """A JSON value as `kind`: a pydantic model, or anything msgspec knows. Raises ValueError."""
-    validate = getattr(kind, "model_validate", None)
-    if callable(validate):
-        return validate(value)
-    return msgspec.convert(value, kind, strict=False)
-
-
-def _as(kind: Any, message: Message) -> Any:
-    if kind is Message:
-        return message
-    if kind is str:
-        return message.text
-    value = message.data
-    if value is None:
-        text = message.text.strip()
-        try:
-            value = msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            value = {"yes": True, "no": False}.get(text.lower(), text) if kind is bool else text
-    try:
-        return convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidAnswer(str(error)) from error
-
-
-class InvalidAnswer(ValueError):
-    """An answer that is not what was asked for."""
-
-
-def _revived(value: msgspec.Raw, work: Callable[..., Any]) -> Any:
-    """What `work` returned, from what was recorded of it."""
-    try:
-        return msgspec.json.decode(value, type=_returns(work), dec_hook=_model)
-    except (TypeError, NotImplementedError):  # a type that has no JSON form, of a value that does
-        return msgspec.json.decode(value)
-
-
-def _model(kind: Any, value: Any) -> Any:
-    validate = getattr(kind, "model_validate", None)
-    if callable(validate):
-        return validate(value)
-    raise NotImplementedError
-
-
-def _returns(work: Callable[..., Any]) -> Any:
-    try:
-        hint = get_type_hints(work).get("return", Any)
-    except Exception:  # hints that name what is not there any more say nothing about the value
-        return Any
-    return Any if hint is None else hint

@@ -1,0 +1,114 @@
+"""Python values as content and back: files, dataclasses, msgspec structs, pydantic models."""
+
+from __future__ import annotations
+
+import mimetypes
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from os import PathLike
+from pathlib import Path
+from typing import Any, get_type_hints
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dragoman.model.content import Message, Part
+
+
+class Unfit(ValueError):
+    """A value that is not what it should be."""
+
+
+def file_part(
+    source: str | PathLike[str] | bytes | bytearray, *, name: str = "", media_type: str = ""
+) -> Part:
+    """A file: from bytes, from a path, or by its URL (which whoever gets it fetches)."""
+    if isinstance(source, bytes | bytearray):
+        kind = media_type or _guess(name) or "application/octet-stream"
+        return Part(raw=bytes(source), filename=name, media_type=kind)
+    if isinstance(source, str) and "://" in source:
+        name = name or urlsplit(source).path.rpartition("/")[2]
+        return Part(url=source, filename=name, media_type=media_type or _guess(name))
+    path = Path(source)
+    name = name or path.name
+    kind = media_type or _guess(name) or "application/octet-stream"
+    return Part(raw=path.read_bytes(), filename=name, media_type=kind)
+
+
+def _guess(name: str) -> str:
+    return mimetypes.guess_type(name)[0] or ""
+
+
+def plain(value: Any) -> Any:
+    """JSON values of anything that has them. Raises TypeError."""
+    match value:
+        case Enum():
+            return plain(value.value)
+        case str() | int() | float() | None:
+            return value
+        case dict():
+            return {key: plain(member) for key, member in value.items()}
+        case list() | tuple():
+            return [plain(member) for member in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        # not by msgspec, which leaves out members that it filled in with their default
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return value.model_dump(mode="json")
+    return msgspec.to_builtins(value, enc_hook=_inside)
+
+
+def _inside(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """A JSON value as `kind`: a pydantic model, or anything msgspec knows. Raises ValueError."""
+    validate = getattr(kind, "model_validate", None)
+    if callable(validate):
+        return validate(value)
+    return msgspec.convert(value, kind, strict=False)
+
+
+def answer_as(kind: Any, message: Message) -> Any:
+    """What a message says, as `kind`: its data, or its text. Raises `ValueError`."""
+    if kind is Message:
+        return message
+    if kind is str:
+        return message.text
+    value = message.data
+    if value is None:
+        text = message.text.strip()
+        try:
+            value = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            value = {"yes": True, "no": False}.get(text.lower(), text) if kind is bool else text
+    try:
+        return convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Unfit(str(error)) from error
+
+
+def returned(value: msgspec.Raw, work: Any) -> Any:
+    """What `work` returned, from what was recorded of it."""
+    try:
+        return msgspec.json.decode(value, type=_returns(work), dec_hook=_model)
+    except (TypeError, NotImplementedError):  # a type that has no JSON form, of a value that does
+        return msgspec.json.decode(value)
+
+
+def _model(kind: Any, value: Any) -> Any:
+    validate = getattr(kind, "model_validate", None)
+    if callable(validate):
+        return validate(value)
+    raise NotImplementedError
+
+
+def _returns(work: Any) -> Any:
+    try:
+        hint = get_type_hints(work).get("return", Any)
+    except Exception:  # hints that name what is not there any more say nothing about the value
+        return Any
+    return Any if hint is None else hint

@@ -1,0 +1,292 @@
+"""What a function says about itself, what it is given, and what its answer becomes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from dragoman import Agent, Artifact, Message, Part, TaskState, Turn, errors
+from dragoman.client import TaskFailed
+
+
+@dataclass
+class Trip:
+    city: str
+    days: int = 3
+
+
+class Order(msgspec.Struct):
+    item: str
+    count: int
+
+
+class Person(pydantic.BaseModel):
+    name: str
+    age: int
+
+
+def test_name_docstring_and_hints_make_the_card() -> None:
+    agent = Agent("My Agent!", description="Does things", version="2.0")
+
+    @agent.skill(tags=["a"], examples=["do it"])
+    async def do_the_thing(text: str) -> str:
+        """Does the thing."""
+        return text
+
+    @agent.skill
+    async def plan(trip: Trip) -> Trip:
+        """Plans."""
+        return trip
+
+    card = agent.card
+    assert agent.id == "my-agent"
+    assert (card.name, card.description, card.version) == ("My Agent!", "Does things", "2.0")
+    thing, plan_skill = card.skills
+    assert (thing.id, thing.name, thing.description) == ("do_the_thing", "Do the thing", "Does the thing.")
+    assert (thing.tags, thing.examples) == (("a",), ("do it",))
+    assert "application/json" in plan_skill.input_modes and "application/json" in plan_skill.output_modes
+    assert "application/json" in card.default_input_modes
+
+
+def test_the_decorator_returns_the_function_unchanged() -> None:
+    agent = Agent("A")
+
+    def plain(text: str) -> str:
+        return text
+
+    assert agent.skill(plain) is plain
+    assert agent.skill(id="other")(plain) is plain
+
+
+def test_two_skills_of_one_name_and_functions_that_fit_no_message_are_refused() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def one(text: str) -> str:
+        return text
+
+    with pytest.raises(TypeError, match="has a skill 'one' already"):
+        agent.skill(one)
+    with pytest.raises(TypeError, match="no place in a message"):
+
+        @agent.skill
+        async def two(*words: str) -> None: ...
+
+
+async def ask(function: Any, *content: Any, **options: Any) -> Any:
+    """What a single-skill agent answers."""
+    agent = Agent("A")
+    agent.skill(function)
+    async with agent.test() as client:
+        return await client(*content, **options)
+
+
+async def test_a_str_parameter_gets_the_text() -> None:
+    async def skill(words: str) -> str:
+        return words[::-1]
+
+    assert await ask(skill, "abc") == "cba"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [(Trip, {"city": "Rome"}), (Order, {"item": "x", "count": 2}), (Person, {"name": "Ada", "age": 36})],
+)
+async def test_a_model_parameter_gets_validated_data_also_from_json_text(kind: Any, data: Any) -> None:
+    async def skill(value):
+        assert isinstance(value, kind)
+        return value
+
+    skill.__annotations__ = {"value": kind, "return": kind}
+    expected = {"city": "Rome", "days": 3} if kind is Trip else data
+    assert (await ask(skill, data=data)).data == expected
+    assert (await ask(skill, msgspec.json.encode(data).decode())).data == expected
+
+
+async def test_data_that_does_not_fit_is_refused_with_the_reason_and_makes_no_task() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def plan(trip: Trip) -> str:
+        return trip.city
+
+    async with agent.test() as client:
+        with pytest.raises(errors.InvalidParams, match="city"):
+            await client(data={"days": 2})
+        with pytest.raises(errors.InvalidParams):
+            await client("no data at all")
+        assert [task async for task in client.list()] == []
+
+
+async def test_pydantic_says_what_is_wrong_in_its_own_words() -> None:
+    async def skill(person: Person) -> str:
+        return person.name
+
+    with pytest.raises(errors.InvalidParams, match="age"):
+        await ask(skill, data={"name": "Ada", "age": "old"})
+
+
+async def test_several_simple_parameters_are_members_of_the_data() -> None:
+    async def convert(amount: float, source: str, target: str = "EUR") -> str:
+        return f"{amount:g} {source} {target}"
+
+    assert await ask(convert, data={"amount": "10", "source": "USD"}) == "10 USD EUR"
+    with pytest.raises(errors.InvalidParams, match="'source' is missing"):
+        await ask(convert, data={"amount": 1})
+
+
+async def test_a_lone_number_is_taken_from_the_text() -> None:
+    async def double(n: int) -> str:
+        return str(n * 2)
+
+    assert await ask(double, "21") == "42"
+    with pytest.raises(errors.InvalidParams):
+        await ask(double, "many")
+
+
+async def test_files_messages_and_the_turn_are_given_by_annotation() -> None:
+    agent = Agent("A", input_modes=["*/*"])
+
+    @agent.skill
+    async def skill(files: list[Part], message: Message, turn: Turn) -> str:
+        assert turn.message is message and turn.files == tuple(files)
+        return ",".join(f"{part.filename}:{len(part.raw or b'')}" for part in files)
+
+    async with agent.test() as client:
+        assert await client("look", files=[Part(raw=b"abc", filename="a.bin")]) == "a.bin:3"
+
+
+async def test_a_missing_file_is_a_content_type_error() -> None:
+    async def skill(file: Part) -> str:
+        return file.filename
+
+    with pytest.raises(errors.ContentTypeNotSupported):
+        await ask(skill, "no file here")
+
+
+async def test_plain_functions_and_plain_generators_are_skills_too() -> None:
+    def shout(text: str) -> str:
+        return text.upper()
+
+    def spell(text: str) -> Iterator[str]:
+        yield from text
+
+    assert await ask(shout, "abc") == "ABC"
+    assert [part.text for part in (await ask(spell, "abc")).task.artifacts[0].parts] == ["a", "b", "c"]
+
+
+async def test_what_is_returned_becomes_the_fitting_kind_of_part() -> None:
+    async def returns(turn: Turn):
+        return {
+            "text": "words",
+            "data": {"a": 1},
+            "list": [1, 2],
+            "bytes": b"raw",
+            "part": Part(url="https://example.com/x"),
+            "parts": [Part(text="a"), Part(text="b")],
+            "none": None,
+            "artifact": Artifact(artifact_id="mine", name="Mine", parts=(Part(text="x"),)),
+        }[turn.text]
+
+    async def task(kind: str) -> Any:
+        return (await ask(returns, kind)).task
+
+    assert (await task("text")).text == "words"
+    assert (await task("data")).data == {"a": 1}
+    assert (await task("list")).data == [1, 2]
+    assert (await task("bytes")).files[0].raw == b"raw"
+    assert (await task("part")).files[0].url == "https://example.com/x"
+    assert [part.text for part in (await task("parts")).artifacts[0].parts] == ["a", "b"]
+    assert (await task("none")).artifacts == ()
+    mine = (await task("artifact")).artifacts[0]
+    assert (mine.artifact_id, mine.name, mine.text) == ("mine", "Mine", "x")
+
+
+async def test_the_turn_says_writes_and_hands_over() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def work(turn: Turn) -> None:
+        assert turn.text == "go" and turn.metadata["colour"] == "red"
+        assert not turn.cancelled and turn.attempt == 1 and turn.principal == ""
+        await turn.status("thinking")
+        report = turn.artifact("report", description="All of it")
+        await report.write("one ")
+        await report.write("two", last=True)
+        await turn.file(b"%PDF", name="a.pdf")
+        await turn.data(Trip("Rome"), name="trip")
+
+    async with agent.test() as client:
+        task = (await client("go", metadata={"colour": "red"})).task
+    report, pdf, trip = task.artifacts
+    assert (report.name, report.description, report.text) == ("report", "All of it", "one two")
+    assert (pdf.files[0].filename, pdf.files[0].media_type) == ("a.pdf", "application/pdf")
+    assert trip.data == {"city": "Rome", "days": 3}
+    assert "thinking" in [message.text for message in task.history]
+
+
+async def test_an_error_meant_for_peers_is_shown_and_any_other_is_not() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def fail(turn: Turn) -> None:
+        if turn.text == "tell":
+            raise errors.Unavailable("the archive is closed on Sundays")
+        raise ValueError("secret detail")
+
+    async with agent.test() as client:
+        with pytest.raises(TaskFailed, match="closed on Sundays"):
+            await client("tell")
+        with pytest.raises(TaskFailed) as failed:
+            await client("hide")
+        assert "secret" not in str(failed.value)
+
+
+async def test_typed_answers_are_asked_for_until_they_fit() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def book(turn: Turn) -> str:
+        trip = await turn.ask("Which trip?", Trip)
+        sure = await turn.ask("Sure?", bool)
+        return f"{trip.city} {trip.days} {sure}"
+
+    async with agent.test() as client:
+        reply = await client("go")
+        reply = await client(data={"days": 1}, task=reply.task.id)
+        assert reply.state is TaskState.INPUT_REQUIRED and "Which trip?" in reply.text
+        reply = await client(data={"city": "Oslo"}, task=reply.task.id)
+        assert reply.text == "Sure?"
+        assert (await client("yes", task=reply.task.id)).text == "Oslo 3 True"
+
+
+async def test_an_agent_of_one_version_speaks_only_that() -> None:
+    agent = Agent("A", versions=("1.0",))
+
+    @agent.skill
+    async def hello(text: str) -> str:
+        return text
+
+    async with agent.test() as client:
+        assert client.version == "1.0"
+        assert {each.protocol_version for each in client.card.supported_interfaces} == {"1.0"}
+    with pytest.raises(errors.A2AError):
+        async with agent.test(version="0.3") as client:
+            await client("x")
+
+
+async def test_yields_stream_as_they_come() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def count(n: int) -> AsyncIterator[str]:
+        for i in range(n):
+            yield str(i)
+
+    async with agent.test() as client:
+        assert [piece.text async for piece in client.stream("3") if piece.text] == ["0", "1", "2"]
