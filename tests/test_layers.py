@@ -1,7 +1,7 @@
 """Who may import whom. Downwards only.
 
     cli console                          wires everything; nobody imports it
-       serve                             puts a server together: agent bindings engine stores buses push auth
+       application server                puts a server together, and runs it: agent bindings engine stores buses push auth
        hub                               agent bindings client engine stores buses push dialects auth
        agent      bindings client push   agent: engine auth bindings, client: dialects (not engine)
        engine     stores buses           engine: model      stores, buses, push: engine.seams, engine.log
@@ -40,7 +40,22 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "client": ("dialects", "auth", "model", "errors"),
     "agent": ("engine", "auth", "model", "errors"),
     "executor": ("agent", "engine", "model", "errors"),
-    "serve": (
+    "application": (
+        "agent",
+        "bindings",
+        "client",
+        "engine",
+        "observe",
+        "stores",
+        "buses",
+        "push",
+        "auth",
+        "dialects",
+        "model",
+        "errors",
+    ),
+    "server": (
+        "application",
         "agent",
         "bindings",
         "client",
@@ -74,12 +89,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }
 
 DOORS: dict[str, tuple[str, ...]] = {
-    "agent.agent": ("serve",),
-    "agent.testing": ("serve", "client"),
+    "agent.agent": ("application", "server"),
+    "agent.testing": ("application", "client"),
 }
 """Modules with a method that opens the way up for a user (`agent.run()`, `agent.test()`)."""
 
-CORE = {"cryptography", "httptools", "joserfc", "msgspec", "prometheus_client", "rfc8785", "uvicorn", "uvloop"}
+CORE = {
+    "cryptography",
+    "httptools",
+    "joserfc",
+    "msgspec",
+    "prometheus_client",
+    "rfc8785",
+    "uvicorn",
+    "uvloop",
+}
 """What `pip install dragoman` brings, by import name."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {

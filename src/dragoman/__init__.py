@@ -18,7 +18,7 @@ from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
 
 if TYPE_CHECKING:
     from dragoman.client import connect, connect_sync
-    from dragoman.serve import serve
+    from dragoman.server import serve
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ __all__ = [
 _LAZY = {
     "connect": "dragoman.client",
     "connect_sync": "dragoman.client",
-    "serve": "dragoman.serve",
+    "serve": "dragoman.server",
 }
 
 

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from dragoman import Agent, Turn
+from dragoman.application import application
 from dragoman.auth import JWT, ApiKey, Basic, Bearer, Holder, hashed
-from dragoman.serve import application
 from tests.auth.issuer import AUDIENCE, ISSUER
 from tests.auth.people import PUSH, People, secure_agent
 from tests.bindings.wire import Answer, open_request, request, rpc

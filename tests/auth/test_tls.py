@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
+from dragoman.application import application
 from dragoman.auth import All, Bearer, MutualTLS, hashed
 from dragoman.bindings.tls import client_certificate, server_context
 from dragoman.client import ClientCertificate, connect
 from dragoman.errors import A2AError, Unauthenticated
-from dragoman.serve import application, running
+from dragoman.server import running
 from tests.auth.certificates import Authority
 
 TOKEN = "alice-token"

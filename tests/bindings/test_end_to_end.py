@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from dragoman import Agent, Turn
+from dragoman.application import application
 from dragoman.bindings.http import App
-from dragoman.serve import application
 from tests.bindings.test_fuzz import requests
 from tests.bindings.test_legacy import OLD, SEND
 from tests.bindings.wire import HELLO, Answer, open_request, open_rpc, request, rpc

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import Agent, Turn
+from dragoman.application import application
 from dragoman.cli import main
-from dragoman.serve import application, running
+from dragoman.server import running
 
 agent = Agent("Clerk", description="Takes notes", input_modes=["*/*"], output_modes=["*/*"])
 

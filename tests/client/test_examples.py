@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import Agent, Task, TaskState, Turn, connect
+from dragoman.application import application
 from dragoman.model.content import Message
-from dragoman.serve import application, running
+from dragoman.server import running
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

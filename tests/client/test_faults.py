@@ -17,7 +17,7 @@ from dragoman.client.transport import NotSent
 from dragoman.engine.service import Engine
 from dragoman.errors import InvalidAgentResponse, RateLimited, Unavailable, Unreachable
 from dragoman.model.task import TaskState
-from dragoman.serve import running
+from dragoman.server import running
 from dragoman.stores import open_store
 from tests.client.chaos import Chaos, Cut, Dropped, EndEarly, Fault, Lost, Raw, Slow, Stall, Status
 from tests.client.counting import HASTY, Counter, text, told

@@ -15,6 +15,7 @@ import pytest
 from grpc import aio
 
 from dragoman import Agent, Part, Turn, connect
+from dragoman.application import application
 from dragoman.bindings.grpc import Grpc as Server
 from dragoman.bindings.grpc import Tls
 from dragoman.bindings.http import App
@@ -35,7 +36,7 @@ from dragoman.errors import (
 from dragoman.model.card import AgentCard, Capabilities, Interface
 from dragoman.model.ops import Principal
 from dragoman.model.task import TaskState
-from dragoman.serve import application, running
+from dragoman.server import running
 from tests.bindings.wire import Scripted, reply
 from tests.client.certificates import Authority
 from tests.client.wirecutter import Wire
@@ -102,7 +103,7 @@ def binding_of(agent: Any) -> Any:
 async def test_what_is_said_comes_back(version: str) -> None:
     async with serving(Helper()) as url, over_grpc(url, version) as agent:
         assert (agent.version, agent.link.peer.route.binding) == (
-            "1.0" if version == "1.0" else "0.3-proto",
+            "1.0" if version == "1.0" else "0.3",
             "GRPC",
         )
         reply = await agent("hello")
@@ -364,7 +365,7 @@ async def test_an_agent_that_only_knows_0_3_is_spoken_to_in_it() -> None:
     where = Interface(url=f"127.0.0.1:{server.port}", protocol_binding="GRPC", protocol_version="1.0")
     async with connect(AgentCard(name="Old", supported_interfaces=(where,)), policy=HASTY) as agent:
         assert (await agent.send("hi")).text == "hello"
-        assert agent.version == "0.3-proto"
+        assert agent.version == "0.3"
     await server.stop()
 
 
@@ -543,7 +544,7 @@ async def test_a_context_that_checks_nothing_is_refused(authority: Authority) ->
 
 async def test_who_has_not_installed_grpc_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(routes.BINDINGS, "GRPC")
-    monkeypatch.setattr("dragoman.serve.find_spec", lambda name: None)
+    monkeypatch.setattr("dragoman.application.find_spec", lambda name: None)
     where = Interface(url="localhost:1", protocol_binding="GRPC", protocol_version="1.0")
     with pytest.raises(UnsupportedOperation, match=r"pip install 'dragoman\[grpc\]'"):
         async with connect(AgentCard(name="X", supported_interfaces=(where,)), binding="GRPC"):

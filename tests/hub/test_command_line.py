@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.hub.settings import Settings, WrongSetting, settings
-from dragoman.serve import running
+from dragoman.server import running
 from tests.hub.house import SCOUT, house
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.serve import running
+from dragoman.server import running
 from tests.hub.house import house
 from tests.interop.environments import command, install
 from tests.interop.running import serving

@@ -10,7 +10,8 @@ import asyncio
 
 import pytest
 
-from dragoman.serve import application, running
+from dragoman.application import application
+from dragoman.server import running
 from tests.interop.agent import agent
 from tests.interop.client import outcomes
 from tests.interop.matrix import FROM_THEM, TO_THEM, Lack, Matrix, Pair

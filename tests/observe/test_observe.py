@@ -14,11 +14,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dragoman import Agent, Turn, connect, errors
+from dragoman.application import application
 from dragoman.client.http import HttpTransport
 from dragoman.observe.limit import Quota
 from dragoman.observe.logs import JsonLines, fields, redacted
 from dragoman.observe.otel import OpenTelemetry
-from dragoman.serve import application, running
+from dragoman.server import running
 
 
 async def get(url: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:

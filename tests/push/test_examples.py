@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import Agent
+from dragoman.application import application
 from dragoman.push import PushOptions
-from dragoman.serve import application, running
+from dragoman.server import running
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

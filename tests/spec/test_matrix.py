@@ -38,7 +38,7 @@ from dragoman.model.content import Message, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call
 from dragoman.model.task import StatusUpdate, TaskState
-from dragoman.serve import running
+from dragoman.server import running
 from dragoman.stores import open_store
 
 SPOKEN = {

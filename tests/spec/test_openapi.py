@@ -29,7 +29,7 @@ from dragoman.bindings import openapi
 from dragoman.bindings.http import App
 from dragoman.bindings.mount import Mount
 from dragoman.dialects.paths import PATHS
-from dragoman.serve import running
+from dragoman.server import running
 from tests.spec.test_matrix import Everything, agent_of
 
 CHECKS = [

@@ -226,14 +226,14 @@ class Agent:
     # -- running -----------------------------------------------------------------------------------------------
 
     def app(self, **options: Any) -> Any:
-        """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.serve.application`."""
-        from dragoman.serve import application
+        """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.application.application`."""
+        from dragoman.application import application
 
         return application(self, **options)
 
     def run(self, **options: Any) -> None:
         """Serve on loopback until interrupted. Options as for `dragoman.serve`."""
-        from dragoman.serve import serve
+        from dragoman.server import serve
 
         serve(self, **options)
 

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from dragoman.bindings.wire import HttpProtocol
 
 HSTS = ("strict-transport-security", "max-age=31536000")
 
@@ -29,8 +29,8 @@ def server_context(
     return context
 
 
-class TlsProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP, with the client's certificate in the scope."""
+class TlsProtocol(HttpProtocol):
+    """HTTP with the client's certificate in the scope."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.hub.assembly import application
     from dragoman.hub.model import ModelError
     from dragoman.observe.logs import configure
-    from dragoman.serve import run as serve
+    from dragoman.server import run as serve
 
     given = read(args)
     configure(given.log)

@@ -90,7 +90,7 @@ def register(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from dragoman.observe.limit import Quota
     from dragoman.push.options import PushOptions
-    from dragoman.serve import serve
+    from dragoman.server import serve
 
     agents = [agent for name in args.files for agent in load(name)]
     serve(

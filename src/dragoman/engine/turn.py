@@ -91,6 +91,7 @@ class Turn:
         """The trace context that what this turn does belongs to."""
         self._read = max(seq, snapshot.read if resume else seq)
         self._said = list(snapshot.said) if resume else []
+        self._named = {said.status.message.message_id for said in self._said if said.status.message}
         self._noted = Counter(msgspec.json.encode(note) for note in snapshot.notes) if resume else Counter()
         self._steps = dict(snapshot.steps) if resume else {}
         self.children = dict(snapshot.children) if resume else {}
@@ -414,9 +415,11 @@ class Turn:
             self._put(self._status_record(TaskState.WORKING, None, {}))
 
     def _agent_message(self, content: str | Message | Part | Sequence[Part], key: str = "") -> Message:
-        """A message of ours. Its id comes from the turn and its place in it, so that a replay makes the same one."""
+        """A message of ours. Its id comes from the turn and its place in it, past those that a run before this one used."""
         if not key:
             self._messages += 1
+            while f"{self.task_id}-{self.n}-{self._messages}" in self._named:
+                self._messages += 1
             key = str(self._messages)
         if isinstance(content, Message):
             return msgspec.structs.replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -12,7 +12,6 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dragoman.engine.log import Snapshot
-from dragoman.model.ids import read_timestamp
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 3600)
 
@@ -122,6 +121,7 @@ class _Outcomes(Collector):
 
 def _epoch(stamp: str) -> float:
     try:
-        return datetime.fromisoformat(read_timestamp(stamp)).timestamp()
+        moment = datetime.fromisoformat(stamp)
     except ValueError:
         return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

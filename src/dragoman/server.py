@@ -1,4 +1,4 @@
-"""Wires agents, a store, the engine and the bindings into a server."""
+"""Runs an application: a socket, uvicorn, workers, signals."""
 
 from __future__ import annotations
 
@@ -13,190 +13,21 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from threading import Thread
 from types import FrameType
 from typing import Any, NoReturn
 
 import uvicorn
-from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.auth.guard import Guard
-from dragoman.auth.keys import KeyRing
+from dragoman.application import application
 from dragoman.auth.schemes import MutualTLS
 from dragoman.bindings.http import App
-from dragoman.bindings.jsonrpc import JsonRpc
-from dragoman.bindings.limits import Limits
-from dragoman.bindings.mount import Binding, Mount
-from dragoman.bindings.rest import Rest
 from dragoman.bindings.tls import HSTS, TlsProtocol, server_context
-from dragoman.buses.local import LocalBus
-from dragoman.client.fetch import Fetcher
-from dragoman.client.peers import Peers
-from dragoman.engine.service import Engine
-from dragoman.model.card import AgentCard
-from dragoman.observe.limit import Limited, Quota
 from dragoman.observe.logs import configure
-from dragoman.observe.metrics import Metrics
-from dragoman.observe.watch import Tracer, Watch, WatchedDoor
-from dragoman.push.deliver import courier
-from dragoman.push.options import DEFAULTS, PushOptions
-from dragoman.stores import open_store
 
-STORE = "sqlite:///dragoman.db"
-
-logger = logging.getLogger("dragoman.serve")
-
-
-def application(
-    *agents: Agent,
-    store: str = STORE,
-    public_url: str = "",
-    trusted_proxies: Sequence[str] = (),
-    limits: Limits | None = None,
-    keepalive: float = 15.0,
-    drain: float = 10.0,
-    retain: float | None = None,
-    shared: bool = False,
-    peer_credentials: Mapping[str, Any] | None = None,
-    keys: KeyRing | str | Path | None = None,
-    push: PushOptions | None = DEFAULTS,
-    grpc_port: int | None = None,
-    grpc_host: str = "127.0.0.1",
-    grpc_public: str = "",
-    grpc_tls: Mapping[str, str] | None = None,
-    quota: Quota | None = None,
-    metrics: bool = True,
-    metrics_token: str = "",
-    audit: bool = True,
-    tracer: Tracer | None = None,
-    **engine: Any,
-) -> App:
-    """Agents as one ASGI app: a single one at `/`, several at `/<id>`.
-
-    `store` is `memory:` or `sqlite:///path`. `retain`: forget finished tasks after so many seconds. `shared`: other
-    processes write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
-    `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: how webhooks are told;
-    None: not at all.
-    `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
-    `grpc_public` is the `host:port` that the card gives for it.
-    `quota`: how much is enough (`observe.limit.Quota`). `metrics` at /metrics, for this machine or with `metrics_token`.
-    `audit`: keep a record of who did what. `tracer`: make spans, as `observe.otel.OpenTelemetry` does.
-    """
-    if not agents:
-        raise ValueError("there is no agent to serve")
-    by_id: dict[str, Agent] = {}
-    for agent in agents:
-        if agent.id in by_id:
-            raise ValueError(
-                f"two agents have the id {agent.id!r}: give one of them another (`Agent(..., id=)`)"
-            )
-        by_id[agent.id] = agent
-    ring, fetch = _ring(keys, public_url), Fetcher()
-    opened, bus = open_store(store), LocalBus()
-    messenger = courier(opened, push, keys=ring, issuer=public_url) if push else None
-    numbers = Metrics() if metrics else None
-    if numbers is not None:
-        opened.time_commits(numbers.committed)
-        numbers.waiting(opened.waiting)
-        if messenger is not None:
-            numbers.pushes(messenger.outcomes)
-    eye = Watch(metrics=numbers, audit=opened.audit if audit else None, tracer=tracer)
-    service = Engine(
-        opened,
-        bus,
-        lambda scope: by_id.get(scope.agent),
-        peers=Peers(credentials=peer_credentials),
-        push=messenger,
-        observer=eye,
-        **engine,
-    )
-    limited = Limited(service, quota or Quota(), queued=lambda: service.runner.running)
-    watched = eye.service(limited)
-    mounts = [
-        Mount(
-            service=watched,
-            card=lambda agent=agent: agent.card if push else _without_push(agent.card),  # type: ignore[misc]
-            agent=agent.id,
-            path="/" if len(agents) == 1 else f"/{agent.id}",
-            versions=agent.versions,
-            authenticator=WatchedDoor(Guard(agent.auth, realm=agent.id, fetch=fetch), agent.id, eye)
-            if agent.auth
-            else None,
-            private=agent.private_card,
-            signer=ring,
-        )
-        for agent in agents
-    ]
-    bindings: list[Binding] = [JsonRpc(), Rest()]
-    grpc = None
-    if grpc_port is not None:
-        if find_spec("grpc") is None:
-            raise SystemExit("gRPC needs an extra: pip install 'dragoman[grpc]'")
-        from dragoman.bindings.grpc import Grpc, Tls
-
-        grpc = Grpc(
-            mounts,
-            host=grpc_host,
-            port=grpc_port,
-            public=grpc_public,
-            tls=Tls(**grpc_tls) if grpc_tls else None,
-            limits=limits,
-            share_port=shared,
-            others=bindings,
-            public_url=public_url,
-        )
-        bindings.append(grpc)
-    watch: list[asyncio.Task[None]] = []
-
-    async def start() -> None:
-        await service.start(retain=retain)
-        if shared:
-            watch.append(asyncio.create_task(_watch(opened, bus)))
-
-    async def stop() -> None:
-        for task in watch:
-            task.cancel()
-        await service.stop(drain)
-
-    return App(
-        mounts,
-        bindings=bindings,
-        limits=limits or Limits(),
-        public_url=public_url,
-        trusted_proxies=trusted_proxies,
-        keepalive=keepalive,
-        on_startup=[start, grpc.start] if grpc else [start],
-        on_shutdown=[grpc.drain, stop, grpc.stop, fetch.close] if grpc else [stop, fetch.close],
-        metrics=numbers.text if numbers else None,
-        metrics_token=metrics_token,
-    )
-
-
-def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:
-    if keys is None:
-        return None
-    ring = keys if isinstance(keys, KeyRing) else KeyRing(keys)
-    if not any(key.signs for key in ring.keys):
-        raise ValueError("there is no key to sign cards with: `dragoman keys new` makes one")
-    if not public_url:  # we would sign whatever a client puts into `Host`
-        raise ValueError("a signed card says where the agent is, and only you can say that: give public_url")
-    return ring
-
-
-def _without_push(card: AgentCard) -> AgentCard:
-    return replace(card, capabilities=replace(card.capabilities, push_notifications=False))
-
-
-async def _watch(store: Any, bus: LocalBus, every: float = 0.02) -> None:
-    """Wake readers when another process wrote to the store."""
-    while True:
-        await asyncio.sleep(every)
-        if store.changed():
-            bus.wake_all()
+logger = logging.getLogger("dragoman.server")
 
 
 class _Server(uvicorn.Server):
