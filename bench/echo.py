@@ -1,4 +1,4 @@
-"""The echo agent of `bench/target.py`, written with Dragoman. Usage: echo.py PORT STORE"""
+"""The echo agent of `bench/target.py`, written with Dragoman. Usage: echo.py STORE PORT [GRPC_PORT]"""
 
 from __future__ import annotations
 
@@ -35,4 +35,7 @@ async def echo(turn: Turn) -> str | None:
 
 
 if __name__ == "__main__":
-    agent.run(port=int(sys.argv[1]), store=sys.argv[2], log_level="error")
+    store, port, *grpc_port = sys.argv[1:]
+    agent.run(
+        port=int(port), store=store, grpc_port=int(grpc_port[0]) if grpc_port else None, log_level="error"
+    )

@@ -3,6 +3,9 @@
 `plain` uses wrk where it is installed, else this process; `streams` is always this process. Every answer is checked:
 the status, the expected text, no JSON-RPC error; for a stream, the number of events. `gen_cpu` is the share of its core
 that the generator used: near 1.0 the generator was the limit, not the server.
+
+A slow server answers many connections in one wave. The warm-up therefore lasts until each has had an answer, and the
+measured time until each has had two more, so that whole waves are counted; `PATIENCE` bounds both.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from typing import Any
 from bench.target import UNIQUE, Target, complete
 
 now = time.perf_counter
+PATIENCE = 5.0
+"""Seconds more than asked for that a slow server gets."""
 Result = dict[str, Any]
 
 
@@ -154,10 +159,11 @@ def _measure(
 ) -> Result:
     took: list[float] = []
     first: list[float] = []
-    errors, events, size, sample, measuring = 0, 0, 0, "", False
+    ended, errors, events, size, sample, measuring = 0, 0, 0, 0, "", False
 
     def finished(connection: Connection) -> None:
-        nonlocal errors, events, size, sample
+        nonlocal ended, errors, events, size, sample
+        ended += 1
         if not good(connection):
             errors += 1
             sample = sample or f"events={connection.events} {connection.data[-300:].decode('latin1')}"
@@ -176,13 +182,14 @@ def _measure(
     for _ in range(conns):
         loop.fire(loop.attach())
     until = now() + warmup
-    while now() < until:
+    while now() < until or (ended < conns and now() < until + PATIENCE):
         loop.poll(0.05, finished)
     cpu_before, _ = usage(pid)
     # delivered events count, also those of streams that began before or end after
     events = -sum(c.events for c in loop.connections.values())
-    gen_before, began, measuring = time.process_time(), now(), True
-    while now() < began + seconds:
+    gen_before, began, ended, measuring = time.process_time(), now(), 0, True
+    until = began + seconds
+    while now() < until or (ended < 2 * conns and now() < until + PATIENCE):
         loop.poll(0.05, finished)
     wall, generator = now() - began, time.process_time() - gen_before
     cpu, rss = usage(pid)

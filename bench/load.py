@@ -1,6 +1,6 @@
-"""A neutral load generator for A2A servers (JSON-RPC over HTTP/1.1).
+"""A neutral load generator for A2A servers (JSON-RPC and HTTP+JSON over HTTP/1.1).
 
-    python -m bench.load send   --url http://127.0.0.1:8000/ [--dialect v1|v03] [--conns 64] [--seconds 5]
+    python -m bench.load send   --url http://127.0.0.1:8000/ [--dialect v1|v03|rest] [--conns 64] [--seconds 5]
     python -m bench.load get    --url ... [--history 10]                    # of a completed task
     python -m bench.load card   --url ...                                   # GET /.well-known/agent-card.json
     python -m bench.load stream --url ... [--conns 16] [--chunks 100] [--paced]

@@ -1,9 +1,10 @@
 """Dragoman and a2a-sdk 1.3.0, side by side in one run: `make bench`.
 
-Both serve the same echo agent (`bench/target.py`) from one process on one core, with the load on another. Rounds
-alternate between the servers and medians are reported, so that a machine that slows down slows all of them. Dragoman is
-measured durable, on SQLite, and in memory; a2a-sdk in memory. Nothing is tuned: garbage collector, event loop and HTTP
-parser are as each ships, with uvloop and httptools on both sides. `--gc tuned` gives both the same lazy collector.
+Both serve the same echo agent (`bench/target.py`) from one process on one core, with the load on another, over each
+binding in turn. Rounds alternate between the servers and medians are reported, so that a machine that slows down slows
+all of them. Dragoman is measured durable, on SQLite, and over JSON-RPC in memory, too; a2a-sdk in memory. Nothing is
+tuned: each server is started the way its own documentation has it, with uvloop and httptools on both sides.
+`--gc tuned` gives both the same lazy collector.
 """
 
 from __future__ import annotations
@@ -18,12 +19,23 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from bench import load
+from bench import load, load_grpc
 from bench.generator import Result
-from bench.servers import BASELINE, DURABLE, MEMORY, Server, raise_file_limit, running
+from bench.servers import (
+    BASELINE,
+    BINDINGS,
+    DURABLE,
+    GRPC,
+    JSONRPC,
+    MEMORY,
+    Server,
+    raise_file_limit,
+    running,
+)
+from bench.target import Target
 
 RESULTS = Path(__file__).parent / "results"
 STREAMS = 2000
@@ -32,22 +44,36 @@ STREAMS = 2000
 @dataclass(frozen=True)
 class Workload:
     name: str
-    run: Callable[..., Result]
+    run: str
+    """The function of `load` and `load_grpc`."""
     value: str
     """The number of its result that counts."""
+    paced: bool = False
     less_is_better: bool = False
+
+    def measure(self, binding: str, target: Target, *, engine: str, **options: Any) -> Result:
+        if self.paced:
+            options["paced"] = True
+        if binding == GRPC:
+            run: Callable[..., Result] = getattr(load_grpc, self.run)
+        else:
+            run = getattr(load, self.run)
+            if self.value == "rate":
+                options["engine"] = engine
+        return run(target, **options)
 
 
 WORKLOADS = [
-    Workload("blocking send /s", load.send, "rate"),
-    Workload("stream events /s (burst)", load.stream, "events_per_s"),
-    Workload("stream events /s (paced)", partial(load.stream, paced=True), "events_per_s"),
-    Workload("GetTask /s (10 messages)", load.get, "rate"),
+    Workload("blocking send /s", "send", "rate"),
+    Workload("stream events /s (burst)", "stream", "events_per_s"),
+    Workload("stream events /s (paced)", "stream", "events_per_s", paced=True),
+    Workload("GetTask /s (10 messages)", "get", "rate"),
 ]
-IDLE = Workload("KB per idle stream", load.idle, "rss_per_stream_kb", less_is_better=True)
+IDLE = Workload("KB per idle stream", "idle", "rss_per_stream_kb", less_is_better=True)
+SERVERS = [BASELINE, DURABLE, MEMORY]
 
-Measured = dict[str, dict[str, list[Result]]]
-"""Workload name -> server name -> one result per round."""
+Measured = dict[str, dict[str, dict[str, list[Result]]]]
+"""Binding -> workload name -> server name -> one result per round."""
 
 
 def main() -> None:
@@ -55,7 +81,7 @@ def main() -> None:
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="per workload and round")
+    parser.add_argument("--seconds", type=float, default=1.5, help="per workload and round")
     parser.add_argument("--engine", choices=["wrk", "py"], default="", help="default: wrk if it is installed")
     parser.add_argument("--gc", choices=["shipped", "tuned"], default="shipped")
     parser.add_argument("--streams", type=int, default=STREAMS, help="idle streams; 0 leaves them out")
@@ -65,6 +91,7 @@ def main() -> None:
         help="per second of server CPU: what a busy machine still tells rightly",
     )
     parser.add_argument("--only", default="", help="only servers whose name contains this")
+    parser.add_argument("--binding", choices=BINDINGS, help="only this one")
     args = parser.parse_args()
 
     cores = sorted(os.sched_getaffinity(0))
@@ -88,24 +115,34 @@ def main() -> None:
         print("only one core: the load takes its share from the server, and absolute numbers mean little")
 
     measured: Measured = {}
-    servers = [s for s in (BASELINE, DURABLE, MEMORY) if args.only in s.name]
+    bindings = [args.binding] if args.binding else BINDINGS
+    servers = [s for s in SERVERS if args.only in s.name]
+    tuned = args.gc == "tuned"
     for number in range(args.rounds):
-        for server in servers:
-            note(f"round {number + 1}: {server.name}")
-            with running(server, core=server_core, tuned=args.gc == "tuned") as (target, pid):
-                for workload in WORKLOADS:
-                    extra = {} if "stream" in workload.name else {"engine": engine}
-                    result = workload.run(target, seconds=args.seconds, warmup=1.0, pid=pid, **extra)
-                    keep(measured, workload, server, result)
+        for binding in bindings:
+            # What a store costs is the same whatever the binding.
+            for server in servers if binding == JSONRPC else [s for s in servers if s is not MEMORY]:
+                note(f"round {number + 1}: {binding}, {server.name}")
+                with running(server, binding, core=server_core, tuned=tuned) as (target, pid):
+                    for workload in WORKLOADS:
+                        result = workload.measure(
+                            binding, target, engine=engine, seconds=args.seconds, warmup=0.5, pid=pid
+                        )
+                        keep(measured, binding, workload, server, result)
     if not raise_file_limit(args.streams + 200):
         print(f"the system does not let a process open {args.streams} connections: no idle streams")
         args.streams = 0
-    for server in servers if args.streams else ():
+    for server in servers if args.streams and JSONRPC in bindings else ():
         note(f"{args.streams} idle streams: {server.name}")
-        with running(server, core=server_core, tuned=args.gc == "tuned") as (target, pid):
-            keep(measured, IDLE, server, IDLE.run(target, conns=args.streams, pid=pid))
+        with running(server, core=server_core, tuned=tuned) as (target, pid):
+            keep(measured, JSONRPC, IDLE, server, load.idle(target, conns=args.streams, pid=pid))
     note("")
+    if args.per_cpu:
+        print(f"per second of server CPU; x: times {BASELINE.name}\n")
+    else:
+        print(f"per second; x: times {BASELINE.name}; (x): the same per second of server CPU\n")
     print(table(measured, [s.name for s in servers], per_cpu=args.per_cpu))
+    print()
     for problem in problems(measured):
         print(f"! {problem}")
     RESULTS.mkdir(exist_ok=True)
@@ -114,61 +151,88 @@ def main() -> None:
     print(f"all numbers: {file.relative_to(RESULTS.parent.parent)}")
 
 
-def keep(measured: Measured, workload: Workload, server: Server, result: Result) -> None:
-    measured.setdefault(workload.name, {}).setdefault(server.name, []).append(result)
+def keep(measured: Measured, binding: str, workload: Workload, server: Server, result: Result) -> None:
+    measured.setdefault(binding, {}).setdefault(workload.name, {}).setdefault(server.name, []).append(result)
 
 
 def table(measured: Measured, servers: list[str], *, per_cpu: bool) -> str:
-    """The medians, and how many times better than the baseline each is."""
+    """The medians, and how many times better than the baseline each is: in a second, and per second of server CPU."""
     rows = [["", *servers]]
-    for workload in [*WORKLOADS, IDLE]:
-        if workload.name not in measured:
-            continue
-        medians = {
-            name: statistics.median(
-                r[workload.value] / (r.get("server_cpu", 1.0) if per_cpu else 1.0) for r in results
-            )
-            for name, results in measured[workload.name].items()
-        }
-        base = medians.get(BASELINE.name)
-        row = [workload.name]
-        for name in servers:
-            value = medians[name]
-            cell = f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
-            if base and value and name != BASELINE.name:
-                cell += f"  {base / value if workload.less_is_better else value / base:6.1f}x"
-            row.append(cell)
-        rows.append(row)
+    for binding, workloads in measured.items():
+        rows.append([binding, *("" for _ in servers)])
+        for workload in [*WORKLOADS, IDLE]:
+            if workload.name in workloads:
+                cells = _cells(workload, workloads[workload.name], servers, per_cpu=per_cpu)
+                rows.append(["  " + workload.name, *cells])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(
             c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))
-        )
+        ).rstrip()
         for r in rows
     ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    rule = "-" * max(map(len, lines))
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _cells(
+    workload: Workload, results: dict[str, list[Result]], servers: list[str], *, per_cpu: bool
+) -> Iterator[str]:
+    plain = {name: statistics.median(r[workload.value] for r in runs) for name, runs in results.items()}
+    scaled = {
+        name: statistics.median(r[workload.value] / r["server_cpu"] for r in runs if r.get("server_cpu"))
+        for name, runs in results.items()
+        if any(r.get("server_cpu") for r in runs)
+    }
+    for name in servers:
+        if name not in plain:
+            yield ""
+            continue
+        value = (per_cpu and scaled.get(name)) or plain[name]
+        cell = f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+        if name != BASELINE.name and BASELINE.name in plain:
+            ratios = [_ratio(workload, each, name) for each in (plain, scaled)]
+            if per_cpu:
+                ratios = ratios[1:]
+            cell += f"{ratios[0]:>8}" + "".join(
+                f"{f'({ratio})' if ratio else '':>10}" for ratio in ratios[1:]
+            )
+        yield cell
+
+
+def _ratio(workload: Workload, medians: dict[str, float], name: str) -> str:
+    ours, theirs = medians.get(name), medians.get(BASELINE.name)
+    if not ours or not theirs:
+        return ""
+    return f"{theirs / ours if workload.less_is_better else ours / theirs:.1f}x"
 
 
 def problems(measured: Measured) -> Iterator[str]:
     """What makes a number doubtful."""
+    runs = [
+        (binding, workload, server, results)
+        for binding, workloads in measured.items()
+        for workload, servers in workloads.items()
+        for server, results in servers.items()
+    ]
     shares = [
         r["server_cpu"]
-        for runs in measured.values()
-        for r in runs.get(BASELINE.name, ())
-        if "server_cpu" in r
+        for _, _, server, results in runs
+        for r in results
+        if server == BASELINE.name and "server_cpu" in r
     ]
     if shares and (share := statistics.median(shares)) < 0.8:
         yield f"{BASELINE.name} had {share:.0%} of its core: something else runs on this machine (see --per-cpu)"
-    for workload, servers in measured.items():
-        for server, results in servers.items():
-            if errors := sum(r.get("errors", 0) for r in results):
-                sample = next(r["error_sample"] for r in results if r["errors"])
-                yield f"{server}, {workload}: {errors} wrong answers, such as {sample[:200]!r}"
-            if results[0].get("gen_cpu", 0) > 0.95:
-                yield f"{server}, {workload}: the load generator was the limit; the server could do more"
-            if any(r.get("finished", 0) != r.get("opened", 0) for r in results):
-                lost = results[0]
-                yield f"{server}, {workload}: {lost['finished']} of {lost['opened']} streams finished"
+    for binding, workload, server, results in runs:
+        where = f"{server}, {binding}, {workload}"
+        if errors := sum(r.get("errors", 0) for r in results):
+            sample = next(r["error_sample"] for r in results if r["errors"])
+            yield f"{where}: {errors} wrong answers, such as {sample[:200]!r}"
+        if (busy := max(r.get("gen_cpu", 0) for r in results)) > 0.9:
+            yield f"{where}: the load generator was the limit ({busy:.0%} of its core); the server could do more"
+        if any(r.get("finished", 0) != r.get("opened", 0) for r in results):
+            lost = results[0]
+            yield f"{where}: {lost['finished']} of {lost['opened']} streams finished"
 
 
 def note(text: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.target import Target
 
 ROOT = Path(__file__).parent.parent
+JSONRPC, REST, GRPC = BINDINGS = ("JSON-RPC", "HTTP+JSON", "gRPC")
 PEER = ROOT / ".peers" / "a2a-sdk-1.3.0" / "bin" / "python"
 
 
@@ -25,16 +26,18 @@ PEER = ROOT / ".peers" / "a2a-sdk-1.3.0" / "bin" / "python"
 class Server:
     name: str
     python: str
-    arguments: Callable[[int, Path], list[str]]
-    """From a port and an empty directory to what follows `python`."""
+    arguments: Callable[[str, int, Path], list[str]]
+    """From a binding, the port it shall be on and an empty directory to what follows `python`."""
 
 
-def _dragoman(store: str, port: int, scratch: Path) -> list[str]:
-    return [str(ROOT / "bench" / "echo.py"), str(port), store.format(scratch=scratch)]
+def _dragoman(store: str, binding: str, port: int, scratch: Path) -> list[str]:
+    ports = [free_port(), port] if binding == GRPC else [port]
+    where = store.format(scratch=scratch)
+    return [str(ROOT / "bench" / "echo.py"), where, *map(str, ports)]
 
 
-def _a2a_sdk(port: int, scratch: Path) -> list[str]:
-    return [str(ROOT / "bench" / "peers" / "a2a_sdk.py"), str(port)]
+def _a2a_sdk(binding: str, port: int, scratch: Path) -> list[str]:
+    return [str(ROOT / "bench" / "peers" / "a2a_sdk.py"), binding, str(port)]
 
 
 BASELINE = Server("a2a-sdk 1.3.0", str(PEER), _a2a_sdk)
@@ -43,25 +46,23 @@ MEMORY = Server("dragoman, memory", sys.executable, partial(_dragoman, "memory:"
 
 
 @contextmanager
-def running(server: Server, *, core: int | None = None, tuned: bool = False) -> Iterator[tuple[Target, int]]:
+def running(
+    server: Server, binding: str = JSONRPC, *, core: int | None = None, tuned: bool = False
+) -> Iterator[tuple[Target, int]]:
     """A fresh process of `server`, from when it answers until the block ends: where it is, and its id.
 
     `core`: the one it is pinned to. `tuned`: with a garbage collector that rarely looks.
     """
     port = free_port()
-    target = Target(f"http://127.0.0.1:{port}/")
+    target = Target(f"http://127.0.0.1:{port}/", "rest" if binding == REST else "v1")
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
-        arguments = server.arguments(port, Path(scratch))
+        arguments = server.arguments(binding, port, Path(scratch))
         command = [server.python, *([str(ROOT / "bench" / "tuned.py")] if tuned else []), *arguments]
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=output,
-            cwd=scratch,
-            preexec_fn=None if core is None else partial(os.sched_setaffinity, 0, {core}),
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=scratch)
         try:
-            if not answers(target, process):
+            if core is not None:
+                os.sched_setaffinity(process.pid, {core})
+            if not answers(target, process, listens if binding == GRPC else gives_card):
                 output.seek(0)
                 sys.exit(f"{server.name} did not start:\n{output.read().decode(errors='replace')}")
             yield target, process.pid
@@ -74,15 +75,30 @@ def running(server: Server, *, core: int | None = None, tuned: bool = False) -> 
                 process.wait()
 
 
-def answers(target: Target, process: subprocess.Popen[bytes], *, limit: float = 30) -> bool:
+def answers(
+    target: Target,
+    process: subprocess.Popen[bytes],
+    ready: Callable[[Target], bool],
+    *,
+    limit: float = 30,
+) -> bool:
     until = time.monotonic() + limit
     while process.poll() is None and time.monotonic() < until:
         try:
-            if target.exchange(target.card, timeout=5)[0] == 200:
+            if ready(target):
                 return True
         except OSError:
             time.sleep(0.02)
     return False
+
+
+def gives_card(target: Target) -> bool:
+    return target.exchange(target.card, timeout=5)[0] == 200
+
+
+def listens(target: Target) -> bool:
+    target.connect().close()
+    return True
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""The server under test, as bytes: how a request to it looks, and when an answer is whole.
+"""The server under test, as bytes: how a request to it looks over HTTP/1.1, and when an answer is whole.
 
 The echo agent chooses its behaviour by the text of the message:
 
@@ -16,11 +16,13 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-DONE = {"v1": "TASK_STATE_COMPLETED", "v03": '"completed"'}
+DONE = {"v1": "TASK_STATE_COMPLETED", "v03": '"completed"', "rest": "TASK_STATE_COMPLETED"}
 METHODS = {
     "v1": {"send": "SendMessage", "stream": "SendStreamingMessage", "get": "GetTask"},
     "v03": {"send": "message/send", "stream": "message/stream", "get": "tasks/get"},
+    "rest": {"send": "message:send", "stream": "message:stream", "get": "tasks/"},
 }
+"""JSON-RPC 1.0 and 0.3, and the paths of HTTP+JSON 1.0."""
 UNIQUE = "N" * 12
 """Where a request has a number of its own."""
 
@@ -43,14 +45,18 @@ class Target:
 
     def template(self, op: str, *, text: str = "", task: str = "") -> bytes:
         """A whole HTTP request, with `UNIQUE` where `render` puts a number."""
-        body = _body(self.dialect, op, text, task)
+        method, path = "POST", self.path
+        if self.dialect == "rest":
+            path += METHODS["rest"][op] + task
+            method = "GET" if op == "get" else "POST"
+        body = b"" if method == "GET" else _body(self.dialect, op, text, task)
         accept = "text/event-stream" if op == "stream" else "application/json"
-        version = "A2A-Version: 1.0\r\n" if self.dialect == "v1" else ""
-        head = (
-            f"POST {self.path} HTTP/1.1\r\nHost: {self.host}\r\nAccept: {accept}\r\n"
-            f"Content-Type: application/json\r\n{version}Content-Length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nAccept: {accept}\r\n"
+        if self.dialect != "v03":
+            head += "A2A-Version: 1.0\r\n"
+        if body:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        return head.encode() + b"\r\n" + body
 
     def render(self, template: bytes) -> bytes:
         self._sent += 1
@@ -94,7 +100,7 @@ def _body(dialect: str, op: str, text: str, task: str) -> bytes:
     params: dict[str, Any]
     if op == "get":
         params = {"id": task}
-    elif dialect == "v1":
+    elif dialect != "v03":
         params = {"message": {"messageId": f"msg-{UNIQUE}", "role": "ROLE_USER", "parts": [{"text": text}]}}
     else:
         part = {"kind": "text", "text": text}
@@ -103,5 +109,11 @@ def _body(dialect: str, op: str, text: str, task: str) -> bytes:
         }
         if op == "send":
             params["configuration"] = {"blocking": True, "acceptedOutputModes": ["text/plain"]}
+    if dialect == "rest":
+        return _json(params)
     rpc = {"jsonrpc": "2.0", "id": f"req-{UNIQUE}", "method": METHODS[dialect][op], "params": params}
-    return json.dumps(rpc, separators=(",", ":")).encode()
+    return _json(rpc)
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()

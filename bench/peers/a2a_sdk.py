@@ -1,15 +1,17 @@
-"""The echo agent on a2a-sdk 1.3.0, in memory. Usage: a2a_sdk.py PORT"""
+"""The echo agent on a2a-sdk 1.3.0, in memory. Usage: a2a_sdk.py JSON-RPC|HTTP+JSON|gRPC PORT"""
 
 import asyncio
 import logging
 import sys
 import uuid
 
+import grpc
 import uvicorn
+import uvloop
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.server.request_handlers import DefaultRequestHandler
-from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import (
     AgentCapabilities,
@@ -22,6 +24,7 @@ from a2a.types import (
     Task,
     TaskState,
     TaskStatus,
+    a2a_pb2_grpc,
 )
 from starlette.applications import Starlette
 
@@ -72,27 +75,32 @@ class Echo(AgentExecutor):
         await task.complete()
 
 
-def application(url: str) -> Starlette:
-    card = AgentCard(
+def agent_card(binding: str, url: str) -> AgentCard:
+    return AgentCard(
         name="echo",
         description="echo",
         version="1.0.0",
         capabilities=AgentCapabilities(streaming=True),
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain"],
-        supported_interfaces=[AgentInterface(protocol_binding="JSONRPC", protocol_version="1.0", url=url)],
+        supported_interfaces=[AgentInterface(protocol_binding=binding, protocol_version="1.0", url=url)],
         skills=[AgentSkill(id="echo", name="echo", description="echo", tags=["echo"])],
     )
-    handler = DefaultRequestHandler(agent_executor=Echo(), task_store=InMemoryTaskStore(), agent_card=card)
-    rpc = create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True)
-    return Starlette(routes=[*create_agent_card_routes(card), *rpc])
 
 
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.ERROR)
-    port = int(sys.argv[1])
+def handler(card: AgentCard) -> DefaultRequestHandler:
+    return DefaultRequestHandler(agent_executor=Echo(), task_store=InMemoryTaskStore(), agent_card=card)
+
+
+def serve_http(binding: str, port: int) -> None:
+    if binding == "JSON-RPC":
+        card = agent_card("JSONRPC", f"http://127.0.0.1:{port}/")
+        routes = create_jsonrpc_routes(handler(card), "/", enable_v0_3_compat=True)
+    else:
+        card = agent_card("HTTP+JSON", f"http://127.0.0.1:{port}")
+        routes = create_rest_routes(handler(card))
     uvicorn.run(
-        application(f"http://127.0.0.1:{port}/"),
+        Starlette(routes=[*create_agent_card_routes(card), *routes]),
         host="127.0.0.1",
         port=port,
         loop="uvloop",
@@ -101,3 +109,21 @@ if __name__ == "__main__":
         access_log=False,
         backlog=4096,
     )
+
+
+async def serve_grpc(port: int) -> None:
+    server = grpc.aio.server()
+    card = agent_card("GRPC", f"127.0.0.1:{port}")
+    a2a_pb2_grpc.add_A2AServiceServicer_to_server(GrpcHandler(handler(card)), server)
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR)
+    binding, port = sys.argv[1], int(sys.argv[2])
+    if binding == "gRPC":
+        uvloop.run(serve_grpc(port))
+    else:
+        serve_http(binding, port)
