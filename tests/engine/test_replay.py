@@ -1,0 +1,271 @@
+"""A turn that was interrupted runs again: the same is not said twice, more is added, and what differs replaces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from dragoman.agent.agent import Agent
+from dragoman.engine.turn import Turn
+from dragoman.model.content import Part, Role
+from dragoman.model.fold import Fold
+from dragoman.model.ops import GetTask, SubscribeToTask
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
+from tests.engine.conftest import Start, call, events, say
+
+Run = Callable[[Turn], Awaitable[None]]
+
+
+class Twice:
+    """An agent whose first run is interrupted after `first`; the second one does `second` and returns."""
+
+    def __init__(self, first: Run, second: Run) -> None:
+        self.agent = Agent("a")
+        self.runs = 0
+
+        @self.agent.skill
+        async def work(turn: Turn) -> None:
+            self.runs += 1
+            if self.runs == 1:
+                await first(turn)
+                await turn.step("said", int)  # all of it is on disk
+                self.interrupted.set()
+                await asyncio.Event().wait()
+            await second(turn)
+
+    async def play(self, start: Start) -> tuple[Task, list[Any]]:
+        """The task at its end, and everything peers were told about it."""
+        self.interrupted = asyncio.Event()
+        engine = await start(self.agent)
+        task = await engine.call(call(), say("go", return_immediately=True))
+        await self.interrupted.wait()
+        await engine.stop(drain=0)
+        engine = await start(self.agent)
+        async with asyncio.timeout(5):
+            await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
+        told = [r.event for r in await events(engine.stream(call(after=0), SubscribeToTask(id=task.id)))]
+        done = await engine.call(call(), GetTask(id=task.id))
+        assert done.state is TaskState.COMPLETED and self.runs == 2
+        fold = Fold()
+        for event in told:
+            fold.apply(event)
+        assert (
+            fold.task is not None and fold.task.artifacts == done.artifacts
+        )  # whoever listened has the same
+        return done, told
+
+
+def writing(*chunks: str | Part, last: bool = False) -> Run:
+    async def run(turn: Turn) -> None:
+        writer = turn.artifact("a")
+        for n, chunk in enumerate(chunks, 1):
+            await writer.write(chunk, last=last and n == len(chunks))
+
+    return run
+
+
+def chunks_of(told: Sequence[Any]) -> list[tuple[bool, list[str | None]]]:
+    """Each chunk that peers were told: whether it adds to the others, and its texts."""
+    return [
+        (event.append, [part.text for part in event.artifact.parts])
+        for event in told
+        if isinstance(event, ArtifactUpdate)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        pytest.param(["a", "b"], ["a", "b"], [(False, ["a"]), (True, ["b"])], id="the same"),
+        pytest.param(
+            ["a", "b"], ["a", "b", "c"], [(False, ["a"]), (True, ["b"]), (True, ["c"])], id="more"
+        ),
+        pytest.param(["a", "b"], ["abc"], [(False, ["a"]), (True, ["b"]), (True, ["c"])], id="in one piece"),
+        pytest.param(
+            ["abc"], ["a", "b", "c", "d"], [(False, ["abc"]), (True, ["d"])], id="in smaller pieces"
+        ),
+        pytest.param(
+            ["ab", "cd"], ["a", "bc", "de"], [(False, ["ab"]), (True, ["cd"]), (True, ["e"])], id="in other pieces"
+        ),
+        pytest.param(["a", "b"], ["x", "y"], [(False, ["a"]), (True, ["b"]), (False, ["x"]), (True, ["y"])],
+                     id="another beginning"),
+        pytest.param(["a", "b"], ["a", "x"], [(False, ["a"]), (True, ["b"]), (False, ["a", "x"])], id="another end"),
+        pytest.param(["abc"], ["ab", "x"], [(False, ["abc"]), (False, ["ab", "x"])], id="another end of a piece"),
+        pytest.param(["a", "b"], ["a"], [(False, ["a"]), (True, ["b"]), (False, ["a"])], id="less"),
+        pytest.param([], ["a"], [(False, ["a"])], id="nothing before"),
+        pytest.param(["a"], [], [(False, ["a"])], id="nothing again"),
+    ],
+)  # fmt: skip
+async def test_text_that_is_written_again(
+    start: Start, first: list[str], second: list[str], told: Any
+) -> None:
+    task, heard = await Twice(writing(*first), writing(*second)).play(start)
+    assert chunks_of(heard) == told
+    assert task.artifacts[0].text == "".join(second or first)
+
+
+async def test_an_artifact_that_was_whole_is_not_closed_again(start: Start) -> None:
+    _, heard = await Twice(writing("a", "b", last=True), writing("a", "b", last=True)).play(start)
+    assert [e.last_chunk for e in heard if isinstance(e, ArtifactUpdate)] == [False, True]
+
+
+async def test_an_artifact_that_was_not_closed_yet_is_closed_in_the_end(start: Start) -> None:
+    task, heard = await Twice(writing("a", "b"), writing("a", "b", last=True)).play(start)
+    assert [e.last_chunk for e in heard if isinstance(e, ArtifactUpdate)] == [False, False, True]
+    assert task.artifacts[0].text == "ab"
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_files_and_data_are_compared_whole(start: Start, same: bool) -> None:
+    before = [Part(raw=b"\x00", media_type="image/png"), Part(data={"n": [1, 2]})]
+    after = [before[0], before[1] if same else Part(data={"n": [1]})]
+    task, heard = await Twice(writing(*before), writing(*after)).play(start)
+    assert task.artifacts[0].parts == tuple(after)
+    assert len(chunks_of(heard)) == (2 if same else 3)
+
+
+async def test_text_of_another_kind_is_not_the_same_text(start: Start) -> None:
+    plain, marked = Part(text="a"), Part(text="a", media_type="text/markdown")
+    task, _ = await Twice(writing(plain), writing(marked)).play(start)
+    assert task.artifacts[0].parts == (marked,)
+
+
+def saying(*texts: str) -> Run:
+    async def run(turn: Turn) -> None:
+        for text in texts:
+            await turn.status(text)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "history"),
+    [
+        (["a", "b"], ["a", "b"], ["a", "b"]),
+        (["a", "b"], ["a", "b", "c"], ["a", "b", "c"]),
+        (["a", "b"], ["x", "b"], ["a", "b", "x", "b"]),
+        (["a", "b"], ["a"], ["a", "b"]),
+        (["a", "a"], ["a", "a", "a"], ["a", "a", "a"]),
+    ],
+)
+async def test_progress_that_is_reported_again(
+    start: Start, first: list[str], second: list[str], history: list[str]
+) -> None:
+    task, heard = await Twice(saying(*first), saying(*second)).play(start)
+    assert [m.text for m in task.history if m.role is Role.AGENT] == history
+    assert len({m.message_id for m in task.history}) == len(task.history)
+    states = [event.status.state for event in heard if isinstance(event, StatusUpdate)]
+    assert states[-1] is TaskState.COMPLETED and TaskState.SUBMITTED not in states
+
+
+# What steps give back
+
+
+@dataclass
+class Quote:
+    price: int
+    tags: list[str]
+
+
+class Struct(msgspec.Struct):
+    price: int
+
+
+class Model(pydantic.BaseModel):
+    price: int
+
+
+def quote() -> Quote:
+    return Quote(3, ["a"])
+
+
+async def struct() -> Struct:
+    return Struct(3)
+
+
+def model() -> Model:
+    return Model(price=3)
+
+
+async def models() -> list[Model]:
+    return [Model(price=1), Model(price=2)]
+
+
+def maybe() -> Model | None:
+    return None
+
+
+def raw() -> bytes:
+    return b"\x00\xff"
+
+
+def untyped():
+    return {"a": [1, None, "x"]}
+
+
+def nothing() -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    "work", [quote, struct, model, models, maybe, raw, untyped, nothing], ids=lambda f: f.__name__
+)
+async def test_a_step_on_record_gives_back_what_it_gave(start: Start, work: Callable[[], Any]) -> None:
+    got, runs = [], []
+
+    def counted() -> Any:
+        runs.append(1)
+        return work()
+
+    counted.__annotations__ = dict(work.__annotations__)
+
+    async def run(turn: Turn) -> None:
+        got.append(await turn.step("x", counted))
+
+    await Twice(run, run).play(start)
+    assert runs == [1]
+    assert got[0] == got[1] and type(got[0]) is type(got[1])
+
+
+async def test_a_step_of_a_type_that_is_no_data_still_gives_back_its_value(start: Start) -> None:
+    def odd() -> Callable[[], int]:
+        return {"not": "callable"}  # type: ignore[return-value]
+
+    got: list[Any] = []
+
+    async def run(turn: Turn) -> None:
+        got.append(await turn.step("x", odd))
+
+    await Twice(run, run).play(start)
+    assert got == [{"not": "callable"}] * 2
+
+
+async def test_steps_of_different_turns_do_not_meet(start: Start) -> None:
+    agent, begun, go, runs = Agent("a"), asyncio.Event(), asyncio.Event(), list[str]()
+
+    def noted(text: str) -> str:
+        runs.append(text)
+        return text
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        value = await turn.step("same key", noted, turn.text)
+        begun.set()
+        await go.wait()
+        return value
+
+    engine = await start(agent)
+    task = await engine.call(call(), say("one", return_immediately=True))
+    await begun.wait()
+    second = asyncio.create_task(engine.call(call(), say("two", task=task.id)))
+    while len((await engine.call(call(), GetTask(id=task.id))).history) < 2:
+        await asyncio.sleep(0)
+    go.set()
+    assert [a.text for a in (await second).artifacts] == ["one", "two"]
+    assert runs == ["one", "two"]
