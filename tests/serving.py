@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from tests.ports import free_port
-
 WAIT = 20.0
 """No process here needs so long for anything; one that does hangs."""
+
+
+def lasting_port() -> int:
+    """A free port that stays free while its server is away: connections take theirs from above these."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
@@ -29,7 +39,7 @@ class Server:
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self.port = free_port()
+        self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {**os.environ, **(env or {})}
         named = f"sqlite:///{store}" if store is not None else "memory:"

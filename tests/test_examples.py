@@ -14,8 +14,7 @@ from dragoman import TaskState, connect
 from dragoman.client import TaskFailed
 from dragoman.model.content import Part
 from tests import raw
-from tests.ports import free_port
-from tests.serving import WAIT, Server
+from tests.serving import WAIT, Server, lasting_port
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -30,7 +29,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 @pytest.mark.parametrize("name", ["hello", "currency", "files", "report", "secure"])
 async def test_an_example_serves_itself(name: str, tmp_path: Path) -> None:
-    port = free_port()
+    port = lasting_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", AS_MAIN, str(EXAMPLES / f"{name}.py"), str(port),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, cwd=tmp_path,
