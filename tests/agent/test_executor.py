@@ -1,0 +1,216 @@
+"""Code written against the SDK's `AgentExecutor`, on our engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dragoman import TaskState as State
+from dragoman.client import Client, TaskFailed
+from dragoman.executor import (
+    AgentCard,
+    AgentExecutor,
+    Artifact,
+    DataPart,
+    EventQueue,
+    ExecutorAgent,
+    FilePart,
+    FileWithBytes,
+    FileWithUri,
+    Message,
+    Part,
+    RequestContext,
+    Role,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+    TaskUpdater,
+    TextPart,
+    new_agent_text_message,
+    new_task,
+    new_text_artifact,
+)
+from dragoman.model.content import Message as ModelMessage
+
+Execute = Callable[[RequestContext, EventQueue], Awaitable[None]]
+
+
+class Executor(AgentExecutor):
+    def __init__(self, execute: Execute) -> None:
+        self._execute = execute
+        self.canceled: list[str] = []
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._execute(context, event_queue)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.canceled.append(context.task_id)
+
+
+def agent_of(execute: Execute) -> ExecutorAgent:
+    return ExecutorAgent(Executor(execute), AgentCard(name="Exec", description="Executes"))
+
+
+async def test_a_message_alone_is_the_answer_and_no_task() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(new_agent_text_message(f"you said {context.get_user_input()}"))
+
+    async with agent_of(execute).test() as client:
+        reply = await client("hi")
+        assert reply == "you said hi" and reply.task is None
+        assert [task async for task in client.list()] == []
+
+
+@pytest.mark.parametrize("version", ["0.1", "draft"])
+async def test_where_a_client_names_its_task_the_answer_is_that_task(version: str) -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(new_agent_text_message("hello"))
+
+    async with agent_of(execute).test(version=version) as client:
+        reply = await client("hi")
+        assert reply == "hello" and reply.task is not None
+        assert (await client.get(reply.id)).state is State.COMPLETED
+
+
+async def test_a_message_after_a_task_was_shown_is_how_the_task_ends() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(new_task(context.message))
+        await queue.enqueue_event(new_agent_text_message("first"))
+        await queue.enqueue_event(new_agent_text_message("last"))
+
+    async with agent_of(execute).test() as client:
+        reply = await client("hi")
+        assert reply.task is not None and reply.state is State.COMPLETED
+        assert reply.task.status.message is not None and reply.task.status.message.text == "last"
+        assert [message.text for message in reply.task.history] == ["hi", "first"]
+
+
+async def test_events_with_and_without_await_make_a_task() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        task: Any = new_task(context.message)
+        queue.enqueue_event(task)
+        working = TaskStatus(
+            state=TaskState.working, message=new_agent_text_message("busy", task.contextId, task.id)
+        )
+        await queue.enqueue_event(
+            TaskStatusUpdateEvent(status=working, contextId=task.contextId, taskId=task.id)
+        )
+        artifact = new_text_artifact(name="answer", description="the answer", text="forty-")
+        queue.enqueue_event(TaskArtifactUpdateEvent(artifact=artifact, append=False, taskId=task.id))
+        more = Artifact(artifact_id=artifact.artifact_id, parts=[Part(root=TextPart(text="two"))])
+        queue.enqueue_event(TaskArtifactUpdateEvent(artifact=more, append=True, lastChunk=True))
+        queue.enqueue_event(TaskStatusUpdateEvent(status=TaskStatus(state=TaskState.completed), final=True))
+
+    async with agent_of(execute).test() as client:
+        reply = await client("hi")
+        assert reply.state is State.COMPLETED
+        (artifact,) = reply.artifacts
+        assert artifact.name == "answer" and artifact.text == "forty-two"
+        assert reply.task is not None and [m.text for m in reply.task.history] == ["hi", "busy"]
+
+
+async def test_a_question_ends_the_turn_and_the_answer_begins_another_that_knows_the_task() -> None:
+    known: list[Any] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = TaskUpdater(queue, context.task_id, context.context_id)
+        known.append(context.current_task)
+        if context.current_task is None:
+            await updater.start_work()
+            await updater.requires_input(updater.new_agent_message([Part(text="which one?")]))
+            return
+        await updater.add_artifact([Part(text=f"the {context.get_user_input()} one")], name="choice")
+        await updater.complete()
+
+    async with agent_of(execute).test() as client:
+        reply = await client("choose")
+        assert reply.asks and reply == "which one?"
+        done = await reply.answer("red")
+        assert done == "the red one" and done.id == reply.id
+    assert known[0] is None
+    assert known[1].id == reply.id and known[1].contextId == reply.context_id
+    assert [message.text for message in known[1].history] == ["choose", "which one?", "red"]
+
+
+@pytest.mark.parametrize("state", ["failed", "rejected"])
+async def test_a_task_may_end_otherwise(state: str) -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = TaskUpdater(queue)
+        end = {"failed": updater.failed, "rejected": updater.reject}[state]
+        await end(updater.new_agent_message([Part(text="no")]))
+
+    async with agent_of(execute).test() as client:
+        with pytest.raises(TaskFailed, match="no") as failed:
+            await client("hi")
+        assert failed.value.task.state.word == state
+
+
+async def test_an_executor_that_raises_fails_its_task_and_says_nothing_of_why() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        raise RuntimeError("the password is hunter2")
+
+    async with agent_of(execute).test() as client:
+        with pytest.raises(TaskFailed) as failed:
+            await client("hi")
+        assert "hunter2" not in str(failed.value)
+
+
+async def test_a_canceled_task_tells_its_executor() -> None:
+    begun = asyncio.Event()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(new_task(context.message))
+        begun.set()
+        await asyncio.Event().wait()
+
+    executor = Executor(execute)
+    agent = ExecutorAgent(executor, AgentCard(name="Exec", description="Executes"))
+    async with agent.test() as client:
+        task = await begin(client, begun)
+        assert (await client.cancel(task)).state is State.CANCELED
+        assert executor.canceled == [task]
+
+
+async def begin(client: Client, begun: asyncio.Event) -> str:
+    async with client.stream("hi") as stream:
+        async for piece in stream:
+            assert piece.task is not None
+            await begun.wait()
+            return piece.task.id
+    raise AssertionError("nothing came")
+
+
+async def test_parts_and_messages_can_be_made_and_read_as_every_version_of_the_sdk_spells_them() -> None:
+    seen: list[Any] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        message: Any = context.message
+        seen.append((message.messageId, message.message_id, message.parts[0].root.text, message.contextId))
+        parts = [
+            Part(TextPart(text="text", kind="text")),
+            Part(root=DataPart(data={"a": 1})),
+            Part(root=FilePart(file=FileWithBytes(bytes="aGk=", name="hi.txt", mimeType="text/plain"))),
+            Part(root=FilePart(file=FileWithUri(uri="https://example.com/x", mime_type="image/png"))),
+        ]
+        await queue.enqueue_event(Message(role=Role.agent, parts=parts, messageId="m1"))
+
+    async with agent_of(execute).test() as client:
+        reply = await client("hi")
+        assert reply.message is not None
+        text, data, file, link = reply.message.parts
+        assert text.text == "text" and data.data == {"a": 1}
+        assert (file.raw, file.filename, file.media_type) == (b"hi", "hi.txt", "text/plain")
+        assert (link.url, link.media_type) == ("https://example.com/x", "image/png")
+    ((camel, snake, said, context),) = seen
+    assert camel == snake and said == "hi" and context
+
+
+def test_what_is_no_event_is_refused_and_so_is_a_card_that_asks_for_credentials() -> None:
+    with pytest.raises(TypeError, match="authenticate"):
+        AgentCard(name="x", authentication=("Bearer",))
+    with pytest.raises(AttributeError):
+        new_task(ModelMessage(message_id="m", role=Role.user, parts=())).nonsense  # type: ignore[attr-defined]
