@@ -65,6 +65,20 @@ async def post(
         writer.close()
 
 
+async def read(response: Response) -> bytes:
+    """All of a body, however it comes; of a stream, what comes before a question."""
+    if "content-length" in response.headers:
+        return await response.reader.readexactly(int(response.headers["content-length"]))
+    if response.status in (204, 304):
+        return b""
+    lines = []
+    async for line in _lines(response.reader):
+        lines.append(line)
+        if not line and any(b"INPUT_REQUIRED" in said or b"input-required" in said for said in lines):
+            break  # a stream that goes on when somebody answers
+    return b"\n".join(lines)
+
+
 async def call(url: str, method: str, params: Any, **headers: str) -> dict[str, Any]:
     """The JSON-RPC response to one call."""
     async with post(url, rpc(method, params), _spelled(headers)) as response:
