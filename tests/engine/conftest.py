@@ -24,14 +24,14 @@ async def start(request: Any, tmp_path: Any) -> AsyncIterator[Start]:
     engines: list[Engine] = []
     shared: dict[str, Any] = {}
 
-    async def begin(*agents: Agent, fresh: bool = False, **options: Any) -> Engine:
+    async def begin(*agents: Agent, retain: float | None = None, **options: Any) -> Engine:
         if request.param == "memory":
             store = shared.setdefault("memory", open_store("memory:"))
         else:
             store = open_store(f"sqlite:///{tmp_path}/tasks.db")
         by_id = {agent.id: agent for agent in agents}
         engine = Engine(store, LocalBus(), lambda scope: by_id.get(scope.agent), **options)
-        await engine.start()
+        await engine.start(retain=retain)
         engines.append(engine)
         return engine
 
@@ -44,11 +44,14 @@ def call(agent: str = "a", **more: Any) -> Call:
     return Call(scope=Scope("", agent, ""), **more)
 
 
-def say(text: str, *, task: str = "", context: str = "", **configuration: Any) -> SendMessage:
+def say(
+    text: str, *, task: str = "", context: str = "", skill: str = "", **configuration: Any
+) -> SendMessage:
     message = Message(
         message_id=new_id(), role=Role.USER, parts=(Part(text=text),), task_id=task, context_id=context
     )
-    return SendMessage(message=message, configuration=Configuration(**configuration))
+    metadata = {"skillId": skill} if skill else {}
+    return SendMessage(message=message, metadata=metadata, configuration=Configuration(**configuration))
 
 
 async def events(stream: Any) -> list[StreamResponse]:

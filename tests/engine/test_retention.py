@@ -1,0 +1,106 @@
+"""Finished tasks past their age are forgotten; nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dragoman.agent.agent import Agent
+from dragoman.engine.service import Engine
+from dragoman.engine.turn import Turn
+from dragoman.errors import TaskNotFound, Unavailable
+from dragoman.model.ids import timestamp
+from dragoman.model.ops import GetTask, ListTasks
+from dragoman.model.task import TaskState
+from tests.engine.conftest import Start, call, say
+
+
+def talker() -> Agent:
+    agent = Agent("a")
+
+    @agent.skill(default=True)
+    async def talk(turn: Turn) -> str:
+        return await turn.ask("well?") if turn.text == "ask" else turn.text
+
+    @agent.skill(reply=True)
+    async def reply(turn: Turn) -> str:
+        return "hi"
+
+    return agent
+
+
+async def gone(engine: Engine, task: str) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                await engine.call(call(), GetTask(id=task))
+            except TaskNotFound:
+                return
+            await asyncio.sleep(0.001)
+
+
+async def later() -> None:
+    """Until the clock of timestamps has moved on."""
+    now = timestamp()
+    while timestamp() <= now:
+        await asyncio.sleep(0.001)
+
+
+async def test_an_engine_forgets_finished_tasks_past_their_age_and_keeps_open_ones(start: Start) -> None:
+    first = await start(talker())
+    done = [await first.call(call(), say(f"t{i}")) for i in range(3)]
+    waiting = await first.call(call(), say("ask"))
+    assert waiting.state is TaskState.INPUT_REQUIRED
+    await first.stop(drain=0)
+    await later()
+    second = await start(talker(), retain=0.0)
+    for task in done:
+        await gone(second, task.id)
+    assert (await second.call(call(), GetTask(id=waiting.id))) == waiting
+    page = await second.call(call(), ListTasks())
+    assert [task.id for task in page.tasks] == [waiting.id] and page.total_size == 1
+    answered = await second.call(call(), say("yes", task=waiting.id))
+    assert answered.text == "yes"
+
+
+async def test_nothing_is_forgotten_before_its_time_or_unless_told_to(start: Start) -> None:
+    first = await start(talker())
+    task = await first.call(call(), say("x"))
+    for options in ({}, {"retain": 3600.0}):
+        engine = await start(talker(), **options)
+        await engine.call(call(), say("y"))  # time enough for a look around
+        assert await engine.call(call(), GetTask(id=task.id)) == task
+
+
+async def test_what_was_answered_without_a_task_is_forgotten_too(start: Start) -> None:
+    engine = await start(talker())
+    for _ in range(5):
+        await engine.call(call(), say("x", skill="reply"))
+    await later()
+    store: Any = engine._store
+    assert await store.purge(timestamp(), limit=100) == 5
+    assert await store.purge(timestamp(), limit=100) == 0
+
+
+async def test_a_store_that_is_away_for_a_moment_does_not_end_the_forgetting(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await start(talker())
+    task = await engine.call(call(), say("x"))
+    await later()
+    purge, calls = engine._store.purge, 0
+
+    async def moody(before: str, *, limit: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise Unavailable("not now")
+        return await purge(before, limit=limit)
+
+    monkeypatch.setattr(engine._store, "purge", moody)
+    forgetting = asyncio.create_task(engine._forget(0.0, every=0.001))
+    await gone(engine, task.id)
+    forgetting.cancel()
+    await asyncio.wait([forgetting])
