@@ -25,6 +25,7 @@ from dragoman.application import application
 from dragoman.auth.schemes import MutualTLS
 from dragoman.bindings.http import App
 from dragoman.bindings.tls import HSTS, TlsProtocol, server_context
+from dragoman.bindings.wire import HttpProtocol
 from dragoman.observe.logs import configure
 
 logger = logging.getLogger("dragoman.server")
@@ -174,7 +175,7 @@ def _settle_memory() -> None:
 def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=TlsProtocol if tls is not None else "httptools",
+        http=TlsProtocol if tls is not None else HttpProtocol,
         headers=[HSTS] if tls is not None else [],
         lifespan="on",
         log_level="warning",

@@ -62,6 +62,7 @@ class Reader(AbstractContextManager["Reader"]):
         if self._others is not None:
             self._others.discard(self)
         self._listening.__exit__(None, None, None)
+        del self._listening  # it holds us: without it we go at once, not when the collector comes
 
     async def next(self) -> Sequence[Record]:
         """The next records: all that were ready. Raises `Unavailable` once the reader was closed."""

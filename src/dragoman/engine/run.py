@@ -73,6 +73,8 @@ class Run:
             logger.exception("task %s could not be run", lease.task)
             with suppress(Unavailable):
                 await store.release(lease, failed=True)
+        finally:
+            self.turn = None  # it holds us: together we would wait for the collector
 
     def _hear(self, records: Sequence[Record]) -> None:
         if not records:

@@ -524,6 +524,7 @@ class Turn:
             await asyncio.wait([self._flusher])
         for writer in self._writers.values():
             writer.finish()
+        self._writers.clear()  # each holds us: see `Run.work`
         rest, self._buffer = self._buffer, []
         return rest
 

@@ -71,6 +71,7 @@ class Limited:
 
     def __init__(self, service: Service, quota: Quota, *, queued: Callable[[], int]) -> None:
         self._service, self._quota, self._queued = service, quota, queued
+        self._counts = quota.counts
         self._callers: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
         self._agents: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
 
@@ -99,7 +100,7 @@ class Limited:
         quota, scope = self._quota, call.scope
         if isinstance(request, SendMessage) and quota.queue is not None and self._queued() >= quota.queue:
             raise Unavailable("too much to do: try again in a moment", retry_after=1)
-        if not quota.counts:
+        if not self._counts:
             return ()
         caller = _of(self._callers, (scope.tenant, scope.owner), quota.burst)
         agent = _of(self._agents, (scope.tenant, scope.agent), quota.agent_burst)
