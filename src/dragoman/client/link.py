@@ -88,11 +88,14 @@ async def _open(transport: Authorized, where: Any, options: Options) -> Link:
         found, prefer = given(where), ""
     if options.signed_by is not None:
         found = await vouched(found, options.signed_by, transport.plain)
-    ways = routes(found, version=options.version, binding=options.binding, prefer=prefer)
+    elsewhere = where != IN_PROCESS  # all agents in this process have the same address
+    ways = routes(
+        found, version=options.version, binding=options.binding, prefer=prefer, remembered=elsewhere
+    )
     # A secret belongs to whoever the user named, not to wherever the card points.
     transport.origin = origin_of(options.origin or (where if isinstance(where, str) else ways[0].url))
     transport.credential = _credential(options, found.card, transport.origin)
-    peer = Routed(ways, transport, silence=options.policy.silence, ours=found.ours)
+    peer = Routed(ways, transport, silence=options.policy.silence, ours=found.ours, remembered=elsewhere)
     return Link(found, peer, Lasting(peer, options.policy, streams=_streams(found.card)), transport)
 
 

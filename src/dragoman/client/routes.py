@@ -54,8 +54,13 @@ class Route(NamedTuple):
     tenant: str = ""
 
 
-def routes(found: Found, *, version: str = "", binding: str = "", prefer: str = "") -> list[Route]:
-    """The usable ways to reach an agent, best first. `prefer` is the endpoint the user named, if any."""
+def routes(
+    found: Found, *, version: str = "", binding: str = "", prefer: str = "", remembered: bool = True
+) -> list[Route]:
+    """The usable ways to reach an agent, best first. `prefer` is the endpoint the user named, if any.
+
+    `remembered`: what worked at its address before comes first.
+    """
     offered = [
         (_here(each, found.url), dialect) for each, dialect in for_card(found.document, found_at=found.url)
     ]
@@ -78,7 +83,7 @@ def routes(found: Found, *, version: str = "", binding: str = "", prefer: str = 
         return _pinned(usable, version)
     usable.sort(key=lambda route: route.url.rstrip("/") != prefer.rstrip("/"))
     first = usable[0]
-    known = _worked.get((first.url, first.binding))
+    known = _worked.get((first.url, first.binding)) if remembered else None
     if known is not None:
         usable.insert(0, first._replace(dialect=DIALECTS[known]))
     for name in _FALLBACKS.get(first.binding, ()):
@@ -116,9 +121,16 @@ class Routed:
     """A `Peer` on the first of several routes that turns out to work."""
 
     def __init__(
-        self, routes: Sequence[Route], transport: Transport, *, silence: float, ours: bool = False
+        self,
+        routes: Sequence[Route],
+        transport: Transport,
+        *,
+        silence: float,
+        ours: bool = False,
+        remembered: bool = True,
     ) -> None:
         self._routes = tuple(routes)
+        self._remembered = remembered
         self._transport = transport
         self._silence = silence
         self._settled = len(self._routes) == 1
@@ -175,4 +187,5 @@ class Routed:
     def _settle(self, request: Request) -> None:
         if not self._settled and isinstance(request, SendMessage):
             self._settled = True
-            _worked[self.route.url, self.route.binding] = self.route.dialect.name
+            if self._remembered:
+                _worked[self.route.url, self.route.binding] = self.route.dialect.name

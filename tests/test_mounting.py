@@ -1,0 +1,160 @@
+"""An agent inside other people's applications, and many agents in one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+
+from dragoman import Agent, Turn, connect
+from dragoman.application import application
+from dragoman.client import Client
+from dragoman.errors import A2AError, TaskNotFound
+from tests.bindings.wire import HELLO, request, rpc
+
+V1 = {"A2A-Version": "1.0"}
+
+
+def counter(name: str = "Counter", **options: Any) -> Agent:
+    agent = Agent(name, description="Counts", **options)
+
+    @agent.skill
+    async def count(turn: Turn) -> AsyncIterator[str]:
+        """Counts, and asks how far."""
+        far = int(await turn.ask("How far?") if "ask" in turn.text else 3)
+        for n in range(1, far + 1):
+            yield f"{n} "
+
+    return agent
+
+
+def in_starlette(mounted: Any) -> Any:
+    home = Route("/", lambda _: PlainTextResponse("home"))
+    return Starlette(routes=[home, Mount("/agents/counter", app=mounted)])
+
+
+def in_fastapi(mounted: Any) -> Any:
+    app = FastAPI()
+    app.get("/")(lambda: "home")
+    app.mount("/agents/counter", mounted)
+    return app
+
+
+@pytest.mark.parametrize("framework", [in_starlette, in_fastapi])
+async def test_an_agent_works_where_it_is_mounted(framework: Any) -> None:
+    mounted = counter().app(store="memory:")
+    app = framework(mounted)
+    assert b"home" in (await request(app, "GET", "/")).body
+    card = (await request(app, "GET", "/agents/counter/.well-known/agent-card.json", headers=V1)).json
+    assert {i["url"].rstrip("/") for i in card["supportedInterfaces"]} == {
+        "http://agents.example/agents/counter"
+    }
+    for path in ("/agents/counter/", "/agents/counter"):
+        answer = await rpc(app, "SendMessage", HELLO, path=path, headers=V1)
+        if answer.status == 307:  # frameworks send those who forget the slash to it
+            continue
+        assert answer.json["result"]["task"]["artifacts"][0]["parts"][0]["text"] == "1 "
+    streamed = await rpc(app, "SendStreamingMessage", HELLO, path="/agents/counter/", headers=V1)
+    results = streamed.results()
+    assert "task" in results[0] and "TASK_STATE_COMPLETED" in str(results[-1])
+    await mounted.stop()
+
+
+async def test_a_framework_that_runs_a_lifespan_starts_and_stops_the_agent() -> None:
+    mounted = counter().app(store="memory:", drain=0)
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        await mounted.start()
+        yield
+        await mounted.stop()
+
+    app = Starlette(routes=[Mount("/a", app=mounted)], lifespan=lifespan)
+    async with app.router.lifespan_context(app):
+        answer = await rpc(app, "SendMessage", HELLO, path="/a/", headers=V1)
+        assert answer.json["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    answer = await rpc(app, "SendMessage", HELLO, path="/a/", headers=V1)
+    assert answer.status == 503
+
+
+async def test_our_own_client_talks_to_an_agent_in_a_framework() -> None:
+    mounted = counter().app(store="memory:")
+    app = Starlette(routes=[Mount("/", app=mounted)])
+    async with connect(app) as client:
+        reply = await client("ask me")
+        assert reply.asks
+        assert await reply.answer("2") == "1 2 "
+    await mounted.stop()
+
+
+async def test_many_agents_in_one_process_keep_to_themselves() -> None:
+    agents = [counter(f"Counter {n}") for n in range(20)]
+    app = application(*agents, store="memory:")
+
+    async def use(agent: Agent) -> str:
+        path = f"/{agent.id}"
+        card = (await request(app, "GET", f"{path}/agent-card.json", headers=V1)).json
+        assert card["name"] == agent.name
+        answer = await rpc(app, "SendMessage", HELLO, path=path, headers=V1)
+        task: str = answer.json["result"]["task"]["id"]
+        return task
+
+    tasks = await asyncio.gather(*(use(agent) for agent in agents))
+    assert len(set(tasks)) == 20
+    mine = await rpc(app, "ListTasks", {}, path="/counter-3", headers=V1)
+    assert [task["id"] for task in mine.json["result"]["tasks"]] == [tasks[3]]
+    others = await rpc(app, "GetTask", {"id": tasks[4]}, path="/counter-3", headers=V1)
+    assert others.json["error"]["code"] == TaskNotFound.rpc
+    root = (await request(app, "GET", "/.well-known/agent-card.json", headers=V1)).json
+    assert root["name"] == "Counter 0"  # the first one answers for the house
+    await app.stop()
+
+
+def test_agents_that_cannot_be_told_apart_are_refused() -> None:
+    with pytest.raises(ValueError, match="two agents have the id 'counter'"):
+        application(counter(), counter(), store="memory:")
+    with pytest.raises(ValueError, match="no agent"):
+        application(store="memory:")
+
+
+async def test_an_agent_that_speaks_only_1_0_has_a_pure_card_and_refuses_the_others() -> None:
+    app = counter(versions=("1.0",)).app(store="memory:")
+    card = (await request(app, "GET", "/.well-known/agent-card.json")).json
+    assert {interface["protocolVersion"] for interface in card["supportedInterfaces"]} == {"1.0"}
+    assert "url" not in card and "protocolVersion" not in card
+    assert (await rpc(app, "SendMessage", HELLO, headers=V1)).json["result"]["task"]
+    legacy = {"message": {"role": "user", "messageId": "m", "parts": [{"kind": "text", "text": "hi"}]}}
+    old = {"id": "t", "message": {"role": "user", "parts": [{"type": "text", "text": "hi"}]}}
+    for method, params in (("message/send", legacy), ("tasks/send", old)):
+        refused = (await rpc(app, method, params)).json["error"]
+        assert "not supported" in refused["message"]
+    listed = (await rpc(app, "ListTasks", {}, headers=V1)).json["result"]
+    assert listed["totalSize"] == 1
+    await app.stop()
+
+
+async def test_an_agent_that_speaks_only_an_old_version_refuses_the_new_one() -> None:
+    app = counter(versions=("0.3",)).app(store="memory:")
+    refused = (await rpc(app, "SendMessage", HELLO, headers=V1)).json["error"]
+    assert "not supported" in refused["message"]
+    async with counter(versions=("0.3",)).test() as client:
+        assert client.version == "0.3" and await client("go") == "1 2 3 "
+    await app.stop()
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3", "0.2", "0.2-type", "0.1", "draft", "arbiter"])
+async def test_the_testing_kit_speaks_every_version(version: str) -> None:
+    async with counter().test(version=version) as client:
+        assert isinstance(client, Client)
+        async with client.stream("go") as stream:
+            text = "".join([piece.text async for piece in stream])
+        assert text == "1 2 3 "
+        with pytest.raises(A2AError):
+            await client.get("nobody")
