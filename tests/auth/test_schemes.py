@@ -99,7 +99,9 @@ async def test_a_token_may_expire() -> None:
     assert (await asked(scheme, bearer(BOB))).id == "bob"
 
 
-@pytest.mark.parametrize("kept", [ALICE, "", hashed(ALICE)[:-1], "zz" * 32], ids=["plain", "empty", "cut", "no hex"])
+@pytest.mark.parametrize(
+    "kept", [ALICE, "", hashed(ALICE)[:-1], "zz" * 32], ids=["plain", "empty", "cut", "no hex"]
+)
 def test_a_secret_that_is_not_hashed_is_an_error(kept: str) -> None:
     with pytest.raises(ValueError, match="keep hashes"):
         Bearer({"alice": kept})

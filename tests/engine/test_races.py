@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 from dragoman import errors
 from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
+from dragoman.engine.log import Snapshot
+from dragoman.engine.run import Run
 from dragoman.engine.seams import MAIL
 from dragoman.engine.service import Engine
 from dragoman.engine.turn import Turn
@@ -379,3 +383,48 @@ async def test_a_message_in_the_middle_of_a_turn_goes_to_the_skill_of_its_task(s
         await asyncio.sleep(0)
     go.set()
     assert [a.text for a in (await second).artifacts] == ["two x", "two y"]
+
+
+async def test_a_thousand_tasks_leave_nothing_behind(tmp_path: Any) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        await turn.status("working")
+        await turn.step("step", int)
+        return await turn.ask("well?") if turn.text == "ask" else turn.text
+
+    engine = await opened(f"{tmp_path}/tasks.db", agent, keep=10, grace=600)
+
+    async def one(n: int) -> None:
+        match n % 4:
+            case 0:
+                await engine.call(call(), say("x"))
+            case 1:
+                await events(engine.stream(call(), say("x")))
+            case 2:
+                task = await engine.call(call(), say("ask"))
+                await engine.call(call(), CancelTask(id=task.id))
+            case 3:
+                async with aclosing(engine.stream(call(), say("x"))) as stream:  # type: ignore[type-var]
+                    await anext(stream)
+
+    await asyncio.gather(*(one(n) for n in range(8)))
+    while engine.runner.running:
+        await asyncio.sleep(0)
+    before = len(asyncio.all_tasks())
+    for _ in range(20):
+        await asyncio.gather(*(one(n) for n in range(50)))
+    while engine.runner.running:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gc.collect()
+    left = Counter(
+        type(each).__name__ for each in gc.get_objects() if isinstance(each, Snapshot | Turn | Run)
+    )
+    assert left["Turn"] == left["Run"] == 0
+    assert left["Snapshot"] <= 10
+    assert len(asyncio.all_tasks()) <= before
+    assert isinstance(engine._bus, LocalBus) and list(engine._bus._listeners) == [MAIL]
+    assert not engine._readers and not engine.runner._orphans and not engine.runner._doubtful
+    await engine.stop(drain=0)
