@@ -39,7 +39,7 @@ model: $(READY)
 	fi || echo "no model could be installed: agents will only repeat what they are told" >&2
 
 test: check ## check the code, then run every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(READY) ## formatting, lint and types
 	$(BIN)/ruff format --check .
