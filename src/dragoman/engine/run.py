@@ -39,6 +39,8 @@ class Run:
         self.log = runner.store.scope(lease.scope)
         self.job: asyncio.Task[None]
         self.turn: Turn | None = None
+        self.alarm: asyncio.TimerHandle | None = None
+        """Rings when the function was told to stop and had its time to do so."""
         self.inside = False
         """The agent's function is running: the only time when it can be interrupted."""
         self.why = ""

@@ -111,6 +111,8 @@ class Runner:
         try:
             await run.work()
         finally:
+            if run.alarm is not None:
+                run.alarm.cancel()
             if self._runs.get(run.lease.key) is run:
                 del self._runs[run.lease.key]
             if len(self._runs) == self._concurrency - 1:
@@ -190,7 +192,7 @@ class Runner:
         if run.turn is not None:
             run.turn.cancelled = True
         run.interrupt("cancel")
-        asyncio.get_running_loop().call_later(self._grace, self._abandon, run)
+        run.alarm = asyncio.get_running_loop().call_later(self._grace, self._abandon, run)
 
     def _abandon(self, run: Run) -> None:
         """The grace period is over. A function that is still there is stuck: cancel the task without it."""
