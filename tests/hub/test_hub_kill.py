@@ -17,6 +17,9 @@ from dragoman.client.http import HttpTransport
 from dragoman.dialects.sse import Frame, SseReader
 from dragoman.engine.log import Step
 from dragoman.errors import A2AError
+from dragoman.hub.database import Database
+from dragoman.hub.scratchpads import SHARED, Scratchpads
+from dragoman.hub.todos import Todos
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores.sqlite import SqliteStore
 from tests.ports import free_port
@@ -28,7 +31,8 @@ SCRIPT = {
     "pace": 0.004,
     "replies": {
         "Index": [
-            "Asking around.\n/mem shared write begun\n/parallel\n/agent scout look in the north\n"
+            "Asking around.\n/mem shared write begun\n/mem add entry project Looking\nall over\n/endmem\n/todo add look\n"
+            "/parallel\n/agent scout look in the north\n"
             "/agent scout look in the south\n/endparallel",
             "They have looked.\n/write report.md\n# Report\nall is well\n/endwrite\n/mem shared read",
             "Everybody has looked, and all is well in the north and in the south.",
@@ -117,7 +121,7 @@ async def listen(
 
 
 @pytest.mark.parametrize("points", [(1, 7, 20), (3, 12, 25), (5, 16, 31)])
-async def test_a_killed_hub_goes_on_and_no_model_call_and_no_command_is_on_record_twice(
+async def test_a_killed_hub_goes_on_and_no_model_call_and_no_command_counts_twice(
     tmp_path: Path, points: tuple[int, ...]
 ) -> None:
     hub = Process(tmp_path)
@@ -139,14 +143,23 @@ async def test_a_killed_hub_goes_on_and_no_model_call_and_no_command_is_on_recor
         assert numbers == sorted(set(numbers)), "an event came twice, or out of order"
         done = msgspec.json.decode(heard[-1].data)
         assert done["ok"] is True and done["content"] == ANSWER
-        shared = await call(hub.url, token, "GET", f"/v1/requests/{id}")
-        assert shared["request"]["state"] == "completed"
+        asked = await call(hub.url, token, "GET", f"/v1/requests/{id}")
+        assert asked["request"]["state"] == "completed"
+        entries = await call(hub.url, token, "GET", "/v1/memory/entries")
+        assert [entry["title"] for entry in entries["entries"]] == ["Looking"]
     finally:
         await hub.kill()
     steps = await recorded(tmp_path / "tasks.db")
     assert [key for key, n in Counter(steps).items() if n > 1] == []
-    assert sum(key.startswith("tool/") for _, key in steps) == 2 + 2 + 2
+    assert sum(key.startswith("tool/") for _, key in steps) == 4 + 2 + 2
     assert sum(key.startswith("model/") for _, key in steps) == 3 + 2 * 2 + 2 * 1
+    database = Database(tmp_path / "hub.db").open()
+    try:
+        notes = await Scratchpads(database).read(1, SHARED)
+        todos = await Todos(database).list(1)
+    finally:
+        database.close()
+    assert notes.count("begun") == 1 and [todo.subject for todo in todos] == ["look"]
 
 
 async def recorded(path: Path) -> list[tuple[str, str]]:

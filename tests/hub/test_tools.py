@@ -26,7 +26,9 @@ from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.remotes import Remote, Remotes
 from dragoman.hub.remotes import read_registry as read_remotes
 from dragoman.hub.sandbox import LocalSandbox
+from dragoman.hub.scratchpads import SHARED, Scratchpads
 from dragoman.hub.todos import Todos
+from dragoman.hub.tool import Command, Session
 from dragoman.hub.toolbox import toolbox
 from dragoman.hub.tools.exec import ExecTool
 from dragoman.hub.tools.search import Hit
@@ -85,6 +87,56 @@ async def fed(home: House, reply: str, **metadata: Any) -> str:
 @pytest.fixture
 async def home(shed: Begin, database: Database) -> House:
     return await shed(ScriptedModel([]), tools=toolbox(database, model=ScriptedModel(["Do it."])))
+
+
+class Again:
+    """A tool whose hub died before what it did was on record: it is run again, and the second result counts."""
+
+    def __init__(self, tool: Any) -> None:
+        self._tool = tool
+        self.differed: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tool, name)
+
+    async def run(self, command: Command, session: Session) -> str:
+        first = await self._tool.run(command, session)
+        second: str = await self._tool.run(command, session)
+        if first != second:
+            self.differed.append((first, second))
+        return second
+
+
+async def test_a_command_that_runs_again_after_a_crash_writes_nothing_twice(
+    shed: Begin, database: Database
+) -> None:
+    tools = [Again(tool) for tool in toolbox(database, model=ScriptedModel([]))]
+    home = await shed(ScriptedModel([]), tools=tools)
+    await fed(
+        home,
+        "/mem write a note\n/mem shared write a note for all\n/mem add entry project One\nfirst\n/endmem\n"
+        "/mem add entry project Two --supersedes #1\nsecond\n/endmem\n/mem add link #2 supports #1\n"
+        "/mem invalidate #2\n/todo add look\n/todo done 1\n/write --persist a.txt\nhello\n/endwrite",
+        conversation_id=10,
+    )
+    assert [pair for tool in tools for pair in tool.differed] == []
+    pads, memories = Scratchpads(database), Memories(database)
+    assert (await pads.read(1, "index")).count("a note") == 1 and (await pads.read(1, SHARED)).count(
+        "note"
+    ) == 1
+    now = int(time.time())
+    entries = [await memories.get(1, id) for id in (1, 2, 3)]
+    assert [entry and entry.title for entry in entries] == ["One", "Two", None]
+    assert [entry and (entry.valid_to or 0) >= now - 60 for entry in entries[:2]] == [True, True]
+    assert [each.relation for each in await memories.relations(1)] == ["supersedes", "supports"]
+    assert [todo.state for todo in await Todos(database).list(1, conversation=10, states=("completed",))] == [
+        "completed"
+    ]
+    assert [file.path for file in await Artifacts(database).list(1, 10)] == ["a.txt"]
+    await fed(home, "/mem write a note", conversation_id=10)
+    assert (await pads.read(1, "index")).count("a note") == 2, (
+        "another request that says the same is another write"
+    )
 
 
 async def test_memory_is_written_found_linked_and_ended(home: House) -> None:

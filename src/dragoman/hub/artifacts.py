@@ -72,9 +72,16 @@ class Artifacts:
         self._limits = file_limit, conversation_limit, tenant_limit
 
     async def put(
-        self, tenant: str | int, conversation: int, path: str, content: bytes, mime: str = ""
+        self,
+        tenant: str | int,
+        conversation: int,
+        path: str,
+        content: bytes,
+        mime: str = "",
+        *,
+        once: str = "",
     ) -> KeptFile:
-        """Make or replace a file. Raises `InvalidParams` for a path, `QuotaExceeded`."""
+        """Make or replace a file, for `once` a single time. Raises `InvalidParams` for a path, `QuotaExceeded`."""
         path, tenant, now = clean_path(path), int(tenant), int(time.time())
         mime = mime or mimetypes.guess_type(path)[0] or "text/plain"
         digest, size = hashlib.sha256(content).hexdigest(), len(content)
@@ -114,7 +121,7 @@ class Artifacts:
             ).fetchone()
             return KeptFile(**row, created=old is None)
 
-        return await self._db.run(work)
+        return await self._db.once(once, work, KeptFile)
 
     async def get(self, tenant: str | int, id: int) -> KeptFile | None:
         return await self._one("id = ?", (int(tenant), id))

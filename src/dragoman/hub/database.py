@@ -2,13 +2,14 @@
 
 One SQLite file in WAL mode. Writes run on a thread of their own, a transaction each, so that a slow disk delays nobody
 but the writer. Reads have three doors: `look` for a row by its key, on the caller's thread, because that is faster than
-asking another one; `read` for everything else, on a reader's thread; and `run`, which sees what it writes. Other
+asking another one; `read` for everything else, on a reader's thread; and `run`, which sees what it writes (`once`, for
+what may be asked for again after a crash). Other
 processes may write to the file at the same time (`dragoman tenant add` beside a running hub), and are seen at once.
 
 The schema is numbered scripts in `schema/`, each run once, in order:
 
     001 ..  tenants, agents, requests, conversations
-    100 ..  memory, files, todos
+    100 ..  memory, files, todos, what commands have done
 
     await database.run(lambda db: db.execute("insert into notes (text) values (?)", (text,)).lastrowid)
     rows = await database.read(lambda db: db.execute("select text from notes").fetchall())
@@ -19,12 +20,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from dragoman.errors import Unavailable
 
@@ -34,6 +38,8 @@ Work = Callable[[sqlite3.Connection], T]
 _TABLE = "create table if not exists hub_migrations (number integer primary key, name text not null)"
 _DONE = "select number from hub_migrations"
 _RECORD = "insert into hub_migrations (number, name) values (?, ?)"
+_REMEMBERED = 30 * 86_400
+"""Seconds for which `once` knows what was done; a crash is over by then."""
 
 
 class Database:
@@ -59,6 +65,7 @@ class Database:
                 writing = self._connect()
                 writing.execute("pragma journal_mode = wal")
                 _migrate(writing)
+                writing.execute("delete from done where at < ?", (int(time.time()) - _REMEMBERED,))
                 self._open = writing, self._connect(), self._connect()
             except (sqlite3.Error, OSError) as error:
                 raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
@@ -78,6 +85,23 @@ class Database:
     async def run(self, work: Work[T]) -> T:
         """Do `work` in a transaction of its own, on the writer's thread. What it raises undoes it."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+
+    async def once(self, key: str, work: Work[T], kind: Any) -> T:
+        """`run`, unless it was done under this key before: then what came of it, a `kind`. No key: always done."""
+        if not key:
+            return await self.run(work)
+
+        def doing(db: sqlite3.Connection) -> T:
+            known = db.execute("select outcome from done where key = ?", (key,)).fetchone()
+            if known is not None:
+                before: T = msgspec.json.decode(known["outcome"], type=kind)
+                return before
+            result = work(db)
+            outcome = key, msgspec.json.encode(result), int(time.time())
+            db.execute("insert into done (key, outcome, at) values (?, ?, ?)", outcome)
+            return result
+
+        return await self.run(doing)
 
     async def read(self, work: Work[T]) -> T:
         """Do `work`, which only reads, on the reader's thread."""

@@ -1,7 +1,7 @@
 """Structured memory: typed entries with relations between them, found by their words.
 
 An entry that is not true any more is not deleted: it gets an end, and can be read as of a moment before. How they are found
-is in `recall.py`.
+is in `recall.py`. `once` names a write that may be asked for again after a crash (`Database.once`).
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Memories:
         conversation: int = 0,
         supersedes: Sequence[int] = (),
         at: int | None = None,
+        once: str = "",
     ) -> Entry:
         """Raises `InvalidParams`. What it supersedes ends, and a relation says so."""
         _check(type, title, content, source, tags)
@@ -86,7 +87,7 @@ class Memories:
                 _relate(db, tenant, entry["id"], "supersedes", old)
             return entry_of(entry)
 
-        return await self._db.run(work)
+        return await self._db.once(once, work, Entry)
 
     async def get(self, tenant: str | int, id: int) -> Entry | None:
         row = await self._db.read(
@@ -150,17 +151,19 @@ class Memories:
 
         return await self._db.run(work)
 
-    async def invalidate(self, tenant: str | int, id: int) -> bool:
+    async def invalidate(self, tenant: str | int, id: int, *, once: str = "") -> bool:
         """It is not true any more. False: there is none that was."""
         now = int(time.time())
-        return await self._db.run(
+        return await self._db.once(
+            once,
             lambda db: (
                 db.execute(
                     "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and id = ? and valid_to is null",
                     (now, now, int(tenant), id),
                 ).rowcount
                 > 0
-            )
+            ),
+            bool,
         )
 
     async def delete(self, tenant: str | int, id: int) -> bool:
@@ -197,9 +200,13 @@ class Memories:
 
     # -- relations ---------------------------------------------------------------------------------------------
 
-    async def relate(self, tenant: str | int, source: int, relation: str, target: int) -> Relation:
+    async def relate(
+        self, tenant: str | int, source: int, relation: str, target: int, *, once: str = ""
+    ) -> Relation:
         """Raises `InvalidParams`, and `RelationExists`."""
-        return await self._db.run(lambda db: _relate(db, int(tenant), source, relation, target))
+        return await self._db.once(
+            once, lambda db: _relate(db, int(tenant), source, relation, target), Relation
+        )
 
     async def relations(self, tenant: str | int, entry: int | None = None) -> Sequence[Relation]:
         """All of them, or those of one entry, in both directions."""

@@ -1,4 +1,7 @@
-"""Scratchpads: notes an agent keeps for itself, and one that all agents of a tenant share."""
+"""Scratchpads: notes an agent keeps for itself, and one that all agents of a tenant share.
+
+`once` names a write that may be asked for again after a crash (`Database.once`).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class Scratchpads:
         )
         return row["content"] if row is not None else ""
 
-    async def add(self, tenant: str | int, scope: str, text: str) -> None:
+    async def add(self, tenant: str | int, scope: str, text: str, *, once: str = "") -> None:
         """Add a line, with the time. Raises `InvalidParams` when there is no room."""
         line = f"[{timestamp()}] {text}\n"
 
@@ -44,14 +47,13 @@ class Scratchpads:
                 (int(tenant), scope, line, int(time.time())),
             )
 
-        await self._db.run(work)
+        await self._db.once(once, work, None)
 
-    async def clear(self, tenant: str | int, scope: str) -> None:
-        await self._db.run(
-            lambda db: db.execute(
-                "delete from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope)
-            )
-        )
+    async def clear(self, tenant: str | int, scope: str, *, once: str = "") -> None:
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("delete from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope))
+
+        await self._db.once(once, work, None)
 
     async def list(self, tenant: str | int) -> list[tuple[str, int, int]]:
         """The scopes that have one: (scope, bytes, updated_at)."""

@@ -1,4 +1,7 @@
-"""What is still to do: in a conversation, or (conversation 0) for the whole tenant."""
+"""What is still to do: in a conversation, or (conversation 0) for the whole tenant.
+
+`once` names a write that may be asked for again after a crash (`Database.once`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class Todos:
         self._db = database
 
     async def add(
-        self, tenant: str | int, subject: str, description: str = "", *, conversation: int = 0
+        self, tenant: str | int, subject: str, description: str = "", *, conversation: int = 0, once: str = ""
     ) -> Todo:
         subject, now = subject.strip(), int(time.time())
         if not 1 <= len(subject) <= 200 or len(description) > 4096:
@@ -44,7 +47,7 @@ class Todos:
             ).lastrowid
             return Todo(**db.execute("select * from todos where id = ?", (id,)).fetchone())
 
-        return await self._db.run(work)
+        return await self._db.once(once, work, Todo)
 
     async def list(
         self, tenant: str | int, *, conversation: int = 0, states: tuple[str, ...] = OPEN, limit: int = 100
@@ -68,7 +71,7 @@ class Todos:
         )
         return None if row is None else Todo(**row)
 
-    async def mark(self, tenant: str | int, id: int, state: str) -> Todo | None:
+    async def mark(self, tenant: str | int, id: int, state: str, *, once: str = "") -> Todo | None:
         """Change the state; None if there is no such todo. Raises `InvalidParams` for a state nobody knows."""
         if state not in STATES:
             raise InvalidParams(f"a todo is one of {', '.join(STATES)}")
@@ -80,7 +83,7 @@ class Todos:
             ).fetchone()
             return None if row is None else Todo(**row)
 
-        return await self._db.run(work)
+        return await self._db.once(once, work, Todo | None)
 
     async def delete(self, tenant: str | int, id: int) -> bool:
         return await self._db.run(

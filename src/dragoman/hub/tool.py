@@ -65,6 +65,12 @@ class Session(Struct, kw_only=True):
     scratch: dict[str, Any] = {}
     """What tools remember during one run of a turn."""
 
+    @property
+    def once(self) -> str:
+        """Names the command for good: what it writes under this key is written once, also if a restart runs it again."""
+        turn, scope = self.turn, self.turn.scope
+        return f"{scope.tenant}/{scope.agent}/{turn.task_id}/{turn.n}/{self.key}"
+
 
 class Tool(Protocol):
     @property

@@ -49,7 +49,9 @@ class WriteTool:
         if self._artifacts is None or not session.conversation:
             return f"WARN: --persist requested but artifact store is unavailable: {NO_STORE}"
         try:
-            kept = await self._artifacts.put(session.tenant, session.conversation, path, content.encode())
+            kept = await self._artifacts.put(
+                session.tenant, session.conversation, path, content.encode(), once=session.once
+            )
         except A2AError as error:
             return f"ERR: not persisted: {error.message}"
         return f"OK: persisted {kept.size} bytes (artifact #{kept.id})"

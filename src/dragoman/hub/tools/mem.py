@@ -61,7 +61,9 @@ class MemTool:
     async def _write(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
         if not rest:
             return "ERR: usage: /mem write <text>"
-        await self._pads.add(session.tenant, session.agent if scope is None else scope, rest)
+        await self._pads.add(
+            session.tenant, session.agent if scope is None else scope, rest, once=session.once
+        )
         return "OK: noted"
 
     async def _read(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
@@ -70,7 +72,7 @@ class MemTool:
         )
 
     async def _clear(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
-        await self._pads.clear(session.tenant, session.agent if scope is None else scope)
+        await self._pads.clear(session.tenant, session.agent if scope is None else scope, once=session.once)
         return "OK: cleared"
 
     async def _shared(self, rest: str, command: Command, session: Session) -> str:
@@ -135,7 +137,9 @@ class MemTool:
             words = rest.split()
             if len(words) != 3:
                 return f"ERR: usage: /mem add link <id> <relation> <id>; relations: {' '.join(RELATIONS)}"
-            made = await self._memories.relate(session.tenant, _id(words[0]), words[1], _id(words[2]))
+            made = await self._memories.relate(
+                session.tenant, _id(words[0]), words[1], _id(words[2]), once=session.once
+            )
             return f"OK: added link #{made.id}"
         if what != "entry":
             return f"ERR: usage:\n{USAGE}"
@@ -162,11 +166,12 @@ class MemTool:
             artifact_id=int(artifact[1]) if artifact else None,
             conversation=session.conversation,
             supersedes=[int(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
+            once=session.once,
         )
         return f"OK: added entry #{entry.id} [{entry.type}] {entry.title}"
 
     async def _invalidate(self, rest: str, command: Command, session: Session) -> str:
-        if not await self._memories.invalidate(session.tenant, _id(rest)):
+        if not await self._memories.invalidate(session.tenant, _id(rest), once=session.once):
             return f"ERR: there is no entry {rest!r} that holds"
         return f"OK: entry #{_id(rest)} does not hold any more"
 

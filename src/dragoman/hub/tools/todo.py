@@ -42,7 +42,7 @@ class TodoTool:
                 case _ if verb in _STATES:
                     id = rest.strip().removeprefix("#")
                     todo = await self._todos.mark(
-                        session.tenant, int(id) if id.isdecimal() else 0, _STATES[verb]
+                        session.tenant, int(id) if id.isdecimal() else 0, _STATES[verb], once=session.once
                     )
                     return f"OK: #{todo.id} is {todo.state}" if todo else f"ERR: there is no todo {rest!r}"
         except A2AError as error:
@@ -52,6 +52,6 @@ class TodoTool:
     async def _add(self, text: str, session: Session) -> str:
         subject, _, description = text.strip().partition("\n")
         todo = await self._todos.add(
-            session.tenant, subject, description.strip(), conversation=session.conversation
+            session.tenant, subject, description.strip(), conversation=session.conversation, once=session.once
         )
         return f"OK: added #{todo.id} {todo.subject}"
