@@ -127,6 +127,20 @@ async def test_what_a_leaving_node_held_can_be_claimed_at_once(store: Store, log
     assert (taken.fence, taken.attempt) == (2, 2)
 
 
+async def test_tasks_of_other_scopes_are_left_alone_however_many_they_are(store: Store, log: Log) -> None:
+    other = Scope("rival", "echo", "eve")
+    for n in range(20):
+        await store.scope(other).create(f"o{n}", "c", mail())
+    await log.create("mine", "c", mail())
+    (lease,) = await store.claim("n1", limit=5, fits=lambda scope: scope == SCOPE)
+    assert (lease.scope, lease.task) == (SCOPE, "mine")
+    assert list(await store.claim("n1", limit=5, fits=lambda scope: scope == SCOPE)) == []
+    await store.leave("n1")
+    (lease,) = await store.claim("n2", limit=5, fits=lambda scope: scope == SCOPE)  # orphaned, and ours
+    assert lease.task == "mine"
+    assert len(await store.claim("n2", limit=50, fits=lambda scope: scope == other)) == 20
+
+
 async def test_a_released_task_can_be_claimed_at_once_and_counts_only_failed_attempts(
     store: Store, log: Log
 ) -> None:

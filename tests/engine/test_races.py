@@ -433,3 +433,52 @@ async def test_a_thousand_tasks_leave_nothing_behind(tmp_path: Any) -> None:
     assert isinstance(engine._bus, LocalBus) and list(engine._bus._listeners) == [MAIL]
     assert not engine._readers and not engine.runner._orphans and not engine.runner._doubtful
     await engine.stop(drain=0)
+
+
+async def test_tasks_of_an_agent_that_is_not_here_wait_for_one_that_has_it(start: Start) -> None:
+    gates = Gates()
+    first = await start(gates.agent)
+    task = await first.call(call(), say("x", return_immediately=True))
+    await gates.at("x").wait()
+    await first.stop(drain=0)
+    stranger = Agent("b")
+
+    @stranger.skill
+    async def other(text: str) -> str:
+        return text
+
+    second = await start(stranger)
+    assert (await second.call(call("b"), say("y"))).state is TaskState.COMPLETED
+    gates.gate("x").set()
+    third = await start(gates.agent)
+    async with asyncio.timeout(5):
+        await events(third.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
+    assert (await third.call(call(), GetTask(id=task.id))).state is TaskState.COMPLETED
+
+
+async def test_a_store_that_goes_away_between_two_turns_loses_no_task(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates = Gates()
+    engine = await start(gates.agent)
+    task = await engine.call(call(), say("one", return_immediately=True))
+    await gates.at("one").wait()
+    await engine.call(call(), say("two", task=task.id, return_immediately=True))
+    log = type(engine._store.scope(call().scope))
+    load, away = log.load, [True]
+
+    async def moody(self: Any, task: str) -> Snapshot:
+        if away:
+            away.clear()
+            raise errors.Unavailable("not now")
+        return await load(self, task)
+
+    monkeypatch.setattr(log, "load", moody)
+    gates.gate("one").set()
+    async with asyncio.timeout(5):
+        await gates.at("two").wait()
+    gates.gate("two").set()
+    async with asyncio.timeout(5):
+        await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
+    done = await engine.call(call(), GetTask(id=task.id))
+    assert done.state is TaskState.COMPLETED and [a.text for a in done.artifacts] == ["one done", "two done"]

@@ -71,6 +71,7 @@ class Run:
                     await store.release(lease, failed=self.why == "broken")
         except Unavailable as error:
             logger.warning("task %s: %s", lease.task, error)
+            self._runner.again(lease)
         except Exception:
             logger.exception("task %s could not be run", lease.task)
             with suppress(Unavailable):

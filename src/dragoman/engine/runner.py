@@ -157,9 +157,18 @@ class Runner:
             limit = min(self._concurrency - len(self._runs), 100)
             if limit <= 0:
                 return
-            self._claimed.extend(await self.store.claim(self.node, limit=limit))
+            self._claimed.extend(await self.store.claim(self.node, limit=limit, fits=self._ours))
             if not self._claimed:
                 return
+
+    def _ours(self, scope: Scope) -> bool:
+        """Whether the agent of these tasks is here. Those of others wait for a node that has theirs."""
+        return self.programs(scope) is not None
+
+    def again(self, lease: Lease) -> None:
+        """The store went away while a task of ours was begun or ended: begin once more, when it is back."""
+        self._claimed.append(lease)
+        self._work.set()
 
     async def _beat(self) -> None:
         """Stay alive, and find out what we lost and what mail the bus did not tell us of."""

@@ -277,8 +277,13 @@ class Store(Protocol):
         """The node is gone: whatever it held can be claimed at once."""
         ...
 
-    async def claim(self, node: str, *, limit: int) -> Sequence[Lease]:
-        """Take up to `limit` tasks that have work and that no live node holds. The fence of each rises."""
+    async def claim(
+        self, node: str, *, limit: int, fits: Callable[[Scope], bool] | None = None
+    ) -> Sequence[Lease]:
+        """Take up to `limit` tasks that have work and that no live node holds. The fence of each rises.
+
+        `fits`: only those of such scopes. Others are left alone, however many they are.
+        """
         ...
 
     async def release(self, lease: Lease, *, failed: bool = False) -> None:

@@ -83,12 +83,14 @@ class MemoryStore:
                 task.node = ""
         self.hooks.leave(node)
 
-    async def claim(self, node: str, *, limit: int) -> Sequence[Lease]:
+    async def claim(
+        self, node: str, *, limit: int, fits: Callable[[Scope], bool] | None = None
+    ) -> Sequence[Lease]:
         leases: list[Lease] = []
         for task in self._tasks.values():
             if len(leases) >= limit:
                 break
-            if task.ready and not self._alive(task.node):
+            if task.ready and not self._alive(task.node) and (fits is None or fits(task.snapshot.scope)):
                 leases.append(task.claim(node))
         return leases
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -34,10 +35,10 @@ from tasks indexed by tasks_ready cross join scopes using (scope) where ready = 
 _ORPHANED = (
     _TASKS
     + """
-and node is not null and node not in (select node from nodes where until > ?) order by key limit ?
+and node is not null and node not in (select node from nodes where until > ?) order by key
 """
 )
-_FREE = _TASKS + "and node is null order by key limit ?"
+_FREE = _TASKS + "and node is null order by key"
 _WAITING = "select count(*) from tasks where ready = 1 and node is null"
 _CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
 _OLD = """
@@ -86,8 +87,10 @@ class SqliteStore:
         await self.file.commits.submit(partial(_leave, node))
         self._locks.drop(node)
 
-    async def claim(self, node: str, *, limit: int) -> Sequence[Lease]:
-        return await self.file.commits.submit(partial(self._claim, node, limit))
+    async def claim(
+        self, node: str, *, limit: int, fits: Callable[[Scope], bool] | None = None
+    ) -> Sequence[Lease]:
+        return await self.file.commits.submit(partial(self._claim, node, limit, fits))
 
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
         await self.file.commits.submit(partial(release, lease, failed))
@@ -114,15 +117,18 @@ class SqliteStore:
         held = [Held(*row) for row in db.execute(_HOLDS, (node,))]
         return lambda: held
 
-    def _claim(self, node: str, limit: int, db: Connection) -> Finish[Sequence[Lease]]:
+    def _claim(
+        self, node: str, limit: int, fits: Callable[[Scope], bool] | None, db: Connection
+    ) -> Finish[Sequence[Lease]]:
         self._bury(db)
+        # Two searches, because together they would sort everything that waits.
+        waiting = chain(db.execute(_ORPHANED, (time.time(),)), db.execute(_FREE))
+        free = ((Scope(*row[1:4]), row) for row in waiting)
+        chosen = list(islice((each for each in free if fits is None or fits(each[0])), limit))
         leases = []
-        tasks = db.execute(_ORPHANED, (time.time(), limit)).fetchall()
-        if len(tasks) < limit:  # two searches, because together they would sort everything that waits
-            tasks += db.execute(_FREE, (limit - len(tasks),)).fetchall()
-        for key, tenant, agent, owner, task, fence, attempt in tasks:
+        for scope, (key, _, _, _, task, fence, attempt) in chosen:
             db.execute(_CLAIM, (node, fence + 1, attempt + 1, key))
-            leases.append(Lease(Scope(tenant, agent, owner), task, key, fence + 1, attempt + 1))
+            leases.append(Lease(scope, task, key, fence + 1, attempt + 1))
         return lambda: leases
 
     def _bury(self, db: Connection) -> None:
