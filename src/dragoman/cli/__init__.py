@@ -35,12 +35,23 @@ Agents that talk A2A, in every version of it, and keep their tasks when the proc
   dragoman serve hello.py                 serve the agents of a file
   dragoman card http://127.0.0.1:8000     what an agent says it is
   dragoman send http://127.0.0.1:8000 hi  send a message and print the answer
+
+  dragoman init                           begin a hub: many tenants, many agents
+  dragoman hub                            serve it
+"""
+
+EPILOG = """\
+An AGENT is the URL of an agent of any version of A2A, a file with its card, or a name in dragoman.toml.
+`dragoman COMMAND --help` has the options of a command, and examples.
 """
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
-        prog="dragoman", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="dragoman",
+        description=ABOUT,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for verb in VERBS:

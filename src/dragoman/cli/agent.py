@@ -41,8 +41,16 @@ def register(commands: Any) -> None:
         each = verbs.add_parser(verb, help=about)
         if argument:
             each.add_argument(argument, nargs="+" if argument == "file" else None)
-        each.add_argument("--url", default=os.environ.get("DRAGOMAN_URL", "http://127.0.0.1:8080"))
-        each.add_argument("--token", default=os.environ.get("DRAGOMAN_TOKEN", ""), help="a tenant's")
+        each.add_argument(
+            "--url",
+            default=os.environ.get("DRAGOMAN_URL", "http://127.0.0.1:8080"),
+            help="the hub (default: %(default)s)",
+        )
+        each.add_argument(
+            "--token",
+            default=os.environ.get("DRAGOMAN_TOKEN", ""),
+            help="a tenant's (default: DRAGOMAN_TOKEN)",
+        )
         each.set_defaults(run=run, work=work)
 
 

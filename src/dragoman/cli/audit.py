@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from dragoman.stores import open_store
+from dragoman.cli.stored import looked_into
+from dragoman.engine.seams import Store
 
 EPILOG = """\
   dragoman audit                                the last hundred things that were done
@@ -25,37 +27,53 @@ def register(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--store", default="sqlite:///dragoman.db", help="default: %(default)s")
-    parser.add_argument("--tenant")
-    parser.add_argument("--principal", default="")
-    parser.add_argument("--task", default="")
-    parser.add_argument("--operation", default="")
-    parser.add_argument("--since", default="", metavar="TIME", help="2026-11-15 or 2026-11-15T14:00:00Z")
-    parser.add_argument("--limit", type=int, default=100)
+    parser.add_argument(
+        "--store", default="sqlite:///dragoman.db", help="of the server (default: %(default)s)"
+    )
+    parser.add_argument("--tenant", help="only what callers of this tenant did")
+    parser.add_argument("--principal", default="", metavar="NAME", help="only what this caller did")
+    parser.add_argument("--task", default="", metavar="ID", help="only what was done to this task")
+    parser.add_argument(
+        "--operation",
+        default="",
+        metavar="NAME",
+        help="only this: SendMessage, CancelTask, authenticate, ...",
+    )
+    parser.add_argument(
+        "--since", type=_time, default=None, metavar="TIME", help="2026-11-15 or 2026-11-15T14:00:00Z"
+    )
+    parser.add_argument("--limit", type=int, default=100, help="at most so many (default: 100)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.set_defaults(run=run)
 
 
-async def run(args: argparse.Namespace) -> int:
-    store = open_store(args.store)
-    await store.open()
+def _time(text: str) -> str:
+    """As it was said, if it is a time."""
     try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("say 2026-11-15 or 2026-11-15T14:00:00Z") from None
+    return text
+
+
+async def run(args: argparse.Namespace) -> int:
+    async def work(store: Store) -> int:
         entries = await store.audit.entries(
             tenant=args.tenant,
             principal=args.principal,
             task=args.task,
             operation=args.operation,
-            since=args.since,
+            since=args.since or "",
             limit=args.limit,
         )
-    finally:
-        await store.close()
-    for entry in entries:
-        if args.json:
-            print(json.dumps(msgspec.to_builtins(entry)))
-        else:
-            who = entry.principal or "somebody"
-            print(
-                f"{entry.at}  {who}  {entry.operation}  {entry.agent}  {entry.task or '-'}  {entry.outcome}"
-            )
-    return 0
+        for entry in entries:
+            if args.json:
+                print(json.dumps(msgspec.to_builtins(entry)))
+            else:
+                who = entry.principal or "somebody"
+                print(
+                    f"{entry.at}  {who}  {entry.operation}  {entry.agent}  {entry.task or '-'}  {entry.outcome}"
+                )
+        return 0
+
+    return await looked_into(args.store, work)

@@ -14,9 +14,22 @@ from dragoman.client.credentials import described
 from dragoman.dialects.cards import write_card
 from dragoman.model.card import AgentCard
 
+EPILOG = """\
+  dragoman card http://127.0.0.1:8000
+  dragoman card http://127.0.0.1:8000 --json                 as it was served
+  dragoman card http://127.0.0.1:8000 --extended --auth env:TOKEN
+  dragoman card https://agents.example.com --verify          signed, by a key that the host publishes
+  dragoman card card.json --trust jwks.json                  signed, by a key you have been given
+"""
+
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("card", help="print what an agent says it is")
+    parser = commands.add_parser(
+        "card",
+        help="print what an agent says it is",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_options(parser)
     parser.add_argument(
         "--extended", action="store_true", help="the card for those who have shown who they are"

@@ -18,9 +18,21 @@ Talk with an agent, line by line. An agent that asks is answered with the next l
 running; at the prompt, Ctrl-C or Ctrl-D leaves.
 """
 
+EPILOG = """\
+  dragoman chat http://127.0.0.1:8000
+  dragoman chat http://127.0.0.1:8000 --auth env:TOKEN
+  dragoman chat http://127.0.0.1:8000 < questions.txt        one question on a line
+"""
+
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("chat", help="talk with an agent, line by line", description=ABOUT)
+    parser = commands.add_parser(
+        "chat",
+        help="talk with an agent, line by line",
+        description=ABOUT,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_options(parser)
     parser.set_defaults(run=run)
 

@@ -22,9 +22,21 @@ from dragoman.hub.tenants import Tenants
 
 _OK, _WARN, _BAD = "ok", "note", "WRONG"
 
+EPILOG = """\
+  dragoman doctor
+  dragoman doctor --data hub --model anthropic/claude-...     what it would be like
+
+The options are those of `dragoman hub`. Exits with 1 if the hub could not start like this.
+"""
+
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("doctor", help="show a hub's settings, and what is missing")
+    parser = commands.add_parser(
+        "doctor",
+        help="show a hub's settings, and what is missing",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_options(parser)
     parser.set_defaults(run=run)
 

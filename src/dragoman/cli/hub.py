@@ -30,6 +30,8 @@ Every setting is also a variable (DRAGOMAN_PORT) and a line in the table [hub] o
   dragoman hub --model anthropic/claude-...      the model of constitutions that name none
 """
 
+LEVELS = ("debug", "info", "warning", "error")
+
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
@@ -51,27 +53,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "data": "the folder with everything in it",
         "admin_token": "better given as DRAGOMAN_ADMIN_TOKEN",
         "public_url": "how clients reach the hub, for the cards",
-        "trusted_proxies": "whose Forwarded headers to believe (CIDR)",
+        "trusted_proxies": "whose Forwarded headers to believe; may be repeated",
         "model": "provider/name, embedded, embedded:FILE.gguf, echo or scripted:FILE",
         "index_model": "the model of the orchestrator, if it is another",
-        "agents": "a Python file whose agents every tenant has",
+        "text_commands": "for models that cannot call tools: they write commands as text",
+        "agents": "a Python file whose agents every tenant has; may be repeated",
         "max_concurrent": "requests of a tenant that may run at once; 0: any number",
         "rate_per_min": "requests of a tenant in a minute; 0: any number",
         "rate_burst": "how many of them at once",
-        "cors_origins": "web pages that may call the hub (default: *)",
+        "cors_origins": "web pages that may call the hub; may be repeated (default: *)",
         "search_key": "better given as DRAGOMAN_SEARCH_KEY",
+        "push": "let agents send push notifications",
         "allow_exec": "let agents run commands, confined",
         "allow_private": "let /fetch read addresses that are not public",
         "drain": "seconds that running tasks get to finish at shutdown",
         "retain_days": "forget finished tasks after so many days; 0: never",
         "log": "debug, info, warning or error",
     }
+    repeated = {"trusted_proxies": "CIDR", "agents": "FILE", "cors_origins": "ORIGIN"}
     for name, kind in Settings.__annotations__.items():
         options: dict[str, Any] = {"dest": name, "default": None, "help": about[name]}
         if kind == "bool":
             options["action"] = "store_true"
         elif "tuple" in kind:
-            options |= {"action": "append", "metavar": name.rstrip("s").upper()}
+            options |= {"action": "append", "metavar": repeated[name]}
         parser.add_argument(f"--{name.replace('_', '-')}", **options)
 
 
@@ -91,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.server import run as serve
 
     given = read(args)
+    if given.log not in LEVELS:
+        raise SystemExit(f"dragoman: log is one of {', '.join(LEVELS)}")
     configure(given.log)
     code = [agent for name in given.agents for agent in load(name)]
     try:

@@ -28,11 +28,26 @@ port = 8080
 # rate_per_min = 120
 """
 
+EPILOG = """\
+  dragoman init                              in ~/.dragoman
+  dragoman init --data hub --tenant acme     in ./hub, with a tenant called acme
+  dragoman hub                               serve it: dragoman.toml says where it is
+
+Tokens are shown once. What is there already is left alone.
+"""
+
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("init", help="begin a hub: its folder, its tokens, its configuration")
+    parser = commands.add_parser(
+        "init",
+        help="begin a hub: its folder, its tokens, its configuration",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
-    parser.add_argument("--tenant", default="default", help="the name of the first tenant")
+    parser.add_argument(
+        "--tenant", default="default", help="the name of the first tenant (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.reach import failed
-from dragoman.engine.seams import Delivery, Outbox
-from dragoman.errors import A2AError
+from dragoman.cli.stored import looked_into
+from dragoman.engine.seams import Delivery, Store
 from dragoman.model.ids import timestamp
-from dragoman.stores import open_store
 
 LIMIT = 1000
 
@@ -53,8 +49,8 @@ def register(commands: Any) -> None:
 
 
 async def run_list(args: argparse.Namespace) -> int:
-    async def work(outbox: Outbox) -> int:
-        found = await outbox.find(dead=args.dead, limit=LIMIT)
+    async def work(store: Store) -> int:
+        found = await store.outbox.find(dead=args.dead, limit=LIMIT)
         if args.json:
             show.json([_document(each) for each in found])
         else:
@@ -64,12 +60,12 @@ async def run_list(args: argparse.Namespace) -> int:
             )
         return 0
 
-    return await _with_outbox(args.store, work)
+    return await looked_into(args.store, work)
 
 
 async def run_redeliver(args: argparse.Namespace) -> int:
-    async def work(outbox: Outbox) -> int:
-        keys = args.keys
+    async def work(store: Store) -> int:
+        keys, outbox = args.keys, store.outbox
         if args.dead:
             keys = [*keys, *(each.key for each in await outbox.find(dead=True, limit=LIMIT))]
         cursor = 0 if args.from_start else None
@@ -80,27 +76,7 @@ async def run_redeliver(args: argparse.Namespace) -> int:
 
     if not args.keys and not args.dead:
         raise SystemExit("dragoman: say which: numbers of `dragoman push list`, or --dead")
-    return await _with_outbox(args.store, work)
-
-
-def _existing(url: str) -> str:
-    """Looking must not make an empty store."""
-    path = url.removeprefix("sqlite:///")
-    if path == url or not Path(path).is_file():
-        raise SystemExit(f"dragoman: there is no store at {url}")
-    return url
-
-
-async def _with_outbox(url: str, work: Callable[[Outbox], Awaitable[int]]) -> int:
-    store = open_store(_existing(url))
-    try:
-        await store.open()
-        try:
-            return await work(store.outbox)
-        finally:
-            await store.close()
-    except A2AError as error:
-        return failed(error)
+    return await looked_into(args.store, work)
 
 
 def _document(delivery: Delivery) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--header", action="append", default=[], metavar="NAME:VALUE", help="one more header; may be repeated"
     )
     parser.add_argument(
-        "--version", default="", help="speak this version of A2A only: 1.0, 0.3, 0.2, 0.1, arbiter"
+        "--version", default="", help="speak this version of A2A only: 1.0, 0.3, 0.2, 0.1, draft, arbiter"
     )
     parser.add_argument("--binding", default="", help="use this binding only: JSONRPC, HTTP+JSON, GRPC")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long, all told")

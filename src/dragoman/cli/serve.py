@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.agent.agent import Agent
+from dragoman.stores import open_store
 
 EPILOG = """\
 FILE is a Python file that makes an Agent; FILE:name takes the one called name when there are several.
@@ -30,11 +31,14 @@ def register(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="+", metavar="FILE[:agent]")
+    parser.add_argument("files", nargs="+", metavar="FILE[:agent]", help="a Python file that makes an Agent")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
     parser.add_argument(
-        "--store", default="sqlite:///dragoman.db", help="sqlite:///PATH or memory: (default: %(default)s)"
+        "--store",
+        type=_store,
+        default="sqlite:///dragoman.db",
+        help="sqlite:///PATH or memory: (default: %(default)s)",
     )
     parser.add_argument(
         "--grpc-port", type=int, metavar="PORT", help="speak gRPC on this port, too; 0 takes a free one"
@@ -60,7 +64,10 @@ def register(commands: Any) -> None:
     parser.add_argument("--keys", metavar="DIR", help="sign cards with the keys in DIR (see `dragoman keys`)")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the store (default: 1)")
     parser.add_argument(
-        "--drain", type=float, default=10.0, help="seconds that running tasks get to finish at shutdown"
+        "--drain",
+        type=float,
+        default=10.0,
+        help="seconds that running tasks get to finish at shutdown (default: 10)",
     )
     parser.add_argument(
         "--retain-days", type=float, help="forget finished tasks after so many days (default: never)"
@@ -70,8 +77,15 @@ def register(commands: Any) -> None:
         action="store_true",
         help="for development: tell webhooks on this machine and in private networks, over plain HTTP too",
     )
-    parser.add_argument("--log", default="plain", choices=("plain", "json"), help="how log lines look")
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument(
+        "--log", default="plain", choices=("plain", "json"), help="how log lines look (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="how much is logged (default: %(default)s)",
+    )
     limits = parser.add_argument_group("limits", "how much is enough, for one caller; default: no limit")
     limits.add_argument("--rate", type=float, help="operations per second")
     limits.add_argument("--burst", type=int, default=20, help="operations at once, before --rate counts")
@@ -85,6 +99,14 @@ def register(commands: Any) -> None:
         "--insecure", action="store_true", help="allow a public address without authentication"
     )
     parser.set_defaults(run=run)
+
+
+def _store(url: str) -> str:
+    try:
+        open_store(url)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return url
 
 
 def run(args: argparse.Namespace) -> int:

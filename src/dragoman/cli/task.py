@@ -12,9 +12,22 @@ from dragoman.client import Client
 from dragoman.client.reply import text_of
 from dragoman.model.task import Task
 
+EPILOG = f"""\
+  dragoman task get http://127.0.0.1:8000 ID
+  dragoman task watch http://127.0.0.1:8000 ID         follow it until it is over, or asks
+  dragoman task cancel http://127.0.0.1:8000 ID
+
+{EXIT_STATES}
+"""
+
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("task", help="look at a task, follow it or cancel it", epilog=EXIT_STATES)
+    parser = commands.add_parser(
+        "task",
+        help="look at a task, follow it or cancel it",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     verbs = parser.add_subparsers(metavar="get|watch|cancel", required=True)
     for name, work, about in (
         ("get", get, "print a task"),

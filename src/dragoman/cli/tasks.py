@@ -13,9 +13,20 @@ from dragoman.model.task import Task, TaskState
 
 _STATES = [state.word for state in TaskState if state is not TaskState.UNSPECIFIED]
 
+EPILOG = """\
+  dragoman tasks http://127.0.0.1:8000
+  dragoman tasks http://127.0.0.1:8000 --state working
+  dragoman tasks http://127.0.0.1:8000 --since 2026-11-01T00:00:00Z -n 10 --json
+"""
+
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("tasks", help="list an agent's tasks, newest first")
+    parser = commands.add_parser(
+        "tasks",
+        help="list an agent's tasks, newest first",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_options(parser)
     parser.add_argument("--state", default="", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
     parser.add_argument("--context", default="", metavar="ID", help="only those of one conversation")

@@ -18,7 +18,8 @@ EPILOG = """\
   dragoman tenant rotate acme       another token; what runs under the old one stops
   dragoman tenant disable acme      nothing is accepted from it, and what runs stops
 
-A running hub notices at once. A tenant is named by its name or its number.
+A running hub notices: calls with the old token are refused at once, and what runs ends before its next
+model call. A tenant is named by its name or its number.
 """
 
 
@@ -39,7 +40,7 @@ def register(commands: Any) -> None:
     ):
         each = verbs.add_parser(verb, help=about)
         if verb != "list":
-            each.add_argument("name")
+            each.add_argument("name", help="its name, or its number" if verb != "add" else "what to call it")
         each.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
         each.set_defaults(run=run, work=work)
 

@@ -10,7 +10,7 @@ from dragoman import __version__
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("version", help="print the version")
+    parser = commands.add_parser("version", help="print the version", epilog="example: dragoman version")
     parser.set_defaults(run=run)
 
 

@@ -1,0 +1,35 @@
+"""A slip on the command line is answered with a sentence, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import main
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("audit --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
+        ("audit --store none", "there is no store at none"),
+        ("audit --since yesterday", "argument --since: say 2026-11-15"),
+        ("push list --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
+        ("serve hello.py --store none", "argument --store: a store is memory: or sqlite:///path"),
+        ("serve none.py", "none.py: no such file"),
+        ("hub --data none --log loud", "log is one of debug, info, warning, error"),
+    ],
+)
+def test_a_slip_is_answered_with_a_sentence(
+    command: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as refused:
+        main(command.split())
+    assert sentence in f"{refused.value.code}{capsys.readouterr().err}"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,107 @@
+"""What the documents and the helps show is code that compiles and commands that are understood."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import VERBS, parser
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def fenced(text: str) -> Iterator[tuple[str, str]]:
+    """The blocks of code on a page: the language, and what is in them."""
+    for block in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield block[1], block[2]
+
+
+def commands(text: str) -> Iterator[str]:
+    """Lines of a block that begin with `dragoman`, without prompt and remarks; what is continued is one line."""
+    for line in text.replace("\\\n", " ").splitlines():
+        found = re.match(r"\s*(?:\$ )?(?:[A-Z]+=\S+ )*(?:.*\| )?(dragoman .*)", line)
+        if found:
+            yield re.split(r"\s{2,}|\s#|\s<\s", found[1])[0]
+
+
+def understood(command: str) -> bool:
+    try:
+        parser().parse_args(shlex.split(command)[1:])
+    except SystemExit:
+        return False
+    return True
+
+
+SHOWN = sorted(
+    {
+        (page.name, command)
+        for page in PAGES
+        for language, block in fenced(page.read_text())
+        if language in ("", "sh", "bash", "console")
+        for command in commands(block)
+    }
+    | {
+        (page.name, command)
+        for page in EXAMPLES
+        for command in commands(ast.get_docstring(ast.parse(page.read_text())) or "")
+    }
+)
+
+
+def helps(top: argparse.ArgumentParser) -> dict[str, str]:
+    (verbs,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    return {name: verb.format_help() for name, verb in verbs.choices.items()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_python_block_compiles(page: Path) -> None:
+    for language, block in fenced(page.read_text()):
+        if language == "python":
+            compile(block, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize(("page", "command"), SHOWN)
+def test_every_command_of_the_documents_is_understood(page: str, command: str) -> None:
+    assert understood(command)
+
+
+def test_the_documents_show_every_verb_but_the_plainest() -> None:
+    shown = {command.split()[1] for _, command in SHOWN}
+    assert set(VERBS) - shown <= {"sign", "version"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_examples_that_are_understood(verb: str) -> None:
+    examples = list(commands(helps(parser())[verb].replace("example: ", "")))
+    assert any(example.split()[1] == verb for example in examples)
+    assert [example for example in examples if not understood(example)] == []
+
+
+def test_a_command_that_is_wrong_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    (wrong,) = commands("$ dragoman serve hello.py --prot 9000   # a slip")
+    assert wrong == "dragoman serve hello.py --prot 9000"
+    assert not understood(wrong)
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in readme] == []
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_examples.py"))
+    assert [page.name for page in EXAMPLES if not re.search(rf'"{page.stem}(\.py)?"', tests)] == []
