@@ -13,6 +13,7 @@ from dragoman.client.asgi import AsgiTransport
 from dragoman.client.client import connect
 from tests.bindings.wire import Answer
 from tests.hub.house import SCOUT, house, message
+from tests.push.hook import Hook
 
 HOME = "/v1/a2a/agents/index"
 
@@ -338,6 +339,46 @@ async def test_an_agent_that_is_code_is_there_for_every_tenant() -> None:
             assert task["status"]["message"]["parts"][0]["text"] == "Hello, Ada!"
             assert "greeter" in {agent["id"] for agent in (await tenant("GET", "/v1/agents")).json["agents"]}
             assert (await tenant("DELETE", "/v1/agents/greeter")).status == 400
+
+
+@pytest.mark.parametrize("version", ["", "1.0", "0.3"])
+async def test_push_notifications_are_sent_once_they_are_enabled(version: str) -> None:
+    async with Hook() as hook, house(["one two"], push=True, allow_private=True) as hub:
+        acme = await hub.tenant("acme")
+        label = {"a2a_version": version} if version else {}
+        card = (await acme("GET", f"{HOME}/agent-card.json")).json
+        assert card["capabilities"]["pushNotifications"] is True
+        task = (await acme.rpc("index", "message/send", message("hi"), **label)).json["result"]
+        config = {"taskId": task["id"], "pushNotificationConfig": {"url": hook.url}}
+        made = await acme.rpc("index", "tasks/pushNotificationConfig/set", config, **label)
+        id = made.json["result"]["pushNotificationConfig"]["id"]
+        listed = await acme.rpc("index", "tasks/pushNotificationConfig/list", {"id": task["id"]}, **label)
+        assert [each["pushNotificationConfig"]["id"] for each in listed.json["result"]] == [id]
+        umbrella = await hub.tenant("umbrella")
+        assert (
+            code(await umbrella.rpc("index", "tasks/pushNotificationConfig/set", config, **label)) == -32001
+        )
+
+
+async def test_a_webhook_hears_of_a_task_that_ends() -> None:
+    hold = asyncio.Event()
+    async with Hook() as hook, house([("one", hold, " two")], push=True, allow_private=True) as hub:
+        acme = await hub.tenant("acme")
+        sending = acme.open_rpc("index", "message/send", message("hi"))
+        id = await running(hub, acme)
+        config = {"taskId": id, "pushNotificationConfig": {"url": hook.url}}
+        await acme.rpc("index", "tasks/pushNotificationConfig/set", config)
+        hold.set()
+        await sending.end()
+        (told,) = await hook.heard(1)
+        assert (told.document["id"], told.document["status"]["state"]) == (id, "completed")
+
+
+async def test_without_push_the_card_of_an_agent_that_is_code_does_not_promise_it() -> None:
+    async with house(code=[Agent("Greeter", description="Greets")]) as hub:
+        acme = await hub.tenant("acme")
+        card = (await acme("GET", "/v1/a2a/agents/greeter/agent-card.json")).json
+        assert not card["capabilities"].get("pushNotifications")
 
 
 async def test_what_a_caller_says_about_itself_in_our_words_is_not_believed() -> None:

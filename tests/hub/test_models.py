@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.hub.asking import respond
 from dragoman.hub.constitution import Constitution
-from dragoman.hub.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage
+from dragoman.hub.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, calls_tools
 from dragoman.hub.models import embedded
 from dragoman.hub.models.choice import ChosenModel
 from dragoman.hub.models.embedded import EmbeddedModel
@@ -21,6 +21,7 @@ from dragoman.hub.models.steady import SteadyModel
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.stores import open_store
 from tests.hub.conftest import House, say
+from tests.hub.house import house
 
 BUSY = ModelError("rate_limited", "busy", retryable=True)
 DOWN = ModelError("provider_error", "down", retryable=True)
@@ -138,6 +139,32 @@ async def test_a_model_is_chosen_by_its_provider() -> None:
     )
     said = [(await respond(model, prompt(model=name))).text for name in ("", "local/x", "openai/x")]
     assert said == ["default", "here", "there"]
+
+
+async def test_each_model_says_whether_it_calls_tools() -> None:
+    hosted = HostedModel("openai/x", completion=Provider([]))
+    model = SteadyModel(ChosenModel({"*": hosted, "": hosted, "local": ScriptedModel([])}))
+    assert [calls_tools(model, name) for name in ("", "openai/y", "local/z")] == [True, True, False]
+    assert not calls_tools(HostedModel("openai/x", completion=Provider([]), tools=False), "")
+
+
+async def test_a_hub_offers_tools_to_models_that_call_them_and_commands_to_the_others() -> None:
+    call = ToolCall(id="c1", name="mem", arguments={"args": "shared write noted by a call"})
+    async with house(model=ScriptedModel([("Noting.", call), "Done."], tools=True)) as hub:
+        acme = await hub.tenant("acme")
+        told = await acme.ask("note it")
+        assert told[-1][1]["content"] == "Done."
+        assert "noted by a call" in await hub.hub.scratchpads.read(acme.tenant.id, "")
+        first, second = hub.model.prompts
+        offered = {tool.name for tool in first.tools}
+        assert {"mem", "agent", "fetch"} <= offered and "pane" not in offered
+        assert "COMMANDS" not in first.system
+        assert (second.messages[-1].role, second.messages[-1].tool_call_id) == ("tool", "c1")
+    async with house(["Done."]) as hub:
+        acme = await hub.tenant("acme")
+        await acme.ask("note it")
+        (prompt,) = hub.model.prompts
+        assert prompt.tools == () and "COMMANDS" in prompt.system
 
 
 local = pytest.mark.skipif(not embedded.available(), reason="no embedded model is installed")

@@ -43,6 +43,7 @@ _SHARED = frozenset({GET, CANCEL, SUBSCRIBE})
 """Operations whose method has one name in all versions before 1.0, and a different answer in each."""
 _OLD_PUSH = {"tasks/pushNotification/set": PUSH_CREATE, "tasks/pushNotification/get": PUSH_GET}
 """Names of 0.1 that some agents of 0.2 kept."""
+_PUSHES = "tasks/pushNotificationConfig/"
 
 
 class Refused(Exception):
@@ -68,18 +69,23 @@ def rpc(
     *,
     mount: str = "",
     home: str = "",
+    pushes: bool = False,
     strict: bool = False,
     allowed: Collection[str] | None = None,
 ) -> Chosen:
     """The dialect and the operation of a JSON-RPC call. Raises `Refused`.
 
     `version` is the `A2A-Version` header, empty when there is none. `mount` names the one dialect that an endpoint
-    speaks; `home` the one that takes the calls which do not say what they are. `strict` follows 1.0 to the letter: no
+    speaks; `home` the one that takes the calls which do not say what they are. `pushes`: the agent sends notifications,
+    also to callers whose dialect has none: they configure them in that of 0.3, whose wire is theirs. `strict` follows 1.0 to the letter: no
     header means 0.3. `allowed` are the versions (or dialects) that the agent speaks; None means all.
     """
     label = version_of(version)
-    if home and not mount and label in ("", "1.0") and _speaks(home, method):
-        mount = home
+    if home and not mount and label in ("", "1.0"):
+        if pushes and method.startswith(_PUSHES):
+            label = ""
+        elif _speaks(home, method):
+            mount = home
     chosen = _mounted(mount, label, method) if mount else _neutral(label, method, params, strict)
     if allowed is not None and not speaks(chosen.dialect, allowed):
         raise Refused(chosen.dialect, _unsupported(chosen.dialect.name, allowed))
@@ -168,7 +174,7 @@ def _neutral(label: str, method: str, params: bytes, strict: bool) -> Chosen:
 
 def _speaks(name: str, method: str) -> bool:
     """Whether a dialect has a method, or an answer to it of its own."""
-    return method in _OPS[name] or (name == "arbiter" and method.startswith("tasks/pushNotificationConfig/"))
+    return method in _OPS[name] or (name == "arbiter" and method.startswith(_PUSHES))
 
 
 def _find(dialect: Dialect, method: str) -> Chosen:

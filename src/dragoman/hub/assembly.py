@@ -20,7 +20,7 @@ from dragoman.hub.database import Database
 from dragoman.hub.hub import Hub
 from dragoman.hub.loop import ConstitutionAgent
 from dragoman.hub.metrics import Metrics
-from dragoman.hub.model import ChatMessage, Model, ModelError
+from dragoman.hub.model import ChatMessage, Model, ModelError, calls_tools
 from dragoman.hub.models import embedded
 from dragoman.hub.models.choice import ChosenModel
 from dragoman.hub.models.filed import EchoModel, FiledModel
@@ -33,6 +33,8 @@ from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
 from dragoman.hub.tenants import Tenant
 from dragoman.hub.tool import Session
+from dragoman.push.deliver import courier
+from dragoman.push.options import PushOptions
 from dragoman.stores import open_store
 
 EMBEDDED, ECHO, SCRIPTED = "embedded", "echo", "scripted"
@@ -51,9 +53,10 @@ def application(
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     metrics, reach = Metrics(), Reach(settings)
     residence = _Residence(model or SteadyModel(choose(settings), counted=metrics.provider), reach)
+    opened = open_store(store or f"sqlite:///{settings.folder / 'tasks.db'}")
     hub = Hub(
         Database(":memory:" if store == "memory:" else settings.folder / "hub.db"),
-        open_store(store or f"sqlite:///{settings.folder / 'tasks.db'}"),
+        opened,
         LocalBus(),
         residence.make,
         code=code,
@@ -64,6 +67,7 @@ def application(
         remotes=reach.remotes,
         peers=Peers(),
         metrics=metrics,
+        push=courier(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
         **engine,
     )
     residence.open(hub)
@@ -120,6 +124,7 @@ class _Residence:
             siblings=siblings,
             history=self._history,
             version=str(entry.updated_at or 1),
+            native=calls_tools(self._model, entry.constitution.model),
         )
 
     async def _history(self, session: Session) -> list[ChatMessage]:
@@ -146,7 +151,7 @@ def choose(settings: Settings) -> Model:
         raise ModelError("not_found", "models of providers need the extra `llm`: pip install 'dragoman[llm]'")
     from dragoman.hub.models.hosted import HostedModel
 
-    hosted = HostedModel(settings.model)
+    hosted = HostedModel(settings.model, tools=not settings.text_commands)
     if not embedded.available():
         return hosted
     return ChosenModel({"*": hosted, "": hosted, EMBEDDED: embedded.EmbeddedModel()})
@@ -162,6 +167,11 @@ def listed(settings: Settings) -> list[ModelInfo]:
     if not out or settings.model.startswith((ECHO, SCRIPTED)):
         out.append(ModelInfo(id=settings.model.partition(":")[0] or ECHO, provider="dragoman"))
     return out
+
+
+def _push(settings: Settings) -> PushOptions:
+    """Only the public internet, unless the operator says that private addresses are meant."""
+    return PushOptions(allow_private=settings.allow_private, http=settings.allow_private)
 
 
 def _about(agent: Agent) -> Constitution:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.log import Snapshot
-from dragoman.engine.seams import Bus, Peers, Store
+from dragoman.engine.seams import Bus, Peers, Push, Store
 from dragoman.engine.service import Engine
 from dragoman.errors import (
     A2AError,
@@ -81,6 +81,7 @@ class Hub:
         remotes: Peers | None = None,
         peers: Peers | None = None,
         metrics: Metrics | None = None,
+        push: Push | None = None,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
@@ -91,9 +92,11 @@ class Hub:
         self.artifacts, self.todos = Artifacts(database), Todos(database)
         self.quotas = quotas or Quotas()
         self.metrics = metrics or Metrics()
-        self.residents = Residents(self.catalogue, self.tenants, self.quotas, self.requests, make)
+        self.residents = Residents(
+            self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
+        )
         outside = _Outside(remotes, peers, self.catalogue)
-        self.engine = Engine(store, bus, self.residents.find, peers=outside, **engine)
+        self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
 
     async def start(self, **options: Any) -> None:
         self.database.open()

@@ -73,3 +73,9 @@ class Model(Protocol):
     def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         """Stream an answer. Raises `ModelError`. Closing the iterator stops the generation."""
         ...
+
+
+def calls_tools(model: Model, name: str) -> bool:
+    """Whether a prompt for the model `name` may offer tools to call. Models that say nothing write commands instead."""
+    asked = getattr(model, "calls_tools", None)
+    return asked is not None and bool(asked(name))

@@ -12,13 +12,15 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from dragoman.agent.agent import Agent
 from dragoman.engine.log import Mail
 from dragoman.engine.seams import Program
 from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound
 from dragoman.hub.catalogue import Catalogue, Entry
-from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt
+from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt, calls_tools
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.requests import Requests
 from dragoman.hub.tenants import Tenant, Tenants
@@ -42,11 +44,20 @@ _began: ContextVar[Tenant] = ContextVar("tenant")
 
 
 class Residents:
+    """`push`: the hub sends push notifications, and the cards of its agents say so."""
+
     def __init__(
-        self, catalogue: Catalogue, tenants: Tenants, quotas: Quotas, requests: Requests, make: Make
+        self,
+        catalogue: Catalogue,
+        tenants: Tenants,
+        quotas: Quotas,
+        requests: Requests,
+        make: Make,
+        *,
+        push: bool = False,
     ) -> None:
         self.catalogue, self.tenants, self.quotas, self.requests = catalogue, tenants, quotas, requests
-        self._make = make
+        self._make, self._push = make, push
         self._made: dict[tuple[int, str, int], Program] = {}
 
     def find(self, scope: Scope) -> Program | None:
@@ -54,6 +65,14 @@ class Residents:
         if not scope.tenant.isdigit() or not self.catalogue.ever(int(scope.tenant), scope.agent):
             return None
         return Resident(self, int(scope.tenant), scope.agent)
+
+    def card(self, found: Entry | Agent | None, id: str) -> AgentCard:
+        """What others see of an agent here."""
+        if found is None:
+            return AgentCard(name=id)
+        card = found.card
+        push = self._push and (isinstance(found, Entry) or card.capabilities.push_notifications)
+        return replace(card, capabilities=replace(card.capabilities, push_notifications=push))
 
     def made(self, tenant: Tenant, entry: Entry) -> Program:
         key = tenant.id, entry.id, entry.version
@@ -73,8 +92,7 @@ class Resident:
 
     @property
     def card(self) -> AgentCard:
-        found = self._all.catalogue.find(self._tenant, self.agent)
-        return found.card if found is not None else AgentCard(name=self.agent)
+        return self._all.card(self._all.catalogue.find(self._tenant, self.agent), self.agent)
 
     @property
     def authorize(self) -> Callable[[Call, Request], Awaitable[None]] | None:
@@ -151,6 +169,9 @@ class Stoppable:
                     looked = now
                     self._check()
                 yield event
+
+    def calls_tools(self, name: str) -> bool:
+        return calls_tools(self._model, name)
 
     def _check(self) -> None:
         began = _began.get(None)

@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """`provider/name`, `embedded`, `embedded:FILE.gguf`, `echo` or `scripted:FILE`; empty: whatever there is."""
     index_model: str = ""
     """What `index` thinks with, if not that."""
+    text_commands: bool = False
+    """Models of providers write their commands as text: for those that cannot call tools."""
     agents: tuple[str, ...] = ()
     """Python files whose agents every tenant has."""
     max_concurrent: int = 0
@@ -53,6 +55,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] = ("*",)
     search_key: str = ""
     """A key for Brave's web search."""
+    push: bool = False
+    """Agents send push notifications, over https and to public addresses; with `allow_private` to any."""
     allow_exec: bool = False
     allow_private: bool = False
     """Let `/fetch` read addresses that are not public."""

@@ -25,7 +25,6 @@ from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotConfigured, NotFound
 from dragoman.hub.routing import ANYBODY, Answer, Route, Table, Visit, refused, say
 from dragoman.hub.tenants import Tenant
-from dragoman.model.card import AgentCard
 from dragoman.model.ops import Principal
 
 log = logging.getLogger(__name__)
@@ -140,7 +139,7 @@ class Site:
             raise NotFound(f"there is no agent {id[:80]!r}")
         return Mount(
             service=self._hub,
-            card=found.card if found is not None else AgentCard(name=id),
+            card=self._hub.residents.card(found, id),
             agent=id,
             path=AGENTS + id,
             home="arbiter",

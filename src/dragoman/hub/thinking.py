@@ -230,7 +230,9 @@ class Thinking:
             messages=tuple(messages),
             max_tokens=self._c.max_tokens if left is None else min(self._c.max_tokens, max(1, left)),
             temperature=self._c.temperature,
-            tools=tuple(_spec(tool, name) for tool in self._tools for name in tool.names) if native else (),
+            tools=tuple(_spec(tool, name) for tool in self._tools if tool.usage for name in tool.names)
+            if native
+            else (),
         )
         reply = await ask(self._turn, key, self._agent.model, prompt, heard)
         await self._count(reply.usage, self._c.model)

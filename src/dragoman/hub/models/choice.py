@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 
-from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt
+from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt, calls_tools
 
 
 class ChosenModel:
@@ -15,9 +15,16 @@ class ChosenModel:
         self.plain = all(getattr(model, "plain", False) for model in self._models.values())
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
-        provider = prompt.model.partition("/")[0] if "/" in prompt.model else ""
-        model = self._models.get(provider) or self._models.get("*") or self._models.get("")
+        model = self._find(prompt.model)
         if model is None:
             raise ModelError("not_found", f"there is no model {prompt.model[:80]!r} here")
         async for event in model.respond(prompt):
             yield event
+
+    def calls_tools(self, name: str) -> bool:
+        model = self._find(name)
+        return model is not None and calls_tools(model, name)
+
+    def _find(self, name: str) -> Model | None:
+        provider = name.partition("/")[0] if "/" in name else ""
+        return self._models.get(provider) or self._models.get("*") or self._models.get("")

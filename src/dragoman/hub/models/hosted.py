@@ -48,15 +48,28 @@ _STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 
 
 class HostedModel:
-    """`default` is the model of constitutions that name none. `options` go to any-llm (`api_base`, `api_key`)."""
+    """`default` is the model of constitutions that name none. `options` go to any-llm (`api_base`, `api_key`).
 
-    def __init__(self, default: str, *, completion: Callable[..., Any] | None = None, **options: Any) -> None:
+    `tools`: they are called natively. Where a provider has none, commands in the text do the same.
+    """
+
+    def __init__(
+        self,
+        default: str,
+        *,
+        completion: Callable[..., Any] | None = None,
+        tools: bool = True,
+        **options: Any,
+    ) -> None:
         if completion is None:
             from any_llm import acompletion
 
             completion = acompletion
         self._completion: Callable[..., Any] = completion
-        self._default, self._options = default, options
+        self._default, self._options, self._tools = default, options, tools
+
+    def calls_tools(self, name: str) -> bool:
+        return self._tools
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         provider, _, name = (prompt.model or self._default).partition("/")

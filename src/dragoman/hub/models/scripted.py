@@ -18,12 +18,21 @@ Scripted: TypeAlias = str | ModelError | Sequence[Piece]
 
 
 class ScriptedModel:
-    """Gives the replies in order, or what a function makes of the prompt. Keeps the prompts it was given."""
+    """Gives the replies in order, or what a function makes of the prompt. Keeps the prompts it was given.
 
-    def __init__(self, replies: Iterable[Scripted] | Callable[[Prompt], Scripted]) -> None:
+    `tools`: it is offered tools to call, as models of providers are.
+    """
+
+    def __init__(
+        self, replies: Iterable[Scripted] | Callable[[Prompt], Scripted], *, tools: bool = False
+    ) -> None:
         self._choose = replies if callable(replies) else None
         self._replies = iter(() if callable(replies) else replies)
         self.prompts: list[Prompt] = []
+        self._tools = tools
+
+    def calls_tools(self, name: str) -> bool:
+        return self._tools
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         self.prompts.append(prompt)
