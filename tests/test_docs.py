@@ -15,6 +15,8 @@ from dragoman.cli import VERBS, parser
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+OTHERS = {"--no-deps", "--persist"}
+"""Options of pip, and of a command that agents give."""
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -56,9 +58,18 @@ SHOWN = sorted(
 )
 
 
-def helps(top: argparse.ArgumentParser) -> dict[str, str]:
-    (verbs,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
-    return {name: verb.format_help() for name, verb in verbs.choices.items()}
+def verbs(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found: dict[str, argparse.ArgumentParser] = {}
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= action.choices
+    return found
+
+
+def options(of: argparse.ArgumentParser) -> set[str]:
+    """Every option of a command and of its verbs."""
+    own = {option for action in of._actions for option in action.option_strings}
+    return own.union(*(options(verb) for verb in verbs(of).values()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -66,6 +77,39 @@ def test_every_python_block_compiles(page: Path) -> None:
     for language, block in fenced(page.read_text()):
         if language == "python":
             compile(block, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_python_blocks_import_from_us_is_there(page: Path) -> None:
+    for language, block in fenced(page.read_text()):
+        if language == "python":
+            for line in re.findall(r"^from dragoman\S* import .*", block, re.MULTILINE):
+                exec(line, {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_that_is_named_exists(page: Path) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", page.read_text()))
+    assert named - options(parser()) <= OTHERS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_of_the_checkout_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"`((?:src|tests|examples|docs|bench)/[\w/.]+)`", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_map_has_every_package_and_no_other() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = text[text.index("## What is where") : text.index("## A hub is more")]
+    there = {
+        path.name + ("/" if path.is_dir() else "")
+        for path in (ROOT / "src" / "dragoman").iterdir()
+        if path.name[0] not in "_." and (path.is_dir() or path.suffix == ".py")
+    }
+    firsts = "".join(re.findall(r"^\| (.*?) \|", rows, re.MULTILINE))
+    assert {name for name in there if f"`{name}`" not in rows} == set()
+    assert {name for name in re.findall(r"`([\w.]+/?)`", firsts) if name not in there} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -86,7 +130,7 @@ def test_the_documents_show_every_verb_but_the_plainest() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_examples_that_are_understood(verb: str) -> None:
-    examples = list(commands(helps(parser())[verb].replace("example: ", "")))
+    examples = list(commands(verbs(parser())[verb].format_help().replace("example: ", "")))
     assert any(example.split()[1] == verb for example in examples)
     assert [example for example in examples if not understood(example)] == []
 

@@ -159,7 +159,7 @@ async def printed(name: str, *args: str) -> AsyncIterator[str]:
         assert await process.wait() == 0
 
 
-async def test_all_examples_are_served_together_as_make_run_does() -> None:
+async def test_all_examples_are_served_together_as_make_agents_does() -> None:
     files = [EXAMPLES / f"{name}.py" for name in ("hello", "currency", "files", "report")]
     async with Server(*files) as server:
         for path, name in (

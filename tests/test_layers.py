@@ -1,9 +1,11 @@
 """Who may import whom. Downwards only.
 
-    cli console                          wires everything; nobody imports it
+    cli                                  wires everything; nobody imports it
        application server                puts a server together, and runs it: agent bindings engine stores buses push auth
        hub                               agent bindings client engine stores buses push dialects auth
-       agent      bindings client push   agent: engine auth bindings, client: dialects (not engine)
+       executor                          agent engine
+       agent      bindings client push   agent: engine auth      bindings, client: dialects auth (not engine)
+       observe                           engine
        engine     stores buses           engine: model      stores, buses, push: engine.seams, engine.log
        dialects   auth                   model errors
        model -> errors
@@ -69,7 +71,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "model",
         "errors",
     ),
-    "settings": ("errors",),
     "hub": (
         "agent",
         "bindings",
@@ -83,7 +84,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "model",
         "errors",
     ),
-    "console": ANYTHING,
     "cli": ANYTHING,
     "__init__": ANYTHING,
 }
