@@ -155,6 +155,7 @@ def application(
         on_shutdown=[grpc.drain, stop, grpc.stop, fetch.close] if grpc else [stop, fetch.close],
         metrics=numbers.text if numbers else None,
         metrics_token=metrics_token,
+        ready=opened.outbox.when,
     )
 
 

@@ -14,6 +14,7 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from threading import Thread
 from types import FrameType
 from typing import Any, NoReturn
@@ -24,6 +25,7 @@ from dragoman.agent.agent import Agent
 from dragoman.application import application
 from dragoman.auth.schemes import MutualTLS
 from dragoman.bindings.http import App
+from dragoman.bindings.slow import Slow
 from dragoman.bindings.tls import HSTS, TlsProtocol, server_context
 from dragoman.bindings.wire import HttpProtocol
 from dragoman.observe.logs import configure
@@ -173,9 +175,10 @@ def _settle_memory() -> None:
 
 
 def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Config:
+    protocol = partial(TlsProtocol if tls is not None else HttpProtocol, slow=Slow(app.limits))
     config = uvicorn.Config(
         app,
-        http=TlsProtocol if tls is not None else HttpProtocol,
+        http=protocol,  # type: ignore[arg-type]
         headers=[HSTS] if tls is not None else [],
         lifespan="on",
         log_level="warning",

@@ -18,6 +18,7 @@ from dragoman.bindings.http import App
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Mount
 from dragoman.dialects.sse import SseReader
+from dragoman.errors import Unavailable
 from dragoman.model.ops import StreamResponse
 from dragoman.model.task import TaskState
 from tests.bindings.wire import (
@@ -153,6 +154,24 @@ async def test_health_is_told() -> None:
     assert (await request(app, "GET", "/healthz")).json == {"status": "ok"}
     assert (await request(app, "GET", "/readyz")).status == 200
     assert (await request(app, "POST", "/healthz")).status == 405
+
+
+async def test_who_cannot_reach_the_store_is_alive_but_not_ready(caplog: pytest.LogCaptureFixture) -> None:
+    here = True
+
+    async def store() -> None:
+        if not here:
+            raise Unavailable("the store is closed")
+
+    app = App([], ready=store)
+    assert (await request(app, "GET", "/readyz")).status == 200
+    here = False
+    answer = await request(app, "GET", "/readyz")
+    assert answer.status == 503 and answer.json == {"status": "unavailable"}
+    assert (await request(app, "GET", "/healthz")).status == 200
+    assert "the store is closed" in caplog.text
+    here = True
+    assert (await request(app, "GET", "/readyz")).status == 200
 
 
 async def test_a_websocket_is_closed() -> None:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import re
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +18,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from dragoman import Agent, Turn, connect, errors
 from dragoman.application import application
 from dragoman.client.http import HttpTransport
+from dragoman.model.ops import PushConfig
 from dragoman.observe.limit import Quota
 from dragoman.observe.logs import JsonLines, fields, redacted
 from dragoman.observe.otel import OpenTelemetry
+from dragoman.push.options import PushOptions
 from dragoman.server import running
+from dragoman.stores import open_store
+from tests import raw
+from tests.push.hook import Hook, Told
+
+QUICK = PushOptions(allow_private=True, http=True, pause=0.01, longest_pause=0.05)
 
 
 async def get(url: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
@@ -29,6 +38,10 @@ async def get(url: str, path: str, headers: dict[str, str] | None = None) -> tup
         return response.status, (await response.read()).decode()
     finally:
         await transport.close()
+
+
+def completed(hook: Hook) -> bool:
+    return any(b"COMPLETED" in told.body for told in hook.told)
 
 
 def echo() -> Agent:
@@ -114,6 +127,93 @@ async def test_one_trace_spans_a_chain_of_agents() -> None:
     assert by_name["invoke_agent echo"].parent.span_id in {span.context.span_id for span in served}
 
 
+async def test_one_trace_goes_from_the_client_through_a_delegation_to_the_webhooks() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    front, back = Agent("Front"), Agent("Back")
+    delegated: asyncio.Queue[str] = asyncio.Queue()
+    registered = asyncio.Event()
+
+    @front.skill
+    async def ask(turn: Turn) -> str:
+        return (await turn.call(turn.text, "hello")).text
+
+    @back.skill
+    async def work(turn: Turn) -> str:
+        delegated.put_nowait(turn.task_id)
+        await registered.wait()
+        return "done"
+
+    options: Any = {"store": "memory:", "tracer": OpenTelemetry(provider), "push": QUICK}
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with (
+        Hook() as ours,
+        Hook() as theirs,
+        running(application(back, **options)) as inner,
+        running(application(front, **options)) as outer,
+    ):
+        params = {
+            "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": inner}]},
+            "configuration": {"taskPushNotificationConfig": {"url": ours.url}},
+        }
+        asked = asyncio.create_task(raw.result(outer, "SendMessage", params, traceparent=parent))
+        config = {"taskId": await delegated.get(), "url": theirs.url}
+        await raw.result(inner, "CreateTaskPushNotificationConfig", config)
+        registered.set()
+        assert (await asked)["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        for hook in (ours, theirs):
+            await hook.until(partial(completed, hook))
+    spans: Any = [
+        span for span in exporter.get_finished_spans() if span.name != "a2a CreatePushConfig"
+    ]  # that one is nobody's errand
+    trace = parent.split("-")[1]
+    assert {f"{span.context.trace_id:032x}" for span in spans} == {trace}
+    agents = {span.attributes["gen_ai.agent.id"]: f"{span.context.span_id:016x}" for span in spans
+              if "rpc.method" in span.attributes}  # fmt: skip
+    for agent, hook in (("front", ours), ("back", theirs)):
+        assert {told.headers["traceparent"] for told in hook.told} == {f"00-{trace}-{agents[agent]}-01"}
+
+
+async def test_the_outcomes_of_notifications_are_counted() -> None:
+    refusals = 2
+
+    async def refuse_at_first(told: Told) -> int:
+        nonlocal refusals
+        refusals -= 1
+        return 503 if refusals >= 0 else 204
+
+    async def never(told: Told) -> int:
+        return 410
+
+    async with Hook(refuse_at_first) as hook, Hook(never) as gone:
+        async with running(application(echo(), store="memory:", push=QUICK)) as url:
+            async with connect(url) as agent:
+                await agent.send("hello", push=PushConfig(url=hook.url))
+                await agent.send("hello", push=PushConfig(url=gone.url))
+            await hook.until(partial(completed, hook))
+            await gone.until(lambda: len(gone.refused) == 1)
+            async with asyncio.timeout(10):
+                while True:  # the webhook has it before we have counted it
+                    _, text = await get(url, "/metrics")
+                    if value(text, "dragoman_push_total") == len(hook.told) + 3:
+                        break
+    assert value(text, "dragoman_push_total", outcome="sent") == len(hook.told)
+    assert value(text, "dragoman_push_total", outcome="failed") == 2
+    assert value(text, "dragoman_push_total", outcome="given up") == 1
+
+
+async def test_readiness_is_that_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/t.db")
+    monkeypatch.setattr("dragoman.application.open_store", lambda url: store)
+    async with running(application(echo())) as url:
+        assert (await get(url, "/readyz"))[0] == 200
+        await store.close()
+        assert (await get(url, "/readyz"))[0] == 503
+        assert (await get(url, "/healthz"))[0] == 200
+        await store.open()
+        assert (await get(url, "/readyz"))[0] == 200
+
+
 async def test_whoever_asks_too_often_is_told_when_to_come_back() -> None:
     async with echo().test(quota=Quota(rate=0.5, burst=2)) as agent:
         agent.link.service.policy = type(agent.link.service.policy)(attempts=1)
@@ -166,8 +266,6 @@ async def test_what_was_done_is_on_record_with_who_and_how_it_ended(tmp_path) ->
         with pytest.raises(errors.TaskNotCancelable):
             await client.cancel(done.id)
         await client.get(done.id)
-    from dragoman.stores import open_store
-
     opened = open_store(store)
     await opened.open()
     entries = await opened.audit.entries(task=done.id)

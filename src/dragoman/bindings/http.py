@@ -40,9 +40,15 @@ Callback = Callable[[], Awaitable[object]]
 Elsewhere = Callable[[Exchange], Awaitable[Mount | None]]
 """Asked about a path that none of the mounts has: answers by itself, or says which agent is there."""
 
+_READY = 2.0
+"""How long what we depend on may take to say that it is there."""
+
 
 class App:
-    """Serves `mounts` through `bindings` (JSON-RPC and HTTP+JSON, unless others are given)."""
+    """Serves `mounts` through `bindings` (JSON-RPC and HTTP+JSON, unless others are given).
+
+    `ready` raises when requests would fail, because something that we need is away.
+    """
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class App:
         on_shutdown: Sequence[Callback] = (),
         metrics: Callable[[], bytes] | None = None,
         metrics_token: str = "",
+        ready: Callback | None = None,
     ) -> None:
         self._mounts = {mount.prefix: mount for mount in mounts}
         if len(self._mounts) != len(mounts):
@@ -70,7 +77,7 @@ class App:
         cards = Cards(max_age=card_max_age, allow_origin=card_origin)
         self._bindings: tuple[Binding, ...] = (*self._rest, cards)
         self._cards = cards
-        limits = limits or Limits()
+        self.limits = limits = limits or Limits()
         self.streams = Streams(keepalive=keepalive)
         self._attendance = Attendance()
         self._shared = Shared(
@@ -83,6 +90,7 @@ class App:
         )
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
         self._metrics, self._metrics_token = metrics, metrics_token
+        self._ready = ready
         self._starting = asyncio.Lock()
         self.started = self.stopped = False
 
@@ -175,8 +183,20 @@ class App:
             await _not_allowed(exchange, ("GET", "HEAD"))
         elif exchange.path == "/readyz" and self.streams.draining:
             await exchange.respond(503, b'{"status":"draining"}')
+        elif exchange.path == "/readyz" and not await self._can_work():
+            await exchange.respond(503, b'{"status":"unavailable"}')
         else:
             await exchange.respond(200, b'{"status":"ok"}')
+
+    async def _can_work(self) -> bool:
+        try:
+            if self._ready is not None:
+                async with asyncio.timeout(_READY):
+                    await self._ready()
+        except Exception as error:
+            log.warning("not ready: %s", str(error) or type(error).__name__)
+            return False
+        return True
 
     async def _scrape(self, exchange: Exchange, metrics: Callable[[], bytes]) -> None:
         """For whoever has the token; without one, for this machine, and not through a proxy."""

@@ -19,7 +19,11 @@ class Limits:
     max_event: int = MAX_EVENT
     """Bytes in one event of a stream we write."""
     body_timeout: float = 30.0
-    """Seconds a request may take to arrive."""
+    """Seconds the body of a request may take to arrive."""
+    head_timeout: float = 10.0
+    """Seconds until a connection has sent the head of a request; on our own server."""
+    write_timeout: float = 60.0
+    """Seconds a client may go without reading what we wrote; on our own server. The task goes on without it."""
 
     def exceeded_by(self, document: bytes) -> str:
         """What is too much about the structure of a document, found without decoding it; empty if nothing is."""

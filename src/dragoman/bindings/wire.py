@@ -1,7 +1,7 @@
 """uvicorn's HTTP/1.1, with the head and the body of an answer in one write.
 
 uvicorn writes them apart. A write is a call into the kernel and a packet: of a small answer, the second one is a fifth of
-the cost. Streams are written as they come.
+the cost. Streams are written as they come. Clients that are too slow to ask or to read are let go (`bindings/slow.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,52 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from dragoman.bindings.limits import Limits
+from dragoman.bindings.slow import Slow
+
 
 class HttpProtocol(HttpToolsProtocol):
+    """`slow` is what the connections of a server share; one that comes without is on its own."""
+
+    def __init__(self, *args: Any, slow: Slow | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._slow = slow or Slow(Limits())
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Transport(transport, self.loop))  # type: ignore[arg-type]
+        self._slow.asked(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._slow.gone(self)
+        super().connection_lost(exc)
+
+    def on_headers_complete(self) -> None:
+        self._slow.sent(self)
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self._slow.asked(
+                self
+            )  # also if the rest of a body is still on its way: nobody else waits for that
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        self._slow.blocked(self)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._slow.free(self)
+        super().resume_writing()
+
+    def unread(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def abort(self) -> None:
+        self.transport.abort()
 
 
 class _Transport:
@@ -44,6 +86,13 @@ class _Transport:
     def close(self) -> None:
         self._release()
         self._transport.close()
+
+    def abort(self) -> None:
+        self._held.clear()
+        self._transport.abort()
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
 
     def _release(self) -> None:
         held, self._held = self._held, []
