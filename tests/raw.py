@@ -36,7 +36,7 @@ def rpc(method: str, params: Any, id: Any = 1) -> bytes:
 
 async def get(url: str, **headers: str) -> dict[str, Any]:
     """A JSON document."""
-    async with post(url, b"", _spelled(headers), method="GET") as response:
+    async with post(url, b"", spelled(headers), method="GET") as response:
         assert response.status == 200, response
         return await _document(response)
 
@@ -49,14 +49,14 @@ async def post(
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
-        lines = [
-            f"{method} {parts.path or '/'} HTTP/1.1",
+        head = [
+            f"{method} {parts.path or '/'}{'?' if parts.query else ''}{parts.query} HTTP/1.1",
             f"Host: {parts.netloc}",
             "Content-Type: application/json",
             f"Content-Length: {len(body)}",
             *(f"{name}: {value}" for name, value in headers.items()),
         ]
-        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
         await writer.drain()
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         named = dict(line.split(": ", 1) for line in head[1:] if line)
@@ -71,17 +71,17 @@ async def read(response: Response) -> bytes:
         return await response.reader.readexactly(int(response.headers["content-length"]))
     if response.status in (204, 304):
         return b""
-    lines = []
-    async for line in _lines(response.reader):
-        lines.append(line)
-        if not line and any(b"INPUT_REQUIRED" in said or b"input-required" in said for said in lines):
+    heard = []
+    async for line in lines(response.reader):
+        heard.append(line)
+        if not line and any(b"INPUT_REQUIRED" in said or b"input-required" in said for said in heard):
             break  # a stream that goes on when somebody answers
-    return b"\n".join(lines)
+    return b"\n".join(heard)
 
 
 async def call(url: str, method: str, params: Any, **headers: str) -> dict[str, Any]:
     """The JSON-RPC response to one call."""
-    async with post(url, rpc(method, params), _spelled(headers)) as response:
+    async with post(url, rpc(method, params), spelled(headers)) as response:
         document = await _document(response)
         if response.status != 200:
             raise Refused(response.status, document)
@@ -96,11 +96,11 @@ async def result(url: str, method: str, params: Any, **headers: str) -> Any:
 
 async def stream(url: str, method: str, params: Any, **headers: str) -> AsyncIterator[Heard]:
     """The events of a streaming call, as they come. A broken connection raises, as `OSError` or `EOFError`."""
-    async with post(url, rpc(method, params), _spelled(headers)) as response:
+    async with post(url, rpc(method, params), spelled(headers)) as response:
         if response.headers.get("content-type") != "text/event-stream":
             raise Refused(response.status, await _document(response))
         seq, data = 0, b""
-        async for line in _lines(response.reader):
+        async for line in lines(response.reader):
             name, _, value = line.partition(b": ")
             if name == b"id":
                 seq = int(value)
@@ -132,7 +132,7 @@ async def _document(response: Response) -> dict[str, Any]:
     return document
 
 
-async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """The lines of a chunked body. A chunk counts only when all of it has come."""
     rest = b""
     while size := int(await reader.readuntil(b"\r\n"), 16):
@@ -142,7 +142,7 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             yield line
 
 
-def _spelled(headers: Mapping[str, str]) -> dict[str, str]:
+def spelled(headers: Mapping[str, str]) -> dict[str, str]:
     """`last_event_id="5"` is `Last-Event-ID: 5`. 1.0 is spoken unless a version is given; `""` says nothing of it."""
-    spelled = {"a2a-version": "1.0", **{name.replace("_", "-").lower(): v for name, v in headers.items()}}
-    return {name: value for name, value in spelled.items() if value}
+    named = {"a2a-version": "1.0", **{name.replace("_", "-").lower(): v for name, v in headers.items()}}
+    return {name: value for name, value in named.items() if value}

@@ -59,6 +59,11 @@ def activated(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
     return ((name, active.encode("latin-1")),) if active else ()
 
 
+def kept(op: Op) -> Sequence[Header]:
+    """An extended card is for one caller: nobody between us keeps it, and who has it asks again for a newer one."""
+    return ((b"cache-control", b"private, no-cache"),) if op is EXTENDED_CARD else ()
+
+
 def said(error: Exception) -> A2AError:
     """What a peer may hear of an error. Anything that is not meant for it is logged, once, and stays here."""
     if isinstance(error, A2AError):

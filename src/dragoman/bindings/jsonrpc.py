@@ -16,6 +16,7 @@ from dragoman.bindings.answer import (
     WrongContentType,
     activated,
     check_type,
+    kept,
     perform,
     refusal,
     said,
@@ -121,7 +122,7 @@ class _Rpc:
         else:
             result = await perform(exchange, mount, dialect, op, call, request)
             body = self._envelope(b"result", result)
-            await exchange.respond(200, body, (JSON, OURS, *activated(mount, dialect, call)))
+            await exchange.respond(200, body, (JSON, OURS, *kept(op), *activated(mount, dialect, call)))
 
     def _read(self, body: bytes) -> Envelope:
         try:

@@ -19,7 +19,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from dragoman.bindings import docs, openapi
-from dragoman.bindings.answer import OURS, activated, check_type, perform, refusal, said
+from dragoman.bindings.answer import OURS, activated, check_type, kept, perform, refusal, said
 from dragoman.bindings.call import call_of
 from dragoman.bindings.exchange import JSON, Disconnected, Exchange, Header
 from dragoman.bindings.mount import Handler, Mount
@@ -118,7 +118,7 @@ class _Rest:
             )
         else:
             result = await perform(exchange, mount, dialect, op, call, request)
-            headers = (self._type, OURS, *activated(mount, dialect, call))
+            headers = (self._type, OURS, *kept(op), *activated(mount, dialect, call))
             await exchange.respond(200, b"{}" if op is PUSH_DELETE else result, headers)
 
     def _choose(self, body: bytes) -> Dialect:
