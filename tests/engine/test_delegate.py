@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dragoman.agent.agent import Agent
+from dragoman.engine.log import Cancel
 from dragoman.engine.turn import Turn
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import TaskState
@@ -65,6 +66,43 @@ async def test_canceling_the_parent_cancels_the_child(start: Start) -> None:
     await ended.wait()
     await events(engine.stream(call("b", reads_finished=True), SubscribeToTask(id=inner.id)))
     assert (await engine.call(call("b"), GetTask(id=inner.id))).state is TaskState.CANCELED
+
+
+async def test_a_parent_that_was_canceled_while_nobody_ran_it_cancels_its_child(start: Start) -> None:
+    parent, child, elsewhere = Agent("a"), Agent("b"), Agent("c")
+    started = asyncio.Event()
+
+    @parent.skill
+    async def ask_both(turn: Turn) -> str:
+        await turn.call("c", "first")
+        return (await turn.call("b", "go")).text
+
+    @child.skill
+    async def forever(turn: Turn) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    @elsewhere.skill
+    async def done(text: str) -> str:
+        return text
+
+    engine = await start(parent, child, elsewhere)
+    task = await engine.call(call(), say("x", return_immediately=True))
+    await started.wait()
+    await engine.stop(drain=0)
+    store = engine._store
+    await store.open()
+    await store.scope(call().scope).deliver(task.id, Cancel())
+    await store.close()
+    engine = await start(parent, child, elsewhere)
+    await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
+    assert (await engine.call(call(), GetTask(id=task.id))).state is TaskState.CANCELED
+    inner = (await engine.call(call("b"), ListTasks())).tasks[0]
+    async with asyncio.timeout(10):
+        await events(engine.stream(call("b", reads_finished=True), SubscribeToTask(id=inner.id)))
+    assert (await engine.call(call("b"), GetTask(id=inner.id))).state is TaskState.CANCELED
+    (other,) = (await engine.call(call("c"), ListTasks())).tasks
+    assert other.state is TaskState.COMPLETED
 
 
 async def test_a_circle_of_agents_ends(start: Start) -> None:

@@ -2,8 +2,8 @@
 
 `child` says where the work went, as soon as the peer has named its task; `step` says what came of it. After a crash:
 a result on record is returned, a child on record is subscribed to, and neither on record means sending again under the
-same idempotency key, which a Dragoman peer knows. If our task is canceled, so is the child. If only our process stops,
-the child goes on, and so shall we.
+same idempotency key, which a Dragoman peer knows. If our task is canceled, so is the child, also when nobody ran our task
+at that moment (`abandon`). If only our process stops, the child goes on, and so shall we.
 """
 
 from __future__ import annotations
@@ -16,12 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.engine.log import Child, Record
+from dragoman.engine.log import Child, Record, Snapshot
+from dragoman.engine.seams import Peers
 from dragoman.errors import A2AError, InvalidAgentResponse, UnsupportedOperation
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import new_id
-from dragoman.model.ops import Call, CancelTask, Configuration, GetTask, SendMessage, Service, SubscribeToTask
+from dragoman.model.ops import (
+    Call,
+    CancelTask,
+    Configuration,
+    GetTask,
+    Principal,
+    SendMessage,
+    Service,
+    SubscribeToTask,
+)
 from dragoman.model.task import Event, Task
 
 if TYPE_CHECKING:
@@ -130,6 +140,21 @@ async def _resume(service: Service, call: Call, task: str) -> AsyncIterator[Even
                 return
     except UnsupportedOperation:  # it finished between the two questions
         yield await service.call(call, GetTask(id=task))
+
+
+async def abandon(peers: Peers, snapshot: Snapshot) -> None:
+    """Cancel what a task had others do, and what was not finished when nobody ran it any more."""
+
+    async def one(child: Child) -> None:
+        with suppress(A2AError, TimeoutError):
+            async with asyncio.timeout(GRACE):
+                service, scope = await peers.find(child.peer, snapshot.scope)
+                who = snapshot.canceling.principal if snapshot.canceling is not None else ""
+                call = Call(scope=scope, principal=Principal(id=who, tenant=scope.tenant))
+                await _cancel(service, call, child)
+
+    unfinished = [child for key, child in snapshot.children.items() if key not in snapshot.steps]
+    await asyncio.gather(*(one(child) for child in unfinished))
 
 
 async def _cancel(service: Service, call: Call, child: Child) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from dragoman.engine.delegate import abandon
 from dragoman.engine.log import Record, Snapshot
 from dragoman.engine.seams import Lease, LeaseLost, NewMail, Program, topic
 from dragoman.engine.turn import Parked, Rejected, Turn, caught_up
@@ -93,6 +94,8 @@ class Run:
             snapshot = self.snapshot
             program = runner.programs(lease.scope)
             if snapshot.canceling is not None:
+                if runner.peers is not None:
+                    await abandon(runner.peers, snapshot)
                 await self.end([], TaskState.CANCELED)
                 return True
             if lease.attempt > runner.max_attempts:
