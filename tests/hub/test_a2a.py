@@ -381,6 +381,16 @@ async def test_without_push_the_card_of_an_agent_that_is_code_does_not_promise_i
         assert not card["capabilities"].get("pushNotifications")
 
 
+async def test_the_card_of_an_agent_that_is_code_asks_for_a_token_like_every_other() -> None:
+    async with house(code=[Agent("Greeter", description="Greets")]) as hub:
+        acme = await hub.tenant("acme")
+        cards = [
+            (await acme("GET", f"/v1/a2a/agents/{id}/agent-card.json")).json for id in ("index", "greeter")
+        ]
+        assert cards[0]["securitySchemes"] == cards[1]["securitySchemes"] != {}
+        assert cards[0]["security"] == cards[1]["security"] == [{"bearer": []}]
+
+
 async def test_what_a_caller_says_about_itself_in_our_words_is_not_believed() -> None:
     async with house(["fine"]) as hub:
         acme = await hub.tenant("acme")

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects.cards import superset_card
+from dragoman.hub.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.hub import Hub
 from dragoman.hub.openapi import document
 from dragoman.hub.routing import ANYBODY, Answer, Route, Table, Visit
@@ -16,12 +17,8 @@ from dragoman.model.card import (
     JSONRPC,
     AgentCard,
     Capabilities,
-    HttpAuthScheme,
     Interface,
-    SecurityRequirement,
-    SecurityScheme,
     Skill,
-    StringList,
 )
 
 STUB = AgentCard(
@@ -40,8 +37,8 @@ STUB = AgentCard(
             tags=("discovery", "auth-required"),
         ),
     ),
-    security_schemes={"bearer": SecurityScheme(http_auth_security_scheme=HttpAuthScheme(scheme="bearer"))},
-    security_requirements=(SecurityRequirement(schemes={"bearer": StringList()}),),
+    security_schemes=TOKEN_SCHEMES,
+    security_requirements=TOKEN_REQUIRED,
 )
 
 

@@ -30,6 +30,10 @@ from dragoman.model.card import (
 INDEX_ID = "index"
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+TOKEN_SCHEMES = {"bearer": SecurityScheme(http_auth_security_scheme=HttpAuthScheme(scheme="bearer"))}
+TOKEN_REQUIRED = (SecurityRequirement(schemes={"bearer": StringList()}),)
+"""What every card of a hub asks for: a tenant's token."""
+
 Short = Annotated[str, Meta(max_length=200)]
 Long = Annotated[str, Meta(max_length=20_000)]
 
@@ -195,10 +199,8 @@ def card(constitution: Constitution, agent_id: str = "", version: str = "") -> A
         default_input_modes=("text/plain",),
         default_output_modes=("text/plain", "application/json"),
         skills=(_CHAT, *(_skill(capability) for capability in constitution.capabilities)),
-        security_schemes={
-            "bearer": SecurityScheme(http_auth_security_scheme=HttpAuthScheme(scheme="bearer"))
-        },
-        security_requirements=(SecurityRequirement(schemes={"bearer": StringList()}),),
+        security_schemes=TOKEN_SCHEMES,
+        security_requirements=TOKEN_REQUIRED,
     )
 
 

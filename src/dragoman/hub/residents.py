@@ -20,6 +20,7 @@ from dragoman.engine.seams import Program
 from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound
 from dragoman.hub.catalogue import Catalogue, Entry
+from dragoman.hub.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt, calls_tools
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.requests import Requests
@@ -72,7 +73,12 @@ class Residents:
             return AgentCard(name=id)
         card = found.card
         push = self._push and (isinstance(found, Entry) or card.capabilities.push_notifications)
-        return replace(card, capabilities=replace(card.capabilities, push_notifications=push))
+        return replace(
+            card,
+            capabilities=replace(card.capabilities, push_notifications=push),
+            security_schemes=TOKEN_SCHEMES,
+            security_requirements=TOKEN_REQUIRED,
+        )
 
     def made(self, tenant: Tenant, entry: Entry) -> Program:
         key = tenant.id, entry.id, entry.version
