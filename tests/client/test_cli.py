@@ -22,6 +22,21 @@ from dragoman.server import running
 agent = Agent("Clerk", description="Takes notes", input_modes=["*/*"], output_modes=["*/*"])
 
 
+NAMES = [
+    "../../b.txt",
+    "/c.txt",
+    "..\\..\\d.txt",
+    "..",
+    ".",
+    "/",
+    ".bashrc",
+    "-rf",
+    "e\x00.txt",
+    "f\x1b[2J.txt",
+    "x" * 5000,
+]
+
+
 @agent.skill(default=True)
 async def do(turn: Turn) -> str | None:
     """Does what the text says."""
@@ -33,6 +48,10 @@ async def do(turn: Turn) -> str | None:
             raise RuntimeError("no")
         case ["file"]:
             await turn.file(b"abc", name="../a.txt")
+            return None
+        case ["files"]:
+            for name in NAMES:
+                await turn.file(b"abc", name=name)
             return None
         case ["data"]:
             await turn.data({"n": 1})
@@ -132,6 +151,14 @@ def test_json_is_the_protocols_own(url: str, capsys: Out) -> None:
 def test_files_are_saved_where_they_were_asked_for_and_nowhere_else(url: str, tmp_path: Path) -> None:
     assert main(["send", url, "file", "-o", str(tmp_path / "in")]) == 0
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.txt")] == [Path("in/a.txt")]
+
+
+def test_a_file_name_leads_nowhere_and_hides_nothing(url: str, tmp_path: Path) -> None:
+    directory = tmp_path / "deep" / "in"
+    assert main(["send", url, "files", "-o", str(directory)]) == 0
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != directory]
+    names = {path.name for path in directory.iterdir()}
+    assert names == {"b.txt", "c.txt", "d.txt", *(f"file-{n}" for n in range(4, len(NAMES) + 1))}
 
 
 def test_data_is_printed_as_json(url: str, capsys: Out) -> None:

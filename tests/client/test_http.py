@@ -127,6 +127,24 @@ async def test_an_answer_that_breaks_off_or_is_none_is_an_unreachable_peer(answe
     assert not isinstance(caught.value, NotSent)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_body_that_is_small_until_it_is_unpacked_is_unpacked_only_so_far(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.client.connection.MAX_BODY", 1 << 20)
+    bomb = gzip.compress(b"0" * (32 << 20), mtime=0)
+    assert len(bomb) < 64 << 10
+    answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(bomb), bomb)
+    async with serving(Server(answer)) as port, transport() as http:
+        response = await http.request("GET", f"http://127.0.0.1:{port}/", {})
+        with pytest.raises(Unreachable, match="more than"):
+            if whole:
+                await response.read()
+            else:
+                async for piece in response.chunks():
+                    assert len(piece) <= 1 << 20
+
+
 async def test_a_connection_the_server_closed_is_not_used_again() -> None:
     server = Server(OK, OK, close=True)
     async with serving(server) as port, transport() as http:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 import msgspec
+import pytest
 
 from dragoman.hub.model import ModelError
 from dragoman.hub.models.scripted import Scripted, by_agent
@@ -284,6 +285,20 @@ async def test_files_memory_and_todos_over_http() -> None:
         assert (await acme("GET", "/v1/todos")).json["count"] == 0
         assert (await acme("DELETE", f"{files}/{made.json['id']}")).status == 204
         assert (await acme("GET", f"/v1/memory/entries/{one.json['id']}")).json["artifact_id"] is None
+
+
+@pytest.mark.parametrize("kind", ["text/html\r\nSet-Cookie: a=b", "x", "a/b\x00", "text/ü", "a/" + "b" * 500])
+async def test_the_kind_of_a_file_does_not_become_a_header_of_its_own(kind: str) -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        conversation = (await acme("POST", "/v1/conversations", {})).json["id"]
+        files = f"/v1/conversations/{conversation}/artifacts"
+        refused = await acme("POST", files, {"path": "a.txt", "content": "x", "mime_type": kind})
+        assert refused.status == 400 and (await acme("GET", files)).json["count"] == 0
+        kind = 'text/plain; charset="utf-8"'
+        made = await acme("POST", files, {"path": "a.txt", "content": "x", "mime_type": kind})
+        raw = await acme("GET", f"{files}/{made.json['id']}/raw")
+        assert raw.headers["content-type"] == kind
 
 
 async def test_the_api_describes_itself() -> None:

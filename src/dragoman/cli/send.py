@@ -128,6 +128,14 @@ def _save(reply: Reply, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for n, part in enumerate(reply.files, 1):
         if part.raw is not None:
-            path = directory / (Path(part.filename.replace("\\", "/")).name or f"file-{n}")
+            path = directory / (_plain(part.filename) or f"file-{n}")
             path.write_bytes(part.raw)
             print(f"saved {path}", file=sys.stderr)
+
+
+def _plain(filename: str) -> str:
+    """The last piece of what an agent calls a file, if that is a name: it leads nowhere, hides nothing, and fits."""
+    name = Path(filename.replace("\\", "/")).name
+    return (
+        name if name.isprintable() and not name.startswith((".", "-")) and len(name.encode()) <= 255 else ""
+    )

@@ -18,6 +18,7 @@ CONVERSATION_LIMIT = 50 << 20
 TENANT_LIMIT = 500 << 20
 
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_MIME = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}(; ?[\w.+-]{1,64}=[\w.+\"-]{1,64}){0,4}", re.ASCII)
 _COLUMNS = "id, tenant_id, conversation_id, path, mime, sha256, size, created_at, updated_at"
 
 
@@ -84,6 +85,8 @@ class Artifacts:
         """Make or replace a file, for `once` a single time. Raises `InvalidParams` for a path, `QuotaExceeded`."""
         path, tenant, now = clean_path(path), int(tenant), int(time.time())
         mime = mime or mimetypes.guess_type(path)[0] or "text/plain"
+        if not _MIME.fullmatch(mime):  # it becomes a header when the file is read
+            raise InvalidParams(f"{mime[:80]!r} is not a media type")
         digest, size = hashlib.sha256(content).hexdigest(), len(content)
         of_file, of_conversation, of_tenant = self._limits
         if size > of_file:
