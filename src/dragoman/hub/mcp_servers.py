@@ -224,7 +224,7 @@ def _client(server: McpServer) -> Any:
         return Client(stdio_client(parameters, errlog=_nowhere()))
     from mcp.client import streamable_http
 
-    http = streamable_http.create_mcp_http_client(headers=server.headers)  # type: ignore[attr-defined]
+    http = streamable_http.create_mcp_http_client(headers=server.headers)
     return Client(streamable_http.streamable_http_client(server.url, http_client=http))
 
 

@@ -90,7 +90,7 @@ class EmbeddedModel:
         self._server.handle_chat_completions(request, heard)
 
     def _load(self) -> Any:
-        import xllamacpp  # type: ignore[import-untyped]
+        import xllamacpp
 
         params = xllamacpp.CommonParams()
         params.model.path = str(self._path)
