@@ -7,6 +7,7 @@ earlier versions demanded. What a test asks it asks over each binding, with byte
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -14,12 +15,16 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import pytest
+import rfc8785
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dragoman import Agent, Turn
 from dragoman.application import application
 from dragoman.auth import Bearer, Holder, hashed
+from dragoman.auth.keys import KeyRing, new_key
 from dragoman.bindings.limits import Limits
 from dragoman.model.card import Extension, Skill
+from dragoman.observe.limit import Quota
 from dragoman.push.options import PushOptions
 from dragoman.server import running
 from tests import raw
@@ -938,3 +943,43 @@ async def test_a_tenant_may_be_in_the_path_and_the_path_wins() -> None:
         with pytest.raises(Refusal) as caught:
             await acme.call("SendMessage", {**message("hi"), "tenant": "umbrella"})
         assert caught.value.status == 400
+
+
+# --- B. signed cards
+
+
+def unpadded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+@requirement(23, 24, 26, 27, 28, 29, 30, 31)
+async def test_a_signed_card_can_be_verified_with_nothing_but_its_text_and_the_published_key() -> None:
+    app = application(
+        agent_of(), store="memory:", keys=KeyRing([new_key("EdDSA")]), public_url="https://me.example"
+    )
+    async with running(app) as url:
+        card = await raw.get(url + "/.well-known/agent-card.json")
+        (key,) = (await raw.get(url + "/.well-known/jwks.json"))["keys"]
+    (signature,) = card.pop("signatures")
+    assert {"protected", "signature"} <= set(signature) <= {"protected", "signature", "header"}
+    header = json.loads(unpadded(signature["protected"]))
+    assert header["alg"] == "EdDSA" and header["typ"] == "JOSE" and header["kid"] == key["kid"]
+    payload = base64.urlsafe_b64encode(rfc8785.dumps(card)).rstrip(b"=")
+    public = Ed25519PublicKey.from_public_bytes(unpadded(key["x"]))
+    public.verify(unpadded(signature["signature"]), signature["protected"].encode() + b"." + payload)
+    assert card["supportedInterfaces"][0]["url"].startswith("https://me.example")
+    assert not any(value in ("", [], {}) for name, value in card.items() if name != "description")
+
+
+# --- O. limits
+
+
+@requirement(226, 235)
+@pytest.mark.parametrize("path", ["", "/tasks"])
+async def test_who_asks_too_often_is_told_when_to_come_back(path: str) -> None:
+    async with running(application(agent_of(), store="memory:", quota=Quota(rate=0.001, burst=1))) as url:
+        verb, body = ("GET", b"") if path else ("POST", raw.rpc("ListTasks", {}))
+        first, _ = await fetch(url + path, verb, body)
+        second, said = await fetch(url + path, verb, body)
+        assert (first.status, second.status) == (200, 429)
+        assert int(second.headers["retry-after"]) > 0 and b"RATE_LIMITED" in said
