@@ -7,10 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.client.asgi import AsgiTransport
 from dragoman.client.client import connect
+from dragoman.errors import TaskNotFound, Unauthenticated
+from dragoman.model.card import AgentCard, Interface
 from tests.bindings.wire import Answer
 from tests.hub.house import SCOUT, house, message
 from tests.push.hook import Hook
@@ -339,6 +342,30 @@ async def test_an_agent_that_is_code_is_there_for_every_tenant() -> None:
             assert task["status"]["message"]["parts"][0]["text"] == "Hello, Ada!"
             assert "greeter" in {agent["id"] for agent in (await tenant("GET", "/v1/agents")).json["agents"]}
             assert (await tenant("DELETE", "/v1/agents/greeter")).status == 400
+
+
+async def test_agents_answer_over_grpc_to_those_who_bring_a_token() -> None:
+    async with house(lambda prompt: "one two", grpc_port=0, public_url="http://127.0.0.1") as hub:
+        acme, umbrella = await hub.tenant("acme"), await hub.tenant("umbrella")
+        await acme("POST", "/v1/agents", SCOUT)
+        card = (await acme("GET", "/v1/a2a/agents/scout/agent-card.json", a2a_version="1.0")).json
+        (way,) = [each for each in card["supportedInterfaces"] if each["protocolBinding"] == "GRPC"]
+        assert way["tenant"] == "scout"
+        where = Interface(url=way["url"], protocol_binding="GRPC", protocol_version="1.0", tenant="scout")
+        scout = AgentCard(name="Scout", supported_interfaces=(where,))
+        async with connect(scout, credentials=acme.token) as agent:
+            reply = await agent.send("hi")
+            assert str(reply) == "one two"
+            assert reply.task is not None
+            known = await agent.get(reply.task.id)
+            assert known.metadata["x-arbiter.agent_id"] == "scout"
+        for token in (umbrella.token, "atr_" + "0" * 64):
+            async with connect(scout, credentials=token) as agent:
+                with pytest.raises((TaskNotFound, Unauthenticated)):
+                    await agent.send("hi")
+        index = replace(scout, supported_interfaces=(replace(where, tenant=""),))
+        async with connect(index, credentials=acme.token) as agent:
+            assert str(await agent.send("hi")) == "one two"
 
 
 @pytest.mark.parametrize("version", ["", "1.0", "0.3"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Grpc:
 
     `public` is where clients reach it (`agents.example:443`), if that is not the host they know us by and our port.
     `share_port`: other processes serve the same port. `others` and `public_url` are for the extended card, which
-    names every way to reach an agent.
+    names every way to reach an agent. `find` stands in for `mounts` where agents come and go: see `Calls`.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Grpc:
         share_port: bool = False,
         others: Sequence[Binding] = (),
         public_url: str = "",
+        find: Callable[[str], Mount] | None = None,
     ) -> None:
         self.port = port
         """0 until it is known."""
@@ -98,7 +99,7 @@ class Grpc:
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10 * _SECOND),
         )
         self._calls = Calls(
-            mounts, limits=self._limits, strict_versioning=strict_versioning, placed=self._placed
+            mounts, limits=self._limits, strict_versioning=strict_versioning, placed=self._placed, find=find
         )
         self._server: aio.Server | None = None
         self._health: Any = None

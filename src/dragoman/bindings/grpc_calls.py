@@ -77,7 +77,11 @@ class Metadata:
 
 
 class Calls:
-    """Every call of a port. An agent is chosen by the request's `tenant` where there is more than one."""
+    """Every call of a port. An agent is chosen by the request's `tenant` where there is more than one.
+
+    `find`, if given, knows the mount of each agent, for those that come and go; the empty name is that of those who name
+    none.
+    """
 
     def __init__(
         self,
@@ -86,7 +90,9 @@ class Calls:
         limits: Limits,
         strict_versioning: bool,
         placed: Callable[[AgentCard, Mount], AgentCard],
+        find: Callable[[str], Mount] | None = None,
     ) -> None:
+        self._find = find
         self.limits = limits
         self.strict = strict_versioning
         self.placed = placed
@@ -108,7 +114,14 @@ class Calls:
         }
         return grpc.method_handlers_generic_handler(codec.service, methods)
 
+    @property
+    def several(self) -> bool:
+        """Whether it has to be said which agent is meant."""
+        return self._find is not None or len(self._mounts) > 1
+
     def mount_of(self, tenant: str) -> Mount:
+        if self._find is not None:
+            return self._find(tenant)
         mount = self._mounts.get(tenant) or (None if tenant and len(self._mounts) > 1 else self.default)
         if mount is not None:
             return mount
@@ -231,7 +244,7 @@ class _Rpc:
     async def _read(self, body: bytes) -> tuple[Mount, Call, Request, Pairs]:
         """Who is called, by whom, what is asked, and what our metadata says. Nobody is heard before being known."""
         calls, codec, metadata = self._calls, self._codec, self._metadata
-        tenant = codec.tenant_of(self._op, body) if len(calls._mounts) > 1 else ""
+        tenant = codec.tenant_of(self._op, body) if calls.several else ""
         mount = self._mount = calls.mount_of(tenant)
         principal = await metadata.principal(mount)
         dialect = select.rest(

@@ -50,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     about = {
         "host": "address to listen on",
         "port": "0 takes a free one",
+        "grpc_port": "speak gRPC there, too (needs the extra grpc)",
         "data": "the folder with everything in it",
         "admin_token": "better given as DRAGOMAN_ADMIN_TOKEN",
         "public_url": "how clients reach the hub, for the cards",

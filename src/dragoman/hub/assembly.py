@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.bindings.http import App
+from dragoman.bindings.jsonrpc import JsonRpc
+from dragoman.bindings.mount import Binding
+from dragoman.bindings.rest import Rest
 from dragoman.buses.local import LocalBus
 from dragoman.client.peers import Peers
 from dragoman.engine.seams import Program
@@ -17,6 +20,7 @@ from dragoman.hub.api_about import ModelInfo
 from dragoman.hub.catalogue import Entry
 from dragoman.hub.constitution import INDEX, Constitution
 from dragoman.hub.database import Database
+from dragoman.hub.doors import by_name
 from dragoman.hub.hub import Hub
 from dragoman.hub.loop import ConstitutionAgent
 from dragoman.hub.metrics import Metrics
@@ -36,6 +40,9 @@ from dragoman.hub.tool import Session
 from dragoman.push.deliver import courier
 from dragoman.push.options import PushOptions
 from dragoman.stores import open_store
+
+if TYPE_CHECKING:
+    from dragoman.bindings.grpc import Grpc
 
 EMBEDDED, ECHO, SCRIPTED = "embedded", "echo", "scripted"
 
@@ -81,13 +88,16 @@ def application(
         await hub.stop(settings.drain)
         await reach.close()
 
+    bindings: list[Binding] = [JsonRpc(), Rest()]
+    grpc = _grpc(settings, hub, bindings)
     app = App(
         [],
+        bindings=[*bindings, grpc] if grpc else bindings,
         public_url=settings.public_url,
         trusted_proxies=settings.trusted_proxies,
         elsewhere=Site(hub, models=listed(settings), origins=settings.cors_origins),
-        on_startup=[start],
-        on_shutdown=[stop],
+        on_startup=[start, grpc.start] if grpc else [start],
+        on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
     )
     return hub, app
 
@@ -167,6 +177,23 @@ def listed(settings: Settings) -> list[ModelInfo]:
     if not out or settings.model.startswith((ECHO, SCRIPTED)):
         out.append(ModelInfo(id=settings.model.partition(":")[0] or ECHO, provider="dragoman"))
     return out
+
+
+def _grpc(settings: Settings, hub: Hub, others: Sequence[Binding]) -> Grpc | None:
+    if settings.grpc_port is None:
+        return None
+    if find_spec("grpc") is None:
+        raise ValueError("gRPC needs an extra: pip install 'dragoman[grpc]'")
+    from dragoman.bindings.grpc import Grpc
+
+    return Grpc(
+        [],
+        host=settings.host,
+        port=settings.grpc_port,
+        others=others,
+        public_url=settings.public_url,
+        find=by_name(hub),
+    )
 
 
 def _push(settings: Settings) -> PushOptions:

@@ -34,6 +34,8 @@ KEYS = {
 class Settings(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
+    grpc_port: int | None = None
+    """Speak gRPC there, too; 0 takes a free one. It needs the extra `grpc`."""
     data: str = "~/.dragoman"
     """Where everything is kept: tasks.db, hub.db, a2a_agents.json, mcp_servers.json."""
     admin_token: str = ""

@@ -21,15 +21,14 @@ from dragoman.bindings.mount import Mount
 from dragoman.errors import A2AError, Unauthenticated
 from dragoman.hub import api_about, api_admin, api_agents, api_conversations, api_files, api_memory, api_runs
 from dragoman.hub.api_about import ModelInfo
+from dragoman.hub.doors import AGENTS, Known, bearer
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotConfigured, NotFound
 from dragoman.hub.routing import ANYBODY, Answer, Route, Table, Visit, refused, say
 from dragoman.hub.tenants import Tenant
-from dragoman.model.ops import Principal
 
 log = logging.getLogger(__name__)
 
-AGENTS = "/v1/a2a/agents/"
 _THEIRS = ("/healthz", "/readyz", "/metrics")
 """Paths that every Dragoman server has."""
 _METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
@@ -119,11 +118,11 @@ class Site:
     def _administrator(self, exchange: Exchange) -> None:
         if not self._hub.tenants.has_admin:
             raise NotConfigured("this hub has no admin token: give it one with DRAGOMAN_ADMIN_TOKEN")
-        if not self._hub.tenants.is_admin(_bearer(exchange)):
+        if not self._hub.tenants.is_admin(bearer(exchange.header(b"authorization"))):
             raise Unauthenticated("missing or invalid admin token")
 
     async def _tenant(self, exchange: Exchange) -> Tenant:
-        tenant = self._hub.tenants.holder(_bearer(exchange))
+        tenant = self._hub.tenants.holder(bearer(exchange.header(b"authorization")))
         if tenant is None:
             raise Unauthenticated("missing or invalid bearer token")
         await self._hub.tenants.touch(tenant)
@@ -144,7 +143,7 @@ class Site:
             path=AGENTS + id,
             home="arbiter",
             versions=found.versions if isinstance(found, Agent) else None,
-            authenticator=_Known(tenant),
+            authenticator=Known(tenant),
             private=True,
         )
 
@@ -158,27 +157,8 @@ class Site:
         return ((b"vary", b"Origin"),)
 
 
-class _Known:
-    """An `Authenticator` for somebody who has been let in already."""
-
-    challenge = 'Bearer realm="dragoman"'
-
-    def __init__(self, tenant: Tenant) -> None:
-        self._principal = Principal(id=tenant.key, tenant=tenant.key)
-
-    async def authenticate(
-        self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
-    ) -> Principal:
-        return self._principal
-
-
 def _route(exchange: Exchange, methods: Mapping[str, Route]) -> Route | None:
     return methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-
-
-def _bearer(exchange: Exchange) -> str:
-    scheme, _, token = exchange.header(b"authorization").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _with(send: Send, headers: Sequence[Header]) -> Send:

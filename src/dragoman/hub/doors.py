@@ -1,0 +1,73 @@
+"""How callers of an agent are known: over HTTP they have been let in already, over gRPC each call brings its token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dragoman.bindings.mount import Mount
+from dragoman.errors import Unauthenticated
+from dragoman.hub.constitution import INDEX_ID
+from dragoman.hub.hub import Hub
+from dragoman.hub.tenants import Tenant, Tenants
+from dragoman.model.card import AgentCard
+from dragoman.model.ops import Principal
+
+AGENTS = "/v1/a2a/agents/"
+
+
+class Known:
+    """An `Authenticator` for somebody who has been let in already."""
+
+    challenge = 'Bearer realm="dragoman"'
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._principal = Principal(id=tenant.key, tenant=tenant.key)
+
+    async def authenticate(
+        self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
+    ) -> Principal:
+        return self._principal
+
+
+class Door:
+    """An `Authenticator` that asks for a tenant's token."""
+
+    challenge = Known.challenge
+
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
+
+    async def authenticate(
+        self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
+    ) -> Principal:
+        tenant = self._tenants.holder(bearer(headers.get("authorization", "")))
+        if tenant is None:
+            raise Unauthenticated("missing or invalid bearer token")
+        await self._tenants.touch(tenant)
+        return Principal(id=tenant.key, tenant=tenant.key)
+
+
+def bearer(header: str) -> str:
+    """The token of an `Authorization` header; empty if it has none."""
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def by_name(hub: Hub) -> Callable[[str], Mount]:
+    """The mount of each agent for callers who bring their token; who names none means `index`."""
+    door = Door(hub.tenants)
+
+    def find(id: str) -> Mount:
+        id = id or INDEX_ID
+        code = hub.catalogue.code.get(id)
+        return Mount(
+            service=hub,
+            card=code.card if code is not None else AgentCard(name=id),
+            agent=id,
+            path=AGENTS + id,
+            versions=code.versions if code is not None else None,
+            authenticator=door,
+            private=True,
+        )
+
+    return find
