@@ -113,8 +113,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "grpc_health": ("bindings.grpc",),
     "grpc_reflection": ("bindings.grpc",),
     "google": ("dialects.proto",),
-    "asyncpg": ("stores.postgres", "buses.postgres"),
-    "nats": ("buses.nats",),
     "any_llm": ("hub.models.hosted",),
     "mcp": ("hub.mcp_servers",),
     "xllamacpp": ("hub.models.embedded",),
