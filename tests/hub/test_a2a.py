@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -44,6 +45,22 @@ async def test_a_message_is_answered_with_a_task_that_has_the_reply_and_the_meta
         assert told["messageId"] == reply["messageId"]
         assert task["metadata"]["x-arbiter.agent_id"] == "index"
         assert {"x-arbiter.input_tokens", "x-arbiter.output_tokens"} <= set(task["metadata"])
+
+
+async def test_a_task_says_when_it_was_asked_for_and_when_it_changed() -> None:
+    hold = asyncio.Event()
+    async with house([("one", hold, " two")]) as hub:
+        acme = await hub.tenant("acme")
+        sending = acme.open_rpc("index", "message/send", message("hi"))
+        id = await running(hub, acme)
+        begun = (await acme.rpc("index", "tasks/get", {"id": id})).json["result"]["metadata"]
+        hold.set()
+        await sending.end()
+        ended = (await acme.rpc("index", "tasks/get", {"id": id})).json["result"]["metadata"]
+        for about in (begun, ended):
+            assert about["x-arbiter.agent_id"] == "index"
+            assert time.time() - 60 < about["x-arbiter.created_at"] <= about["x-arbiter.updated_at"]
+        assert begun["x-arbiter.created_at"] == ended["x-arbiter.created_at"]
 
 
 async def test_defect_1_and_9_a_stream_has_real_deltas_a_last_chunk_timestamps_and_ids() -> None:

@@ -12,6 +12,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -54,6 +55,7 @@ from dragoman.model.ops import (
     Batch,
     Call,
     CancelTask,
+    GetTask,
     Principal,
     Request,
     Scope,
@@ -61,6 +63,7 @@ from dragoman.model.ops import (
     Service,
     SubscribeToTask,
 )
+from dragoman.model.task import Task
 
 A2A = "a2a"
 
@@ -110,7 +113,8 @@ class Hub:
 
     async def call(self, call: Call, request: Request) -> Any:
         if not isinstance(request, SendMessage):
-            return await self.engine.call(call, request)
+            result = await self.engine.call(call, request)
+            return self._dated(call, result) if isinstance(request, GetTask) else result
         with self._admitted(call, request, via=A2A) as (call, request):
             return await self.engine.call(call, request)
 
@@ -290,6 +294,21 @@ class Hub:
                 )
             finally:
                 self.quotas.forgo(tenant.key, message.task_id)
+
+    def _dated(self, call: Call, task: Task) -> Task:
+        """A task with when it was asked for, and when it last changed, in seconds."""
+        asked = self.requests.find(int(call.scope.tenant), task.id) if call.scope.tenant.isdigit() else None
+        if asked is None:
+            return task
+        at = task.status.timestamp
+        changed = int(datetime.fromisoformat(at).timestamp()) if at else 0
+        about = {
+            "x-arbiter.agent_id": asked.agent_id,
+            **task.metadata,
+            "x-arbiter.created_at": asked.started_at,
+            "x-arbiter.updated_at": max(asked.started_at, changed),
+        }
+        return replace(task, metadata=about)
 
     def _scope(self, tenant: Tenant, asked: Asked) -> Scope:
         return Scope(tenant.key, asked.agent_id, tenant.key)
