@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -299,6 +300,16 @@ async def test_the_kind_of_a_file_does_not_become_a_header_of_its_own(kind: str)
         made = await acme("POST", files, {"path": "a.txt", "content": "x", "mime_type": kind})
         raw = await acme("GET", f"{files}/{made.json['id']}/raw")
         assert raw.headers["content-type"] == kind
+
+
+async def test_a_hub_whose_store_is_away_is_not_ready(tmp_path: Path) -> None:
+    async with house(folder=tmp_path) as hub:
+        assert (await hub.nobody("GET", "/readyz")).status == 200
+        await hub.hub._store.close()
+        assert (await hub.nobody("GET", "/readyz")).status == 503
+        assert (await hub.nobody("GET", "/healthz")).status == 200
+        await hub.hub._store.open()
+        assert (await hub.nobody("GET", "/readyz")).status == 200
 
 
 async def test_the_api_describes_itself() -> None:

@@ -98,6 +98,7 @@ def application(
         elsewhere=Site(hub, models=listed(settings), origins=settings.cors_origins),
         on_startup=[start, grpc.start] if grpc else [start],
         on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
+        ready=opened.outbox.when,
     )
     return hub, app
 
