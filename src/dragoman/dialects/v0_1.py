@@ -9,7 +9,8 @@ How they differ from 0.3:
   so a snapshot is written as its status and its artifacts.
 * No state for `rejected` and `auth-required`: they are written `failed` and `input-required`, with the true one in the
   metadata under `a2a.state`.
-* History is sent only when asked for; one push config per task, whose credentials are not shown again.
+* History is sent only when asked for; one push config per task, whose credentials are not shown again, and which is
+  taken back by setting it to `null`.
 * Its own error codes. The draft has fewer of them, always an `authentication` in the card, and is otherwise the same.
 """
 
@@ -83,6 +84,8 @@ class V0_1:
     def read_request(self, op: Op, params: bytes) -> Request:
         document = read_params(params)
         try:
+            if op is ops.PUSH_CREATE and _is_cleared(params, document):
+                return checked(ops.DeletePushConfig(task_id=task_id_of(document), id=ONLY))
             return checked(_read_request(op, document))
         except Malformed as wrong:
             refuse(wrong.path, wrong.why)
@@ -111,6 +114,8 @@ class V0_1:
                 return encode(_write_task_config(result, secrets=False))  # it says that they may be left out
             case AgentCard():
                 return encode(cards.write_card(result, self.name))
+        if isinstance(request, ops.DeletePushConfig):
+            return encode({"id": request.task_id, "pushNotificationConfig": None})
         return b"null"
 
     def writer(self, request: Request | None = None) -> EventWriter:
@@ -131,6 +136,12 @@ class Draft(V0_1):
 
 
 # --- requests
+
+
+def _is_cleared(params: bytes, tidied: dict[str, Any]) -> bool:
+    """Whether the config was set to `null`, which is not to leave it out."""
+    name = "pushNotificationConfig"
+    return name not in tidied and name in (msgspec.json.decode(params or b"null") or ())
 
 
 def _read_request(op: Op, document: dict[str, Any]) -> Request:

@@ -51,7 +51,9 @@ class PushConfigs:
                 return None
 
     async def _get(self, call: Call, request: GetPushConfig) -> PushConfig:
-        for config in await self._configs(call, request.task_id):
+        configs = await self._configs(call, request.task_id)
+        # Who can have only one calls it `default`, and asks without a name.
+        for config in sorted(configs, key=lambda config: config.id != "default"):
             if request.id in ("", config.id):
                 return config
         named = f" {request.id[:80]!r}" if request.id else ""
