@@ -1,4 +1,6 @@
-"""1.0 spoken by hand over each binding, from the words of its specification: no client of ours, no table of ours.
+"""1.0 spoken by hand over each binding, from the words of its specification, without our client.
+
+Paths and JSON are written here by hand. gRPC takes its message types from the compiled .proto files that we ship.
 
 An operation is called by its name, with the JSON of its request. What comes back is the JSON of its result, whatever
 carried it; what is refused is a `Refusal` with all that was said.

@@ -224,7 +224,7 @@ async def fetch(
         return response, await raw.read(response)
 
 
-@requirement(1, 2, 3, 4, 5, 6, 7, 8, 20)
+@requirement(1, 2, 3, 4, 5, 6, 7, 8)
 async def test_the_card_declares_every_binding_that_is_served_and_lacks_nothing() -> None:
     async with running(application(agent_of(), store="memory:", grpc_port=0)) as url:
         response, body = await fetch(url + "/.well-known/agent-card.json")
@@ -295,7 +295,7 @@ TOKENS = {
 ALICE, BOB = "Bearer alice-token-123456", "Bearer bob-token-12345678"
 
 
-@requirement(37, 38, 41, 43, 211, 212, 213, 230)
+@requirement(37, 38, 212, 230)
 async def test_the_extended_card_is_for_those_who_say_who_they_are(binding: str) -> None:
     secret = [Skill(id="secret", name="Secret", description="More", tags=("secret",))]
     async with house_of(binding, agent_of(auth=[Bearer(TOKENS)], extended_card=secret)) as house:
