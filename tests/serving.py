@@ -98,12 +98,14 @@ class Server:
     async def kill(self) -> None:
         """SIGKILL, unless it is dead already."""
         if self.process is not None and self.process.returncode is None:
-            self.process.kill()
+            with suppress(ProcessLookupError):
+                os.kill(
+                    self.process.pid, signal.SIGKILL
+                )  # `process.kill` may take the exit code from who waits
         await self.ended()
 
     def signal(self, signum: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(signum)
+        os.kill(self.pid, signum)
 
     async def ended(self) -> int:
         """Wait for its end: the exit code."""
