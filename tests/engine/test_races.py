@@ -482,3 +482,39 @@ async def test_a_store_that_goes_away_between_two_turns_loses_no_task(
         await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
     done = await engine.call(call(), GetTask(id=task.id))
     assert done.state is TaskState.COMPLETED and [a.text for a in done.artifacts] == ["one done", "two done"]
+
+
+def who_do_not_wait() -> list[Callable[[Turn], Any]]:
+    async def swallows(turn: Turn) -> str:
+        try:
+            return await turn.ask("well?")
+        except:  # noqa: E722
+            return "nobody asked"
+
+    async def translates(turn: Turn) -> str:
+        try:
+            return await turn.ask("well?")
+        except BaseException as error:
+            raise RuntimeError("it broke") from error
+
+    async def gathers(turn: Turn) -> str:
+        (answer,) = await asyncio.gather(turn.ask("well?"), return_exceptions=True)
+        return str(answer)
+
+    return [swallows, translates, gathers]
+
+
+@pytest.mark.parametrize("function", who_do_not_wait(), ids=lambda f: f.__name__)
+async def test_a_question_waits_for_its_answer_also_if_the_function_does_not(
+    start: Start, function: Any
+) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def ask(turn: Turn) -> Any:
+        return await function(turn)
+
+    engine = await start(agent)
+    task = await engine.call(call(), say("x"))
+    assert task.state is TaskState.INPUT_REQUIRED and task.status.message.text == "well?"
+    assert (await engine.call(call(), say("yes", task=task.id))).artifacts[-1].text == "yes"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dragoman.engine.delegate import abandon
 from dragoman.engine.log import Record, Snapshot
 from dragoman.engine.seams import Lease, LeaseLost, NewMail, Program, topic
-from dragoman.engine.turn import Parked, Rejected, Turn, caught_up
+from dragoman.engine.turn import Rejected, Turn, caught_up
 from dragoman.errors import A2AError, TaskNotFound, Unavailable
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import timestamp
@@ -158,6 +158,9 @@ class Run:
             self.inside = False
         if self.why:
             await self._absorb()
+        if turn.parked is not None:
+            logger.warning("task %s: the agent asked and did not wait for the answer", turn.task_id)
+            return turn._status_record(*turn.parked, "ask")
         if turn.answer_message is not None and not turn.shown:
             return Record("reply", turn.answer_message)
         return turn._status_record(*turn.final)
@@ -172,9 +175,9 @@ class Run:
             raise asyncio.CancelledError from error
         if isinstance(error, BaseExceptionGroup):
             error = _gist(error)
+        if turn.parked is not None and not isinstance(error, LeaseLost):
+            return turn._status_record(*turn.parked, "ask")
         match error:
-            case Parked():
-                return turn._status_record(error.state, error.message, error.metadata, "ask")
             case Rejected():
                 said = turn._agent_message(str(error)) if str(error) else None
                 return turn._status_record(TaskState.REJECTED, said, {})
@@ -227,8 +230,8 @@ class Run:
 
 
 def _gist(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What a group of errors comes to: the question or refusal among them, else the group."""
-    for kind in (LeaseLost, Parked, Rejected):
+    """What a group of errors comes to: the refusal among them, else the group."""
+    for kind in (LeaseLost, Rejected):
         found: BaseException | None = group.subgroup(kind)
         while isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]

@@ -103,6 +103,8 @@ class Turn:
         self._messages = 0
         self._asked = 0
         self._called = 0
+        self.parked: tuple[TaskState, Message, dict[str, Any]] | None = None
+        """What the function asked and nobody has answered. Then the turn waits, whatever the function made of it."""
         self.answer_message: Message | None = None
         """What a `reply` skill answered."""
         self.final: tuple[TaskState, Message | None, dict[str, Any]] = (TaskState.COMPLETED, None, {})
@@ -313,7 +315,8 @@ class Turn:
                 unread = [seq for seq, _ in self.snapshot.mails if seq > self._read]
                 if not unread:
                     message = self._agent_message(question, this.replace("/", "-"))
-                    raise Parked(state, message, metadata)
+                    self.parked = (state, message, metadata)
+                    raise Parked(*self.parked)
                 step = Step(key=this, value=msgspec.Raw(b"null"), mail=unread[0])
                 self._read = unread[0]
                 await self.put(Record("step", step))
