@@ -280,9 +280,9 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listener.close()
-        raise SystemExit(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise SystemExit(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}") from error
     listener.listen(4096)
     listener.set_inheritable(True)
     return listener

@@ -286,20 +286,18 @@ async def test_a_deletion_answers_with_nothing() -> None:
 @pytest.mark.parametrize(
     ("headers", "kind"),
     [
-        ({}, "application/a2a+json"),
-        ({"Content-Type": "application/json"}, "application/a2a+json"),
+        ({}, "application/json"),
+        ({"Content-Type": "application/json"}, "application/json"),
         ({"Content-Type": "application/a2a+json"}, "application/a2a+json"),
         ({"Content-Type": "application/a2a+json; charset=utf-8"}, "application/a2a+json"),
         ({"Accept": "application/a2a+json"}, "application/a2a+json"),
-        ({"Accept": "*/*"}, "application/a2a+json"),
+        ({"Accept": "*/*"}, "application/json"),
         ({"Accept": "application/json"}, "application/json"),
         ({"Accept": "application/json, application/a2a+json"}, "application/a2a+json"),
         ({"Content-Type": "application/a2a+json", "Accept": "application/json"}, "application/json"),
     ],
 )
-async def test_the_media_type_is_a2as_own_unless_the_caller_prefers_plain_json(
-    headers: dict[str, str], kind: str
-) -> None:
+async def test_the_media_type_is_the_one_the_caller_uses(headers: dict[str, str], kind: str) -> None:
     answer = await request(app_of(), "POST", "/message:send", BODY, headers=headers)
     assert answer.status == 200 and answer.headers["content-type"] == kind
     answer = await request(app_of(), "POST", "/message:send", b"{", headers=headers)
@@ -458,10 +456,7 @@ async def test_a_subscription_goes_on_after_the_last_event(verb: str, path: str)
 @pytest.mark.parametrize("path", ["/tasks/t1:subscribe", "/v1/tasks/t1:subscribe"])
 async def test_what_fails_at_once_is_no_stream_and_what_fails_later_is_an_event(path: str) -> None:
     answer = await request(app_of(Scripted(e.TaskNotFound("t1"))), "GET", path)
-    assert answer.status == 404 and answer.headers["content-type"] in (
-        "application/json",
-        "application/a2a+json",
-    )
+    assert answer.status == 404 and answer.headers["content-type"] == "application/json"
     answer = await request(app_of(Scripted([chunk("a", 1)], e.Unavailable("gone"))), "GET", path)
     assert answer.status == 200
     last = answer.frames()[-1]

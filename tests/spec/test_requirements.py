@@ -441,13 +441,13 @@ async def test_json_rpc_says_what_is_wrong_with_a_request(body: bytes, code: int
 @pytest.mark.parametrize(
     ("headers", "kind"),
     [
-        ({}, "application/a2a+json"),
-        ({"accept": "*/*"}, "application/a2a+json"),
+        ({}, "application/json"),
+        ({"accept": "*/*"}, "application/json"),
         ({"accept": "application/a2a+json, application/json"}, "application/a2a+json"),
         ({"accept": "application/json"}, "application/json"),
     ],
 )
-async def test_http_answers_in_the_media_type_of_a2a_unless_json_is_asked_for(
+async def test_http_answers_in_the_media_type_of_a2a_for_those_who_ask_for_it(
     headers: dict[str, str], kind: str
 ) -> None:
     async with running(application(agent_of(), store="memory:")) as url:

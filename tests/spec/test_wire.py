@@ -584,13 +584,14 @@ async def test_a_card_of_1_0_alone_and_one_for_everybody_have_tags_of_their_own(
 @pytest.mark.parametrize(
     ("path", "accept", "kind"),
     [
-        ("/tasks/q", "", "application/a2a+json"),
-        ("/tasks/q", "*/*", "application/a2a+json"),
+        ("/tasks/q", "", "application/json"),
+        ("/tasks/q", "*/*", "application/json"),
+        ("/tasks/q", "application/a2a+json", "application/a2a+json"),
         ("/tasks/q", "application/json", "application/json"),
         ("/v1/tasks/q", "", "application/json"),
     ],
 )
-async def test_plain_http_of_1_0_has_a_media_type_of_its_own(
+async def test_plain_http_of_1_0_has_a_media_type_of_its_own_for_those_who_ask(
     url: str, path: str, accept: str, kind: str
 ) -> None:
     status, headers, _ = await http(url + path, "GET", **({"Accept": accept} if accept else {}))

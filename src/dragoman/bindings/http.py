@@ -231,6 +231,8 @@ class App:
 def _below(scope: AsgiScope) -> str:
     """The path below whatever we are mounted in; servers differ in whether `path` includes `root_path`."""
     path = _meant(scope)
+    if path.startswith("//"):  # a client put a path after a URL that ends in a slash
+        path = "/" + path.lstrip("/")
     root: str = scope.get("root_path", "").rstrip("/")
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
         return path[len(root) :]

@@ -219,9 +219,12 @@ async def _docs(exchange: Exchange, mount: Mount) -> None:
 
 
 def _type(exchange: Exchange) -> Header:
-    """A2A's own media type, unless the caller would rather have plain JSON."""
+    """A2A's own media type for those who use it; everybody can read JSON."""
     accept = exchange.headers.get(b"accept", b"")
-    return JSON if b"application/json" in accept and b"a2a+json" not in accept else A2A_JSON
+    if b"a2a+json" in accept:
+        return A2A_JSON
+    speaks = b"a2a+json" in exchange.headers.get(b"content-type", b"") and b"application/json" not in accept
+    return A2A_JSON if speaks else JSON
 
 
 def _decoded(body: bytes) -> dict[str, Any]:
