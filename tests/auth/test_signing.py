@@ -220,7 +220,13 @@ async def test_an_extension_that_we_do_not_have_is_refused(header: dict[str, Any
 
 @pytest.mark.parametrize(
     "members",
-    [{"exp": time.time() - 1}, {"nbf": time.time() + 7200}, {"revoked": {}}, {"use": "enc"}, {"alg": "ES512"}],
+    [
+        {"exp": time.time() - 1},
+        {"nbf": time.time() + 7200},
+        {"revoked": {}},
+        {"use": "enc"},
+        {"alg": "ES512"},
+    ],
 )
 async def test_a_key_that_is_over_or_for_something_else_is_not_used(members: dict[str, Any]) -> None:
     keys = jwks({**KEY.public(), **members}, OTHER.public())
