@@ -14,9 +14,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dragoman.engine.delegate import abandon
+from dragoman.engine.journal import caught_up
 from dragoman.engine.log import Record, Snapshot
 from dragoman.engine.seams import Lease, LeaseLost, NewMail, Program, topic
-from dragoman.engine.turn import Rejected, Turn, caught_up
+from dragoman.engine.turn import Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import timestamp
@@ -66,7 +67,7 @@ class Run:
             if self.why not in ("stop", "lost", "broken"):
                 raise
             if self.why == "broken" and self.turn is not None:
-                logger.error("task %s could not be run", lease.task, exc_info=self.turn.broken)
+                logger.error("task %s could not be run", lease.task, exc_info=self.turn.journal.broken)
             if self.why != "lost":
                 with suppress(Unavailable):
                     await store.release(lease, failed=self.why == "broken")
@@ -117,15 +118,15 @@ class Run:
             final = await self._turn(program, turn)
             records = await turn.rest()
             self.snapshot = turn.snapshot
-            if turn.dead:
-                raise turn.broken or LeaseLost(lease.task)
+            if turn.journal.dead:
+                raise turn.journal.broken or LeaseLost(lease.task)
             if final is None:
                 await self.end(records, TaskState.CANCELED)
                 return True
             if self.snapshot.mail <= turn.read and await self._settle([*records, final], turn.read):
                 return True
             if records:
-                await turn._append(records)
+                await turn.journal.append(records)
             resume = final.kind == "ask"  # the mail may be the answer; anything else begins a turn of its own
             self.snapshot = await log.load(lease.task)
         return False

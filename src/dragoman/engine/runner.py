@@ -93,7 +93,7 @@ class Runner:
         self.stopped = True
         for run in self._runs.values():  # stuck: they may go on, and nobody listens
             if run.turn is not None:
-                run.turn.dead = True
+                run.turn.journal.dead = True
         if self._loop_task is not None:
             self._loop_task.cancel()
             with suppress(asyncio.CancelledError):
@@ -208,7 +208,7 @@ class Runner:
         if self._runs.get(run.lease.key) is not run or run.why != "cancel" or run.turn is None:
             return
         logger.warning("task %s: the agent did not stop; canceled without it", run.lease.task)
-        run.turn.dead = True
+        run.turn.journal.dead = True
         run.why = "lost"
         del self._runs[run.lease.key]
         orphan = asyncio.create_task(self._cancel_stuck(run))

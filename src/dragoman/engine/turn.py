@@ -4,26 +4,22 @@ A turn is one run of the agent's function, from the message that began it to its
 question (`ask` parks it, nothing stays in memory), or by a crash. Then the function runs again from the top, and what
 it says is compared with what the log already holds for this turn: the same is not said again, a continuation is added,
 and the first thing that differs replaces the artifact. `step` returns what was recorded instead of working twice.
-
-Writes are buffered while a commit is in flight, so a burst costs one transaction; nobody outside sees a record before
-it is on disk.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from os import PathLike
 from typing import Any, TypeVar, cast, overload
 
 import msgspec
 
 from dragoman.engine.delegate import MAX_DEPTH, delegate, request_of
+from dragoman.engine.journal import Journal
 from dragoman.engine.log import Mail, Note, Record, Snapshot, Started, Step
-from dragoman.engine.seams import Bus, Lease, LeaseLost, Log, Peers, topic
+from dragoman.engine.seams import Bus, Lease, Log, Peers
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.errors import Unavailable
 from dragoman.model.content import Artifact, Message, Part, Role
@@ -34,10 +30,6 @@ from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.values import answer_as, file_part, plain, returned
 
 T = TypeVar("T")
-ROOM = 1024
-"""Records that may wait for the disk before a writer waits for them."""
-
-logger = logging.getLogger("dragoman.turn")
 
 
 class Parked(BaseException):
@@ -66,22 +58,13 @@ class Turn:
         resume: bool = False,
         peers: Peers | None = None,
     ) -> None:
-        self._log, self._bus, self._lease, self.snapshot = log, bus, lease, snapshot
-        self._stop, self._peers = stop, peers
-        self._buffer: list[Record] = []
-        self._flusher: asyncio.Task[None] | None = None
-        self._scheduled = False
-        self._committed: asyncio.Future[None] | None = None
-        self._loop = asyncio.get_running_loop()
-        self.dead = False
-        """The lease is gone, or the turn was given up: nothing more may be written."""
-        self.broken: Exception | None = None
-        """Why nothing more can be written, if it is not that."""
+        self.journal = Journal(log, bus, lease, snapshot, stop)
+        self._peers = peers
         self.cancelled = snapshot.canceling is not None
         """Somebody asked for this task to be canceled."""
         if not resume:
             seq, mail = snapshot.unread[0]
-            self._put(Record("turn", Started(n=snapshot.turn + 1, mail=seq)))
+            self.journal.put(Record("turn", Started(n=snapshot.turn + 1, mail=seq)))
             self.n = snapshot.turn + 1
         else:
             seq, mail = next((s, m) for s, m in snapshot.mails if s == snapshot.answering)
@@ -112,7 +95,12 @@ class Turn:
         self.shown = not snapshot.hidden
         """Peers see a task. Until then the answer may still be a bare Message."""
         if self.shown and snapshot.state is not TaskState.WORKING:
-            self._put(self._status_record(TaskState.WORKING, None, {}))
+            self.journal.put(self._status_record(TaskState.WORKING, None, {}))
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The task as far as this turn knows it."""
+        return self.journal.snapshot
 
     # -- what was asked ----------------------------------------------------------------------------------------
 
@@ -164,7 +152,7 @@ class Turn:
 
     async def earlier(self, limit: int = 20) -> Sequence[Task]:
         """The tasks of this context that came before this one and are finished, oldest first; the last `limit` of them."""
-        found = await self._log.find(ListTasks(context_id=self.context_id), limit=limit + 1)
+        found = await self.journal.log.find(ListTasks(context_id=self.context_id), limit=limit + 1)
         tasks = [known.task for known in found.snapshots if known.task_id != self.task_id and known.terminal]
         return tasks[:limit][::-1]
 
@@ -176,19 +164,19 @@ class Turn:
     @property
     def scope(self) -> Scope:
         """Whose task it is: the tenant, the agent, the owner."""
-        return self._lease.scope
+        return self.journal.lease.scope
 
     @property
     def attempt(self) -> int:
         """1, unless the turn was interrupted by a crash."""
-        return self._lease.attempt
+        return self.journal.lease.attempt
 
     # -- what is said ------------------------------------------------------------------------------------------
 
     async def status(self, text: str | Message, metadata: dict[str, Any] | None = None) -> None:
         """Report progress: the task is working, and this is what it is doing."""
         self.say(text, metadata)
-        await self._room()
+        await self.journal.room()
 
     def say(self, content: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None) -> None:
         """`status`, without waiting for room."""
@@ -200,7 +188,7 @@ class Turn:
             if parts == (message.parts if message else None) and was.metadata == (metadata or {}):
                 return  # on record from before the interruption
             self._said.clear()
-        self._put(self._status_record(TaskState.WORKING, message, metadata or {}))
+        self.journal.put(self._status_record(TaskState.WORKING, message, metadata or {}))
 
     def artifact(
         self,
@@ -251,8 +239,8 @@ class Turn:
             if self._noted[raw] > 0:
                 self._noted[raw] -= 1
                 return
-        self._put(Record("note", note))
-        await self._room()
+        self.journal.put(Record("note", note))
+        await self.journal.room()
 
     def reply(self, message: str | Message | Part | Sequence[Part]) -> None:
         """Answer with a bare Message: what a `reply=True` skill does, unless it has shown a task."""
@@ -384,7 +372,7 @@ class Turn:
             raise Unavailable("too many agents call one another in a row")
         self._called += 1
         key = f"call/{key or self._called}"
-        service, scope = await self._peers.find(peer, self._lease.scope)
+        service, scope = await self._peers.find(peer, self.journal.lease.scope)
         call = Call(
             scope=scope,
             principal=Principal(id=self.principal, tenant=scope.tenant, scopes=frozenset(self._mail.scopes)),
@@ -401,8 +389,8 @@ class Turn:
 
     async def put(self, record: Record) -> None:
         """Put a record of the turn's own on disk."""
-        self._put(record)
-        await self._commit()
+        self.journal.put(record)
+        await self.journal.commit()
 
     # -- how it gets to the log --------------------------------------------------------------------------------
 
@@ -415,7 +403,7 @@ class Turn:
         """Let peers see the task, if they do not yet."""
         if not self.shown:
             self.shown = True
-            self._put(self._status_record(TaskState.WORKING, None, {}))
+            self.journal.put(self._status_record(TaskState.WORKING, None, {}))
 
     def _agent_message(self, content: str | Message | Part | Sequence[Part], key: str = "") -> Message:
         """A message of ours. Its id comes from the turn and its place in it, past those that a run before this one used."""
@@ -450,92 +438,10 @@ class Turn:
         )
         return Record(kind, update)
 
-    def _put(self, record: Record) -> None:
-        """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit.
-
-        What has no JSON form is refused here, where it was said.
-        """
-        if self.dead:
-            raise LeaseLost(self.task_id)
-        record.encode()
-        self._buffer.append(record)
-        if self._flusher is None and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._start_flush)
-
-    def _start_flush(self) -> None:
-        self._scheduled = False
-        if self._buffer and self._flusher is None and not self.dead:
-            self._flusher = self._loop.create_task(self._flush())
-
-    async def _flush(self) -> None:
-        try:
-            while self._buffer and not self.dead:
-                batch, self._buffer = self._buffer, []
-                await self._append(batch)
-                if self._committed is not None and not self._buffer:
-                    self._committed.set_result(None)
-                    self._committed = None
-        except LeaseLost:
-            self.dead = True
-            self._stop("lost")
-        except Exception as error:
-            self.dead, self.broken = True, error
-            self._stop("broken")
-        finally:
-            self._flusher = None
-            if self._committed is not None:
-                if not self._committed.done():
-                    self._committed.set_exception(LeaseLost(self.task_id))
-                    self._committed.exception()
-                self._committed = None
-
-    async def _append(self, batch: list[Record]) -> None:
-        pause = 0.05
-        while True:
-            try:
-                await self._log.append(self._lease, batch)
-                break
-            except Unavailable:
-                if self.dead:
-                    raise LeaseLost(self.task_id) from None
-                logger.warning("task %s: the store is away, trying again in %.1f s", self.task_id, pause)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 5.0)
-        self._bus.wake(topic(self._lease.scope, self.task_id), batch)
-        if self.snapshot.seq < batch[-1].seq:
-            with suppress(Unavailable):
-                self.snapshot = await caught_up(self._log, self.snapshot, batch)
-
-    async def _commit(self) -> None:
-        """Wait until all that was written is on disk."""
-        while (self._buffer or self._flusher is not None) and not self.dead:
-            if self._committed is None:
-                self._committed = self._loop.create_future()
-            self._start_flush()
-            await asyncio.shield(self._committed)
-        if self.dead:
-            raise LeaseLost(self.task_id)
-
-    async def _room(self) -> None:
-        if len(self._buffer) >= ROOM:
-            await self._commit()
-
     async def rest(self) -> list[Record]:
-        """Stop flushing and hand over what is not on disk yet, for the settling transaction."""
-        if self._flusher is not None:
-            await asyncio.wait([self._flusher])
+        """Stop writing and hand over what is not on disk yet, for the settling transaction."""
+        await self.journal.quiet()
         for writer in self._writers.values():
             writer.finish()
         self._writers.clear()  # each holds us: see `Run.work`
-        rest, self._buffer = self._buffer, []
-        return rest
-
-
-async def caught_up(log: Log, snapshot: Snapshot, records: Sequence[Record]) -> Snapshot:
-    """`snapshot` with `records`, which are on disk. A store that keeps it has moved it on; one that forgot it has not."""
-    if snapshot.seq + 1 < records[0].seq:
-        return await log.load(snapshot.task_id)  # somebody else wrote in between
-    for record in records:
-        snapshot.apply(record)
-    return snapshot
+        return self.journal.rest()

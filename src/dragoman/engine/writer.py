@@ -35,7 +35,7 @@ class ArtifactWriter:
     async def write(self, content: str | Part, *, last: bool = False) -> None:
         """Add a chunk: text, or any part. `last` says that the artifact is whole."""
         self.put(content, last=last)
-        await self._turn._room()
+        await self._turn.journal.room()
 
     def put(self, content: str | Part, *, last: bool = False) -> None:
         """`write`, without waiting for room."""
@@ -61,7 +61,7 @@ class ArtifactWriter:
         """Say that the artifact is whole."""
         if self._closed or not self._begun or self._old:
             return
-        buffer, record = self._turn._buffer, self._last
+        buffer, record = self._turn.journal.waiting, self._last
         if record is not None and buffer and buffer[-1] is record:
             body = record.body
             assert isinstance(body, ArtifactUpdate)
@@ -121,4 +121,4 @@ class ArtifactWriter:
         )
         self._last = Record("artifact", update)
         self._begun, self._closed = True, last
-        turn._put(self._last)
+        turn.journal.put(self._last)
