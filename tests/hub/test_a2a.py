@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from typing import Any
 
@@ -247,6 +248,18 @@ async def test_defect_6_files_are_in_the_task_and_history_is_as_long_as_asked() 
         got = await acme.rpc("index", "tasks/get", {"id": task["id"], "historyLength": 1})
         (last,) = got.json["result"]["history"]
         assert last["parts"][0]["text"] == "Written."
+
+
+async def test_defect_8_a_file_is_text_where_the_seeds_say_so_and_base64_in_every_other_version() -> None:
+    async with house(["/write notes.md\n# Notes\n/endwrite", "Written."]) as hub:
+        acme = await hub.tenant("acme")
+        task = (await acme.rpc("index", "message/send", message("write"))).json["result"]
+        (file,) = [each for each in task["artifacts"] if each["name"] == "notes.md"]
+        plain = file["parts"][0]["file"]["bytes"]
+        assert plain.strip() == "# Notes"
+        answer = (await acme.rpc("index", "GetTask", {"id": task["id"]})).json["result"]
+        (file,) = [each for each in answer["artifacts"] if each["name"] == "notes.md"]
+        assert base64.b64decode(file["parts"][0]["raw"], validate=True).decode() == plain
 
 
 async def test_defect_10_a_context_is_opaque_unless_a_constitution_wants_to_remember_it() -> None:
