@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.hub.asking import respond
 from dragoman.hub.constitution import Constitution
-from dragoman.hub.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, calls_tools
+from dragoman.hub.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, about
 from dragoman.hub.models import embedded
 from dragoman.hub.models.choice import ChosenModel
 from dragoman.hub.models.embedded import EmbeddedModel
@@ -144,8 +144,8 @@ async def test_a_model_is_chosen_by_its_provider() -> None:
 async def test_each_model_says_whether_it_calls_tools() -> None:
     hosted = HostedModel("openai/x", completion=Provider([]))
     model = SteadyModel(ChosenModel({"*": hosted, "": hosted, "local": ScriptedModel([])}))
-    assert [calls_tools(model, name) for name in ("", "openai/y", "local/z")] == [True, True, False]
-    assert not calls_tools(HostedModel("openai/x", completion=Provider([]), tools=False), "")
+    assert [about(model, name).tools for name in ("", "openai/y", "local/z")] == [True, True, False]
+    assert not about(HostedModel("openai/x", completion=Provider([]), tools=False), "").tools
 
 
 async def test_a_hub_offers_tools_to_models_that_call_them_and_commands_to_the_others() -> None:

@@ -24,11 +24,12 @@ from dragoman.hub.doors import by_name
 from dragoman.hub.hub import Hub
 from dragoman.hub.loop import ConstitutionAgent
 from dragoman.hub.metrics import Metrics
-from dragoman.hub.model import ChatMessage, Model, ModelError, calls_tools
+from dragoman.hub.model import ChatMessage, Model, ModelError, about
 from dragoman.hub.models import embedded
 from dragoman.hub.models.choice import ChosenModel
 from dragoman.hub.models.filed import EchoModel, FiledModel
 from dragoman.hub.models.steady import SteadyModel
+from dragoman.hub.pictures import Pictures
 from dragoman.hub.prompt import roster
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.reach import Reach
@@ -114,6 +115,7 @@ class _Residence:
         self._hub = hub
         self._model = Stoppable(self._given, hub.tenants)
         self._tools = self._reach.tools(hub.database, self._model)
+        self._pictures = Pictures(hub.database, self._model)
 
     def make(self, tenant: Tenant, entry: Entry) -> Program:
         async def siblings() -> list[Constitution]:
@@ -134,8 +136,9 @@ class _Residence:
             roster=company,
             siblings=siblings,
             history=self._history,
+            pictures=self._pictures,
             version=str(entry.updated_at or 1),
-            native=calls_tools(self._model, entry.constitution.model),
+            native=about(self._model, entry.constitution.model).tools,
         )
 
     async def _history(self, session: Session) -> list[ChatMessage]:

@@ -43,6 +43,7 @@ class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ok: bool
     spent: int = 0
     counts: dict[str, int] = {}
+    pictures: tuple[str, ...] = ()
 
 
 class Dispatch:
@@ -82,8 +83,9 @@ class Dispatch:
             result = msgspec.json.decode(step.value, type=Result)
             session.budget.spent += result.spent
             session.telling.counts = dict(result.counts)
+            session.pictures += result.pictures
         else:
-            tool, before = self._tool(command), session.budget.spent
+            tool, before, seen = self._tool(command), session.budget.spent, len(session.pictures)
             body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
             body, ok = _cut(body), _went_well(body)
             await session.telling.tell("tool_call", tool=tool.label(command), ok=ok)
@@ -92,6 +94,7 @@ class Dispatch:
                 ok=ok,
                 spent=session.budget.spent - before,
                 counts=dict(session.telling.counts),
+                pictures=tuple(session.pictures[seen:]),
             )
             await turn.record(key, result)
         if result.ok and command.name in _SAFE:

@@ -54,11 +54,13 @@ class Page(Struct, frozen=True, kw_only=True):
     status: int
     media_type: str
     text: str
+    content: bytes = b""
+    """Of a picture."""
 
 
 class Fetcher(Protocol):
-    async def fetch(self, url: str) -> Page:
-        """Raises `A2AError` with a sentence for the model."""
+    async def fetch(self, url: str, *, limit: int = LIMIT) -> Page:
+        """At most `limit` bytes. Raises `A2AError` with a sentence for the model."""
         ...
 
 
@@ -67,18 +69,21 @@ class HttpFetcher:
         self._http = HttpTransport(dial=dial)
         self._timeout, self._agent = timeout, agent
 
-    async def fetch(self, url: str) -> Page:
+    async def fetch(self, url: str, *, limit: int = LIMIT) -> Page:
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._fetch(url)
+                return await self._fetch(url, limit)
         except TimeoutError:
             raise Unreachable(f"{_shown(url)} did not answer within {self._timeout:g} s") from None
 
     async def close(self) -> None:
         await self._http.close()
 
-    async def _fetch(self, url: str) -> Page:
-        headers = {"User-Agent": self._agent, "Accept": "text/html, text/plain;q=0.9, */*;q=0.5"}
+    async def _fetch(self, url: str, limit: int) -> Page:
+        headers = {
+            "User-Agent": self._agent,
+            "Accept": "text/html, text/plain;q=0.9, image/*;q=0.8, */*;q=0.5",
+        }
         for _ in range(REDIRECTS + 1):
             if urlsplit(url).scheme not in ("http", "https"):
                 raise Unreachable(f"{_shown(url)} is not an http or https URL")
@@ -88,19 +93,21 @@ class HttpFetcher:
                 await response.close()
                 url = urljoin(url, where)
                 continue
-            return await _page(url, response)
+            return await _page(url, response, limit)
         raise Unreachable(f"{_shown(url)}: more than {REDIRECTS} redirects")
 
 
-async def _page(url: str, response: Response) -> Page:
+async def _page(url: str, response: Response, limit: int) -> Page:
     body = bytearray()
     async for chunk in response.chunks():
         body += chunk
-        if len(body) > LIMIT:
+        if len(body) > limit:
             await response.close()
-            raise Unreachable(f"{_shown(url)} has more than {LIMIT >> 20} MB")
+            raise Unreachable(f"{_shown(url)} has more than {limit >> 20} MB")
     kind, _, rest = response.headers.get("content-type", "text/plain").partition(";")
     kind = kind.strip().lower()
+    if kind.startswith("image/") and not kind.endswith("xml"):
+        return Page(url=url, status=response.status, media_type=kind, text="", content=bytes(body))
     charset = re.search(r"charset=[\"']?([\w-]+)", rest)
     try:
         text = bytes(body).decode(charset[1] if charset else "utf-8", "replace")

@@ -175,13 +175,7 @@ class Hub:
 
     def find(self, tenant: Tenant, request: str) -> Asked:
         """A request of a tenant. Raises `NotFound`."""
-        asked = self.requests.find(tenant.id, request)
-        if (
-            asked is None
-            and (running := self.quotas.of(tenant.key).get(request)) is not None
-            and running.asked
-        ):
-            asked = Asked(request_id=request, agent_id=running.agent, conversation_id=running.conversation)
+        asked = self._asked(tenant.key, request)
         if asked is None:
             raise NotFound(f"there is no request {request[:80]!r}")
         return asked
@@ -297,7 +291,7 @@ class Hub:
 
     def _dated(self, call: Call, task: Task) -> Task:
         """A task with when it was asked for, and when it last changed, in seconds."""
-        asked = self.requests.find(int(call.scope.tenant), task.id) if call.scope.tenant.isdigit() else None
+        asked = self._asked(call.scope.tenant, task.id)
         if asked is None:
             return task
         at = task.status.timestamp
@@ -309,6 +303,19 @@ class Hub:
             "x-arbiter.updated_at": max(asked.started_at, changed),
         }
         return replace(task, metadata=about)
+
+    def _asked(self, tenant: str, request: str) -> Asked | None:
+        """A request that is on record, or so new that it is about to be."""
+        asked = self.requests.find(int(tenant), request) if tenant.isdigit() else None
+        running = self.quotas.of(tenant).get(request)
+        if asked is not None or running is None or not running.asked:
+            return asked
+        return Asked(
+            request_id=request,
+            agent_id=running.agent,
+            conversation_id=running.conversation,
+            started_at=running.at,
+        )
 
     def _scope(self, tenant: Tenant, asked: Asked) -> Scope:
         return Scope(tenant.key, asked.agent_id, tenant.key)

@@ -25,6 +25,7 @@ from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.hub.constitution import Constitution, card
 from dragoman.hub.model import ChatMessage, Model
+from dragoman.hub.pictures import Pictures
 from dragoman.hub.prompt import roster
 from dragoman.hub.thinking import Thinking, text_of
 from dragoman.hub.tool import Session, Tool
@@ -41,7 +42,8 @@ Siblings = Callable[[], Awaitable[Sequence[Constitution]]]
 class ConstitutionAgent:
     """A `Program`. `siblings` are the tenant's other agents; `roster`, if given, is what an orchestrator is told of them.
 
-    `history` gives what was said before in the session's conversation. `native`: the model calls tools natively.
+    `history` gives what was said before in the session's conversation, `pictures` those that commands gave, by their keys.
+    `native`: the model calls tools natively.
     """
 
     authorize = None
@@ -56,13 +58,14 @@ class ConstitutionAgent:
         roster: Callable[[], Awaitable[str]] | None = None,
         siblings: Siblings | None = None,
         history: History | None = None,
+        pictures: Pictures | None = None,
         version: str = "",
         native: bool = False,
     ) -> None:
         self.id, self.constitution, self.model = id, constitution, model
         self.tools = tuple(tools)
         self.names = tuple(name for tool in tools for name in tool.names)
-        self.history, self.native = history, native
+        self.history, self.pictures, self.native = history, pictures, native
         self._roster, self._siblings = roster, siblings
         self._card = card(constitution, id, version)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
@@ -22,10 +23,23 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any]
 
 
+class Image(Struct, frozen=True, kw_only=True):
+    """A picture for models that see."""
+
+    media_type: str
+    content: bytes
+
+    @property
+    def title(self) -> str:
+        return f"{self.media_type}, {len(self.content)} bytes"
+
+
 class ChatMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str
     """`user`, `assistant` or `tool`."""
     content: str
+    images: tuple[Image, ...] = ()
+    """Only for a model that sees, and only in what a user says."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
 
@@ -75,7 +89,24 @@ class Model(Protocol):
         ...
 
 
-def calls_tools(model: Model, name: str) -> bool:
-    """Whether a prompt for the model `name` may offer tools to call. Models that say nothing write commands instead."""
-    asked = getattr(model, "calls_tools", None)
-    return asked is not None and bool(asked(name))
+class About(Struct, frozen=True, kw_only=True):
+    """What a model is, and what a prompt for it may hold."""
+
+    name: str = ""
+    """`provider/name`, also of one that is meant without being named."""
+    tools: bool = False
+    """It calls tools. One that does not writes commands instead."""
+    sees: bool = False
+    """It is shown pictures. One that is not is told that there was one."""
+
+
+def about(model: Model, name: str) -> About:
+    """The model that a prompt for `name` goes to. One that says nothing about itself reads and writes text."""
+    asked = getattr(model, "about", None)
+    return asked(name) if asked is not None else About(name=name)
+
+
+def in_words(message: ChatMessage) -> ChatMessage:
+    """A message for a model that does not see."""
+    lines = [f"[a picture ({image.title}), which this model cannot see]" for image in message.images]
+    return replace(message, content="\n".join([message.content, *lines]), images=()) if lines else message

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dragoman.errors import RateLimited
 from dragoman.hub.tenants import Tenant
@@ -25,6 +25,7 @@ class Running(Struct):
     asked: bool
     begun: bool = False
     conversation: int = 0
+    at: int = field(default_factory=lambda: int(time.time()))
 
 
 class Bucket(Struct):

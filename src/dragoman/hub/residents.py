@@ -21,7 +21,7 @@ from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound
 from dragoman.hub.catalogue import Catalogue, Entry
 from dragoman.hub.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
-from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt, calls_tools
+from dragoman.hub.model import About, Model, ModelError, ModelEvent, Prompt, about
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.requests import Requests
 from dragoman.hub.tenants import Tenant, Tenants
@@ -176,8 +176,8 @@ class Stoppable:
                     self._check()
                 yield event
 
-    def calls_tools(self, name: str) -> bool:
-        return calls_tools(self._model, name)
+    def about(self, name: str) -> About:
+        return about(self._model, name)
 
     def _check(self) -> None:
         began = _began.get(None)

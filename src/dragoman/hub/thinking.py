@@ -18,7 +18,7 @@ from dragoman.hub.dispatch import END, Dispatch
 from dragoman.hub.filter import TextFilter
 from dragoman.hub.gate import CONTINUE, REDIRECT, Verdict, question, verdict
 from dragoman.hub.intent import guess
-from dragoman.hub.model import ChatMessage, Prompt, ToolCall, ToolSpec, Usage
+from dragoman.hub.model import ChatMessage, Image, Prompt, ToolCall, ToolSpec, Usage, about, in_words
 from dragoman.hub.prompt import CONTINUE as GO_ON
 from dragoman.hub.prompt import query, system
 from dragoman.hub.telling import Telling
@@ -91,7 +91,9 @@ class Thinking:
     async def _think(self) -> bool:
         if await self._hand_over():
             return True
-        self._messages = [*await self._before(), ChatMessage(role="user", content=await self._query())]
+        said = ChatMessage(role="user", content=await self._query(), images=images_of(self._turn.message))
+        sees = about(self._agent.model, self._c.model).sees
+        self._messages = [*await self._before(), said if sees else in_words(said)]
         for i in range(1, ITERATIONS + 1):
             if self._session.budget.left == 0:
                 return self._fail("the token budget of this request is used up", "budget_exhausted")
@@ -235,7 +237,7 @@ class Thinking:
             else (),
         )
         reply = await ask(self._turn, key, self._agent.model, prompt, heard)
-        await self._count(reply.usage, self._c.model)
+        await self._count(reply.usage, about(self._agent.model, self._c.model).name)
         return reply
 
     async def _count(self, usage: Usage, model: str, *, own: bool = True) -> None:
@@ -267,6 +269,7 @@ class Thinking:
     async def _carry_out(self, i: int, reply: Reply, commands: Sequence[Command]) -> None:
         """Run the commands, and make the next message of what they gave."""
         blocks = await self._dispatch.run(i, commands)
+        images = await self._pictures()
         for command, block in zip(commands, blocks, strict=False):
             self._calls.append(f"- {command.name} args={command.args[:200]} result={block[:300]}")
         self._messages.append(_said(reply))
@@ -276,8 +279,15 @@ class Thinking:
             for call, block in zip(reply.tool_calls, blocks[texts:], strict=False):
                 self._messages.append(ChatMessage(role="tool", content=block, tool_call_id=call.id))
             blocks = blocks[:texts]
-        if blocks:
-            self._messages.append(ChatMessage(role="user", content="\n\n".join([*blocks, END])))
+        if blocks or images:
+            content = "\n\n".join([*blocks, END])
+            self._messages.append(ChatMessage(role="user", content=content, images=images))
+
+    async def _pictures(self) -> tuple[Image, ...]:
+        """What the commands had to show."""
+        keys, self._session.pictures = self._session.pictures, []
+        found = await self._agent.pictures.find(keys) if keys and self._agent.pictures is not None else ()
+        return tuple(found)
 
     async def _judge(self, i: int) -> Verdict:
         """Whether the answer may leave."""
@@ -286,7 +296,7 @@ class Thinking:
             return Verdict(signal=CONTINUE)
         prompt = question(advisor, self._text, self._prose[-1], self._calls)
         reply = await ask(self._turn, f"gate/{i}", self._agent.model, prompt)
-        await self._count(reply.usage, advisor.model, own=False)
+        await self._count(reply.usage, about(self._agent.model, advisor.model).name, own=False)
         judged = verdict(reply.text, advisor)
         kind = f"gate_{judged.signal.lower()}"
         if judged.signal == REDIRECT:
@@ -339,6 +349,12 @@ class Thinking:
 
 def text_of(message: Message) -> str:
     return "\n".join(part.text for part in message.parts if part.text is not None)
+
+
+def images_of(message: Message) -> tuple[Image, ...]:
+    return tuple(
+        Image(media_type=part.media_type, content=part.raw) for part in message.parts if part.raw is not None
+    )
 
 
 def _int(given: dict[str, Any], name: str) -> int:

@@ -62,6 +62,8 @@ class Session(Struct, kw_only=True):
     stream_id: int = 0
     original: str = ""
     """What the user asked in the first place."""
+    pictures: list[str] = []
+    """Keys of the pictures that commands gave since the model last spoke; it sees them with its next prompt."""
     scratch: dict[str, Any] = {}
     """What tools remember during one run of a turn."""
 

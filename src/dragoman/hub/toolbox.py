@@ -11,6 +11,7 @@ from dragoman.hub.fetcher import Fetcher
 from dragoman.hub.mcp_servers import McpServers
 from dragoman.hub.memory import Memories
 from dragoman.hub.model import Model
+from dragoman.hub.pictures import Pictures
 from dragoman.hub.remotes import Remotes
 from dragoman.hub.sandbox import Sandbox
 from dragoman.hub.scratchpads import Scratchpads
@@ -47,7 +48,8 @@ def toolbox(
     remotes: Remotes | None = None,
     sandbox: Sandbox | None = None,
 ) -> tuple[Tool, ...]:
-    """Every command. `model` answers `/advise`."""
+    """Every command. `model` answers `/advise`, and says who sees."""
+    pictures = Pictures(database, model)
     artifacts, memories, todo = Artifacts(database), Memories(database), TodoTool(Todos(database))
 
     async def context(session: Session) -> list[str]:
@@ -63,9 +65,9 @@ def toolbox(
 
     tools: list[Tool] = [
         SearchTool(search),
-        FetchTool(fetcher),
+        FetchTool(fetcher, pictures),
         WriteTool(artifacts),
-        ReadTool(artifacts, memories),
+        ReadTool(artifacts, memories, pictures),
         ListTool(artifacts),
         MemTool(Scratchpads(database), memories),
         AgentTool(context),

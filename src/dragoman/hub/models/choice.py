@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 
-from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt, calls_tools
+from dragoman.hub.model import About, Model, ModelError, ModelEvent, Prompt, about
 
 
 class ChosenModel:
@@ -21,9 +21,9 @@ class ChosenModel:
         async for event in model.respond(prompt):
             yield event
 
-    def calls_tools(self, name: str) -> bool:
+    def about(self, name: str) -> About:
         model = self._find(name)
-        return model is not None and calls_tools(model, name)
+        return about(model, name) if model is not None else About(name=name)
 
     def _find(self, name: str) -> Model | None:
         provider = name.partition("/")[0] if "/" in name else ""

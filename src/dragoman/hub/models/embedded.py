@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.hub.model import Delta, ModelError, ModelEvent, Prompt, Stop, Usage
+from dragoman.hub.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, Usage
 
 _BROKE = "the embedded model failed"
 _STOPS = {"length": "max_tokens", "stop": "end_turn"}
@@ -54,6 +54,9 @@ class EmbeddedModel:
         self._most = most
         self._server: Any = None
         self._turn = asyncio.Lock()
+
+    def about(self, name: str) -> About:
+        return About(name=f"embedded/{self._path.stem.lower()}" if self._path is not None else "embedded")
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         async with self._turn:

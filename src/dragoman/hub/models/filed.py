@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.hub.model import Delta, ModelError, ModelEvent, Prompt, Stop, Usage
+from dragoman.hub.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, Usage
 
 _NAME = re.compile(r"^NAME: (.+)$", re.MULTILINE)
 
@@ -29,6 +29,9 @@ class Script(Struct, frozen=True):
 class FiledModel:
     def __init__(self, path: str | Path) -> None:
         self._script = msgspec.json.decode(Path(path).read_bytes(), type=Script)
+
+    def about(self, name: str) -> About:
+        return About(name=name or "scripted")
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         found = _NAME.search(prompt.system)
@@ -51,6 +54,9 @@ class EchoModel:
     """No model at all: it says what it was told. For a hub that has nothing better yet."""
 
     plain = True
+
+    def about(self, name: str) -> About:
+        return About(name="echo")
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         text = prompt.messages[-1].content.rpartition("QUERY: ")[2]

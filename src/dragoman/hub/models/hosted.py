@@ -6,13 +6,29 @@ messages have held keys and prompts before.
 
 from __future__ import annotations
 
+import base64
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from dragoman.hub.model import ChatMessage, Delta, ModelError, ModelEvent, Prompt, Stop, ToolCall, Usage
+from dragoman.hub.model import (
+    About,
+    ChatMessage,
+    Delta,
+    Image,
+    ModelError,
+    ModelEvent,
+    Prompt,
+    Stop,
+    ToolCall,
+    Usage,
+    in_words,
+)
 
 logger = logging.getLogger("dragoman.models")
 
@@ -50,7 +66,8 @@ _STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 class HostedModel:
     """`default` is the model of constitutions that name none. `options` go to any-llm (`api_base`, `api_key`).
 
-    `tools`: they are called natively. Where a provider has none, commands in the text do the same.
+    `tools`: they are called natively. Where a provider has none, commands in the text do the same. Pictures are shown to
+    models of providers that take them; one that takes none after all is asked again without.
     """
 
     def __init__(
@@ -68,10 +85,27 @@ class HostedModel:
         self._completion: Callable[..., Any] = completion
         self._default, self._options, self._tools = default, options, tools
 
-    def calls_tools(self, name: str) -> bool:
-        return self._tools
+    def about(self, name: str) -> About:
+        name = name or self._default
+        return About(name=name, tools=self._tools, sees=_takes_pictures(name.partition("/")[0]))
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        begun = False
+        try:
+            async with aclosing(self._respond(prompt)) as events:
+                async for event in events:
+                    begun = True
+                    yield event
+            return
+        except ModelError as error:
+            if begun or error.code != "invalid_request" or not any(m.images for m in prompt.messages):
+                raise
+        words = replace(prompt, messages=tuple(in_words(message) for message in prompt.messages))
+        async with aclosing(self._respond(words)) as events:
+            async for event in events:
+                yield event
+
+    async def _respond(self, prompt: Prompt) -> AsyncGenerator[ModelEvent]:
         provider, _, name = (prompt.model or self._default).partition("/")
         try:
             stream = await self._completion(
@@ -134,6 +168,12 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
 
 def _message(message: ChatMessage) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.images:
+        words = [{"type": "text", "text": message.content}] if message.content else []
+        out["content"] = [
+            *words,
+            *({"type": "image_url", "image_url": {"url": _url(i)}} for i in message.images),
+        ]
     if message.tool_calls:
         out["tool_calls"] = [
             {
@@ -146,6 +186,21 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     if message.tool_call_id:
         out["tool_call_id"] = message.tool_call_id
     return out
+
+
+def _url(image: Image) -> str:
+    return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
+
+
+@lru_cache(maxsize=64)
+def _takes_pictures(provider: str) -> bool:
+    """What any-llm knows of the provider. Of one that it cannot look up, the first call will tell."""
+    try:
+        from any_llm import AnyLLM
+
+        return bool(AnyLLM.get_provider_class(provider).SUPPORTS_COMPLETION_IMAGE)
+    except Exception:  # each provider's library has its own kinds
+        return True
 
 
 def _tools(prompt: Prompt) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from dragoman.hub.model import Delta, ModelError, ModelEvent, Prompt, Stop, ToolCall, Usage
+from dragoman.hub.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, ToolCall, Usage
 
 Piece: TypeAlias = str | ModelError | ToolCall | asyncio.Event | Usage | Stop
 """An event holds the stream until it is set."""
@@ -20,19 +20,23 @@ Scripted: TypeAlias = str | ModelError | Sequence[Piece]
 class ScriptedModel:
     """Gives the replies in order, or what a function makes of the prompt. Keeps the prompts it was given.
 
-    `tools`: it is offered tools to call, as models of providers are.
+    `tools`: it is offered tools to call, as models of providers are. `sees`: it is shown pictures.
     """
 
     def __init__(
-        self, replies: Iterable[Scripted] | Callable[[Prompt], Scripted], *, tools: bool = False
+        self,
+        replies: Iterable[Scripted] | Callable[[Prompt], Scripted],
+        *,
+        tools: bool = False,
+        sees: bool = False,
     ) -> None:
         self._choose = replies if callable(replies) else None
         self._replies = iter(() if callable(replies) else replies)
         self.prompts: list[Prompt] = []
-        self._tools = tools
+        self._tools, self._sees = tools, sees
 
-    def calls_tools(self, name: str) -> bool:
-        return self._tools
+    def about(self, name: str) -> About:
+        return About(name=name or "scripted", tools=self._tools, sees=self._sees)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         self.prompts.append(prompt)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, cast
 
-from dragoman.hub.model import Model, ModelError, ModelEvent, Prompt, calls_tools
+from dragoman.hub.model import About, Model, ModelError, ModelEvent, Prompt, about
 
 WAITS = (1.0, 2.0)
 """Seconds before the second and the third attempt."""
@@ -75,8 +75,8 @@ class SteadyModel:
             self._counted(provider, "retries")
             await self._sleep(wait)
 
-    def calls_tools(self, name: str) -> bool:
-        return calls_tools(self._model, name)
+    def about(self, name: str) -> About:
+        return about(self._model, name)
 
     def _enter(self, provider: str, circuit: _Circuit) -> None:
         if circuit.failures < self._threshold:

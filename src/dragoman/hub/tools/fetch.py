@@ -1,19 +1,21 @@
-"""`/fetch`: read a web page."""
+"""`/fetch`: read a web page, or look at a picture."""
 
 from __future__ import annotations
 
 from dragoman.errors import A2AError
 from dragoman.hub.fetcher import Fetcher
+from dragoman.hub.model import Image
+from dragoman.hub.pictures import Pictures
 from dragoman.hub.tool import Command, Session
 
 
 class FetchTool:
     names = ("/fetch",)
     bundle = "web"
-    usage = "/fetch <url>   read a web page as text (3 in one reply)"
+    usage = "/fetch <url>   read a web page as text, or see a picture (3 in one reply)"
 
-    def __init__(self, fetcher: Fetcher | None = None) -> None:
-        self._fetcher = fetcher
+    def __init__(self, fetcher: Fetcher | None = None, pictures: Pictures | None = None) -> None:
+        self._fetcher, self._pictures = fetcher, pictures
 
     def label(self, command: Command) -> str:
         return f"fetch:{command.args.partition(' ')[0]}"
@@ -30,4 +32,7 @@ class FetchTool:
             return f"ERR: {error.message}"
         if page.status >= 400:
             return f"ERR: HTTP {page.status}"
+        if page.content and self._pictures is not None:
+            image = Image(media_type=page.media_type, content=page.content)
+            return await self._pictures.show(session, image)
         return page.text or "(an empty page)"

@@ -12,6 +12,8 @@ import re
 from dragoman.errors import A2AError
 from dragoman.hub.artifacts import Artifacts, clean_path
 from dragoman.hub.memory import Memories
+from dragoman.hub.model import Image
+from dragoman.hub.pictures import Pictures
 from dragoman.hub.tool import Command, Session
 
 RESPONSE_LIMIT = 10 * 1024 * 1024
@@ -62,8 +64,13 @@ class ReadTool:
     bundle = "read"
     usage = "/read <path> | /read #<id> [via=mem:<entry>]   read a file that was kept"
 
-    def __init__(self, artifacts: Artifacts | None = None, memories: Memories | None = None) -> None:
-        self._artifacts, self._memories = artifacts, memories
+    def __init__(
+        self,
+        artifacts: Artifacts | None = None,
+        memories: Memories | None = None,
+        pictures: Pictures | None = None,
+    ) -> None:
+        self._artifacts, self._memories, self._pictures = artifacts, memories, pictures
 
     def label(self, command: Command) -> str:
         return f"read:{command.args}"
@@ -85,8 +92,10 @@ class ReadTool:
                     return f"ERR: #{named[1]} is of another conversation; name the memory that links it: via=mem:<entry>"
         if found is None:
             return f"ERR: there is no file {command.args!r} (try /list)"
-        content = await self._artifacts.content(session.tenant, found.id)
-        return (content or b"").decode("utf-8", "replace")
+        content = await self._artifacts.content(session.tenant, found.id) or b""
+        if found.mime.startswith("image/") and not found.mime.endswith("xml") and self._pictures is not None:
+            return await self._pictures.show(session, Image(media_type=found.mime, content=content))
+        return content.decode("utf-8", "replace")
 
 
 class ListTool:

@@ -1,0 +1,185 @@
+"""Pictures: fetched, read or sent by a caller, and shown to models that see."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import A2AError, Unreachable
+from dragoman.hub.artifacts import Artifacts
+from dragoman.hub.asking import respond
+from dragoman.hub.database import Database
+from dragoman.hub.fetcher import LIMIT, HttpFetcher, Page
+from dragoman.hub.model import ChatMessage, Image, Prompt, ToolCall, about
+from dragoman.hub.models.filed import EchoModel
+from dragoman.hub.models.hosted import HostedModel
+from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.pictures import Pictures
+from dragoman.hub.toolbox import toolbox
+from dragoman.push.guard import Guard
+from dragoman.stores import open_store
+from tests.hub.conftest import Begin, House
+from tests.hub.test_models import Provider, chunk
+from tests.hub.test_tools import database, served
+
+__all__ = ["database"]
+
+PNG = b"\x89PNG\r\n\x1a\n not really"
+
+
+class Web:
+    """Every address is a picture."""
+
+    def __init__(self, *, media_type: str = "image/png", size: int = 0) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self._kind, self._size = media_type, size
+
+    async def fetch(self, url: str, *, limit: int = LIMIT) -> Page:
+        self.asked.append((url, limit))
+        if self._size > limit:
+            raise Unreachable(f"{url} has more than {limit >> 20} MB")
+        return Page(url=url, status=200, media_type=self._kind, text="", content=PNG)
+
+
+async def opened(begin: Begin, database: Database, model: ScriptedModel) -> House:
+    tools = toolbox(database, model=model, fetcher=Web())
+    return await begin(model, tools=tools, pictures=Pictures(database, model))
+
+
+async def test_a_fetched_picture_goes_along_with_the_next_prompt(shed: Begin, database: Database) -> None:
+    model = ScriptedModel(["/fetch https://x/a.png\n/fetch https://x/b.png", "A cat, twice."], sees=True)
+    home = await opened(shed, database, model)
+    await home.ask("what is it?")
+    first, second = (prompt.messages for prompt in model.prompts)
+    assert first[-1].images == ()
+    assert second[-1].images == (Image(media_type="image/png", content=PNG),) * 2
+    assert "[/fetch https://x/a.png]\n(picture 1: image/png, 19 bytes;" in second[-1].content
+    assert "(picture 2: image/png" in second[-1].content
+
+
+async def test_a_model_that_calls_tools_sees_the_picture_after_their_results(
+    shed: Begin, database: Database
+) -> None:
+    call = ToolCall(id="c1", name="fetch", arguments={"args": "https://x/a.png"})
+    model = ScriptedModel([("Looking.", call), "A cat."], sees=True, tools=True)
+    tools = toolbox(database, model=model, fetcher=Web())
+    home = await shed(model, tools=tools, pictures=Pictures(database, model), native=True)
+    await home.ask("what is it?")
+    *_, result, shown = model.prompts[1].messages
+    assert (result.role, result.images) == ("tool", ()) and "picture 1" in result.content
+    assert shown.role == "user" and [image.content for image in shown.images] == [PNG]
+
+
+async def test_a_model_that_does_not_see_is_told_that_there_was_a_picture(
+    shed: Begin, database: Database
+) -> None:
+    model = ScriptedModel(["/fetch https://x/a.png", "I cannot see it."])
+    home = await opened(shed, database, model)
+    await home.ask("what is it?")
+    said = model.prompts[1].messages[-1]
+    assert said.images == ()
+    assert "(image/png, 19 bytes: a picture, and your model cannot see pictures)" in said.content
+
+
+async def test_a_turn_that_goes_on_after_a_restart_shows_the_picture_it_had(
+    tmp_path: Path, database: Database
+) -> None:
+    web, asked = Web(), asyncio.Event()
+
+    def stuck(prompt: Prompt) -> Any:
+        if len(prompt.messages) == 1:
+            return "/fetch https://x/a.png"
+        asked.set()
+        return (asyncio.Event(),)
+
+    async def begin(model: ScriptedModel) -> House:
+        tools = toolbox(database, model=model, fetcher=web)
+        home = House(open_store(f"sqlite:///{tmp_path}/tasks.db"), grace=0.01)
+        return await home.open(model, tools=tools, pictures=Pictures(database, model))
+
+    home = await begin(ScriptedModel(stuck, sees=True))
+    asking = asyncio.create_task(home.ask("what is it?"))
+    await asyncio.wait_for(asked.wait(), 5)
+    await home.close()
+    with pytest.raises(A2AError):
+        await asking
+    answered = asyncio.Event()
+
+    def answers(prompt: Prompt) -> str:
+        answered.set()
+        return "A cat."
+
+    model = ScriptedModel(answers, sees=True)
+    home = await begin(model)
+    await asyncio.wait_for(answered.wait(), 5)
+    (prompt,) = model.prompts
+    assert [image.content for image in prompt.messages[-1].images] == [PNG]
+    assert len(web.asked) == 1
+    await home.close()
+
+
+async def test_a_kept_file_that_is_a_picture_is_seen_too(shed: Begin, database: Database) -> None:
+    await Artifacts(database).put(1, 10, "cat.png", PNG)
+    model = ScriptedModel(["/read cat.png", "A cat."], sees=True)
+    home = await opened(shed, database, model)
+    await home.ask("what is it?", conversation_id=10)
+    assert [image.content for image in model.prompts[1].messages[-1].images] == [PNG]
+
+
+async def test_pictures_are_fetched_as_they_are(database: Database) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        kind = b"image/svg+xml" if scope["path"] == "/drawn" else b"image/png"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        await send({"type": "http.response.body", "body": b"<svg/>" if kind[6:] != b"png" else PNG})
+
+    async with served(app) as url:
+        fetcher = HttpFetcher(Guard(allow_private=True).dial)
+        page = await fetcher.fetch(f"{url}/a.png")
+        assert (page.media_type, page.content, page.text) == ("image/png", PNG, "")
+        drawn = await fetcher.fetch(f"{url}/drawn")
+        assert (drawn.content, drawn.text) == (b"", "<svg/>")
+        await fetcher.close()
+
+
+def with_picture(model: str = "") -> Prompt:
+    image = Image(media_type="image/png", content=PNG)
+    said = ChatMessage(role="user", content="what is it?", images=(image,))
+    return Prompt(model=model, system="", messages=(said,))
+
+
+async def test_providers_get_pictures_as_data_urls() -> None:
+    provider = Provider([chunk("A cat.", finish="stop")])
+    await respond(HostedModel("openai/x", completion=provider), with_picture())
+    words, shown = provider.asked["messages"][-1]["content"]
+    assert words == {"type": "text", "text": "what is it?"}
+    assert shown["image_url"]["url"] == "data:image/png;base64," + base64.b64encode(PNG).decode()
+
+
+async def test_a_provider_that_takes_no_pictures_after_all_is_asked_again_in_words() -> None:
+    class BadRequest(Exception):
+        status_code = 400
+
+    asked: list[Any] = []
+
+    async def completion(**given: Any) -> Any:
+        asked.append(given["messages"][-1]["content"])
+        if isinstance(asked[-1], list):
+            raise BadRequest("this model has no eyes")
+        return await Provider([chunk("Words, then.", finish="stop")])()
+
+    reply = await respond(HostedModel("openai/x", completion=completion), with_picture())
+    assert reply.text == "Words, then." and not reply.error
+    assert len(asked) == 2 and "[a picture (image/png, 19 bytes), which this model cannot see]" in asked[1]
+
+
+def test_models_say_whether_they_see_and_what_they_are_called() -> None:
+    hosted = HostedModel("openai/x", completion=Provider([]))
+    assert (about(hosted, "").name, about(hosted, "").sees) == ("openai/x", True)
+    assert about(hosted, "mistral/y").sees is False  # any-llm hands that provider no pictures
+    assert (about(EchoModel(), "").name, about(EchoModel(), "").sees) == ("echo", False)
