@@ -125,6 +125,8 @@ class Journal:
 
 async def caught_up(log: Log, snapshot: Snapshot, records: Sequence[Record]) -> Snapshot:
     """`snapshot` with `records`, which are on disk. A store that keeps it has moved it on; one that forgot it has not."""
+    if snapshot.seq >= records[-1].seq:
+        return snapshot
     if snapshot.seq + 1 < records[0].seq:
         return await log.load(snapshot.task_id)  # somebody else wrote in between
     for record in records:

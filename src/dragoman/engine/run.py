@@ -39,12 +39,15 @@ class Run:
         self._runner = runner
         self.lease, self.snapshot = lease, snapshot
         self.log = runner.store.scope(lease.scope)
+        self._topic = topic(lease.scope, lease.task)
         self.job: asyncio.Task[None]
         self.turn: Turn | None = None
         self.alarm: asyncio.TimerHandle | None = None
         """Rings when the function was told to stop and had its time to do so."""
         self.inside = False
         """The agent's function is running: the only time when it can be interrupted."""
+        self.settled: asyncio.Future[Snapshot | None] = runner.loop.create_future()
+        """The task as it came to rest; None if that is not for us to say. For the one who sent the message."""
         self.why = ""
         """Why it was interrupted: `cancel`, `stop`, `lost`, or `broken` (nothing more can be written)."""
 
@@ -57,7 +60,7 @@ class Run:
         """Run the task until it settles, or is not ours any more."""
         lease, store = self.lease, self._runner.store
         try:
-            with self._runner.bus.listen(topic(lease.scope, lease.task), self._hear):
+            with self._runner.bus.listen(self._topic, self._hear):
                 settled = await self._turns()
             if not settled:
                 await store.release(lease)
@@ -84,7 +87,7 @@ class Run:
     def _hear(self, records: Sequence[Record]) -> None:
         if not records:
             self._runner.doubt(self)  # something was said, and we were not told what
-        elif any(record.kind == "cancel" for record in records):
+        elif records[0].kind == "cancel":  # mail comes alone
             self._runner.cancel(self)
 
     async def _turns(self) -> bool:
@@ -222,12 +225,19 @@ class Run:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
-        runner.bus.wake(topic(lease.scope, lease.task), records)
-        if records and runner.observer is not None:
+        if records:
+            runner.bus.wake(self._topic, records)
             with suppress(TaskNotFound, Unavailable):
                 self.snapshot = await caught_up(self.log, self.snapshot, records)
-                runner.observer.settled(self.snapshot)
+                if runner.observer is not None:
+                    runner.observer.settled(self.snapshot)
+                self.tell(self.snapshot)
         return True
+
+    def tell(self, snapshot: Snapshot | None) -> None:
+        """Say how the task came to rest, to whoever waits for that."""
+        if not self.settled.done():
+            self.settled.set_result(snapshot)
 
 
 def _gist(group: BaseExceptionGroup[BaseException]) -> BaseException:

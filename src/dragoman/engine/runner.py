@@ -58,6 +58,7 @@ class Runner:
         """Leases that are ours and whose runs have not begun."""
         self._orphans: set[asyncio.Task[None]] = set()
         self._loop_task: asyncio.Task[None] | None = None
+        self.loop: asyncio.AbstractEventLoop
         self._work = asyncio.Event()
         self.stopping = False
         """Nothing more begins here."""
@@ -74,6 +75,7 @@ class Runner:
         return "" if self.stopping or len(self._runs) >= self._concurrency else self.node
 
     async def start(self) -> None:
+        self.loop = asyncio.get_running_loop()
         await self.store.join(self.node, ttl=self._ttl)
         self._work.set()  # whatever a dead node left behind
         self._loop_task = asyncio.create_task(self._loop(), name="dragoman-runner")
@@ -92,6 +94,7 @@ class Runner:
             await asyncio.wait(jobs, timeout=self._grace)
         self.stopped = True
         for run in self._runs.values():  # stuck: they may go on, and nobody listens
+            run.tell(None)
             if run.turn is not None:
                 run.turn.journal.dead = True
         if self._loop_task is not None:
@@ -101,16 +104,17 @@ class Runner:
         with suppress(Unavailable):
             await self.store.leave(self.node)
 
-    def begin(self, lease: Lease, snapshot: Snapshot) -> None:
+    def begin(self, lease: Lease, snapshot: Snapshot) -> Run:
         """Run a task whose lease we hold."""
-        run = Run(self, lease, snapshot)
-        self._runs[lease.key] = run
-        run.job = asyncio.create_task(self._run(run))
+        run = self._runs[lease.key] = Run(self, lease, snapshot)
+        run.job = self.loop.create_task(self._run(run))
+        return run
 
     async def _run(self, run: Run) -> None:
         try:
             await run.work()
         finally:
+            run.tell(None)
             if run.alarm is not None:
                 run.alarm.cancel()
             if self._runs.get(run.lease.key) is run:

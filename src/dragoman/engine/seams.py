@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -413,7 +414,12 @@ class Audit(Protocol):
 
 def topic(scope: Scope, task: str) -> str:
     """The bus topic of a task; it begins with the tenant. No two tasks share one, whatever their ids are made of."""
-    return "/".join([_plain(word) for word in (scope.tenant, scope.agent, scope.owner, task)])
+    return _house(scope) + _plain(task)
+
+
+@lru_cache(4096)
+def _house(scope: Scope) -> str:
+    return "".join([_plain(word) + "/" for word in (scope.tenant, scope.agent, scope.owner)])
 
 
 def _plain(word: str) -> str:

@@ -15,26 +15,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.engine.follow import Reader
-from dragoman.engine.log import Cancel, Mail, Record, Snapshot, trimmed
-from dragoman.engine.pushes import PushConfigs, PushRequest, for_task, task_of
+from dragoman.engine.log import Cancel, Record, Snapshot, trimmed
+from dragoman.engine.mailroom import Mailroom
+from dragoman.engine.pushes import PushConfigs, PushRequest, task_of
 from dragoman.engine.runner import Runner
 from dragoman.engine.seams import (
     MAIL,
     Bus,
     Delivered,
-    Hook,
-    Log,
     Peers,
     Program,
     Push,
     Store,
-    TaskExists,
     topic,
 )
 from dragoman.errors import (
     A2AError,
     ExtendedCardNotConfigured,
-    ExtensionRequired,
     InvalidParams,
     StreamingNotSupported,
     TaskClosed,
@@ -45,7 +42,7 @@ from dragoman.errors import (
 )
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message
-from dragoman.model.ids import new_id, timestamp
+from dragoman.model.ids import timestamp
 from dragoman.model.ops import (
     Batch,
     Call,
@@ -94,6 +91,7 @@ class Engine:
         self._remote, self._push = peers, push
         self._configs = PushConfigs(store.hooks, push)
         self.runner = Runner(store, bus, programs, peers=self, **runner)
+        self._mailroom = Mailroom(store, bus, self.runner, self._configs)
         self._readers: set[Reader] = set()
         self._retention: asyncio.Task[None] | None = None
 
@@ -123,11 +121,12 @@ class Engine:
     # -- Service -----------------------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
-        if (authorize := self._program(call).authorize) is not None and not isinstance(request, GetOrigin):
-            await authorize(call, request)
+        program = self._program(call)
+        if program.authorize is not None and not isinstance(request, GetOrigin):
+            await program.authorize(call, request)
         match request:
             case SendMessage():
-                return await self._send(call, request)
+                return await self._send(program, call, request)
             case GetTask():
                 return trimmed((await self._visible(call, request.id)).task, _length(request.history_length))
             case ListTasks():
@@ -147,36 +146,41 @@ class Engine:
             return self._send_stream(call, request)
         return self._subscribe(call, request)
 
-    async def _admit_stream(self, call: Call, request: SendMessage | SubscribeToTask) -> None:
+    async def _admit_stream(self, call: Call, request: SendMessage | SubscribeToTask) -> Program:
         program = self._program(call)
         if program.authorize is not None:
             await program.authorize(call, request)
         if not program.card.capabilities.streaming:
             raise StreamingNotSupported("this agent does not stream")
+        return program
 
     # -- sending -----------------------------------------------------------------------------------------------
 
     async def deliver(self, call: Call, request: SendMessage) -> Delivered:
         """Put a message on disk, and leave it at that: what comes of it is in the log. Raises as `call` does."""
-        if (authorize := self._program(call).authorize) is not None:
-            await authorize(call, request)
-        return await self._deliver(call, request)
+        program = self._program(call)
+        if program.authorize is not None:
+            await program.authorize(call, request)
+        delivered, _ = await self._mailroom.deliver(program, call, request)
+        return delivered
 
-    async def _send(self, call: Call, request: SendMessage) -> Task | Message:
+    async def _send(self, program: Program, call: Call, request: SendMessage) -> Task | Message:
         length = _length(request.configuration.history_length)
-        delivered = await self._deliver(call, request)
+        delivered, run = await self._mailroom.deliver(program, call, request)
         snapshot = delivered.snapshot
         if request.configuration.return_immediately:
             await self._decided(call, snapshot, delivered.seq)
+        elif run is not None and (settled := await run.settled) is not None:
+            snapshot = settled
         elif not _over(delivered):
             with self._reader(call, snapshot, delivered.seq, look=delivered.seq > 1) as reader:
                 await _until(reader, snapshot, lambda record: record.over)
         return snapshot.reply or trimmed(snapshot.task, length)
 
     async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
-        await self._admit_stream(call, request)
+        program = await self._admit_stream(call, request)
         length = _length(request.configuration.history_length)
-        delivered = await self._deliver(call, request)
+        delivered, _ = await self._mailroom.deliver(program, call, request)
         snapshot = delivered.snapshot
         undecided = snapshot.undecided
         await self._decided(call, snapshot, delivered.seq)
@@ -212,98 +216,6 @@ class Engine:
         for record in (await self._store.scope(call.scope).read(snapshot.task_id))[:seq]:
             then.apply(record)
         return then
-
-    async def _deliver(self, call: Call, request: SendMessage) -> Delivered:
-        """Put the message on disk and, if there is room, start on it here."""
-        if self.runner.stopping:
-            raise Unavailable("shutting down", retry_after=1)
-        program = self._program(call)
-        _check(program, call, request)
-        hook = None
-        if (config := request.configuration.task_push_notification_config) is not None:
-            hook = await self._configs.need(program).admit(call, config)
-        message = request.message
-        log = self._store.scope(call.scope)
-        mail = Mail(
-            message=message,
-            metadata=request.metadata,
-            accepted_output_modes=request.configuration.accepted_output_modes,
-            extensions=call.extensions,
-            principal=call.principal.id,
-            scopes=tuple(sorted(call.principal.scopes)),
-            trace=call.trace,
-            depth=call.depth,
-            deadline=call.deadline,
-            origin=call.dialect,
-            at=timestamp(),
-        )
-
-        def admit(message: Message, first: Mail | None = None) -> bool:
-            return program.admit(replace(request, message=message), call.principal, first)
-
-        try:
-            delivered = await self._put(call, log, mail, hook, admit)
-        except asyncio.CancelledError:
-            self._look_for_mail()
-            raise
-        snapshot = delivered.snapshot
-        if delivered.lease is not None:
-            self.runner.begin(delivered.lease, snapshot)
-        elif not delivered.duplicate:
-            self._bus.wake(MAIL)
-        if not delivered.duplicate and snapshot.seq > 1:
-            self._bus.wake(topic(call.scope, snapshot.task_id))
-        return delivered
-
-    def _look_for_mail(self) -> None:
-        """A caller left while its mail was delivered. The store takes back the lease it gave us, and somebody runs it."""
-        asyncio.get_running_loop().call_later(0.1, self._bus.wake, MAIL)
-
-    async def _put(self, call: Call, log: Log, mail: Mail, hook: Hook | None, admit: Admit) -> Delivered:
-        message, dedupe, node = mail.message, call.idempotency_key, self.runner.claims_as
-        if not message.task_id:
-            mail = replace(mail, reply=admit(message))
-            return await self._create(log, mail, new_id(), dedupe, node, hook)
-        try:
-            return await self._continue(log, mail, dedupe, node, hook, admit)
-        except TaskNotFound:
-            if not call.names_tasks:
-                raise
-        admit(replace(message, task_id=""))  # who names a task wants to find it again: its answer is a task
-        try:
-            return await self._create(log, mail, message.task_id, dedupe, node, hook)
-        except TaskExists:  # somebody was faster with the same id
-            return await self._continue(log, mail, dedupe, node, hook, admit)
-
-    async def _create(
-        self, log: Log, mail: Mail, task: str, dedupe: str, node: str, hook: Hook | None
-    ) -> Delivered:
-        context = mail.message.context_id or new_id()
-        mail = replace(
-            mail,
-            message=replace(mail.message, task_id=task, context_id=context),
-        )
-        hook = for_task(hook, task) if hook else None
-        return await log.create(task, context, mail, dedupe=dedupe, node=node, hook=hook)
-
-    async def _continue(
-        self, log: Log, mail: Mail, dedupe: str, node: str, hook: Hook | None, admit: Admit
-    ) -> Delivered:
-        task, context = mail.message.task_id, mail.message.context_id
-        if dedupe and (seen := await log.seen(dedupe)):
-            return seen
-        snapshot = await log.load(task)
-        if snapshot.hidden:
-            raise TaskNotFound(task)
-        if context and context != snapshot.context_id:
-            raise InvalidParams(
-                f"task {task!r} does not belong to context {context!r}",
-                fields=(("message.contextId", "differs from the context of the task"),),
-            )
-        admit(mail.message, snapshot.mails[0][1])
-        mail = replace(mail, message=replace(mail.message, context_id=snapshot.context_id))
-        hook = for_task(hook, task) if hook else None
-        return await log.deliver(task, mail, dedupe=dedupe, node=node, hook=hook)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -388,7 +300,7 @@ class Engine:
                 request.id, mail, node=self.runner.claims_as
             )
         except asyncio.CancelledError:
-            self._look_for_mail()
+            self._mailroom.look()
             raise
         except TaskClosed:
             snapshot = await self._visible(call, request.id)
@@ -461,22 +373,6 @@ def _length(length: int | None) -> int | None:
     if length is not None and length < 0:
         raise InvalidParams("historyLength must not be negative", fields=(("historyLength", f"is {length}"),))
     return length
-
-
-def _check(program: Program, call: Call, request: SendMessage) -> None:
-    parts = request.message.parts
-    if not parts:
-        raise InvalidParams("a message needs at least one part", fields=(("message.parts", "is empty"),))
-    for i, part in enumerate(parts):
-        if part.contents != 1:
-            raise InvalidParams(
-                "a part holds exactly one of text, raw, url and data",
-                fields=((f"message.parts[{i}]", f"holds {part.contents} of them"),),
-            )
-    capabilities = program.card.capabilities
-    for extension in capabilities.extensions:
-        if extension.required and extension.uri not in call.extensions:
-            raise ExtensionRequired(f"this agent needs the extension {extension.uri}")
 
 
 def _over(delivered: Delivered) -> bool:

@@ -19,28 +19,24 @@ class TaskState(str, Enum):
     REJECTED = "TASK_STATE_REJECTED"
     AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
 
-    @property
-    def word(self) -> str:
-        """As the versions before 1.0 spell it: `input-required`."""
-        return self.value[11:].lower().replace("_", "-")
-
-    @property
-    def terminal(self) -> bool:
-        return self in TERMINAL
-
-    @property
-    def interrupted(self) -> bool:
-        return self in INTERRUPTED
-
-    @property
-    def over(self) -> bool:
-        """Nothing more happens until somebody says something: terminal or interrupted."""
-        return self in OVER
+    word: str
+    """As the versions before 1.0 spell it: `input-required`."""
+    terminal: bool
+    interrupted: bool
+    over: bool
+    """Nothing more happens until somebody says something: terminal or interrupted."""
 
 
 TERMINAL = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED})
 INTERRUPTED = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
 OVER = TERMINAL | INTERRUPTED
+for _state in TaskState:
+    _state.word = _state.value[11:].lower().replace("_", "-")
+    _state.terminal, _state.interrupted, _state.over = (
+        _state in TERMINAL,
+        _state in INTERRUPTED,
+        _state in OVER,
+    )
 
 
 class TaskStatus(Wire, frozen=True, kw_only=True):

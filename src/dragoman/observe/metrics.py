@@ -114,7 +114,7 @@ class Metrics(Collector):
         yield _times(
             "dragoman_commit_seconds", "How long the store's transactions took", (), {(): self._commits}
         )
-        pushes = {(outcome,): count for outcome, count in self._pushes.items()}
+        pushes: dict[tuple[str, ...], int] = {(outcome,): n for outcome, n in self._pushes.items()}
         yield _counter("dragoman_push", "Notifications, by what became of them", ("outcome",), pushes)
 
 
