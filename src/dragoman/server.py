@@ -175,7 +175,11 @@ def _settle_memory() -> None:
 
 
 def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Config:
-    protocol = partial(TlsProtocol if tls is not None else HttpProtocol, slow=Slow(app.limits))
+    protocol = partial(
+        TlsProtocol if tls is not None else HttpProtocol,
+        slow=Slow(app.limits),
+        max_head=app.limits.max_head,
+    )
     config = uvicorn.Config(
         app,
         http=protocol,  # type: ignore[arg-type]

@@ -12,6 +12,8 @@ from dragoman.dialects.sse import MAX_EVENT
 class Limits:
     max_body: int = 8 << 20
     """Bytes in a request."""
+    max_head: int = 64 << 10
+    """Bytes before its body; on our own server."""
     max_depth: int = 64
     """How deep its JSON may nest."""
     max_nodes: int = 250_000
