@@ -55,7 +55,7 @@ class Caller:
         body = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
         return self.open("POST", f"/v1/a2a/agents/{agent}", body, **headers)
 
-    async def ask(self, message: str, path: str = "/v1/orchestrate", **body: Any) -> list[tuple[str, Any]]:
+    async def ask(self, message: Any, path: str = "/v1/orchestrate", **body: Any) -> list[tuple[str, Any]]:
         """The events of a native request: (kind, payload)."""
         return events(await self("POST", path, {"message": message, **body}))
 

@@ -23,6 +23,7 @@ from dragoman.hub.toolbox import toolbox
 from dragoman.push.guard import Guard
 from dragoman.stores import open_store
 from tests.hub.conftest import Begin, House
+from tests.hub.house import house as opened_hub
 from tests.hub.test_models import Provider, chunk
 from tests.hub.test_tools import database, served
 
@@ -183,3 +184,86 @@ def test_models_say_whether_they_see_and_what_they_are_called() -> None:
     assert (about(hosted, "").name, about(hosted, "").sees) == ("openai/x", True)
     assert about(hosted, "mistral/y").sees is False  # any-llm hands that provider no pictures
     assert (about(EchoModel(), "").name, about(EchoModel(), "").sees) == ("echo", False)
+
+
+# -- pictures of callers -------------------------------------------------------------------------------------------
+
+
+def image(**source: Any) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": "what is it?"}, {"type": "image", "source": source}]
+
+
+INLINE = image(type="base64", media_type="image/png", data=base64.b64encode(PNG).decode())
+
+
+async def test_a_caller_of_the_native_api_shows_a_picture() -> None:
+    async with opened_hub(model=ScriptedModel(["A cat."], sees=True)) as hub:
+        acme = await hub.tenant("acme")
+        conversation = (await acme("POST", "/v1/conversations", {})).json["id"]
+        told = await acme.ask(INLINE, f"/v1/conversations/{conversation}/messages")
+        assert told[-1][1]["content"] == "A cat." and told[0][1]["message"] == "what is it?"
+        said = hub.model.prompts[0].messages[-1]
+        assert said.content.endswith("what is it?") and [shown.content for shown in said.images] == [PNG]
+        kept = (await acme("GET", f"/v1/conversations/{conversation}/messages")).json["messages"]
+        assert kept[0]["content"] == "what is it?\n[a picture: image/png]"
+
+
+async def test_a_caller_points_at_a_picture_and_the_hub_fetches_it_once() -> None:
+    async with opened_hub(model=ScriptedModel(["A cat."], sees=True)) as hub:
+        acme, web = await hub.tenant("acme"), Web()
+        hub.hub.fetcher = web
+        await acme.ask(image(type="url", url="https://x/a.png"))
+        assert [shown.content for shown in hub.model.prompts[0].messages[-1].images] == [PNG]
+        assert web.asked == [("https://x/a.png", 20 << 20)]
+
+
+async def test_a_model_that_does_not_see_is_told_of_a_callers_picture() -> None:
+    async with opened_hub(["Describe it to me."]) as hub:
+        acme = await hub.tenant("acme")
+        await acme.ask(INLINE)
+        (said,) = hub.model.prompts[0].messages
+        assert said.images == ()
+        assert said.content.endswith("[a picture (image/png, 19 bytes), which this model cannot see]")
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        pytest.param({"type": "audio"}, "message[0].type", id="unknown"),
+        pytest.param({"type": "image"}, "message[0].type", id="no-source"),
+        pytest.param({"type": "image", "source": {"type": "tape"}}, "message[0].source.type", id="tape"),
+        pytest.param(
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "?"}},
+            "message[0].source.data",
+            id="not-base64",
+        ),
+        pytest.param(
+            {"type": "image", "source": {"type": "base64", "media_type": "text/html", "data": "aGk="}},
+            "message[0].source",
+            id="no-picture",
+        ),
+        pytest.param(
+            {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:9/x.png"}},
+            "message[0].source.url",
+            id="loopback",
+        ),
+        pytest.param({"type": "text", "text": " "}, "message", id="nothing"),
+    ],
+)
+async def test_what_is_no_picture_is_refused_and_explained(part: Any, field: str) -> None:
+    async with opened_hub([]) as hub:
+        acme = await hub.tenant("acme")
+        answer = await acme("POST", "/v1/orchestrate", {"message": [part]})
+        assert answer.status == 400 and answer.json["fields"][0]["field"] == field
+        assert (await acme("GET", "/v1/requests")).json["requests"] == []
+
+
+async def test_over_a2a_a_constitution_still_takes_text_alone() -> None:
+    async with opened_hub([]) as hub:
+        acme = await hub.tenant("acme")
+        file = {"kind": "file", "file": {"bytes": base64.b64encode(PNG).decode(), "mimeType": "image/png"}}
+        params = {
+            "message": {"role": "user", "messageId": "m", "parts": [{"kind": "text", "text": "x"}, file]},
+            "metadata": {"x-dragoman.via": "native"},
+        }
+        assert (await acme.rpc("index", "message/send", params)).json["error"]["code"] == -32005

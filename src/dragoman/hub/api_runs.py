@@ -15,21 +15,15 @@ from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.requests import Asked
 from dragoman.hub.routing import Answer, Route, Visit
+from dragoman.hub.spoken import Piece, parts
 
 MAX_KEY = 256
-
-
-class Words(Struct):
-    """A part of a message: text."""
-
-    text: str
-    type: str = "text"
 
 
 class Orchestrate(Struct):
     """What is asked, and of whom."""
 
-    message: str | list[Words]
+    message: str | list[Piece]
     agent: str = ""
     agent_def: dict[str, Any] | None = None
     original_query: str = ""
@@ -136,7 +130,7 @@ async def ask(
     key = visit.exchange.header(b"idempotency-key")
     if len(key) > MAX_KEY:
         raise InvalidParams(f"an Idempotency-Key may have up to {MAX_KEY} characters")
-    tenant, text = visit.tenant, _text(body.message)
+    tenant, said = visit.tenant, await parts(body.message, hub.fetcher)
     given = body.agent_def.get("id") if body.agent_def is not None else None
     names = {name for name in (agent, body.agent, given) if name}
     if len(names) > 1:
@@ -157,7 +151,7 @@ async def ask(
     asked = await hub.ask(
         tenant,
         name,
-        text,
+        said,
         key=key,
         inline=inline,
         conversation=conversation.id if conversation is not None else 0,
@@ -181,18 +175,3 @@ async def follow(hub: Hub, visit: Visit, asked: Asked, since: int = 0) -> None:
         failed=failed,
         headers=((b"x-request-id", asked.request_id.encode()),),
     )
-
-
-def _text(message: str | list[Words]) -> str:
-    if isinstance(message, str):
-        text = message
-    else:
-        for n, part in enumerate(message):
-            if part.type != "text":
-                raise InvalidParams(
-                    "only text is understood here", fields=((f"message[{n}].type", f"is {part.type[:40]!r}"),)
-                )
-        text = "\n".join(part.text for part in message)
-    if not text.strip():
-        raise InvalidParams("the message says nothing", fields=(("message", "is empty"),))
-    return text

@@ -75,6 +75,7 @@ def application(
         remotes=reach.remotes,
         peers=Peers(),
         metrics=metrics,
+        fetcher=reach.fetcher,
         push=courier(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
         **engine,
     )

@@ -39,15 +39,17 @@ from dragoman.hub.constitution import INDEX, Constitution
 from dragoman.hub.conversations import Conversations
 from dragoman.hub.database import Database
 from dragoman.hub.events import Event, Reading
-from dragoman.hub.loop import NATIVE
+from dragoman.hub.fetcher import Fetcher
+from dragoman.hub.loop import NATIVE, VIA
 from dragoman.hub.memory import Memories
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.remotes import PREFIX
 from dragoman.hub.requests import Asked, Requests
-from dragoman.hub.residents import OURS, VERSION, VIA, Make, Residents
+from dragoman.hub.residents import OURS, VERSION, Make, Residents
 from dragoman.hub.scratchpads import Scratchpads
+from dragoman.hub.spoken import told
 from dragoman.hub.tenants import Tenant, Tenants
 from dragoman.hub.todos import Todos
 from dragoman.model.content import Message, Part, Role
@@ -85,6 +87,7 @@ class Hub:
         peers: Peers | None = None,
         metrics: Metrics | None = None,
         push: Push | None = None,
+        fetcher: Fetcher | None = None,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
@@ -95,6 +98,8 @@ class Hub:
         self.artifacts, self.todos = Artifacts(database), Todos(database)
         self.quotas = quotas or Quotas()
         self.metrics = metrics or Metrics()
+        self.fetcher = fetcher
+        """Gets the pictures that callers point at."""
         self.residents = Residents(
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
@@ -133,7 +138,7 @@ class Hub:
         self,
         tenant: Tenant,
         agent: str,
-        text: str,
+        said: tuple[Part, ...],
         *,
         key: str = "",
         inline: Entry | None = None,
@@ -147,7 +152,7 @@ class Hub:
             dialect=NATIVE,
             idempotency_key=f"native/{key}" if key else "",
         )
-        message = Message(message_id=secrets.token_hex(8), role=Role.USER, parts=(Part(text=text),))
+        message = Message(message_id=secrets.token_hex(8), role=Role.USER, parts=said)
         metadata = {f"x-arbiter.{name}": value for name, value in (about or {}).items()}
         if conversation:
             metadata["x-arbiter.conversation_id"] = conversation
@@ -157,7 +162,7 @@ class Hub:
         with self._admitted(call, request, via=NATIVE, conversation=conversation) as (call, request):
             id = request.message.task_id
             if conversation:
-                await self.conversations.ask(conversation, id, text)
+                await self.conversations.ask(conversation, id, told(said))
             try:
                 delivered = await self.engine.deliver(call, request)
             except A2AError:
@@ -260,7 +265,7 @@ class Hub:
             raise Unauthenticated("missing or invalid bearer token")
         found = self.catalogue.find(tenant.id, agent)
         message, native = request.message, via == NATIVE
-        if not isinstance(found, Agent):
+        if not isinstance(found, Agent) and not native:
             _check_text(message)
         inline = request.metadata.get(VERSION) if native else None
         if found is None and inline is None:

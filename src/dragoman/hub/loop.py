@@ -27,13 +27,15 @@ from dragoman.hub.constitution import Constitution, card
 from dragoman.hub.model import ChatMessage, Model
 from dragoman.hub.pictures import Pictures
 from dragoman.hub.prompt import roster
-from dragoman.hub.thinking import Thinking, text_of
+from dragoman.hub.thinking import Thinking, images_of, text_of
 from dragoman.hub.tool import Session, Tool
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import Principal, SendMessage
 
 NATIVE = "native"
-"""The dialect of calls that the hub's own API makes."""
+"""The dialect of calls that the hub's own API makes, which may hold pictures."""
+VIA = "x-dragoman.via"
+"""How a request came in. Only the hub says so."""
 
 History = Callable[[Session], Awaitable[Sequence[ChatMessage]]]
 Siblings = Callable[[], Awaitable[Sequence[Constitution]]]
@@ -77,9 +79,10 @@ class ConstitutionAgent:
         return None
 
     def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
-        if any(part.text is None for part in request.message.parts):
+        pictures = request.metadata.get(VIA) == NATIVE and bool(images_of(request.message))
+        if any(part.text is None and not pictures for part in request.message.parts):
             raise ContentTypeNotSupported("this agent takes text only: text/plain")
-        if not text_of(request.message).strip():
+        if not pictures and not text_of(request.message).strip():
             raise InvalidParams("the message says nothing", fields=(("message.parts", "hold no text"),))
         return False
 

@@ -32,7 +32,7 @@ class Reach:
         guard = Guard(allow_private=settings.allow_private, http=True)
         folder = settings.folder
         self._settings = settings
-        self._fetcher = HttpFetcher(guard.dial)
+        self.fetcher = HttpFetcher(guard.dial)
         try:
             agents = remotes.read_registry(folder / AGENTS)
             servers = mcp_servers.read_registry(folder / SERVERS)
@@ -47,7 +47,7 @@ class Reach:
         return toolbox(
             database,
             model=model,
-            fetcher=self._fetcher,
+            fetcher=self.fetcher,
             search=BraveSearch(settings.search_key) if settings.search_key else None,
             mcp=self._servers,
             remotes=self.remotes,
@@ -55,5 +55,5 @@ class Reach:
         )
 
     async def close(self) -> None:
-        await self._fetcher.close()
+        await self.fetcher.close()
         await self._servers.close()

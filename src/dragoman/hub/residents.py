@@ -21,6 +21,7 @@ from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound
 from dragoman.hub.catalogue import Catalogue, Entry
 from dragoman.hub.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
+from dragoman.hub.loop import VIA
 from dragoman.hub.model import About, Model, ModelError, ModelEvent, Prompt, about
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.requests import Requests
@@ -31,8 +32,8 @@ from dragoman.model.task import TaskState
 
 OURS = ("x-arbiter.", "x-dragoman.")
 """Metadata by which the hub talks to itself. Nobody else's is believed."""
-VIA, VERSION = "x-dragoman.via", "x-dragoman.version"
-"""How a request came in, and which version of the agent it is for."""
+VERSION = "x-dragoman.version"
+"""Which version of the agent a request is for."""
 STOPPED = "the tenant is disabled, or has another token by now"
 
 Make = Callable[[Tenant, Entry], Program]
