@@ -20,7 +20,7 @@ from dragoman.application import application
 from dragoman.client.http import HttpTransport
 from dragoman.model.ops import PushConfig
 from dragoman.observe.limit import Quota
-from dragoman.observe.logs import JsonLines, fields, redacted
+from dragoman.observe.logs import ABOUT, JsonLines, redacted
 from dragoman.observe.otel import OpenTelemetry
 from dragoman.push.options import PushOptions
 from dragoman.server import running
@@ -280,8 +280,9 @@ def test_a_json_log_line_says_which_task_and_hides_secrets() -> None:
     record = logging.LogRecord(
         "dragoman.x", logging.INFO, "f", 1, "got %s", ("Authorization: Bearer abcdefgh12345",), None
     )
-    with fields(task="t1", principal="ada", tenant=""):
-        line = json.loads(JsonLines().format(record))
+    before = ABOUT.set(lambda: {"task": "t1", "principal": "ada", "tenant": ""})
+    line = json.loads(JsonLines().format(record))
+    ABOUT.reset(before)
     assert line["task"] == "t1" and line["principal"] == "ada" and "tenant" not in line
     assert "abcdefgh12345" not in line["message"]
 

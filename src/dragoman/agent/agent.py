@@ -173,7 +173,7 @@ class Agent:
             skill.skill.output_modes or self.card.default_output_modes,
             request.configuration.accepted_output_modes,
         )
-        if not request.message.task_id:
+        if skill.particular and not request.message.task_id:
             arguments_of(skill, request.message, None)
         return skill.reply
 
@@ -260,6 +260,8 @@ def _mode(mode: str) -> str:
 
 
 def _fits(mode: str, modes: Sequence[str]) -> bool:
+    if mode in modes:
+        return True
     mode = _mode(mode)
     major = mode.partition("/")[0]
     for other in map(_mode, modes):

@@ -53,6 +53,8 @@ class SkillFunction:
     default: bool
     blocks: bool
     """A plain function that does not belong to the event loop."""
+    particular: bool
+    """Not every message will do."""
 
     def arguments(self, turn: Turn) -> dict[str, Any]:
         """The function's arguments from the message. Raises `InvalidParams` with what is wrong."""
@@ -114,12 +116,15 @@ async def _say(turn: Turn, value: Any, *, streamed: bool) -> None:
             await writer.write(part)
         writer.close()
         return
+    result = turn.artifact("result")
+    if isinstance(value, str):
+        await result.write(value, last=not streamed)
+        return
     parts = (
         [part_of(v) for v in value]
         if isinstance(value, list | tuple) and _all_parts(value)
         else [part_of(value)]
     )
-    result = turn.artifact("result")
     for i, part in enumerate(parts, 1):
         await result.write(part, last=not streamed and i == len(parts))
 
@@ -174,6 +179,7 @@ def declare(
         reply=reply,
         scopes=frozenset(scopes),
         default=default,
+        particular=any(p.takes in ("data", "member", "file") for p in parameters),
         blocks=not (
             inspect.iscoroutinefunction(function)
             or inspect.isasyncgenfunction(function)

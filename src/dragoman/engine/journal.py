@@ -22,8 +22,17 @@ logger = logging.getLogger("dragoman.turn")
 
 
 class Journal:
+    __slots__ = ("_bus", "_committed", "_flusher", "_loop", "_scheduled", "_stop", "broken", "dead", "lease", "log",
+                 "snapshot", "waiting")  # fmt: skip
+
     def __init__(
-        self, log: Log, bus: Bus, lease: Lease, snapshot: Snapshot, stop: Callable[[str], object]
+        self,
+        log: Log,
+        bus: Bus,
+        lease: Lease,
+        snapshot: Snapshot,
+        stop: Callable[[str], object],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`stop` is told when nothing more can be written: `lost`, or `broken`."""
         self.log, self.lease, self.snapshot = log, lease, snapshot
@@ -37,7 +46,7 @@ class Journal:
         self._flusher: asyncio.Task[None] | None = None
         self._scheduled = False
         self._committed: asyncio.Future[None] | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
 
     def put(self, record: Record) -> None:
         """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit.

@@ -94,6 +94,7 @@ KINDS: dict[str, type[Any]] = {
 }
 PUBLIC = frozenset({"status", "ask", "artifact", "reply"})
 
+_WORDS = {kind: kind.encode() + b" " for kind in KINDS}
 _encoder = msgspec.json.Encoder()
 _decoders = {kind: msgspec.json.Decoder(type) for kind, type in KINDS.items()}
 
@@ -125,13 +126,12 @@ class Record:
     @property
     def raw(self) -> bytes:
         """The body as JSON; encoded once."""
-        if not self._raw:
-            self.encode()
-        return self._raw
+        return self._raw or self.encode()
 
-    def encode(self) -> None:
+    def encode(self) -> bytes:
         """Encode the body now. Raises TypeError or ValueError if it holds something that has no JSON form."""
-        self._raw = self._raw or _encoder.encode(self.body)
+        raw = self._raw = _encoder.encode(self.body)
+        return raw
 
     @property
     def response(self) -> StreamResponse | None:
@@ -156,7 +156,7 @@ class Record:
 
 def pack(records: Iterable[Record]) -> bytes:
     """Records as lines. JSON holds no newline, so a newline ends a record."""
-    return b"\n".join([record.kind.encode() + b" " + record.raw for record in records])
+    return b"\n".join([_WORDS[record.kind] + record.raw for record in records])
 
 
 def unpack(lines: bytes, first: int) -> list[Record]:
@@ -190,6 +190,10 @@ class Building(Growing):
 
 class Snapshot:
     """A log folded so far. `apply` moves it on; `task` is what a peer may see of it now."""
+
+    __slots__ = ("_task", "answering", "artifacts", "canceling", "children", "context_id", "history", "mail", "mails",
+                 "metadata", "notes", "read", "reply", "running", "said", "scope", "seq", "status", "steps", "task_id",
+                 "turn")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
         self.scope = scope

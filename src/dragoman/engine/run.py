@@ -116,7 +116,14 @@ class Run:
                 self.snapshot = await log.load(lease.task)
                 continue
             turn = self.turn = Turn(
-                log, runner.bus, lease, snapshot, self.interrupt, resume=resume, peers=runner.peers
+                log,
+                runner.bus,
+                lease,
+                snapshot,
+                self.interrupt,
+                runner.loop,
+                resume=resume,
+                peers=runner.peers,
             )
             final = await self._turn(program, turn)
             records = await turn.rest()

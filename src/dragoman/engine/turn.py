@@ -8,6 +8,7 @@ and the first thing that differs replaces the artifact. `step` returns what was 
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -18,7 +19,7 @@ import msgspec
 
 from dragoman.engine.delegate import MAX_DEPTH, delegate, request_of
 from dragoman.engine.journal import Journal
-from dragoman.engine.log import Mail, Note, Record, Snapshot, Started, Step
+from dragoman.engine.log import Building, Child, Mail, Note, Record, Snapshot, Started, Step
 from dragoman.engine.seams import Bus, Lease, Log, Peers
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.errors import Unavailable
@@ -54,11 +55,13 @@ class Turn:
         lease: Lease,
         snapshot: Snapshot,
         stop: Callable[[str], object],
+        loop: AbstractEventLoop,
         *,
         resume: bool = False,
         peers: Peers | None = None,
     ) -> None:
-        self.journal = Journal(log, bus, lease, snapshot, stop)
+        self.journal = Journal(log, bus, lease, snapshot, stop, loop)
+        self.task_id, self.context_id = snapshot.task_id, snapshot.context_id
         self._peers = peers
         self.cancelled = snapshot.canceling is not None
         """Somebody asked for this task to be canceled."""
@@ -73,15 +76,15 @@ class Turn:
         self.trace: dict[str, str] = mail.trace
         """The trace context that what this turn does belongs to."""
         self._read = max(seq, snapshot.read if resume else seq)
-        self._said = list(snapshot.said) if resume else []
-        self._named = {said.status.message.message_id for said in self._said if said.status.message}
-        self._noted = Counter(msgspec.json.encode(note) for note in snapshot.notes) if resume else Counter()
-        self._steps = dict(snapshot.steps) if resume else {}
-        self.children = dict(snapshot.children) if resume else {}
+        self._said: list[StatusUpdate] = []
+        self._named: frozenset[str] = frozenset()
+        self._noted: dict[bytes, int] = {}
+        self._steps: dict[str, Step] = {}
+        self.children: dict[str, Child] = {}
         """Delegations that have begun, by their keys."""
-        self._recorded = (
-            {key: a for key, a in snapshot.artifacts.items() if a.turn == snapshot.turn} if resume else {}
-        )
+        self._recorded: dict[str, Building] = {}
+        if resume:
+            self._remember(snapshot)
         self._writers: dict[str, ArtifactWriter] = {}
         self._messages = 0
         self._asked = 0
@@ -96,6 +99,14 @@ class Turn:
         """Peers see a task. Until then the answer may still be a bare Message."""
         if self.shown and snapshot.state is not TaskState.WORKING:
             self.journal.put(self._status_record(TaskState.WORKING, None, {}))
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        """What the turn did before it was interrupted."""
+        self._said = list(snapshot.said)
+        self._named = frozenset(said.status.message.message_id for said in self._said if said.status.message)
+        self._noted = Counter(msgspec.json.encode(note) for note in snapshot.notes)
+        self._steps, self.children = dict(snapshot.steps), dict(snapshot.children)
+        self._recorded = {key: a for key, a in snapshot.artifacts.items() if a.turn == snapshot.turn}
 
     @property
     def snapshot(self) -> Snapshot:
@@ -136,14 +147,6 @@ class Turn:
     def task(self) -> Task:
         """The task as recorded so far."""
         return self.snapshot.task
-
-    @property
-    def task_id(self) -> str:
-        return self.snapshot.task_id
-
-    @property
-    def context_id(self) -> str:
-        return self.snapshot.context_id
 
     @property
     def history(self) -> Sequence[Message]:
@@ -236,7 +239,7 @@ class Turn:
         note = Note(name=name, data=data or {})
         if self._noted:
             raw = msgspec.json.encode(note)
-            if self._noted[raw] > 0:
+            if self._noted.get(raw, 0) > 0:
                 self._noted[raw] -= 1
                 return
         self.journal.put(Record("note", note))

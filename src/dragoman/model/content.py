@@ -105,11 +105,16 @@ class Artifact(Wire, frozen=True, kw_only=True):
 
 
 def text_of(parts: tuple[Part, ...]) -> str:
-    return "".join(part.text for part in parts if part.text is not None)
+    if len(parts) == 1:
+        return parts[0].text or ""
+    return "".join([part.text for part in parts if part.text is not None])
 
 
 def data_of(parts: tuple[Part, ...]) -> Any:
-    return next((part.data for part in parts if part.data is not UNSET), None)
+    for part in parts:
+        if part.data is not UNSET:
+            return part.data
+    return None
 
 
 def files_of(parts: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -42,18 +42,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_draw_anew)  # or two processes would draw the same
 
 
-_second, _prefix = -1, ""
+_second, _moment = -1, -1
+_day = _stamp = ""
 
 
 def timestamp(at: float | None = None) -> str:
     """`2026-11-15T14:40:54.123Z`."""
-    global _second, _prefix
-    ms = int((time.time() if at is None else at) * 1000)
-    second, ms = divmod(ms, 1000)
-    if second != _second:
-        _prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        _second = second
-    return f"{_prefix}.{ms:03d}Z"
+    global _second, _moment, _day, _stamp
+    moment = int((time.time() if at is None else at) * 1000)
+    if moment != _moment:
+        second, ms = divmod(moment, 1000)
+        if second != _second:
+            _second, _day = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        _moment, _stamp = moment, f"{_day}.{ms:03d}Z"
+    return _stamp
 
 
 def read_timestamp(text: str) -> str:

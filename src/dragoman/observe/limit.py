@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +75,13 @@ class Limited:
         self._callers: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
         self._agents: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
 
-    async def call(self, call: Call, request: Request) -> Any:
+    def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
+        if self._counts or self._quota.open_tasks is not None:
+            return self._call(call, request)
+        self._admit(call, request)
+        return self._service.call(call, request)
+
+    async def _call(self, call: Call, request: Request) -> Any:
         buckets = self._admit(call, request)
         try:
             if isinstance(request, SendMessage):

@@ -9,11 +9,13 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 
 from dragoman.model.ids import timestamp
 
-_FIELDS: ContextVar[dict[str, str] | None] = ContextVar("dragoman_log_fields", default=None)
+ABOUT: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar("dragoman_log_about", default=None)
+"""Says what the lines of this context are about: `task`, `principal`, ... It is asked when a line is written."""
 
 _SECRETS = re.compile(
     r"""(?ix)
@@ -30,23 +32,9 @@ def redacted(text: str) -> str:
     return _SECRETS.sub(lambda m: (m["head"] or "") + "***", text)
 
 
-class fields:
-    """`with fields(task="t1"):` puts these on every log line of what runs inside."""
-
-    __slots__ = ("_more", "_token")
-
-    def __init__(self, **more: str) -> None:
-        self._more = more
-
-    def __enter__(self) -> None:
-        self._token = _FIELDS.set({**(_FIELDS.get() or {}), **self._more})
-
-    def __exit__(self, *exc: object) -> None:
-        _FIELDS.reset(self._token)
-
-
 def _about() -> dict[str, str]:
-    return {key: value for key, value in (_FIELDS.get() or {}).items() if value}
+    says = ABOUT.get()
+    return {key: value for key, value in says().items() if value} if says is not None else {}
 
 
 class JsonLines(logging.Formatter):

@@ -6,8 +6,9 @@ The same object watches the runner (`engine.seams.Observer`) and the door (faile
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -32,7 +33,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import Task
-from dragoman.observe.logs import fields
+from dragoman.observe.logs import ABOUT
 from dragoman.observe.metrics import Metrics
 
 _CHANGES = (SendMessage, CancelTask, CreatePushConfig, DeletePushConfig)
@@ -96,66 +97,67 @@ class Watch:
 class _WatchedTurn:
     """Around one run of an agent's function."""
 
-    __slots__ = ("_watch", "_turn", "_fields", "_span")
+    __slots__ = ("_before", "_span", "_turn", "_watch")
 
     def __init__(self, watch: Watch, turn: Turn) -> None:
         self._watch, self._turn = watch, turn
 
     def __enter__(self) -> None:
-        watch, turn, scope = self._watch, self._turn, self._turn.scope
+        watch, turn = self._watch, self._turn
         if watch.tracer is not None:
             self._span = watch.tracer.turn(turn)
             turn.trace = self._span.__enter__()
-        self._fields = fields(
-            task=turn.task_id,
-            context=turn.context_id,
-            agent=scope.agent,
-            tenant=scope.tenant,
-            principal=turn.principal,
-            trace=_trace_id(turn.trace),
-        )
-        self._fields.__enter__()
+        self._before = ABOUT.set(self._about)
         if watch.metrics is not None:
-            watch.metrics.running(scope.agent, 1)
+            watch.metrics.running(turn.scope.agent, 1)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if self._watch.metrics is not None:
             self._watch.metrics.running(self._turn.scope.agent, -1)
-        self._fields.__exit__()
+        ABOUT.reset(self._before)
         if self._watch.tracer is not None:
             self._span.__exit__(kind, error, traceback)
+
+    def _about(self) -> Mapping[str, str]:
+        turn, scope = self._turn, self._turn.scope
+        return {
+            "task": turn.task_id,
+            "context": turn.context_id,
+            "agent": scope.agent,
+            "tenant": scope.tenant,
+            "principal": turn.principal,
+            "trace": _trace_id(turn.trace),
+        }
 
 
 class _Watched:
     def __init__(self, service: Service, watch: Watch) -> None:
         self._service, self._watch = service, watch
 
-    async def call(self, call: Call, request: Request) -> Any:
+    def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
         if isinstance(request, GetOrigin):
-            return await self._service.call(call, request)
-        if self._watch.tracer is None:
-            return await self._call(call, request)
+            return self._service.call(call, request)
+        return self._call(call, request) if self._watch.tracer is None else self._traced(call, request)
+
+    async def _traced(self, call: Call, request: Request) -> Any:
+        assert self._watch.tracer is not None
         with self._watch.tracer.request(call, type(request).__name__) as trace:
             return await self._call(replace(call, trace=trace), request)
 
     async def _call(self, call: Call, request: Request) -> Any:
-        operation, began, outcome, task = type(request).__name__, time.perf_counter(), "INTERNAL_ERROR", ""
-        scope = call.scope
-        with fields(
-            agent=scope.agent,
-            tenant=scope.tenant,
-            principal=call.principal.id,
-            trace=_trace_id(call.trace) if call.trace else "",
-        ):
-            try:
-                result = await self._service.call(call, request)
-                outcome, task = "OK", _task_of(result)
-                return result
-            except A2AError as error:
-                outcome = error.reason
-                raise
-            finally:
-                self._done(call, operation, request, task, outcome, time.perf_counter() - began)
+        began, outcome, task = time.perf_counter(), "INTERNAL_ERROR", ""
+        before = ABOUT.set(partial(_about, call))
+        try:
+            result = await self._service.call(call, request)
+            outcome, task = "OK", _task_of(result)
+            return result
+        except A2AError as error:
+            outcome = error.reason
+            raise
+        finally:
+            seconds = time.perf_counter() - began
+            self._done(call, type(request).__name__, request, task, outcome, seconds)
+            ABOUT.reset(before)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         operation = "SubscribeToTask" if isinstance(request, SubscribeToTask) else "SendStreamingMessage"
@@ -220,6 +222,18 @@ def _task_of(result: Any) -> str:
     return getattr(result, "task_id", "") if not isinstance(result, Message) else result.task_id
 
 
+def _about(call: Call) -> Mapping[str, str]:
+    scope = call.scope
+    return {
+        "agent": scope.agent,
+        "tenant": scope.tenant,
+        "principal": call.principal.id,
+        "trace": _trace_id(call.trace),
+    }
+
+
 def _trace_id(trace: Mapping[str, str]) -> str:
+    if not trace:
+        return ""
     pieces = trace.get("traceparent", "").split("-")
     return pieces[1] if len(pieces) == 4 else ""

@@ -48,6 +48,8 @@ order by key limit ?
 """
 _PURGE_LOG = "delete from log where key = ?"
 _PURGE = "delete from tasks where key = ?"
+_LOGS = 10_000
+
 _PURGE_SEEN = "delete from seen where at <= ?"
 
 
@@ -65,6 +67,7 @@ class SqliteStore:
         self._locks = NodeLocks(Path(f"{path}-nodes"))
         self.hooks = self.outbox = SqliteHooks(self.file, self._bury)
         self.audit = SqliteAudit(self.file)
+        self._logs: dict[Scope, SqliteLog] = {}
 
     async def open(self) -> None:
         await self.file.open()
@@ -74,7 +77,12 @@ class SqliteStore:
         self._locks.drop_all()
 
     def scope(self, scope: Scope) -> SqliteLog:
-        return SqliteLog(self.file, scope, self.hooks)
+        log = self._logs.get(scope)
+        if log is None:
+            if len(self._logs) >= _LOGS:
+                self._logs.clear()
+            log = self._logs[scope] = SqliteLog(self.file, scope, self.hooks)
+        return log
 
     async def join(self, node: str, *, ttl: float) -> None:
         await self.renew(node, ttl=ttl)

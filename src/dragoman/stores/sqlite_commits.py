@@ -30,7 +30,9 @@ Job = Callable[[sqlite3.Connection], Finish[T]]
 ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
 """What a job may raise as its answer. Anything else is a fault, and undoes the transaction."""
 
-_Waiting = tuple[Job[Any], "asyncio.Future[Any]"]
+_Waiting = tuple[Job[Any], "asyncio.Future[Any]", Callable[[Any], None] | None]
+
+_Outcome = tuple["asyncio.Future[Any]", Finish[Any] | None, Exception | None, Callable[[Any], None] | None]
 
 _log = logging.getLogger("dragoman.stores")
 
@@ -59,12 +61,15 @@ class Commits:
         self._thread = Thread(target=self._run_errands, name="dragoman-commits", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job[T]) -> asyncio.Future[T]:
-        """Run `job` in the next transaction. The future is done when it is on disk."""
+    def submit(self, job: Job[T], dropped: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+        """Run `job` in the next transaction. The future is done when it is on disk.
+
+        `dropped` gets the result if nobody waits for it any more.
+        """
         if self._closed:
             raise Unavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append((job, future))
+        self._queue.append((job, future, dropped))
         if not self._active:
             self._active = True
             self._idle.clear()
@@ -117,7 +122,7 @@ class Commits:
         batch = [*self._alone, *self._queue]
         self._alone.clear()
         self._queue = []
-        for _, future in batch:
+        for _, future, _ in batch:
             self._fail(future, error)
         self._next()
 
@@ -128,14 +133,14 @@ class Commits:
             batch, self._queue = self._queue, []
         db = self._db
         before = db.total_changes
-        outcomes: list[tuple[asyncio.Future[Any], Finish[Any] | None, Exception | None]] = []
-        for job, future in batch:
+        outcomes: list[_Outcome] = []
+        for job, future, dropped in batch:
             if future.cancelled():
                 continue
             try:
-                outcomes.append((future, job(db), None))
+                outcomes.append((future, job(db), None, dropped))
             except ANSWERS as answer:
-                outcomes.append((future, None, answer))
+                outcomes.append((future, None, answer, None))
             except Exception as error:
                 self._undo(batch, error)
                 return
@@ -147,8 +152,8 @@ class Commits:
             self._ailing = False
             if self._took is not None:
                 self._took(time.perf_counter() - self._since)
-            for future, finish, answer in outcomes:
-                self._answer(future, finish, answer)
+            for outcome in outcomes:
+                _answer(*outcome)
             self._next()
 
         if db.total_changes == before:
@@ -159,22 +164,6 @@ class Commits:
 
     def _commit(self) -> None:
         self._db.execute("commit")
-
-    def _answer(
-        self, future: asyncio.Future[Any], finish: Finish[Any] | None, answer: Exception | None
-    ) -> None:
-        result = None
-        if finish is not None:
-            try:
-                result = finish()
-            except Exception as error:
-                answer = error
-        if future.cancelled():
-            return
-        if answer is None:
-            future.set_result(result)
-        else:
-            future.set_exception(answer)
 
     def _undo(self, batch: list[_Waiting], error: Exception) -> None:
         self._rollback()
@@ -219,6 +208,27 @@ class Commits:
                 self._loop.call_soon_threadsafe(then, error)
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
+
+
+def _answer(
+    future: asyncio.Future[Any],
+    finish: Finish[Any] | None,
+    answer: Exception | None,
+    dropped: Callable[[Any], None] | None,
+) -> None:
+    result = None
+    if finish is not None:
+        try:
+            result = finish()
+        except Exception as error:
+            answer = error
+    if future.cancelled():
+        if dropped is not None and answer is None:
+            dropped(result)
+    elif answer is None:
+        future.set_result(result)
+    else:
+        future.set_exception(answer)
 
 
 def _version(db: sqlite3.Connection) -> int:

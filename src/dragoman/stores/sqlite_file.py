@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import Unavailable
 from dragoman.stores.sqlite_commits import Commits
@@ -22,13 +23,16 @@ class SqliteFile:
         self._synchronous = synchronous
         self._patience = patience
         self._keep = keep
-        self._open: tuple[sqlite3.Connection, Commits, Reads] | None = None
+        self._db: sqlite3.Connection | None = None
+        self.commits: Commits
+        """Here, and `reads`, only while the file is open."""
+        self.reads: Reads
         self.told: Callable[[float], None] | None = None
         """Hears how long each transaction took, in seconds."""
 
     async def open(self) -> None:
         """Raises `NewerDatabase` if a newer version of the program wrote the file."""
-        if self._open is not None:
+        if self._db is not None:
             return
         try:
             db = self._connect()
@@ -42,7 +46,8 @@ class SqliteFile:
                 raise
         except sqlite3.Error as error:
             raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
-        self._open = (db, Commits(db, patience=self._patience, told=self.told), reads)
+        self._db, self.reads = db, reads
+        self.commits = Commits(db, patience=self._patience, told=self.told)
 
     async def _write_ahead(self, db: sqlite3.Connection) -> None:
         """Where another process opens the same new file, SQLite does not wait for it by itself."""
@@ -58,29 +63,22 @@ class SqliteFile:
 
     async def close(self) -> None:
         """Finish what was submitted, then let go of the file. The last to close it tidies its journal into it."""
-        opened = self._open
-        if opened is None:
+        db = self._db
+        if db is None:
             return
-        db, commits, reads = opened
-        await commits.close()
-        if self._open is opened:  # not if somebody else closed it while we waited
-            self._open = None
-            reads.close()
+        await self.commits.close()
+        if self._db is db:  # not if somebody else closed it while we waited
+            self._db = None
+            self.reads.close()
             db.close()
+            del self.commits, self.reads
 
-    @property
-    def commits(self) -> Commits:
-        return self._parts[1]
+    if not TYPE_CHECKING:
 
-    @property
-    def reads(self) -> Reads:
-        return self._parts[2]
-
-    @property
-    def _parts(self) -> tuple[sqlite3.Connection, Commits, Reads]:
-        if self._open is None:
-            raise Unavailable("the store is closed")
-        return self._open
+        def __getattr__(self, name: str) -> Any:
+            if name in ("commits", "reads"):
+                raise Unavailable("the store is closed")
+            raise AttributeError(name)
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(

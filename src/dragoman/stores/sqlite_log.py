@@ -86,19 +86,7 @@ class SqliteLog:
 
     async def _given(self, job: Job[Delivered]) -> Delivered:
         """What a delivery gives. A caller that is cancelled meanwhile runs nothing, so a lease of its goes back."""
-
-        def watched(db: Connection) -> Finish[Delivered]:
-            finish = job(db)
-
-            def finished() -> Delivered:
-                delivered = finish()
-                if future.cancelled():
-                    self._give_back(delivered)
-                return delivered
-
-            return finished
-
-        future = self._file.commits.submit(watched)
+        future = self._file.commits.submit(job, self._give_back)
         try:
             return await future
         except asyncio.CancelledError:
@@ -162,7 +150,7 @@ class SqliteLog:
         lease = Lease(self._scope, task, key, claims, claims) if node else None
 
         def finish() -> Delivered:
-            snapshot = Snapshot(self._scope, task, context)
+            snapshot = Snapshot(self._scope, task, context, mail.at)
             snapshot.apply(record)
             reads.keep(key, snapshot)
             return Delivered(snapshot, 1, lease)
