@@ -153,7 +153,10 @@ def events(dialect: str) -> st.SearchStrategy[Any]:
 
 # --- requests
 
-authentications = st.builds(ops.AuthenticationInfo, scheme=names, credentials=words)
+
+def authentications(dialect: str) -> st.SearchStrategy[ops.AuthenticationInfo]:
+    others = st.just(()) if dialect == "1.0" else st.lists(names, max_size=2).map(tuple)
+    return st.builds(ops.AuthenticationInfo, scheme=names, credentials=words, others=others)
 
 
 @st.composite
@@ -164,7 +167,7 @@ def configs(draw: st.DrawFn, dialect: str, *, task_id: bool = True) -> ops.PushC
         id="default" if dialect in ("0.1", "draft") else draw(words),
         task_id=draw(names) if task_id else "",
         token=draw(words),
-        authentication=draw(st.none() | authentications),
+        authentication=draw(st.none() | authentications(dialect)),
         tenant=tenant if task_id else "",
     )
 

@@ -72,16 +72,19 @@ def test_kind_type_or_neither_is_the_same_part(name: str, document: Any) -> None
 
 
 @every_version
-@pytest.mark.parametrize("member", ["bytes", "data"])
+@pytest.mark.parametrize("member", ["bytes", "data", "fileWithBytes", "file_with_bytes"])
 @pytest.mark.parametrize("spelling", ["+/8=", "-_8"])
-def test_file_bytes_are_found_under_both_names_in_any_base64(name: str, member: str, spelling: str) -> None:
+def test_file_bytes_are_found_under_all_their_names_in_any_base64(
+    name: str, member: str, spelling: str
+) -> None:
     document = {"type": "file", "file": {"name": "x.png", "mimeType": "image/png", member: spelling}}
     assert part(name, document) == Part(raw=b"\xfb\xff", filename="x.png", media_type="image/png")
 
 
 @every_version
-def test_a_file_by_address_is_read(name: str) -> None:
-    file = {"uri": "https://x/y", "mimeType": "image/png", "bytes": None}
+@pytest.mark.parametrize("member", ["uri", "fileWithUri"])
+def test_a_file_by_address_is_read(name: str, member: str) -> None:
+    file = {member: "https://x/y", "mimeType": "image/png", "bytes": None}
     assert part(name, {"kind": "file", "file": file}) == Part(url="https://x/y", media_type="image/png")
 
 
@@ -277,12 +280,22 @@ def test_until_0_2_5_a_configuration_says_what_it_accepts() -> None:
 
 
 @kind_family
-def test_of_several_authentication_schemes_the_first_is_kept(name: str) -> None:
+def test_of_several_authentication_schemes_the_first_is_used_and_all_are_shown(name: str) -> None:
     push = {"url": "https://x", "authentication": {"schemes": ["Bearer", "Basic"], "credentials": "c"}}
     request = send(name, {"role": "user", "parts": [HI]}, configuration={"pushNotificationConfig": push})
     config = request.configuration.task_push_notification_config
     assert config is not None
-    assert config.authentication == ops.AuthenticationInfo(scheme="Bearer", credentials="c")
+    assert config.authentication == ops.AuthenticationInfo(
+        scheme="Bearer", credentials="c", others=("Basic",)
+    )
+    assert written(name, ops.PUSH_GET, config)["pushNotificationConfig"] == push
+    newest = [
+        msgspec.json.decode(select.by_name("1.0").write_result(ops.PUSH_GET, config)),
+        msgspec.json.decode(
+            select.by_name("1.0").write_result(ops.PUSH_LIST, ops.PushConfigPage(configs=(config,)))
+        )["configs"][0],
+    ]
+    assert [each["authentication"] for each in newest] == [{"scheme": "Bearer", "credentials": "c"}] * 2
 
 
 @first_family

@@ -111,15 +111,20 @@ def boxed(part: Part) -> Part:
     return Part(data={"value": part.data}, metadata={**part.metadata, BOXED: True})
 
 
+_BYTES = ("bytes", "fileWithBytes", "data")
+_URI = ("uri", "fileWithUri")
+"""Where a file is, in the order of how much the name means it: the examples say `data`, the HTTP+JSON of 0.3 the rest."""
+
+
 def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str, form: Form) -> Part:
     filename, media_type = text(file, "name", path), text(file, "mimeType", path)
-    has_bytes, has_uri = "bytes" in file, "uri" in file
-    if has_bytes and has_uri:
+    uri = next((name for name in _URI if name in file), "")
+    member = next((name for name in _BYTES if name in file), "")
+    if uri and member and member != "data":
         raise Malformed(path, "must not have both bytes and uri")
-    if has_uri:
-        url = text(file, "uri", path)
+    if uri:
+        url = text(file, uri, path)
         return Part(url=url, filename=filename, media_type=media_type, metadata=metadata)
-    member = "bytes" if has_bytes else "data"
     if file.get(member) is None:
         reference = {name: file[name] for name in ("name", "mimeType") if name in file}
         return Part(data={"file": reference}, metadata={**metadata, REFERENCE: True})

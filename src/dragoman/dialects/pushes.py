@@ -32,6 +32,7 @@ def read_config(document: dict[str, Any], path: str, *, task_id: str = "") -> Pu
         authentication=AuthenticationInfo(
             scheme=schemes[0] if schemes else text(authentication, "scheme", under(path, "authentication")),
             credentials=text(authentication, "credentials", under(path, "authentication")),
+            others=schemes[1:],
         )
         if authentication
         else None,
@@ -62,7 +63,7 @@ def write_config(config: PushConfig, *, named: bool = True, secrets: bool = True
     if config.token:
         out["token"] = config.token
     if config.authentication is not None:
-        out["authentication"] = {"schemes": [config.authentication.scheme]}
+        out["authentication"] = {"schemes": [config.authentication.scheme, *config.authentication.others]}
         if config.authentication.credentials and secrets:
             out["authentication"]["credentials"] = config.authentication.credentials
     return out

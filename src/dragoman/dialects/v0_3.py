@@ -7,7 +7,7 @@ How it differs from 1.0:
 * A file is a part with a `file` in it; data is always an object (anything else is boxed).
 * The last status update of a stream says `final: true`.
 * `configuration.blocking: false` is what 1.0 calls `returnImmediately`; push configs are nested and may have several
-  authentication schemes (we keep the first).
+  authentication schemes (we use the first).
 """
 
 from __future__ import annotations

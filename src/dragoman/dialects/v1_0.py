@@ -84,7 +84,8 @@ class V1_0:
 
     def write_request(self, op: Op, request: Request) -> bytes:
         if isinstance(request, ops.CreatePushConfig):
-            return encoder.encode(replace(request.config, tenant=request.tenant or request.config.tenant))
+            config = _with_one_scheme(request.config)
+            return encoder.encode(replace(config, tenant=request.tenant or config.tenant))
         return encoder.encode(request)
 
     def read_result(self, op: Op, result: Any) -> Any:
@@ -107,6 +108,10 @@ class V1_0:
             and request.include_artifacts
         ):
             return _with_artifacts(result)
+        if isinstance(result, ops.PushConfig):
+            result = _with_one_scheme(result)
+        elif isinstance(result, ops.PushConfigPage):
+            result = replace(result, configs=tuple([_with_one_scheme(config) for config in result.configs]))
         return encoder.encode(result)
 
     def writer(self, request: Request | None = None) -> EventWriter:
@@ -153,6 +158,13 @@ def _with_artifacts(page: ops.TaskPage) -> bytes:
             "totalSize": page.total_size,
         }
     )
+
+
+def _with_one_scheme(config: ops.PushConfig) -> ops.PushConfig:
+    """The versions before 1.0 have a list of authentication schemes."""
+    if config.authentication is None or not config.authentication.others:
+        return config
+    return replace(config, authentication=replace(config.authentication, others=()))
 
 
 def _leniently(params: bytes, shape: type[T]) -> T:

@@ -28,6 +28,8 @@ class Request(Wire, frozen=True, kw_only=True):
 class AuthenticationInfo(Wire, frozen=True, kw_only=True):
     scheme: str
     credentials: str = ""
+    others: tuple[str, ...] = ()
+    """What a caller from before 1.0 listed after the first scheme: it reads them again, and nobody else does."""
 
 
 class PushConfig(Wire, frozen=True, kw_only=True):

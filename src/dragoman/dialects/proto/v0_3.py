@@ -115,7 +115,9 @@ def _read_config(message: Any, task: str = "", config: str = "") -> ops.PushConf
         task_id=task,
         token=message.token,
         authentication=ops.AuthenticationInfo(
-            scheme=said.schemes[0] if said.schemes else "", credentials=said.credentials
+            scheme=said.schemes[0] if said.schemes else "",
+            credentials=said.credentials,
+            others=tuple(said.schemes[1:]),
         )
         if message.HasField("authentication")
         else None,
@@ -125,7 +127,7 @@ def _read_config(message: Any, task: str = "", config: str = "") -> ops.PushConf
 def _write_config(message: Any, value: ops.PushConfig) -> None:
     message.id, message.url, message.token = value.id, value.url, value.token
     if value.authentication is not None:
-        message.authentication.schemes.append(value.authentication.scheme)
+        message.authentication.schemes.extend((value.authentication.scheme, *value.authentication.others))
         message.authentication.credentials = value.authentication.credentials
 
 
