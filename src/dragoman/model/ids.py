@@ -61,5 +61,8 @@ def timestamp(at: float | None = None) -> str:
 def read_timestamp(text: str) -> str:
     """Any ISO-8601 moment as our kind of timestamp; no zone means UTC. Raises ValueError."""
     moment = datetime.fromisoformat(text)
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S") + f".{moment.microsecond // 1000:03d}Z"
+    try:
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:  # the first or the last day there is, seen from elsewhere
+        raise ValueError("no such moment in UTC") from None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
