@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.engine.log import Mail, Record, Snapshot, Started
+from msgspec import Raw
+
+from dragoman.engine.log import Child, Mail, Record, Snapshot, Started, Step
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
@@ -27,6 +29,14 @@ def status(state: TaskState, *, at: str | None = None, kind: str = "status") -> 
 def chunk(text: str = "chunk", *, artifact: str = "a") -> Record:
     part = Artifact(artifact_id=artifact, parts=(Part(text=text),))
     return Record("artifact", ArtifactUpdate(task_id="t", context_id="c", artifact=part, append=True))
+
+
+def step(key: str = "k") -> Record:
+    return Record("step", Step(key=key, value=Raw(b"1")))
+
+
+def child(key: str = "k") -> Record:
+    return Record("child", Child(key=key, peer="b", task="t2"))
 
 
 def reply(text: str = "hi") -> Record:

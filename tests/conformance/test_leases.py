@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from dragoman.engine.log import Record
 from dragoman.engine.seams import Held, LeaseLost, Log, NewMail, Store
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from tests.conformance.conftest import SCOPE, Clock
-from tests.conformance.records import chunk, mail, status, turn
+from tests.conformance.records import child, chunk, mail, status, step, turn
 
 DONE = TaskState.COMPLETED
 
@@ -153,6 +155,25 @@ async def test_a_released_task_can_be_claimed_at_once_and_counts_only_failed_att
             await log.append(lease, [chunk()])
         (lease,) = await store.claim("n1", limit=10)
         assert (lease.fence, lease.attempt) == (fence, attempt)
+
+
+@pytest.mark.parametrize("progress", [step, child])
+async def test_a_task_that_gets_on_has_its_attempts_anew(
+    store: Store, log: Log, progress: Callable[[], Record]
+) -> None:
+    lease = (await log.create("t", "c", mail(), node="n1")).lease
+    assert lease is not None
+    for records, attempt in (([chunk()], 2), ([], 3), ([chunk(), progress()], 2), ([progress()], 2), ([], 3)):
+        if records:
+            await log.append(lease, records)
+        await store.leave("n1")
+        await store.join("n1", ttl=60)
+        (lease,) = await store.claim("n1", limit=10)
+        assert lease.attempt == attempt
+    await log.append(lease, [progress()])
+    await store.release(lease)
+    (lease,) = await store.claim("n1", limit=10)
+    assert lease.attempt == 1
 
 
 async def test_releasing_twice_takes_nothing_from_the_next_holder(store: Store, log: Log) -> None:

@@ -153,8 +153,27 @@ async def abandon(peers: Peers, snapshot: Snapshot) -> None:
                 call = Call(scope=scope, principal=Principal(id=who, tenant=scope.tenant))
                 await _cancel(service, call, child)
 
-    unfinished = [child for key, child in snapshot.children.items() if key not in snapshot.steps]
-    await asyncio.gather(*(one(child) for child in unfinished))
+    await asyncio.gather(*(one(child) for child in _unfinished(snapshot)))
+
+
+async def at_work(peers: Peers, snapshot: Snapshot) -> list[Child]:
+    """Whom a task waits for: those that it has asked and that are working."""
+
+    async def working(child: Child) -> bool:
+        with suppress(A2AError, TimeoutError):
+            async with asyncio.timeout(GRACE):
+                service, scope = await peers.find(child.peer, snapshot.scope)
+                who = Principal(id=snapshot.mails[0][1].principal, tenant=scope.tenant)
+                known: Task = await service.call(Call(scope=scope, principal=who), GetTask(id=child.task))
+                return not known.state.over
+        return False
+
+    children = _unfinished(snapshot)
+    return [c for c, w in zip(children, await asyncio.gather(*map(working, children)), strict=True) if w]
+
+
+def _unfinished(snapshot: Snapshot) -> list[Child]:
+    return [child for key, child in snapshot.children.items() if key not in snapshot.steps]
 
 
 async def _cancel(service: Service, call: Call, child: Child) -> None:

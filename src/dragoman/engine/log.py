@@ -150,6 +150,11 @@ class Record:
         return self.kind in ("status", "ask") and self.body.status.state.over  # type: ignore[union-attr]
 
     @property
+    def progress(self) -> bool:
+        """Whether a turn that is run again need not do this again: a task that gets on is not given up."""
+        return self.kind in ("step", "child")
+
+    @property
     def terminal(self) -> bool:
         return self.kind == "reply" or (self.kind == "status" and self.body.status.state.terminal)  # type: ignore[union-attr]
 

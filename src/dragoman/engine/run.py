@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dragoman.engine.delegate import abandon
+from dragoman.engine.delegate import abandon, at_work
 from dragoman.engine.journal import caught_up
-from dragoman.engine.log import Record, Snapshot
+from dragoman.engine.log import Child, Record, Snapshot
 from dragoman.engine.seams import Lease, LeaseLost, NewMail, Program, topic
 from dragoman.engine.turn import Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable
@@ -102,7 +102,10 @@ class Run:
                     await abandon(runner.peers, snapshot)
                 await self.end([], TaskState.CANCELED)
                 return True
-            if lease.attempt > runner.max_attempts:
+            waits_for: list[Child] = []
+            if lease.attempt > runner.max_attempts and runner.peers is not None:
+                waits_for = await at_work(runner.peers, snapshot)
+            if lease.attempt > runner.max_attempts and not waits_for:
                 logger.error("task %s: given up after %d attempts", lease.task, lease.attempt - 1)
                 await self.end([], TaskState.FAILED, GAVE_UP)
                 return True
@@ -125,6 +128,8 @@ class Run:
                 resume=resume,
                 peers=runner.peers,
             )
+            for child in waits_for:  # as long as they work, it is not this task that does not get on
+                turn.journal.put(Record("child", child))
             final = await self._turn(program, turn)
             records = await turn.rest()
             self.snapshot = turn.snapshot

@@ -38,7 +38,7 @@ class Lease(Struct, frozen=True):
     """The store's own name for the task: one number, the same for all leases of a task."""
     fence: int
     attempt: int
-    """How often the task was claimed since it last settled; 1 the first time."""
+    """How often the task was claimed since it last settled or got on (`Record.progress`); 1 the first time."""
 
 
 class Held(Struct, frozen=True):
@@ -147,7 +147,10 @@ class Log(Protocol):
         ...
 
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
-        """Add output, numbered without a gap, all or none; return the last number. Raises `LeaseLost`."""
+        """Add output, numbered without a gap, all or none; return the last number. Raises `LeaseLost`.
+
+        If it is progress, this attempt is the first one again.
+        """
         ...
 
     async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:

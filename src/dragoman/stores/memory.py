@@ -173,6 +173,8 @@ class MemoryLog:
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
         task = self._held(lease)
         seq = task.add(records)
+        if task.attempt > 1 and any(record.progress for record in records):
+            task.attempt = 1
         self._store.hooks.mark(task.key, records)
         return seq
 

@@ -39,6 +39,7 @@ _ALIVE = "select 1 from nodes where node = ? and until > ?"
 _HELD = "select seq, mail, hooks from tasks where key = ? and fence = ? and node is not null"
 _APPEND = "update tasks set seq = ?, done = done or ? where key = ?"
 _APPEND_STATUS = "update tasks set seq = ?, done = done or ?, state = ?, updated = ? where key = ?"
+_GOT_ON = "update tasks set attempt = 1 where key = ?"
 _SETTLE = "update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0 where key = ?"
 _SETTLE_STATUS = """
 update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0, state = ?, updated = ? where key = ?
@@ -214,6 +215,8 @@ class SqliteLog:
             db.execute(_APPEND, (seq, done, lease.key))
         else:
             db.execute(_APPEND_STATUS, (seq, done, status.state.value, status.timestamp, lease.key))
+        if lease.attempt > 1 and any(record.progress for record in records):
+            db.execute(_GOT_ON, (lease.key,))
         news = bool(hooked) and self._hooks.mark(db, lease.key, records)
         return partial(self._moved, lease.key, records, seq, news)
 
