@@ -185,6 +185,8 @@ def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Con
         http=protocol,  # type: ignore[arg-type]
         headers=[HSTS] if tls is not None else [],
         lifespan="on",
+        ws="none",
+        log_config=None,  # its lines are lines like ours
         log_level="warning",
         access_log=False,
         proxy_headers=False,  # whom to believe is ours to decide (`trusted_proxies`)

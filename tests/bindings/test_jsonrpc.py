@@ -300,13 +300,16 @@ async def test_the_scope_is_that_of_the_principal_and_the_mount() -> None:
 # --- what headers say
 
 
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
 async def test_headers_become_the_call() -> None:
     service = Scripted()
     headers = {
         **V1,
         "Idempotency-Key": "k1",
         "Last-Event-ID": "41",
-        "traceparent": "00-abc-def-01",
+        "traceparent": TRACEPARENT,
         "Dragoman-Depth": "3",
         "Dragoman-Timeout": "60",
     }
@@ -314,7 +317,7 @@ async def test_headers_become_the_call() -> None:
     await rpc(app_of(service), "GetTask", {"id": "t1"}, headers=headers)
     call = service.calls[0][0]
     assert (call.idempotency_key, call.after, call.depth, call.dialect) == ("k1", 41, 3, "1.0")
-    assert call.trace == {"traceparent": "00-abc-def-01"}
+    assert call.trace == {"traceparent": TRACEPARENT}
     assert call.deadline is not None and call.deadline >= before + 60
 
 
@@ -330,6 +333,23 @@ async def test_headers_that_make_no_sense_are_left_out() -> None:
     await rpc(app_of(service), "GetTask", {"id": "t1"}, headers=headers)
     call = service.calls[0][0]
     assert (call.after, call.depth, call.deadline, call.trace) == (None, 0, None, {})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "junk-abc principal=root-x-y",
+        TRACEPARENT + "-more",
+        "ff" + TRACEPARENT[2:],
+        TRACEPARENT.upper(),
+        "00-" + "0" * 32 + "-b7ad6b7169203331-01",
+    ],
+)
+async def test_a_trace_that_is_none_goes_no_further(said: str) -> None:
+    service = Scripted()
+    headers = {**V1, "traceparent": said, "tracestate": "a=b"}
+    await rpc(app_of(service), "GetTask", {"id": "t1"}, headers=headers)
+    assert service.calls[0][0].trace == {}
 
 
 async def test_a_key_of_any_length_is_not_taken() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -17,7 +19,8 @@ MAX_KEY = 256
 _MAX_TRACE = 512
 _CREDENTIALS = (b"authorization", b"x-api-key")
 _TRACE = (b"traceparent", b"tracestate")
-
+_IDS = r"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-.*)?")
 
 _SAID = frozenset(
     {
@@ -66,14 +69,21 @@ def call_of(head: Head, mount: Mount, principal: Principal, dialect: Dialect) ->
         extensions=head.listed(b"a2a-extensions", b"x-a2a-extensions"),
         after=_number(headers.get(b"last-event-id", "")) if dialect.resumable else None,
         deadline=_deadline(headers.get(b"dragoman-timeout", "")),
-        trace={
-            name.decode(): headers[name]
-            for name in _TRACE
-            if name in headers and len(headers[name]) <= _MAX_TRACE
-        },
+        trace=_trace(headers),
         depth=_number(headers.get(b"dragoman-depth", "")) or 0,
         credentials={name.decode(): headers[name] for name in _CREDENTIALS if name in headers},
     )
+
+
+def _trace(headers: Mapping[bytes, str]) -> dict[str, str]:
+    """The caller's trace. One that makes no sense is not passed on (W3C Trace Context, 3.2), nor is what came with it."""
+    if not _TRACEPARENT.fullmatch(headers.get(b"traceparent", "")):
+        return {}
+    return {
+        name.decode(): headers[name]
+        for name in _TRACE
+        if name in headers and len(headers[name]) <= _MAX_TRACE
+    }
 
 
 def _number(text: str) -> int | None:

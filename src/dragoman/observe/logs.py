@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from typing import Any
 
 from dragoman.model.ids import timestamp
 
@@ -19,17 +20,24 @@ ABOUT: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar("dragoman
 
 _SECRETS = re.compile(
     r"""(?ix)
-    (?P<head> \b (?: bearer | basic | apikey ) \s+ | (?:^|[?&;,\s"'{]) (?: api[-_]?key | access[-_]?token | token | password | secret
-        | client[-_]?secret | authorization | x-api-key | validationtoken ) ["']? \s* [=:] \s* ["']? (?: bearer \s+ | basic \s+ )? )
-    (?P<secret> [^\s"'&,;}]{4,} )
-    | \b (?P<token> (?: atr_ | adm_ | sk-) [A-Za-z0-9_-]{8,} | eyJ[\w-]+\.[\w-]+\.[\w-]* )
-    """
+    (?P<head> (?: set-)? cookie ["'\\]* \s* [=:] \s* ) [^\r\n"']+
+    | (?P<named> \b (?: bearer | basic | apikey ) \s+
+        | (?: token | secret | passw(?:or)?d | credentials? | api[-_]?key | authorization ) ["'\\]* \s* [=:] \s* ["'\\]*
+          (?: (?: bearer | basic | apikey | digest | hmac ) \s+ )? )
+      [^\s"'\\&,;}]{4,}
+    | (?P<url> :// [^\s/@:]* : ) [^\s/@]+ (?= @ )
+    | \b (?: (?: dgm_ | atr_ | adm_ | sk- | whsec_ ) [A-Za-z0-9_-]{8,} | eyJ[\w-]+\.[\w-]+\.[\w-]* )
+    | -----BEGIN [A-Z ]* PRIVATE\ KEY----- .*? (?: -----END | \Z )
+    """,
+    re.DOTALL,
 )
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_PLAIN = re.compile(r"[!#-<>-~\xa1-\uffff]+")
 
 
 def redacted(text: str) -> str:
     """`text` without what looks like a secret."""
-    return _SECRETS.sub(lambda m: (m["head"] or "") + "***", text)
+    return _SECRETS.sub(lambda m: (m["head"] or m["named"] or m["url"] or "") + "***", text)
 
 
 def _about() -> dict[str, str]:
@@ -54,14 +62,27 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """For people."""
+    """For people. A line begins where we say: what somebody else chose neither begins one nor looks like one of ours."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
-    def format(self, record: logging.LogRecord) -> str:
-        about = "".join(f" {key}={value}" for key, value in _about().items())
-        return redacted(super().format(record)) + about
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        about = "".join(f" {key}={_word(value)}" for key, value in _about().items())
+        return _CONTROL.sub(_escaped, redacted(super().formatMessage(record))) + about
+
+    def formatException(self, ei: Any) -> str:
+        lines = redacted(super().formatException(ei)).splitlines()
+        return "\n".join("    " + _CONTROL.sub(_escaped, line) for line in lines)
+
+
+def _escaped(control: re.Match[str]) -> str:
+    return ascii(control[0])[1:-1]
+
+
+def _word(value: str) -> str:
+    """One word, or a text in quotes."""
+    return value if _PLAIN.fullmatch(value) else json.dumps(value)
 
 
 def configure(level: str = "info", *, lines: str = "plain") -> None:

@@ -1,0 +1,87 @@
+"""Log lines when somebody else chose what is in them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.observe.logs import ABOUT, PlainLines, redacted
+from tests.serving import Server
+
+
+def line(message: str, **about: str) -> str:
+    record = logging.LogRecord("dragoman.x", logging.INFO, "f", 1, "%s", (message,), None)
+    record.exc_info = sys.exc_info() if sys.exc_info()[0] else None
+    before = ABOUT.set(lambda: about)
+    try:
+        return PlainLines().format(record)
+    finally:
+        ABOUT.reset(before)
+
+
+@pytest.mark.parametrize("brk", ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028", "\x1b[2J"])
+def test_a_message_cannot_make_a_line_of_its_own(brk: str) -> None:
+    said = line(f"GET /x{brk}2026-01-01 ERROR dragoman forged failed")
+    assert len(said.splitlines()) == 1
+    assert "\x1b" not in said
+
+
+def test_an_error_cannot_make_a_line_that_looks_like_ours() -> None:
+    try:
+        raise ValueError("bad\n2026-01-01 ERROR dragoman forged")
+    except ValueError:
+        said = line("it failed", task="t1")
+    first, *rest = said.splitlines()
+    assert first.endswith("it failed task=t1")
+    assert rest and all(each.startswith("    ") for each in rest)
+
+
+def test_what_a_line_is_about_cannot_say_more_than_one_thing() -> None:
+    said = line("hello", trace="abc principal=root", principal="ada")
+    assert said.endswith('hello trace="abc principal=root" principal=ada')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dgm_s3cretvalue",
+        "whsec_s3cretvalue==",
+        "https://user:s3cretvalue@hooks.example/x",
+        "refresh_token=s3cretvalue",
+        "X-A2A-Notification-Token: s3cretvalue",
+        "DRAGOMAN_ADMIN_TOKEN=s3cretvalue",
+        "AuthenticationInfo(scheme='Bearer', credentials='s3cretvalue')",
+        "Cookie: a=b; sid=s3cretvalue; c=d",
+        "Authorization: Digest s3cretvalue",
+        "-----BEGIN PRIVATE KEY-----\ns3cretvalue\n-----END PRIVATE KEY-----",
+        json.dumps(json.dumps({"password": "s3cretvalue"})),
+    ],
+)
+def test_secrets_are_known_by_their_names_and_by_their_looks(text: str) -> None:
+    assert "s3cretvalue" not in redacted(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["token" * 40_000, "a" * 200_000, "://" * 60_000, "eyJ" * 60_000, '"' * 200_000], ids=range(5)
+)
+def test_looking_for_secrets_takes_no_longer_than_the_text(text: str) -> None:
+    assert redacted(text) == text
+
+
+async def test_every_line_of_a_server_is_json_whoever_wrote_it(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "from dragoman import Agent\nagent = Agent('A')\n@agent.skill\ndef a(x: str) -> str: return x\n"
+    )
+    async with Server(file, options=("--log", "json")) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"no HTTP\r\n\r\n")
+        await reader.read(-1)
+        writer.close()
+    said = server.said.decode().splitlines()
+    assert said and all(json.loads(each)["level"] for each in said)
