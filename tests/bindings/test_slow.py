@@ -23,6 +23,7 @@ from dragoman.bindings.tls import server_context
 from dragoman.server import running
 from tests.auth.certificates import Authority
 from tests.raw import result, rpc
+from tests.serving import Server
 
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -221,10 +222,50 @@ class Reader:
 
 
 async def test_who_reads_slowly_is_left_alone_for_as_long_as_they_read() -> None:
-    slow, steady, stuck = Slow(Limits(write_timeout=0.02)), Reader(30, 20, 10), Reader(30)
+    slow = Slow(Limits(write_timeout=0.02, read_rate=500))  # ten bytes in that time
+    steady, stuck = Reader(30, 20, 10), Reader(30)
     slow.blocked(steady)
     slow.blocked(stuck)
     await stuck.ended.wait()
     assert not steady.ended.is_set()
     await steady.ended.wait()
     assert steady.unread() == 10
+
+
+async def test_who_takes_a_byte_now_and_then_is_not_reading() -> None:
+    slow = Slow(Limits(write_timeout=0.02, read_rate=500))
+    nibbling, last = Reader(30, 29, 28), Reader(5, 0)
+    slow.blocked(nibbling)
+    slow.blocked(last)
+    await nibbling.ended.wait()
+    assert nibbling.unread() == 28
+    assert not last.ended.is_set()  # there was not more to read
+
+
+async def test_a_stream_whose_reader_nibbles_is_ended() -> None:
+    app = app_of(write_timeout=0.2, read_rate=1 << 20)
+    async with running(app) as url, wire(url, window=4096) as (reader, writer):
+        writer.write(post(rpc("SendStreamingMessage", message("go"))))
+        await reader.readuntil(b"TASK_STATE_SUBMITTED")
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while len(app.streams):
+                await reader.readexactly(1)
+                await asyncio.sleep(0.005)
+    assert not len(app.streams)
+
+
+async def test_an_operator_says_how_long_we_wait(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "from dragoman import Agent\nagent = Agent('A')\n@agent.skill\ndef a(x: str) -> str: return x\n"
+    )
+    options = ("--head-timeout", "0.2", "--body-timeout", "0.2", "--max-body", "1000")
+    async with Server(file, options=options) as server:
+        async with wire(server.url) as (reader, _):
+            assert await reader.read(-1) == b""
+        async with wire(server.url) as (reader, writer):
+            writer.write(post(b"x", length=500))
+            assert b"did not arrive in time" in await reader.read(-1)
+        async with wire(server.url) as (reader, writer):
+            writer.write(post(b"x" * 2000))
+            assert b"larger than 1000 bytes" in await reader.read(-1)

@@ -26,6 +26,8 @@ class Limits:
     """Seconds until a connection has sent the head of a request; on our own server."""
     write_timeout: float = 60.0
     """Seconds a client may go without reading what we wrote; on our own server. The task goes on without it."""
+    read_rate: int = 1024
+    """Bytes per second that it has to read in that time, if there are more to read than a connection holds."""
 
     def exceeded_by(self, document: bytes) -> str:
         """What is too much about the structure of a document, found without decoding it; empty if nothing is."""

@@ -1,7 +1,8 @@
 """Whoever is too slow is let go: one clock for all connections of a server, nothing per request.
 
 A connection is written down when we begin to wait for it and struck out when it has done what we waited for. Two things
-are waited for: the head of a request, and a client that reads what we wrote. Only the connection ends; tasks go on.
+are waited for: the head of a request, and a client that reads what we wrote; a byte now and then is not reading. Only
+the connection ends; tasks go on.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Slow:
     def __init__(self, limits: Limits) -> None:
         self._heads = _Waiting(limits.head_timeout, self._no_head)
         self._readers = _Waiting(limits.write_timeout, self._not_reading)
+        self._least = limits.read_rate * limits.write_timeout
         self._unread: dict[Peer, int] = {}
 
     def asked(self, peer: Peer) -> None:
@@ -64,8 +66,9 @@ class Slow:
         peer.close()
 
     def _not_reading(self, peer: Peer) -> None:
-        unread = peer.unread()
-        if unread != self._unread.pop(peer):
+        before = self._unread.pop(peer)
+        read = before - peer.unread()
+        if read > 0 and read >= min(self._least, before):
             self.blocked(peer)  # slow, but it reads
         else:
             peer.abort()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.agent.agent import Agent
+from dragoman.bindings.limits import Limits
 from dragoman.stores import open_store
 
 EPILOG = """\
@@ -91,6 +92,34 @@ def register(commands: Any) -> None:
     limits.add_argument("--burst", type=int, default=20, help="operations at once, before --rate counts")
     limits.add_argument("--concurrency", type=int, help="operations under way, streams included")
     limits.add_argument("--open-tasks", type=int, help="unfinished tasks with one agent")
+    each = Limits()
+    request = parser.add_argument_group("limits of one request")
+    request.add_argument(
+        "--max-body",
+        type=int,
+        default=each.max_body,
+        metavar="BYTES",
+        help="in a request (default: %(default)s)",
+    )
+    for name, help in (
+        ("head", "until a connection has sent the head of a request"),
+        ("body", "until its body is here"),
+        ("write", "that a client may go without reading what we wrote"),
+    ):
+        request.add_argument(
+            f"--{name}-timeout",
+            type=_positive,
+            default=getattr(each, f"{name}_timeout"),
+            metavar="SECONDS",
+            help=f"{help} (default: %(default)s)",
+        )
+    request.add_argument(
+        "--read-rate",
+        type=int,
+        default=each.read_rate,
+        metavar="BYTES",
+        help="per second that a client has to read in that time (default: %(default)s)",
+    )
     seen = parser.add_argument_group("seen from outside")
     seen.add_argument("--no-metrics", action="store_true", help="nothing at /metrics")
     seen.add_argument("--no-audit", action="store_true", help="keep no record of who did what")
@@ -99,6 +128,13 @@ def register(commands: Any) -> None:
         "--insecure", action="store_true", help="allow a public address without authentication"
     )
     parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a time to wait")
+    return seconds
 
 
 def _store(url: str) -> str:
@@ -136,6 +172,13 @@ def run(args: argparse.Namespace) -> int:
         log_lines=args.log,
         quota=Quota(
             rate=args.rate, burst=args.burst, concurrency=args.concurrency, open_tasks=args.open_tasks
+        ),
+        limits=Limits(
+            max_body=args.max_body,
+            head_timeout=args.head_timeout,
+            body_timeout=args.body_timeout,
+            write_timeout=args.write_timeout,
+            read_rate=args.read_rate,
         ),
         metrics=not args.no_metrics,
         metrics_token=os.environ.get("DRAGOMAN_METRICS_TOKEN", ""),
