@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.client import Client, connect, discover, routes
+from dragoman.client import Client, Policy, connect, discover, link, routes
 from dragoman.client.asgi import AsgiTransport
+from dragoman.client.http import HttpTransport
 from dragoman.client.transport import NotSent
 from dragoman.errors import (
+    A2AError,
     InvalidAgentResponse,
     MethodNotFound,
     Unauthenticated,
+    Unavailable,
     Unreachable,
     UnsupportedOperation,
 )
@@ -148,6 +153,91 @@ async def test_a_page_that_is_no_card_is_said_so() -> None:
     site = Site({NEW: (200, {}, b"<html>"), OLD: page(["a", "list"])})
     with pytest.raises(InvalidAgentResponse, match="is not a card"):
         await reach(site).open()
+
+
+async def test_a_card_without_end_is_not_read_to_it() -> None:
+    site = Site({NEW: (200, {}, b" " * (5 << 20) + json.dumps(card()).encode())})
+    with pytest.raises(Unreachable, match="more than 4096 KB"):
+        await reach(site).open()
+
+
+async def test_a_card_may_begin_with_a_byte_order_mark() -> None:
+    site = Site({NEW: (200, {}, b"\xef\xbb\xbf" + json.dumps(card()).encode())})
+    async with reach(site) as agent:
+        assert agent.card.name == "Fake"
+
+
+async def test_a_server_that_is_busy_is_asked_for_its_card_again() -> None:
+    busy: list[Answer] = [page({}, 503), page({}, 429, retry_after="0")]
+    site = Site({NEW: lambda asked: busy.pop() if busy else page(card())})
+    async with reach(site, policy=Policy(shortest=0.01)) as agent:
+        assert agent.card.name == "Fake"
+    assert site.paths().count(NEW) == 3
+
+
+async def test_a_server_that_stays_busy_is_said_to_be() -> None:
+    site = Site({NEW: page({}, 503)})
+    with pytest.raises(Unavailable, match="HTTP 503"):
+        await reach(site, policy=Policy(shortest=0.01, attempts=2)).open()
+    assert site.paths().count(NEW) == 2
+
+
+async def silent(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        await asyncio.Event().wait()
+
+
+async def test_a_server_that_never_shows_its_card_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TimeoutError, match=r"http://agent\.test did not show its card in time"):
+        await connect(BASE, transport=AsgiTransport(silent), timeout=0.05).open()
+    monkeypatch.setattr(link, "_CARD_TIMEOUT", 0.05)
+    with pytest.raises(Unreachable, match=r"did not show its card within 0\.05 s"):
+        await connect(BASE, transport=AsgiTransport(silent)).open()
+
+
+class Network(HttpTransport):
+    """A network in which `BASE` is a site here."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self._site = AsgiTransport(site)
+
+    async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Any:
+        to = self._site.request if url.startswith(f"{BASE}/") else super().request
+        return await to(method, url, headers, body)
+
+
+@pytest.mark.parametrize("there", ["http://[::1", "http://127.0.0.1:99999/rpc", "ftp://127.0.0.1/rpc"])
+async def test_an_interface_that_leads_nowhere_is_left_for_the_next_one(there: str) -> None:
+    interfaces = [
+        {"url": there, "protocolBinding": "JSONRPC", "protocolVersion": "1.0", "tenant": "nobody"},
+        {"url": "/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0", "tenant": "acme"},
+    ]
+    site = Site({NEW: page(card(supportedInterfaces=interfaces)), "/rpc": answer})
+    async with connect(BASE, transport=Network(site)) as agent:
+        assert await agent("hello") == "fine"
+        assert agent.url == f"{BASE}/rpc"
+    assert site.asked[-1].json["params"]["tenant"] == "acme"
+
+
+async def test_a_card_with_nothing_but_nowhere_is_an_error() -> None:
+    interfaces = [{"url": "http://[::1", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
+    site = Site({NEW: page(card(supportedInterfaces=interfaces))})
+    async with connect(BASE, transport=Network(site), policy=Policy(shortest=0.01)) as agent:
+        with pytest.raises(NotSent, match="is not a URL"):
+            await agent("hello")
+
+
+async def test_versions_we_do_not_speak_are_named() -> None:
+    later = [{"url": f"{BASE}/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "9.9"}]
+    with pytest.raises(UnsupportedOperation, match=r"offers JSONRPC 9\.9; we speak"):
+        await reach(Site({NEW: page(card(supportedInterfaces=later))})).open()
+
+
+@pytest.mark.parametrize("there", ["http://[", "http://agent.test:99999/"])
+async def test_a_redirect_that_leads_nowhere_is_an_error_like_any_other(there: str) -> None:
+    with pytest.raises(A2AError, match="is not a URL"):
+        await reach(Site({NEW: (302, {"location": there}, b"")})).open()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -88,6 +88,12 @@ async def get(http: HttpTransport, port: int, path: str = "/", **headers: str) -
             % (len(gzip.compress(b"ok", mtime=0)), gzip.compress(b"ok", mtime=0)),
             b"ok",
         ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: GZip\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(gzip.compress(b"ok", mtime=0)), gzip.compress(b"ok", mtime=0)),
+            b"ok",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\nok", b"ok"),
     ],
 )
 async def test_a_body_is_read_however_it_is_framed_and_the_connection_is_used_again(
@@ -117,6 +123,7 @@ async def test_a_body_without_a_length_ends_with_the_connection() -> None:
         b"",
         b"\x16\x03\x01\x02\x00 is this TLS?",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 400_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\nok",
     ],
 )
 async def test_an_answer_that_breaks_off_or_is_none_is_an_unreachable_peer(answer: bytes) -> None:
@@ -125,6 +132,45 @@ async def test_an_answer_that_breaks_off_or_is_none_is_an_unreachable_peer(answe
         with pytest.raises(Unreachable) as caught:
             await get(http, port)
     assert not isinstance(caught.value, NotSent)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [b"y" * 4096, b"X: y\r\n" * 500, b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n" * 50],
+    ids=["a value", "headers", "hints"],
+)
+async def test_a_head_without_an_end_is_not_read_for_ever(again: bytes) -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nX: " if not again.startswith(b"HTTP") else b"")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(again)
+                await writer.drain()
+        writer.close()
+
+    async with serving(endless) as port, transport() as http:
+        with pytest.raises(Unreachable, match="the head of its answer has no end"):
+            await get(http, port)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://127.0.0.1:99999/",
+        "http://127.0.0.1:port/",
+        "http://..../",
+        "http://xn--\u00fc/",
+        f"http://{'a' * 300}/",
+        "file:///etc/passwd",
+        "http:///nobody",
+    ],
+)
+async def test_what_is_no_url_is_an_error_like_any_other(url: str) -> None:
+    async with transport() as http:
+        with pytest.raises(NotSent):
+            await http.request("GET", url, {})
 
 
 @pytest.mark.parametrize("whole", [True, False])

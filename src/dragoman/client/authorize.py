@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 
 from dragoman.client.credentials import ClientCertificate, Credential, Outgoing
 from dragoman.client.origin import origin_of, within
-from dragoman.client.transport import Response, Transport
+from dragoman.client.transport import NotSent, Response, Transport
 from dragoman.errors import InvalidAgentResponse
 
 _MOVED = (301, 302, 303, 307, 308)
@@ -49,7 +49,7 @@ class Authorized:
             if not there:
                 return response
             await response.read()
-            there = urljoin(url, there)
+            there = _joined(url, there)
             if method != "GET" and (response.status == 303 or origin_of(there) != origin_of(url)):
                 raise InvalidAgentResponse(
                     f"{url} redirects to {there}; a message does not follow to another origin: "
@@ -112,3 +112,12 @@ class Authorized:
         await self._transport.close()
         if self._elsewhere is not self._transport:
             await self._elsewhere.close()
+
+
+def _joined(url: str, there: str) -> str:
+    try:
+        joined = urljoin(url, there)
+        origin_of(joined)
+    except (ValueError, NotSent) as error:
+        raise InvalidAgentResponse(f"{url} redirects to {there!r}, which is not a URL") from error
+    return joined

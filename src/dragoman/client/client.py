@@ -63,7 +63,11 @@ class Client:
     async def open(self) -> None:
         """Find the agent and read its card. `async with` does it."""
         if self._link is None:
-            self._link = await open_link(self._target, self._options)
+            try:
+                async with asyncio.timeout(self._timeout):
+                    self._link = await open_link(self._target, self._options)
+            except TimeoutError:
+                raise TimeoutError(f"{self._target} did not show its card in time") from None
 
     async def close(self) -> None:
         if self._link is not None:

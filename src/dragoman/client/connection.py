@@ -20,7 +20,7 @@ from dragoman.errors import Unreachable
 
 _HIGH = 256 << 10
 """Stop reading from the socket above so many unread bytes."""
-_MAX_HEAD = 256 << 10
+_MAX_HEAD = 64 << 10
 _COMPRESSED = ("gzip", "x-gzip", "deflate")
 
 
@@ -100,8 +100,11 @@ class HttpResponse:
 
     def _inflate(self) -> Callable[[bytes], bytes]:
         """We ask for no compression; a peer that compresses all the same is understood, within bounds."""
-        if self.headers.get("content-encoding") not in _COMPRESSED:
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        if encoding in ("", "identity"):
             return bytes
+        if encoding not in _COMPRESSED:
+            raise Unreachable(f"{self.url} compressed its answer with {encoding!r}, which nobody asked for")
         inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
 
         def inflate(piece: bytes) -> bytes:
@@ -151,14 +154,15 @@ class Connection(asyncio.Protocol):
     def send(self, request: bytes, url: str) -> HttpResponse:
         assert self._response is None and self._transport is not None
         self._response = response = HttpResponse(self, url)
+        self._head = 0
         self._transport.write(request)
         return response
 
-    def abort(self) -> None:
+    def abort(self, why: str = "the connection was closed") -> None:
         self.usable = False
         if self._transport is not None:
             self._transport.abort()
-        self._break("the connection was closed")
+        self._break(why)
 
     def pause(self) -> None:
         if not self._paused and self._transport is not None:
@@ -183,10 +187,11 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.usable = False
-            if self._transport is not None:
-                self._transport.abort()
-            self._break(f"what came back is not HTTP: {error}")
+            self.abort(f"what came back is not HTTP: {error}")
+        if self._response is not None and not self._response.status:
+            self._head += len(data)
+            if self._head > _MAX_HEAD:
+                self.abort("the head of its answer has no end")
 
     def eof_received(self) -> None:
         self.usable = False
@@ -207,14 +212,10 @@ class Connection(asyncio.Protocol):
     # httptools
 
     def on_message_begin(self) -> None:
-        self._head = 0
         if self._response is not None:
             self._response.headers.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head += len(name) + len(value)
-        if self._head > _MAX_HEAD:
-            raise ValueError("the head is too large")
         assert self._response is not None
         headers, key, text = self._response.headers, name.decode("latin-1").lower(), value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,25 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.auth.signing import Verified
-from dragoman.client.transport import NOT_JSON, NotSent, Response, Transport, error_of
+from dragoman.client.transport import NOT_JSON, NotSent, Response, Transport, error_of, read_at_most
 from dragoman.dialects.cards import read_card, write_card
-from dragoman.errors import A2AError, InvalidAgentResponse, Unauthenticated, Unreachable
+from dragoman.errors import (
+    A2AError,
+    InvalidAgentResponse,
+    RateLimited,
+    Unauthenticated,
+    Unavailable,
+    Unreachable,
+)
 from dragoman.model.card import AgentCard
 
 CONFIG = "dragoman.toml"
 _WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _EXTENDED = "/agent/authenticatedExtendedCard"
 _HELD = 256
+_MAX_CARD = 4 << 20
+_TELLING = (Unauthenticated, InvalidAgentResponse, RateLimited, Unavailable)
+"""There is something at that place, and it is not as it should be."""
 
 
 class Found(Struct, frozen=True):
@@ -65,14 +76,14 @@ class Cards:
         if held is not None and held.etag:
             headers["If-None-Match"] = held.etag
         response = await transport.request("GET", url, headers)
-        body = await response.read()
+        body = await read_at_most(response, _MAX_CARD, url)
         if response.status == 304 and held is not None:
             held.expires = _expiry(response)
             return _found(held.document, url, held.ours)
         if response.status != 200:
             raise error_of(response, body, url, lambda document, status: Unreachable(f"{url}: HTTP {status}"))
         try:
-            document = msgspec.json.decode(body)
+            document = msgspec.json.decode(body.removeprefix(BOM_UTF8))
         except NOT_JSON as error:
             raise InvalidAgentResponse(f"{url} is not a card: {error}") from error
         found = _found(document, url, "dragoman" in response.headers)
@@ -107,7 +118,7 @@ def given(target: AgentCard | Mapping[str, Any] | Path) -> Found:
         return Found(write_card(target, "1.0"), target)
     if isinstance(target, Path):
         try:
-            target = msgspec.json.decode(target.read_bytes())
+            target = msgspec.json.decode(target.read_bytes().removeprefix(BOM_UTF8))
         except (OSError, *NOT_JSON) as error:
             raise InvalidAgentResponse(f"{target} is not a card: {error}") from error
     return _found(target, "")
@@ -115,7 +126,7 @@ def given(target: AgentCard | Mapping[str, Any] | Path) -> Found:
 
 def address(name: str, agents: Mapping[str, str] | None = None) -> str | Path:
     """What a text stands for: a URL, a file, or a name in `agents` (by default, those in `dragoman.toml`)."""
-    if name.startswith(("http://", "https://")):
+    if name.lower().startswith(("http://", "https://")):
         return name
     if agents is None and "/" not in name:
         agents = _configured(Path(CONFIG))
@@ -172,7 +183,7 @@ async def find(
             raise
         except A2AError as error:
             failures.append(error)
-    telling = [e for e in failures if isinstance(e, Unauthenticated | InvalidAgentResponse) or e.retry_after]
+    telling = [error for error in failures if isinstance(error, _TELLING)]
     if telling:
         raise telling[0]
     raise Unreachable(f"there is no agent card at {url}: {failures[0]}")
@@ -191,11 +202,14 @@ def absolute(url: str, found_at: str) -> str:
     """An interface's URL. Relative to its card; and an agent that calls itself 0.0.0.0 means where it was found."""
     if not found_at:
         return url
-    url = urljoin(found_at, url)
-    parts = urlsplit(url)
+    try:
+        url = urljoin(found_at, url)
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:  # whoever uses it will be told; the card's other interfaces may do
+        return url
     if parts.hostname in ("0.0.0.0", "::"):
         here = urlsplit(found_at).hostname or ""
-        port = f":{parts.port}" if parts.port else ""
         return parts._replace(netloc=(f"[{here}]" if ":" in here else here) + port).geturl()
     return url
 

@@ -46,7 +46,7 @@ def headers_of(call: Call, dialect: Dialect, accept: str) -> dict[str, str]:
 
 
 def is_stream(response: Response) -> bool:
-    return response.headers.get("content-type", "").startswith(MEDIA_TYPE)
+    return response.headers.get("content-type", "").lower().startswith(MEDIA_TYPE)
 
 
 async def read_stream(
@@ -90,6 +90,8 @@ def _events(
     batch: list[StreamResponse] = []
     try:
         for frame in frames:
+            if not frame.data:  # a keep-alive, as some write it
+                continue
             events = read(frame)
             for event in events:
                 batch.append(StreamResponse(event))

@@ -10,7 +10,7 @@ import asyncio
 from urllib.parse import urlsplit
 
 from dragoman.client.http import HttpTransport
-from dragoman.client.transport import Transport
+from dragoman.client.transport import Transport, read_at_most
 from dragoman.errors import Unreachable
 
 MAX_DOCUMENT = 256 << 10
@@ -45,12 +45,7 @@ class Fetcher:
         try:
             if response.status != 200:
                 raise Unreachable(f"{url} answered HTTP {response.status}")
-            body = bytearray()
-            async for piece in response.chunks():
-                body += piece
-                if len(body) > MAX_DOCUMENT:
-                    raise Unreachable(f"{url} answered with more than {MAX_DOCUMENT >> 10} KB")
-            return bytes(body)
+            return await read_at_most(response, MAX_DOCUMENT, url)
         finally:
             await response.close()
 

@@ -90,12 +90,18 @@ class HttpTransport:
         self._idle.clear()
 
     def _resolve(self, url: str) -> tuple[_Route, str]:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise NotSent(f"{url.partition('?')[0]!r} is not an http or https URL")
+        shown = url.partition("?")[0]
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname or "", parts.port
+            if not host.isascii():
+                host = host.encode("idna").decode()
+        except ValueError as error:
+            raise NotSent(f"{shown!r} is not a URL: {error}") from error
+        if parts.scheme not in ("http", "https") or not host:
+            raise NotSent(f"{shown!r} is not an http or https URL")
         secure = parts.scheme == "https"
-        host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
-        port = parts.port or (443 if secure else 80)
+        port = port or (443 if secure else 80)
         name = f"[{host}]" if ":" in host else host
         route = _Route(host, port, secure, name if port == (443 if secure else 80) else f"{name}:{port}")
         target = quote(parts.path or "/", _UNQUOTED) + (
@@ -134,6 +140,8 @@ class HttpTransport:
             ) from error
         except OSError as error:
             raise NotSent(f"cannot reach {url}: {_why(error)}") from error
+        except ValueError as error:  # a name that no resolver takes, a proxy that is no URL
+            raise NotSent(f"cannot reach {url}: {error}") from error
         self._open.add(connection)
         return connection
 

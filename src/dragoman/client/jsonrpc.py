@@ -72,6 +72,8 @@ class JsonRpc:
                     return [event]
                 document = document_of(frame.data, self.url)
                 if "result" not in document:
+                    if "error" not in document and frame.event not in ("", "message"):
+                        return []  # a ping: not of this protocol, and no harm
                     raise self._error(document, 200)
                 return reader.read(document["result"])
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +17,15 @@ from dragoman.client.discover import Found, address, find, given
 from dragoman.client.http import HttpTransport
 from dragoman.client.origin import origin_of
 from dragoman.client.resume import Lasting
-from dragoman.client.retry import Policy
+from dragoman.client.retry import Policy, pause
 from dragoman.client.routes import Routed, routes
 from dragoman.client.transport import Transport
 from dragoman.client.trust import vouched
-from dragoman.errors import Unauthenticated
+from dragoman.errors import RateLimited, Unauthenticated, Unavailable, Unreachable
 from dragoman.model.card import AgentCard
 
 IN_PROCESS = "http://localhost"
+_CARD_TIMEOUT = 30.0
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -111,12 +113,31 @@ async def _find(transport: Authorized, url: str, options: Options) -> Found:
     secret = bool(options.headers) or url == IN_PROCESS
     try:
         can_tell = options.credentials is not None
-        return await find(transport, url, version=version, secret=secret, can_tell=can_tell)
+        return await _patiently(
+            lambda: find(transport, url, version=version, secret=secret, can_tell=can_tell),
+            url,
+            options.policy,
+        )
     except Unauthenticated:
         transport.credential = _credential(options, None, transport.origin)
         if transport.credential is None:
             raise
     return await find(transport, url, version=version, secret=True)
+
+
+async def _patiently(look: Callable[[], Awaitable[Found]], url: str, policy: Policy) -> Found:
+    """A card is small and costs nothing to ask for: a server that is busy is asked again, a silent one is not waited for."""
+    attempt = 0
+    while True:
+        try:
+            async with asyncio.timeout(_CARD_TIMEOUT):
+                return await look()
+        except TimeoutError:
+            raise Unreachable(f"{url} did not show its card within {_CARD_TIMEOUT:g} s") from None
+        except (RateLimited, Unavailable) as error:
+            if (attempt := attempt + 1) >= policy.attempts:
+                raise
+            await pause(policy, attempt, error, None)
 
 
 def _credential(options: Options, card: AgentCard | None, origin: str) -> creds.Credential | None:

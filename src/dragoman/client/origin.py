@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from dragoman.client.transport import NotSent
+
 _PORTS = {"http": 80, "https": 443}
 
 
 def origin_of(url: str) -> str:
-    """`https://Agents.example/x` -> `https://agents.example:443`."""
-    parts = urlsplit(url)
-    scheme = parts.scheme.lower()
-    return f"{scheme}://{(parts.hostname or '').lower()}:{parts.port or _PORTS.get(scheme, 0)}"
+    """`https://Agents.example/x` -> `https://agents.example:443`. Raises `NotSent` for what is no URL."""
+    try:
+        parts = urlsplit(url)
+        scheme, port = parts.scheme.lower(), parts.port
+    except ValueError as error:
+        raise NotSent(f"{url!r} is not a URL: {error}") from error
+    return f"{scheme}://{(parts.hostname or '').lower()}:{port or _PORTS.get(scheme, 0)}"
 
 
 def within(url: str, origin: str) -> bool:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from dragoman.client.resume import Lasting
 
 _NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
+_GRACE = 1.0
+"""How long a stream may stay open after the end of its task."""
 
 
 class Reading:
@@ -141,7 +143,7 @@ class Reading:
         again = request is not self._request
         numbered = self._peer.ours and self._peer.dialect.resumable and bool(self._after)
         call = replace(self._call, after=self._after) if numbered and again else self._call
-        replay = Replay(self._fold, self._heard if self._repeats else ()) if again else None
+        replay = Replay(self._fold, self._heard, repeats=self._repeats) if again else None
         batches = cast(AsyncGenerator[Batch], self._peer.stream(call, request))
         async with aclosing(batches):
             while (batch := await self._next(batches)) is not None:
@@ -165,9 +167,11 @@ class Reading:
 
     async def _next(self, batches: AsyncIterator[Batch]) -> Batch | None:
         try:
-            async with asyncio.timeout(None) as self._wait:
+            async with asyncio.timeout(_GRACE if self._ended else None) as self._wait:
                 return await anext(batches, None)
         except TimeoutError as error:
+            if self._ended:  # all is said, though the peer does not hang up
+                return None
             raise Unreachable("the stream went on after its task was canceled") from error
         finally:
             self._wait = None

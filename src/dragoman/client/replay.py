@@ -13,11 +13,14 @@ from msgspec.structs import replace
 
 from dragoman.model.content import Part
 from dragoman.model.fold import Fold
-from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskStatus
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 
-def missed(fold: Fold, now: Task) -> list[Event]:
-    """What happened between what we know and `now`, as events; applied to the fold, they lead to `now`."""
+def missed(fold: Fold, now: Task, heard: Iterable[TaskStatus] = ()) -> list[Event]:
+    """What happened between what we know and `now`, as events; applied to the fold, they lead to `now`.
+
+    `now` may be an old picture: a report that was `heard` is not told again.
+    """
     events: list[Event] = []
     for artifact in now.artifacts:
         growing = fold.artifacts.get(artifact.artifact_id)
@@ -34,7 +37,11 @@ def missed(fold: Fold, now: Task) -> list[Event]:
                     append=append,
                 )
             )
-    if fold.status is None or not same_status(fold.status, now.status):
+    if fold.status is None or not (
+        same_status(fold.status, now.status)
+        or now.status.state is TaskState.SUBMITTED  # no task goes back there
+        or any(one_report(old, now.status) for old in heard)
+    ):
         events.append(StatusUpdate(task_id=now.id, context_id=now.context_id, status=now.status))
     return events
 
@@ -43,12 +50,14 @@ class Replay:
     """Reads a stream that a peer began anew, against what `fold` already knows, and passes on only what is new.
 
     Peers differ: 1.0 begins with the task as it is, some say nothing of the past, and some repeat every event from the
-    first (`heard` are the reports they may repeat).
+    first (`heard` are the reports they may repeat). Where that is the rule (`repeats`) reports that read the same are the
+    same; elsewhere only those that can be told apart from others are.
     """
 
-    def __init__(self, fold: Fold, heard: Iterable[TaskStatus] = ()) -> None:
+    def __init__(self, fold: Fold, heard: Iterable[TaskStatus] = (), *, repeats: bool = False) -> None:
         self._fold = fold
         self._heard = list(heard)
+        self._same = same_status if repeats else one_report
         self._grounded = False
         """The stream showed the task as it is."""
         self._repeated: dict[str, _Repetition] = {}
@@ -70,10 +79,13 @@ class Replay:
         if isinstance(event, Task):
             self._grounded = True
             self._shown.update(artifact.artifact_id for artifact in event.artifacts)
-            return missed(self._fold, event)
+            return missed(self._fold, event, self._heard)
         if isinstance(event, StatusUpdate):
-            known = [self._fold.status, *self._heard] if self._fold.status is not None else self._heard
-            return [] if any(same_status(old, event.status) for old in known) else [event]
+            now = self._fold.status
+            known = (now is not None and same_status(now, event.status)) or any(
+                self._same(old, event.status) for old in self._heard
+            )
+            return [] if known else [event]
         if isinstance(event, ArtifactUpdate):
             return self._artifact(event)
         seen = self._fold.message
@@ -165,6 +177,12 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
 def _likeness(part: Part) -> Part | None:
     """Texts that could be one text have the same."""
     return None if part.text is None else replace(part, text="")
+
+
+def one_report(one: TaskStatus, other: TaskStatus) -> bool:
+    """Beyond doubt the same report: it has an id or a moment of its own."""
+    named = one.message is not None and bool(one.message.message_id)
+    return (named or bool(one.timestamp)) and one.timestamp == other.timestamp and same_status(one, other)
 
 
 def same_status(one: TaskStatus, other: TaskStatus) -> bool:

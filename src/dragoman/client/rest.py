@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.client.exchange import UNARY, document_of, headers_of, is_stream, read_stream
-from dragoman.client.transport import Response, Transport, retry_after
+from dragoman.client.transport import NOT_JSON, Response, Transport, retry_after
 from dragoman.dialects import rest_errors
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.paths import Path, path_of
@@ -74,6 +74,8 @@ class Rest:
                 document = document_of(frame.data, self.url)
                 if frame.event == "error" or "error" in document:
                     raise self._error(document, 200, op is SUBSCRIBE)
+                if not document:
+                    return []  # a ping: not of this protocol, and no harm
                 return reader.read(document)
 
             subscribed = isinstance(request, SubscribeToTask)
@@ -135,7 +137,7 @@ class Rest:
 def _decoded(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
 
 

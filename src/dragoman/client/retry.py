@@ -24,7 +24,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     attempts: int = 4
     """How often a call is tried in all."""
     patience: float = 60.0
-    """How long a task we know of is asked for, in seconds without any news, before we give up on its agent."""
+    """How long a task we know of is asked for, in seconds without any news, before we give up on its agent; and how long a
+    peer may tell us to stay away, unless there is a timeout."""
     shortest: float = 0.2
     longest: float = 5.0
     silence: float = 60.0
@@ -60,6 +61,7 @@ def wait_for(policy: Policy, attempt: int, error: A2AError) -> float:
 async def pause(policy: Policy, attempt: int, error: A2AError, deadline: float | None) -> None:
     """Wait before trying again; raise `error` now if there is no time for it."""
     seconds = wait_for(policy, attempt, error)
-    if deadline is not None and time.time() + seconds >= deadline:
+    left = policy.patience if deadline is None else deadline - time.time()
+    if seconds >= left:
         raise error
     await asyncio.sleep(seconds)

@@ -1,7 +1,7 @@
 """Which of an agent's interfaces to use, in which dialect, and what to do when it turns out to speak another.
 
 A card may be wrong about the version: then the agent does not know the method, has done nothing, and the next dialect
-is tried. What worked is remembered for as long as the process runs.
+is tried. It may also name a host that we cannot reach: then the next interface is. What worked is remembered for as long as the process runs.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
+
+from msgspec.structs import replace
 
 from dragoman.client.discover import Found, absolute, channel_address
 from dragoman.client.jsonrpc import JsonRpc
 from dragoman.client.rest import Rest
-from dragoman.client.transport import Transport
+from dragoman.client.transport import NotSent, Transport
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS, for_card, speaks
-from dragoman.errors import MethodNotFound, UnsupportedOperation, VersionNotSupported
+from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation, VersionNotSupported
 from dragoman.model.card import GRPC, HTTP_JSON, JSONRPC, Interface
 from dragoman.model.ops import Batch, Call, Request, SendMessage, Service, SubscribeToTask
 
 log = logging.getLogger(__name__)
+
+_R = TypeVar("_R", bound=Request)
 
 
 class Binding(Service, Protocol):
@@ -43,6 +47,8 @@ if find_spec("grpc") is not None:  # the extra `grpc`
     BINDINGS[GRPC] = _grpc
 _FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto"), GRPC: ("1.0", "0.3-proto")}
 """What to try on an endpoint that does not know the methods its card promises."""
+_TRY_ANOTHER = (MethodNotFound, VersionNotSupported, NotSent)
+"""The peer has done nothing, and would do as little if it were asked in the same way again."""
 _worked: dict[tuple[str, str], str] = {}
 """The dialect in which each endpoint answered, by its URL and binding."""
 
@@ -72,7 +78,9 @@ def routes(
     ]
     if not usable:
         names = ", ".join(
-            dict.fromkeys(f"{each.protocol_binding} {dialect.name}" for each, dialect in offered)
+            dict.fromkeys(
+                f"{each.protocol_binding} {each.protocol_version}" for each in found.card.supported_interfaces
+            )
         )
         speaks = binding if binding.upper() in BINDINGS else ", ".join(BINDINGS)
         hint = "" if GRPC in BINDINGS or GRPC not in names else " (for gRPC: pip install 'dragoman[grpc]')"
@@ -134,6 +142,7 @@ class Routed:
         self._transport = transport
         self._silence = silence
         self._settled = len(self._routes) == 1
+        self._tenants = {route.tenant for route in self._routes}
         self._take(0, ours)
 
     def _take(self, n: int, ours: bool) -> None:
@@ -153,8 +162,8 @@ class Routed:
     async def call(self, call: Call, request: Request) -> Any:
         while True:
             try:
-                result = await self._peer.call(call, request)
-            except (MethodNotFound, VersionNotSupported) as error:
+                result = await self._peer.call(call, self._addressed(request))
+            except _TRY_ANOTHER as error:
                 self._next(request, error)
             else:
                 self._settle(request)
@@ -162,22 +171,32 @@ class Routed:
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         while True:
-            batches = cast(Any, self._peer.stream(call, request))
+            batches = cast(Any, self._peer.stream(call, self._addressed(request)))
             try:
                 async with aclosing(batches):
                     async for batch in batches:
                         self._settle(request)
                         yield batch
                 return
-            except (MethodNotFound, VersionNotSupported) as error:
+            except _TRY_ANOTHER as error:
                 self._next(request, error)
 
-    def _next(self, request: Request, error: MethodNotFound | VersionNotSupported) -> None:
+    def _addressed(self, request: _R) -> _R:
+        """The request for the tenant of the route it takes, unless its sender named another."""
+        here = self.route.tenant
+        if request.tenant == here or (request.tenant and request.tenant not in self._tenants):
+            return request
+        return replace(request, tenant=here)
+
+    def _next(self, request: Request, error: A2AError) -> None:
         """Go on to the next route; raise `error` when there is none, and begin with the first again."""
-        if self._settled or not isinstance(request, SendMessage):
+        absent = isinstance(error, NotSent)
+        if self._settled or not (absent or isinstance(request, SendMessage)):
             raise error
-        was, ours = self.route, self._peer.ours
-        self._take((self._n + 1) % len(self._routes), ours)
+        was, ours, n = self.route, self._peer.ours, self._n + 1
+        while absent and n < len(self._routes) and _host(self._routes[n].url) == _host(was.url):
+            n += 1  # nobody is there, whatever is spoken
+        self._take(n % len(self._routes), ours)
         if self._n == 0:
             raise error
         log.info(
@@ -189,3 +208,7 @@ class Routed:
             self._settled = True
             if self._remembered:
                 _worked[self.route.url, self.route.binding] = self.route.dialect.name
+
+
+def _host(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0]

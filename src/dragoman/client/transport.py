@@ -61,6 +61,17 @@ def too_large(url: str) -> Unreachable:
     return Unreachable(f"{url} answered with more than {MAX_BODY >> 20} MB")
 
 
+async def read_at_most(response: Response, limit: int, url: str) -> bytes:
+    """The body of what should be a small document."""
+    body = bytearray()
+    async for piece in response.chunks():
+        body += piece
+        if len(body) > limit:
+            await response.close()
+            raise Unreachable(f"{url} answered with more than {limit >> 10} KB")
+    return bytes(body)
+
+
 def error_of(
     response: Response, body: bytes, url: str, read: Callable[[dict[str, Any], int], A2AError]
 ) -> A2AError:

@@ -1,0 +1,138 @@
+"""Streams of servers that take liberties: each event is heard once all the same, and nobody waits for what never comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dragoman.client import Client, Piece, Policy, connect
+from dragoman.client.asgi import AsgiTransport
+from dragoman.errors import A2AError, RateLimited
+from dragoman.model.task import StatusUpdate
+from tests.client.fakes import Answer, Asked, Site, card, page
+
+HASTY = Policy(shortest=0.01, longest=0.02)
+SSE = {"content-type": "text/event-stream"}
+
+
+def report(state: str, text: str = "") -> dict[str, Any]:
+    message = {"messageId": f"m-{text}", "role": "ROLE_AGENT", "parts": [{"text": text}]}
+    status = {"state": f"TASK_STATE_{state}", **({"message": message} if text else {})}
+    return {"statusUpdate": {"taskId": "t", "contextId": "c", "status": status}}
+
+
+def chunk(text: str, append: bool) -> dict[str, Any]:
+    artifact = {"artifactId": "a", "parts": [{"text": text}]}
+    return {"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": artifact, "append": append}}
+
+
+STORY = [
+    {"task": {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_SUBMITTED"}}},
+    report("WORKING", "looking"),
+    chunk("one ", append=False),
+    report("WORKING", "writing"),
+    chunk("two", append=True),
+    report("COMPLETED"),
+]
+
+
+def frame(event: dict[str, Any]) -> bytes:
+    return b"data: %b\n\n" % json.dumps({"jsonrpc": "2.0", "id": "1", "result": event}).encode()
+
+
+def told(*events: dict[str, Any], before: bytes = b"") -> Answer:
+    return 200, SSE, before + b"".join(map(frame, events))
+
+
+@asynccontextmanager
+async def agent_of(
+    rpc: Answer | Callable[[Asked], Answer], **options: Any
+) -> AsyncIterator[tuple[Client, Site]]:
+    site = Site({"/card.json": page(card(capabilities={"streaming": True})), "/rpc": rpc})
+    async with connect(
+        "http://agent.test/card.json", transport=AsgiTransport(site), policy=HASTY, **options
+    ) as agent:
+        yield agent, site
+
+
+async def heard(agent: Client) -> tuple[str, list[str], list[Piece]]:
+    pieces = [piece async for piece in agent.stream("go")]
+    return "".join(piece.text for piece in pieces), [p.status for p in pieces if p.status], pieces
+
+
+@pytest.mark.parametrize(
+    "before",
+    [b"data:\n\n", b"data\n\n", b"event: ping\ndata: {}\n\n", b'event: heartbeat\ndata: {"at": 1}\n\n'],
+    ids=["empty", "bare", "ping", "heartbeat"],
+)
+async def test_frames_that_say_nothing_are_stepped_over(before: bytes) -> None:
+    async with agent_of(told(*STORY, before=before)) as (agent, _):
+        assert (await heard(agent))[0] == "one two"
+
+
+async def test_the_media_type_of_a_stream_may_be_spelled_in_capitals() -> None:
+    status, _, body = told(*STORY)
+    async with agent_of((status, {"content-type": "Text/Event-Stream; Charset=UTF-8"}, body)) as (agent, _):
+        assert (await heard(agent))[0] == "one two"
+
+
+@pytest.mark.parametrize("cut", range(1, len(STORY)))
+async def test_a_server_that_tells_everything_again_is_heard_once(cut: int) -> None:
+    def rpc(asked: Asked) -> Answer:
+        return told(*(STORY[:cut] if asked.json["method"] == "SendStreamingMessage" else STORY))
+
+    async with agent_of(rpc) as (agent, site):
+        text, reports, pieces = await heard(agent)
+    assert (text, reports) == ("one two", ["looking", "writing"])
+    assert sum(isinstance(piece.event, StatusUpdate) for piece in pieces) == 3
+    assert [asked.json["method"] for asked in site.asked[1:]] == ["SendStreamingMessage", "SubscribeToTask"]
+
+
+async def test_a_stream_that_stays_open_after_the_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.client.reading._GRACE", 0.05)
+    site = Site({"/card.json": page(card(capabilities={"streaming": True}))})
+    left = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != "/rpc":
+            return await site(scope, receive, send)
+        await receive()
+        head = [(name.encode(), value.encode()) for name, value in SSE.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": told(*STORY)[2], "more_body": True})
+        await receive()
+        left.set()
+
+    async with connect("http://agent.test/card.json", transport=AsgiTransport(app)) as agent:
+        async with asyncio.timeout(10):
+            assert (await heard(agent))[0] == "one two"
+            await left.wait()
+
+
+async def test_nobody_is_told_to_stay_away_for_hours() -> None:
+    rpc = page({}, 429, retry_after="3600")
+    async with agent_of(rpc) as (agent, _), asyncio.timeout(10):
+        with pytest.raises(RateLimited) as caught:
+            await agent.send("go")
+    assert caught.value.retry_after == 3600
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b'{"error": "\xff"}', b"<html>"], ids=["deep", "latin", "page"]
+)
+async def test_whatever_a_refusal_says_over_http_json_it_is_an_error_of_ours(body: bytes) -> None:
+    interface = {"url": "http://agent.test/rest", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+    site = Site(
+        {
+            "/card.json": page(card(supportedInterfaces=[interface])),
+            "/rest/tasks/x": (404, {"content-type": "application/json"}, body),
+        }
+    )
+    async with connect("http://agent.test/card.json", transport=AsgiTransport(site), policy=HASTY) as agent:
+        with pytest.raises(A2AError):
+            await agent.get("x")
