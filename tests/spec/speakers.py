@@ -100,6 +100,8 @@ class Rest:
                 path = path.replace("{" + name + "}", quote(str(rest.pop(name)), safe=""))
         if verb == "POST":
             return verb, self.url + path, json.dumps(rest).encode()
+        if tenant := rest.pop("tenant", ""):
+            path = f"/{tenant}{path}"
         query = urlencode({n: str(v).lower() if isinstance(v, bool) else v for n, v in rest.items()})
         return verb, f"{self.url}{path}{'?' + query if query else ''}", b""
 

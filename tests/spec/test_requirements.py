@@ -902,8 +902,7 @@ async def test_what_is_somebody_elses_is_as_if_it_were_not_there(binding: str) -
             nobodys = await house.refusal(method, asked(unknown), "TASK_NOT_FOUND", authorization=BOB)
             assert theirs.message.replace(task, "") == nobodys.message.replace(unknown, "")
             await house.refusal(method, asked(task), "UNAUTHENTICATED")
-        everything = {} if binding == "HTTP+JSON" else {"tenant": "alice"}
-        assert (await house.call("ListTasks", everything, authorization=BOB))["tasks"] == []
+        assert (await house.call("ListTasks", {}, authorization=BOB))["tasks"] == []
         mine = await house.call("ListTasks", {}, authorization=ALICE)
         assert [state(each) for each in mine["tasks"]] == ["TASK_STATE_INPUT_REQUIRED"]
 
@@ -935,6 +934,29 @@ async def test_a_tenant_may_be_in_the_path_and_the_path_wins() -> None:
         with pytest.raises(Refusal) as caught:
             await acme.call("SendMessage", {**message("hi"), "tenant": "umbrella"})
         assert caught.value.status == 400
+
+
+@requirement(239, 240)
+async def test_a_tenant_is_that_of_its_caller_or_there_is_none(binding: str) -> None:
+    tokens = {
+        "alice": Holder(secret=hashed(ALICE.removeprefix("Bearer ")), tenant="acme"),
+        "bob": Holder(secret=hashed(BOB.removeprefix("Bearer ")), tenant="umbrella"),
+    }
+    async with house_of(binding, agent_of(auth=[Bearer(tokens)])) as house:
+        task = (await house.call("SendMessage", message("ask"), authorization=ALICE))["task"]["id"]
+        mine = await house.call("GetTask", {"id": task, "tenant": "acme"}, authorization=ALICE)
+        assert mine["id"] == task
+        for tenant in ("acme", "nobody"):
+            for method, params in (
+                ("SendMessage", message("hi")),
+                ("SendStreamingMessage", message("hi")),
+                ("GetTask", {"id": task}),
+                ("ListTasks", {}),
+            ):
+                asked = {**params, "tenant": tenant}
+                refused = await house.refusal(method, asked, "TASK_NOT_FOUND", authorization=BOB)
+                assert tenant not in refused.message
+        assert (await house.call("ListTasks", {}, authorization=BOB))["tasks"] == []
 
 
 # --- B. signed cards

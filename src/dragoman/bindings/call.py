@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from dragoman.bindings.mount import Mount
 from dragoman.dialects.dialect import Dialect
-from dragoman.errors import InvalidRequest
-from dragoman.model.ops import Call, Principal, Scope
+from dragoman.errors import InvalidRequest, TaskNotFound
+from dragoman.model.ops import Call, Principal, Request, Scope
 
 MAX_KEY = 256
 _MAX_TRACE = 512
@@ -84,6 +84,15 @@ def _trace(headers: Mapping[bytes, str]) -> dict[str, str]:
         for name in _TRACE
         if name in headers and len(headers[name]) <= _MAX_TRACE
     }
+
+
+def check_tenant(call: Call, request: Request) -> None:
+    """A request may name its caller's own tenant, or the agent (as the card of one among several says over gRPC). Raises
+    `TaskNotFound`: whether there is another tenant of that name is nobody's business. Where nobody is asked who they
+    are there are no tenants, and it is a label.
+    """
+    if request.tenant and call.principal.id and request.tenant not in (call.scope.tenant, call.scope.agent):
+        raise TaskNotFound(message="there is no such agent")
 
 
 def _number(text: str) -> int | None:

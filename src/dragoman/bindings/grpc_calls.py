@@ -16,7 +16,7 @@ from typing import Any, cast
 import grpc
 
 from dragoman.bindings.answer import activated, refusal, said
-from dragoman.bindings.call import call_of
+from dragoman.bindings.call import call_of, check_tenant
 from dragoman.bindings.cards import signed
 from dragoman.bindings.ending import Ending
 from dragoman.bindings.exchange import Header
@@ -252,6 +252,7 @@ class _Rpc:
         )
         request = codec.read_request(self._op, body, max_nodes=calls.limits.max_nodes)
         call = call_of(metadata, mount, principal, dialect)
+        check_tenant(call, request)
         return mount, call, request, (OURS, *_pairs(activated(mount, dialect, call)))
 
     async def _write(self, message: bytes) -> None:

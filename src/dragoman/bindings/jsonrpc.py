@@ -21,7 +21,7 @@ from dragoman.bindings.answer import (
     refusal,
     said,
 )
-from dragoman.bindings.call import call_of
+from dragoman.bindings.call import call_of, check_tenant
 from dragoman.bindings.envelope import NO_ID, Envelope, Malformed, read_envelope
 from dragoman.bindings.exchange import JSON, Disconnected, Exchange
 from dragoman.bindings.mount import Handler, Mount
@@ -117,6 +117,7 @@ class _Rpc:
                 self._in_stream = False
                 request = dialect.read_request(op, params)
                 call = call_of(exchange, mount, principal, dialect)
+        check_tenant(call, request)
         if op.streams:
             await self._stream(dialect, op, request, call)
         else:

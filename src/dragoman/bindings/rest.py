@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from dragoman.bindings import docs, openapi
 from dragoman.bindings.answer import OURS, activated, check_type, kept, perform, refusal, said
-from dragoman.bindings.call import call_of
+from dragoman.bindings.call import call_of, check_tenant
 from dragoman.bindings.exchange import JSON, Disconnected, Exchange, Header
 from dragoman.bindings.mount import Handler, Mount
 from dragoman.bindings.schemas import Document
@@ -108,6 +108,7 @@ class _Rest:
         self._dialect = dialect = self._choose(body)
         request = self._read(dialect, body)
         call = call_of(exchange, mount, principal, dialect)
+        check_tenant(call, request)
         if op.streams:
             await exchange.shared.streams.serve(
                 exchange,
