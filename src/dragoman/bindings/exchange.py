@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
 from dragoman.errors import InvalidRequest
@@ -24,6 +24,20 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 JSON: Header = (b"content-type", b"application/json")
+DIRECT = "dragoman.direct"
+"""The extension of a server that has a short way for what is whole (`bindings/wire.py`)."""
+
+
+class Direct(Protocol):
+    """A server's short way for requests that are all here and answers that are whole."""
+
+    def body(self) -> bytes | None:
+        """The whole body, once; None if it is not here yet, or has to be asked for."""
+        ...
+
+    def answer(self, status: int, headers: Sequence[Header], body: bytes, length: int | None) -> bool:
+        """Write an answer; `length` is what its header says. False: that is not possible now, and nothing was written."""
+        ...
 
 
 class Disconnected(Exception):
@@ -46,7 +60,8 @@ class Shared:
 class Exchange:
     """A request to read and a response to write."""
 
-    __slots__ = ("headers", "method", "path", "receive", "responding", "scope", "send", "shared")
+    __slots__ = ("_direct", "always", "headers", "method", "path", "receive", "responding", "scope", "send",
+                 "shared")  # fmt: skip
 
     def __init__(self, scope: AsgiScope, receive: Receive, send: Send, path: str, shared: Shared) -> None:
         self.scope = scope
@@ -59,6 +74,10 @@ class Exchange:
         """By lower-case name; of a repeated header, the last line."""
         self.shared = shared
         self.responding = False
+        self.always: Sequence[Header] = ()
+        """Headers that the response gets, whatever it is, unless it has its own."""
+        extensions = scope.get("extensions")
+        self._direct: Direct | None = extensions.get(DIRECT) if extensions else None
 
     def header(self, name: bytes) -> str:
         value = self.headers.get(name)
@@ -97,6 +116,10 @@ class Exchange:
         declared = self.headers.get(b"content-length", b"0")
         if not declared.isdigit() or len(declared) > 18 or int(declared) > limit:
             raise self._too_large()
+        if self._direct is not None and (here := self._direct.body()) is not None:
+            if len(here) > limit:
+                raise self._too_large()
+            return here
         try:
             with self.shared.patience:
                 message = await self.receive()
@@ -125,13 +148,26 @@ class Exchange:
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         self.responding = True
-        await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
+        await self.send({"type": "http.response.start", "status": status, "headers": self._with(headers)})
 
     async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = (JSON,)) -> None:
         """The whole response. Raises `Disconnected`."""
-        length = () if status in (204, 304) else ((b"content-length", b"%d" % len(body)),)
+        length = None if status in (204, 304) else len(body)
+        if self.method == "HEAD":
+            body = b""
+        if self._direct is not None and self._direct.answer(status, self._with(headers), body, length):
+            self.responding = True
+            return
+        size = () if length is None else ((b"content-length", b"%d" % length),)
         try:
-            await self.start(status, (*headers, *length))
-            await self.send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+            await self.start(status, (*headers, *size))
+            await self.send({"type": "http.response.body", "body": body})
         except OSError:
             raise Disconnected from None
+
+    def _with(self, headers: Iterable[Header]) -> list[Header]:
+        said = list(headers)
+        if self.always:
+            names = {name for name, _ in said}
+            said += [header for header in self.always if header[0] not in names]
+        return said

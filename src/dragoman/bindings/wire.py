@@ -1,7 +1,9 @@
-"""uvicorn's HTTP/1.1, with the head and the body of an answer in one write.
+"""uvicorn's HTTP/1.1, with a short way for requests that are all here and answers that are whole.
 
-uvicorn writes them apart. A write is a call into the kernel and a packet: of a small answer, the second one is a fifth of
-the cost. Streams are written as they come. Clients that are too slow to ask or to read are let go (`bindings/slow.py`).
+Through ASGI, such a request is received in an event of its own and its answer is two messages and two writes. Most
+requests are small and most answers whole, so the application may ask for the body and give the answer directly
+(`exchange.Direct`, in the scope's extensions); where it meets another server, it does as ASGI says. Clients that are too
+slow to ask or to read are let go (`bindings/slow.py`).
 
 What could be read in two ways is not read at all: a request names one host, its body is chunked or has a length, and a
 trailer is never a header. A head has an end.
@@ -10,10 +12,14 @@ trailer is never a header. A head has an end.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from dragoman.bindings.exchange import DIRECT, Header
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.slow import Slow
 
@@ -48,7 +54,7 @@ class HttpProtocol(HttpToolsProtocol):
         """The request that is being answered, while others wait behind it; uvicorn remembers only the last of them."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_Transport(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(transport)
         self._slow.asked(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -71,6 +77,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._check_head()
         before = self.cycle
         super().on_headers_complete()
+        if (cycle := self.cycle) is not before:
+            self.scope.setdefault("extensions", {})[DIRECT] = _Direct(cycle)  # type: ignore[assignment]
         if self.pipeline and self._answered is None:
             self._answered = before
         self.headers, self._head = _TRAILERS, 0
@@ -98,12 +106,19 @@ class HttpProtocol(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
-        self._answered = self.pipeline[-1][0] if self.pipeline else None
-        if not self.pipeline:
-            self._slow.asked(
-                self
-            )  # also if the rest of a body is still on its way: nobody else waits for that
-        super().on_response_complete()
+        """As uvicorn does, but without a timer for each pause between two requests: `Slow` has one clock for all."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            self._answered = None
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._answered = cycle
+            self._start_asgi_task(cycle, app)
+        else:
+            self._answered = None
+            self._slow.asked(self)  # also if the rest of a body is on its way: nobody else waits for that
 
     def pause_writing(self) -> None:
         self._slow.blocked(self)
@@ -123,42 +138,56 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.abort()
 
 
-class _Transport:
-    """Holds an answer whose length is known until the loop comes round: by then it is whole."""
+class _Direct:
+    """One request and its answer, past ASGI (`exchange.Direct`)."""
 
-    __slots__ = ("_held", "_loop", "_transport", "get_extra_info", "is_closing", "pause_reading", "resume_reading",
-                 "set_protocol")  # fmt: skip
+    __slots__ = ("_cycle",)
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._held: list[bytes] = []
-        self.get_extra_info: Any = transport.get_extra_info
-        self.is_closing: Any = transport.is_closing
-        self.pause_reading: Any = transport.pause_reading
-        self.resume_reading: Any = transport.resume_reading
-        self.set_protocol: Any = transport.set_protocol
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
 
-    def write(self, data: bytes) -> None:
-        if self._held:
-            self._held.append(data)
-        elif data.startswith(b"HTTP/1.1 ") and b"\r\ncontent-length: " in data:
-            self._held.append(data)
-            self._loop.call_soon(self._release)
-        else:
-            self._transport.write(data)
+    def body(self) -> bytes | None:
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        cycle.message_event.clear()
+        cycle.flow.resume_reading()
+        return body
 
-    def close(self) -> None:
-        self._release()
-        self._transport.close()
+    def answer(self, status: int, headers: Sequence[Header], body: bytes, length: int | None) -> bool:
+        cycle = self._cycle
+        if cycle.response_started or cycle.flow.write_paused:
+            return False
+        if cycle.disconnected:
+            return True
+        head = _head(status, tuple(headers)) + _lines(tuple(cycle.default_headers))
+        if length is not None:
+            head += b"content-length: %d\r\n" % length
+        if not cycle.keep_alive:
+            head += b"connection: close\r\n"
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        cycle.transport.write(b"%b\r\n%b" % (head, body))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+        return True
 
-    def abort(self) -> None:
-        self._held.clear()
-        self._transport.abort()
 
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
+@lru_cache(256)
+def _head(status: int, headers: tuple[Header, ...]) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase.encode(), _lines(headers))
 
-    def _release(self) -> None:
-        held, self._held = self._held, []
-        if held and not self._transport.is_closing():
-            self._transport.write(b"".join(held))
+
+@lru_cache(256)
+def _lines(headers: tuple[Header, ...]) -> bytes:
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers) or b"\0" in lines:
+        raise ValueError("a header must be one line")
+    return lines

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from dragoman.agent.agent import Agent
-from dragoman.bindings.exchange import Disconnected, Exchange, Header, Send
+from dragoman.bindings.exchange import Disconnected, Exchange, Header
 from dragoman.bindings.mount import Mount
 from dragoman.errors import A2AError, Unauthenticated
 from dragoman.hub import api_about, api_admin, api_agents, api_conversations, api_files, api_memory, api_runs
@@ -59,7 +59,7 @@ class Site:
     async def __call__(self, exchange: Exchange) -> Mount | None:
         if exchange.path in _THEIRS:
             return None
-        exchange.send = _with(exchange.send, self._cors(exchange))
+        exchange.always = self._cors(exchange)
         try:
             return await self._answer(exchange)
         except Disconnected:
@@ -159,17 +159,3 @@ class Site:
 
 def _route(exchange: Exchange, methods: Mapping[str, Route]) -> Route | None:
     return methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-
-
-def _with(send: Send, headers: Sequence[Header]) -> Send:
-    """`send`, with headers that every answer gets unless it has its own."""
-
-    async def sending(message: dict[str, object]) -> None:
-        if message["type"] == "http.response.start":
-            given = message["headers"]
-            assert isinstance(given, list)
-            names = {name for name, _ in given}
-            given += [header for header in headers if header[0] not in names]
-        await send(message)
-
-    return sending  # type: ignore[return-value]
