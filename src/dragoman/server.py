@@ -26,23 +26,34 @@ from dragoman.application import application
 from dragoman.auth.schemes import MutualTLS
 from dragoman.bindings.http import App
 from dragoman.bindings.slow import Slow
-from dragoman.bindings.tls import HSTS, TlsProtocol, server_context
+from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
 from dragoman.observe.logs import configure
 
 logger = logging.getLogger("dragoman.server")
+
+_RENEW = 10
+"""Ticks between two looks at the certificate; uvicorn's last a tenth of a second."""
 
 
 class _Server(uvicorn.Server):
     """Ends open streams before it waits for connections to close, so that a drain does not wait for readers.
 
     The first of its `signals` drains. The next one does not wait: what runs is on disk, and goes on in another process.
+    `renew` is called now and then.
     """
 
-    def __init__(self, config: uvicorn.Config, app: App, signals: Sequence[signal.Signals] = ()) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: App,
+        signals: Sequence[signal.Signals] = (),
+        renew: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(config)
         self._app = app
         self._signals = signals
+        self._renew = renew
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -57,6 +68,11 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + sig)
         self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._renew is not None and counter % _RENEW == 0:
+            self._renew()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._app.stop()
@@ -117,7 +133,7 @@ def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:
         )
 
 
-def _tls(agents: Sequence[Agent], certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
+def _tls(agents: Sequence[Agent], certificate: str, key: str, client_ca: str) -> ServerTls | None:
     asked = [agent for agent in agents if agent.auth.somebody_shows(MutualTLS)]
     if asked and not client_ca:
         raise SystemExit(f"{asked[0].name} asks for client certificates: say whose with --tls-client-ca")
@@ -128,7 +144,7 @@ def _tls(agents: Sequence[Agent], certificate: str, key: str, client_ca: str) ->
     try:
         # Where another scheme will do as well, a client may come without a certificate.
         required = not asked or all(agent.auth.everybody_shows(MutualTLS) for agent in agents)
-        return server_context(certificate, key or None, client_ca=client_ca or None, required=required)
+        return ServerTls(certificate, key or None, client_ca=client_ca or None, required=required)
     except (OSError, ValueError) as error:
         raise SystemExit(f"TLS cannot be set up: {error}") from error
 
@@ -137,7 +153,7 @@ def _serve(
     agents: Sequence[Agent],
     listener: socket.socket,
     signals: Sequence[signal.Signals],
-    tls: ssl.SSLContext | None,
+    tls: ServerTls | None,
     **options: Any,
 ) -> None:
     _run(application(*agents, **options), listener, signals, tls)
@@ -150,18 +166,16 @@ def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None
     _run(app, listener, (signal.SIGTERM, signal.SIGINT), None)
 
 
-def _run(
-    app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ssl.SSLContext | None
-) -> None:
+def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ServerTls | None) -> None:
     config = _config(
         app,
-        tls,
+        tls.context if tls is not None else None,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         server_header=False,
         timeout_graceful_shutdown=10,
         backlog=4096,
     )
-    server = _Server(config, app, signals)
+    server = _Server(config, app, signals, tls.renew if tls is not None else None)
     _settle_memory()
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])

@@ -206,7 +206,7 @@ def test_passwords_are_kept_hashed_and_names_without_colons() -> None:
 
 async def test_guessing_passwords_has_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     scheme = Basic({"alice": hashed_password("x")})
-    monkeypatch.setattr(scheme._passwords, "_waiting", 64)
+    monkeypatch.setattr(scheme._passwords.now(), "_waiting", 64)
     with pytest.raises(RateLimited):
         await asked(scheme, basic("alice", "guess"))
 

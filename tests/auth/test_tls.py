@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import pytest
 from dragoman import Agent, Turn
 from dragoman.application import application
 from dragoman.auth import All, Bearer, MutualTLS, hashed
-from dragoman.bindings.tls import client_certificate, server_context
+from dragoman.bindings.tls import ServerTls, client_certificate, server_context
 from dragoman.client import ClientCertificate, connect
 from dragoman.errors import A2AError, Unauthenticated
 from dragoman.server import running
 from tests.auth.certificates import Authority
+from tests.serving import Server, lasting_port
 
 TOKEN = "alice-token"
 
@@ -151,3 +152,59 @@ def test_other_servers_may_say_it_as_asgi_has_it() -> None:
         {"extensions": {"tls": {"client_cert_chain": []}}},
     ):
         assert client_certificate(scope) == b""
+
+
+def shown(context: ssl.SSLContext, files: Files) -> bytes:
+    """The certificate that a server with `context` shows, in a handshake without a network."""
+    ours, theirs, back, forth = files.trusting(), context, ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ours.wrap_bio(back, forth, server_hostname="127.0.0.1")
+    server = theirs.wrap_bio(forth, back, server_side=True)
+    for _ in range(4):
+        for side in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    certificate = client.getpeercert(binary_form=True)
+    assert certificate
+    return certificate
+
+
+def test_a_new_certificate_is_shown_without_a_restart(files: Files) -> None:
+    tls = ServerTls(files.certificate, files.key)
+    before = shown(tls.context, files)
+    tls.renew()
+    assert shown(tls.context, files) == before
+    files.authority.write(files.directory, "server")
+    tls.renew()
+    assert shown(tls.context, files) != before
+
+
+@pytest.mark.parametrize("broken", ["half", "nonsense", "gone"])
+def test_a_pair_that_does_not_go_together_is_not_shown(files: Files, broken: str) -> None:
+    tls = ServerTls(files.certificate, files.key)
+    before = shown(tls.context, files)
+    if broken == "half":
+        other, _ = files.authority.write(files.directory, "other")
+        Path(other).replace(files.certificate)
+    elif broken == "gone":
+        Path(files.key).unlink()
+    else:
+        Path(files.certificate).write_text("nonsense")
+    tls.renew()
+    assert shown(tls.context, files) == before
+
+
+async def test_a_server_notices_its_new_certificate_over_http_and_grpc(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "from dragoman import Agent\nagent = Agent('A')\n@agent.skill\ndef a(x: str) -> str: return x\n"
+    )
+    tls, port = ("--tls-cert", files.certificate, "--tls-key", files.key), lasting_port()
+    server = Server(file, options=(*tls, "--grpc-port", str(port)))
+    server.url = server.url.replace("http:", "https:")
+    async with server:
+        for at in (server.port, port):
+            before = ssl.get_server_certificate(("127.0.0.1", at))
+            files.authority.write(files.directory, "server")
+            while ssl.get_server_certificate(("127.0.0.1", at)) == before:
+                await asyncio.sleep(0.05)

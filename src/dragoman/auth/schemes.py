@@ -1,7 +1,8 @@
 """The ways to say who one is: each knows what the card says of it, what a refusal says, and how to check.
 
 A scheme looks for what is its own in what was presented. `None` means that there was nothing for it; something that is
-there and wrong is `Unauthenticated`. `jwt.py` and `oidc.py` have the schemes that read signed tokens.
+there and wrong is `Unauthenticated`. Holders of secrets are given, or are in a file (`filed.py`). `jwt.py` and `oidc.py`
+have the schemes that read signed tokens.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import re
 import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from cryptography import x509
 
+from dragoman.auth.filed import Filed
 from dragoman.auth.presented import Presented
 from dragoman.auth.secrets import Holders, Passwords, Tokens
 from dragoman.errors import Unauthenticated
@@ -57,9 +60,14 @@ class Bearer:
     challenge = "Bearer"
 
     def __init__(
-        self, tokens: Holders, *, scopes: Sequence[str] = (), name: str = "bearer", description: str = ""
+        self,
+        tokens: Holders | str | Path,
+        *,
+        scopes: Sequence[str] = (),
+        name: str = "bearer",
+        description: str = "",
     ) -> None:
-        self._tokens = Tokens(tokens)
+        self._tokens = Filed(tokens, Tokens)
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(
             http_auth_security_scheme=HttpAuthScheme(scheme="bearer", description=description)
@@ -67,7 +75,7 @@ class Bearer:
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         token = presented.authorization("bearer")
-        return self._tokens.find(token) if token else None
+        return self._tokens.now().find(token) if token else None
 
 
 class ApiKey:
@@ -75,7 +83,7 @@ class ApiKey:
 
     def __init__(
         self,
-        keys: Holders,
+        keys: Holders | str | Path,
         *,
         location: str = "header",
         parameter: str = "X-API-Key",
@@ -87,7 +95,7 @@ class ApiKey:
             raise ValueError(f"an API key goes in a header, query or cookie, not in {location!r}")
         if not TOKEN.fullmatch(parameter):
             raise ValueError(f"{parameter!r} cannot be the name of a {location}")
-        self._keys, self._location, self._parameter = Tokens(keys), location, parameter
+        self._keys, self._location, self._parameter = Filed(keys, Tokens), location, parameter
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(
             api_key_security_scheme=ApiKeyScheme(location=location, name=parameter, description=description)
@@ -97,7 +105,7 @@ class ApiKey:
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         look = {"header": presented.header, "query": presented.parameter, "cookie": presented.cookie}
         key = look[self._location](self._parameter)
-        return self._keys.find(key) if key else None
+        return self._keys.now().find(key) if key else None
 
 
 class Basic:
@@ -106,9 +114,14 @@ class Basic:
     challenge = 'Basic charset="UTF-8"'
 
     def __init__(
-        self, passwords: Holders, *, scopes: Sequence[str] = (), name: str = "basic", description: str = ""
+        self,
+        passwords: Holders | str | Path,
+        *,
+        scopes: Sequence[str] = (),
+        name: str = "basic",
+        description: str = "",
     ) -> None:
-        self._passwords = Passwords(passwords)
+        self._passwords = Filed(passwords, Passwords)
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(
             http_auth_security_scheme=HttpAuthScheme(scheme="basic", description=description)
@@ -124,7 +137,7 @@ class Basic:
             colon = ""
         if not colon:
             raise Unauthenticated("Basic credentials are name:password in base64")
-        return await self._passwords.find(name, password)
+        return await self._passwords.now().find(name, password)
 
 
 class MutualTLS:
@@ -138,13 +151,13 @@ class MutualTLS:
 
     def __init__(
         self,
-        clients: Holders | None = None,
+        clients: Holders | str | Path | None = None,
         *,
         scopes: Sequence[str] = (),
         name: str = "mutualTLS",
         description: str = "",
     ) -> None:
-        self._clients = Tokens(clients) if clients is not None else None
+        self._clients = Filed(clients, Tokens) if clients is not None else None
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(mtls_security_scheme=MutualTlsScheme(description=description))
         self._read: dict[bytes, _Certificate] = {}
@@ -161,7 +174,7 @@ class MutualTLS:
         if not certificate.begins <= time.time() < certificate.ends:  # a connection may outlive it
             raise Unauthenticated("the client certificate is not valid now")
         if self._clients is not None:
-            return self._clients.find_digest(certificate.fingerprint)
+            return self._clients.now().find_digest(certificate.fingerprint)
         if not certificate.holder:
             raise Unauthenticated("the client certificate names nobody")
         return Principal(id=certificate.holder)

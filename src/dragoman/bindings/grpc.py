@@ -21,6 +21,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import Struct
 
+from dragoman.auth.filed import stamp_of
 from dragoman.bindings.cards import reachable
 from dragoman.bindings.grpc_calls import Calls
 from dragoman.bindings.limits import Limits
@@ -46,16 +47,36 @@ for _file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
 
 
 class Tls(Struct, frozen=True, kw_only=True):
-    """PEM files. With `client_ca`, callers must show a certificate that one of those authorities has signed."""
+    """PEM files. With `client_ca`, callers must show a certificate that one of those authorities has signed.
+
+    Files that change while we serve count for new connections.
+    """
 
     certificate: str
     key: str
     client_ca: str = ""
 
     def credentials(self) -> Any:
+        stamp = self._look()
+
+        def changed() -> Any:
+            nonlocal stamp
+            try:
+                before, stamp = stamp, self._look()
+                return self._read() if stamp != before else None
+            except OSError as error:
+                log.error("the certificate for gRPC cannot be read, the old one stays: %s", error)
+                return None
+
+        return grpc.dynamic_ssl_server_credentials(self._read(), changed, bool(self.client_ca))
+
+    def _read(self) -> Any:
         pair = Path(self.key).read_bytes(), Path(self.certificate).read_bytes()
         authorities = Path(self.client_ca).read_bytes() if self.client_ca else None
-        return grpc.ssl_server_credentials([pair], authorities, require_client_auth=bool(self.client_ca))
+        return grpc.ssl_server_certificate_configuration([pair], authorities)
+
+    def _look(self) -> object:
+        return stamp_of(*filter(None, (self.certificate, self.key, self.client_ca)))
 
 
 class Grpc:

@@ -5,11 +5,15 @@ The application hears of it as ASGI's TLS extension has it, so any server that s
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.auth.filed import stamp_of
 from dragoman.bindings.wire import HttpProtocol
+
+log = logging.getLogger(__name__)
 
 HSTS = ("strict-transport-security", "max-age=31536000")
 
@@ -27,6 +31,39 @@ def server_context(
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+class ServerTls:
+    """TLS that follows its files: new connections are shown the certificate that is there by now.
+
+    A pair that does not go together is left alone, as it may be half written. Whose client certificates are good is
+    read once.
+    """
+
+    def __init__(
+        self, certificate: str, key: str | None = None, *, client_ca: str | None = None, required: bool = True
+    ) -> None:
+        self._certificate, self._key = certificate, key
+        self._stamp = self._look()
+        self.context = server_context(certificate, key, client_ca=client_ca, required=required)
+
+    def renew(self) -> None:
+        """Read the files again, if they have changed."""
+        try:
+            stamp = self._look()
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            server_context(
+                self._certificate, self._key
+            )  # one that fails half way would leave ours with two halves
+            self.context.load_cert_chain(self._certificate, self._key)
+            log.info("the certificate has changed; new connections get the new one")
+        except (OSError, ValueError) as error:
+            log.error("the certificate has changed and cannot be used, the old one stays: %s", error)
+
+    def _look(self) -> object:
+        return stamp_of(self._certificate, self._key or self._certificate)
 
 
 class TlsProtocol(HttpProtocol):
