@@ -12,7 +12,7 @@ from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.hub.constitution import Advisor, Constitution, Intent
 from dragoman.hub.model import ModelError, Stop, ToolCall, Usage
 from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tool import Command, Session, harmless
 from dragoman.hub.tools.files import WriteTool
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SendMessage
@@ -26,6 +26,7 @@ class Echo:
     names = ("/search", "/exec")
     bundle = "web"
     usage = "/search <words>"
+    repeatable = harmless
 
     def __init__(self, *answers: str) -> None:
         self.ran: list[str] = []

@@ -11,12 +11,16 @@ import pytest
 from dragoman.engine.seams import LeaseLost, Log
 from dragoman.errors import Unavailable
 from dragoman.hub.constitution import Constitution
-from dragoman.hub.model import Prompt
+from dragoman.hub.dispatch import INTERRUPTED
+from dragoman.hub.events import Reading
+from dragoman.hub.model import ModelError, Prompt
 from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.requests import Asked
+from dragoman.hub.tenants import Tenant
 from dragoman.hub.tool import Command, Session
 from dragoman.hub.tools.files import WriteTool
 from dragoman.model.ops import GetTask, ListTasks, Scope, SubscribeToTask
-from dragoman.model.task import Task, TaskState
+from dragoman.model.task import ArtifactUpdate, Task, TaskState
 from dragoman.stores import open_store
 from tests.hub.conftest import House
 
@@ -47,11 +51,15 @@ class Once:
     bundle = "exec"
     usage = "/exec <command>"
 
-    def __init__(self) -> None:
+    def __init__(self, *, repeatable: bool = True) -> None:
         self.ran: Counter[str] = Counter()
+        self._repeatable = repeatable
 
     def label(self, command: Command) -> str:
         return command.title
+
+    async def repeatable(self, command: Command, session: Session) -> bool:
+        return self._repeatable
 
     async def run(self, command: Command, session: Session) -> str:
         self.ran[f"{session.turn.task_id} {session.key}"] += 1
@@ -154,16 +162,8 @@ async def test_defect_4_a_killed_hub_goes_on_without_asking_a_model_or_running_a
     assert whole.writes > 20
     for life in range(1, whole.writes, 1 if kind == "memory" else whole.writes // 8):
         store, tool = open_store(url(kind)), Once()
-        dying = Dying(store, life)
-        home = await open_house(dying, tool)
-        begun = asyncio.create_task(home.ask("go"))
-        await asyncio.wait_for(dying.dead.wait(), 10)
-        root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
-        begun.cancel()
-        dying.buried = True
-        await home.close()
-        await store.open()
-        before, ran = await steps(home, root), Counter(tool.ran)
+        root = await killed(store, tool, life)
+        before, ran = await steps(House(store), root), Counter(tool.ran)
         await store.close()
         home = await open_house(store, tool)
         done = await finish(home, root)
@@ -182,22 +182,166 @@ async def test_defect_4_a_killed_hub_goes_on_without_asking_a_model_or_running_a
         await home.close()
 
 
-async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it_had_begun_to_say() -> None:
-    store, never, begun = open_store("memory:"), asyncio.Event(), asyncio.Event()
+async def killed(store: Any, tool: Once, life: int) -> str:
+    """Work that has stopped after `life` writes. Returns the task; the store is open."""
+    dying = Dying(store, life)
+    home = await open_house(dying, tool)
+    begun = asyncio.create_task(home.ask("go"))
+    await asyncio.wait_for(dying.dead.wait(), 10)
+    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
+    begun.cancel()
+    dying.buried = True
+    await home.close()
+    await store.open()
+    return str(root)
 
-    class Speaking(asyncio.Event):
-        async def wait(self) -> Any:
-            begun.set()
-            return await never.wait()
 
-    home = await House(store).open(ScriptedModel([("Half an ans", Speaking())]))
+async def test_a_command_that_must_not_run_twice_does_not_wherever_the_hub_is_killed(url: Any) -> None:
+    whole = Dying(open_store(url("memory")), 10_000)
+    home = await open_house(whole, Once(repeatable=False))
+    task = await home.ask("go")
+    calls, every = await tool_calls(home, task.id), len(await steps(home, task.id))
+    await home.close()
+    interrupted = 0
+    for life in range(1, whole.writes):
+        store, tool = open_store(url("memory")), Once(repeatable=False)
+        root = await killed(store, tool, life)
+        home = await open_house(store, tool)
+        done = await finish(home, root)
+        assert done.state is TaskState.COMPLETED, life
+        assert set(tool.ran.values()) == {1} and len(tool.ran) == 4, f"{life}: {tool.ran}"
+        assert len(await steps(home, root)) == every, life
+        told = await tool_calls(home, root)
+        broken = [event for event in told if event.pop("interrupted", False)]
+        assert all(not event.pop("ok") for event in broken)
+        assert [{"ok": True, **event} for event in told] == calls, life
+        prompts = [message.content for prompt in home.model.prompts for message in prompt.messages]
+        asked = {content for content in prompts if INTERRUPTED in content}
+        assert len(asked) == len(broken), "the model that asked for it is told, and no other"
+        shown = [a for a in done.artifacts if a.parts and (a.parts[0].data or {}).get("interrupted")]
+        assert len(shown) == len(broken)
+        interrupted += len(broken)
+        await home.close()
+    assert interrupted >= 4
+
+
+async def tool_calls(home: House, task: str) -> list[dict[str, Any]]:
+    """What readers hear of commands that ran."""
+    told = [{"ok": True, **data} for name, data in await home.notes(task) if name == "tool_call"]
+    return sorted(told, key=lambda data: (data["stream_id"], data["tool"]))
+
+
+class Speaking(asyncio.Event):
+    """Holds a model in the middle of what it says, for good, and tells that it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = asyncio.Event()
+
+    async def wait(self) -> Any:
+        self.begun.set()
+        return await super().wait()
+
+
+@pytest.mark.parametrize(
+    "again",
+    ["A whole one.", "Half an answer, it was.", "Half", ("/help\n", ModelError("provider_error", "gone"))],
+    ids=["other", "longer", "shorter", "nothing"],
+)
+async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it_had_begun_to_say(
+    again: Any,
+) -> None:
+    store, here = open_store("memory:"), Speaking()
+    home = await House(store).open(ScriptedModel([("Half an ans", here)]))
     asking = asyncio.create_task(home.ask("go"))
-    await asyncio.wait_for(begun.wait(), 10)
+    await asyncio.wait_for(here.begun.wait(), 10)
     root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
     asking.cancel()
     await home.close()
-    home = await House(store).open(ScriptedModel(["A whole one."]))
+    home = await House(store).open(ScriptedModel([again]))
     done = await finish(home, root)
-    assert done.artifacts[0].text == "A whole one."
-    assert done.status.message is not None and done.status.message.text == "A whole one."
+    text = again if isinstance(again, str) else ""
+    assert done.artifacts[0].text == text
+    assert done.status.message is not None and done.status.message.text == (text or "gone")
+    records = await home.records(root)
+    last = [r.body for r in records if isinstance(r.body, ArtifactUpdate)][-1]
+    assert last.last_chunk, "its text is said to be whole"
+    tenant = Tenant(
+        id=1,
+        name="acme",
+        disabled=False,
+        generation=0,
+        max_running=None,
+        per_minute=None,
+        created_at=0,
+        last_used_at=0,
+    )
+    reading = Reading(tenant, Asked(request_id=root, agent_id="index"))
+    heard = [event for record in records for event in reading.tell(record)]
+    assert spoken([(event.kind, event.payload) for event in heard], 0) == text
     await home.close()
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        "North:\nit is\nquiet there.",
+        "North:\nit is\nquite loud there.",
+        "South:\nit is\nnot known.",
+        "North:",
+        "it is",
+        ("/help\n", ModelError("provider_error", "gone")),
+    ],
+    ids=["same", "longer", "other", "shorter", "later", "nothing"],
+)
+async def test_what_an_agent_that_was_asked_says_after_a_crash_replaces_what_it_had_begun_to_say(
+    again: Any,
+) -> None:
+    store, here = open_store("memory:"), Speaking()
+    whole = "North:\nit is\nquiet there."
+    parent = ["/agent a look", "/agent a look again", "Done."]
+    scripts = {"Index": parent[:1], "A": [("North:\nit is\nqui", here)]}
+    home = await House(store).open(scripts, *AGENTS)
+    asking = asyncio.create_task(home.ask("go"))
+    await asyncio.wait_for(here.begun.wait(), 10)
+    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
+    asking.cancel()
+    await home.close()
+    told = spoken(await home.notes(root), 1)
+    assert told and whole.startswith(told)
+    home = await House(store).open({"Index": parent[1:], "A": [again, whole]}, *AGENTS)
+    done = await finish(home, root)
+    assert done.state is TaskState.COMPLETED
+    notes = await home.notes(root)
+    assert spoken(notes, 1) == (again if isinstance(again, str) else "")
+    assert spoken(notes, 2) == whole
+    if again == whole:
+        assert not any(data.get("replaces") for _, data in notes)
+    await home.close()
+
+
+async def test_a_command_that_is_given_again_after_a_crash_is_heard_of_again() -> None:
+    store, here, tool = open_store("memory:"), Speaking(), Once()
+    home = await House(store).open(ScriptedModel(["/exec same", ("Again.", here)]), tools=[tool])
+    asking = asyncio.create_task(home.ask("go"))
+    await asyncio.wait_for(here.begun.wait(), 10)
+    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
+    asking.cancel()
+    await home.close()
+    home = await House(store).open(ScriptedModel(["Again.\n/exec same", "Done."]), tools=[tool])
+    done = await finish(home, root)
+    assert [a.artifact_id.removeprefix(root) for a in done.artifacts] == ["-tool-0", "-text-0", "-tool-1"]
+    assert [data["tool"] for kind, data in await home.notes(root) if kind == "tool_call"] == [
+        "/exec same"
+    ] * 2
+    assert sum(tool.ran.values()) == 2
+    await home.close()
+
+
+def spoken(events: list[tuple[str, dict[str, Any]]], stream: int) -> str:
+    """What a reader has of a stream's text."""
+    text = ""
+    for kind, data in events:
+        if kind == "text" and data["stream_id"] == stream:
+            text = data["delta"] if data.get("replaces") else text + data["delta"]
+    return text

@@ -1,7 +1,11 @@
 """Carry out the commands of a reply, each once.
 
 In order: the total budget, the capability gate, the limits per reply, what was read already, and then the tool itself.
-The result is on record before the next command begins. What goes back to the model is one block per command.
+The result is on record before anybody hears of it, and before the next command begins. What goes back to the model is one
+block per command.
+
+A command that must not run twice is on record also when it begins (`begun/tool/3/1`). If a crash breaks it off, nobody
+knows what it has done: it does not run again, and the model is told so.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from dragoman.engine.seams import LeaseLost
 from dragoman.errors import A2AError
 from dragoman.hub.commands import ENDS
 from dragoman.hub.tool import Command, Session, Tool
@@ -31,6 +36,10 @@ _LIMITS = {
 }
 _SAFE = frozenset({"/fetch", "/search"})
 """Reading these twice in a turn gives the same, so it is read once. Everything else may have changed."""
+INTERRUPTED = (
+    "ERR: interrupted: the hub was restarted while this ran, so it may or may not have taken effect, in whole or in part. "
+    "It was not run again. Find out what it did before you repeat it."
+)
 _FAILURES = ("ERR:", "UPSTREAM FAILED", "SKIPPED:", "TRUNCATED:")
 
 logger = logging.getLogger("dragoman.hub")
@@ -44,6 +53,7 @@ class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
     spent: int = 0
     counts: dict[str, int] = {}
     pictures: tuple[str, ...] = ()
+    interrupted: bool = False
 
 
 class Dispatch:
@@ -78,25 +88,26 @@ class Dispatch:
 
     async def _one(self, key: str, command: Command, used: dict[str, int]) -> Result:
         session, turn = self._session, self._session.turn
-        refusal = self._refusal(command, used)
+        tool, refusal = self._tool(command), self._refusal(command, used)
         if (step := turn.recorded(key)) is not None:
             result = msgspec.json.decode(step.value, type=Result)
             session.budget.spent += result.spent
             session.telling.counts = dict(result.counts)
             session.pictures += result.pictures
         else:
-            tool, before, seen = self._tool(command), session.budget.spent, len(session.pictures)
+            before, seen = session.budget.spent, len(session.pictures)
             body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
-            body, ok = _cut(body), _went_well(body)
-            await session.telling.tell("tool_call", tool=tool.label(command), ok=ok)
             result = Result(
-                body=body,
-                ok=ok,
+                body=_cut(body),
+                ok=_went_well(body),
                 spent=session.budget.spent - before,
                 counts=dict(session.telling.counts),
                 pictures=tuple(session.pictures[seen:]),
+                interrupted=body is INTERRUPTED,
             )
             await turn.record(key, result)
+        how = {"ok": result.ok, **({"interrupted": True} if result.interrupted else {})}
+        await session.telling.tell("tool_call", tool=tool.label(command), **how)
         if result.ok and command.name in _SAFE:
             self._read[command.title] = result.body
         return result
@@ -122,9 +133,15 @@ class Dispatch:
         session = self._session
         session.key = key
         try:
+            if not await tool.repeatable(command, session):
+                if session.turn.recorded(f"begun/{key}") is not None:
+                    return INTERRUPTED
+                await session.turn.record(f"begun/{key}", tool.label(command))
             return await tool.run(command, session)
         except A2AError as error:
             return f"ERR: {error.message}"
+        except LeaseLost:
+            raise
         except Exception:  # a broken tool is the tool's failure, not the turn's
             logger.exception("task %s: %s broke", session.turn.task_id, command.name)
             return f"ERR: {command.name} broke down; this is not your fault, and trying again will not help"

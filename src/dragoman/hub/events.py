@@ -141,7 +141,7 @@ class Reading:
         return out
 
     def _delta(self, text: str, *, replaces: bool = False) -> list[tuple[str, dict[str, Any]]]:
-        if not text:
+        if not text and not replaces:
             return []
         if replaces:
             self._said.clear()

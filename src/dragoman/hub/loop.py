@@ -2,7 +2,7 @@
 
 `ConstitutionAgent` is an ordinary program of the engine, and its turn an ordinary durable turn: each model call is a step
 (`model/3`), each command is one (`tool/3/1`), so a hub that was killed goes on in the middle, asks no model and runs no
-tool twice. What it tells while it works is in `telling.py`.
+tool twice for what is on record. What it tells while it works is in `telling.py`.
 
 A caller of this hub says more about a request in its metadata. It is believed only when it comes from the hub itself
 (`Call.dialect` is `NATIVE`, or another agent of the hub asks), never from an A2A caller:

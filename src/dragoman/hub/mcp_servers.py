@@ -24,6 +24,8 @@ from dragoman.errors import A2AError, InvalidParams, Unreachable
 logger = logging.getLogger("dragoman.mcp")
 
 IDLE = 300.0
+_PAGES = 20
+"""Of tools, that a server may have."""
 _CLOSED = -32000
 """The library's code for a connection that is gone."""
 
@@ -44,6 +46,8 @@ class McpTool(Struct, frozen=True, kw_only=True):
     name: str
     description: str = ""
     schema: dict[str, Any] = {}
+    repeatable: bool = False
+    """It says that it only reads, or that calling it twice does no more than calling it once."""
 
 
 class _Registry(Struct, frozen=True):
@@ -76,12 +80,22 @@ class McpServers:
     async def tools(self, tenant: str, name: str) -> list[McpTool]:
         """Raises `A2AError`."""
         connection = await self._connection(tenant, name)
+        found: list[McpTool] = []
         async with connection.used():
-            found = await connection.within(connection.client.list_tools())
-        return [
-            McpTool(name=tool.name, description=tool.description or "", schema=tool.input_schema or {})
-            for tool in found.tools
-        ]
+            page, cursor = 0, None
+            while page == 0 or (cursor and page < _PAGES):
+                some = await connection.within(connection.client.list_tools(cursor=cursor))
+                found += map(_tool, some.tools)
+                page, cursor = page + 1, some.next_cursor
+        connection.repeatable = frozenset(tool.name for tool in found if tool.repeatable)
+        return found
+
+    async def repeatable(self, tenant: str, name: str, tool: str) -> bool:
+        """Whether a call that was broken off may be made again. Raises `A2AError`."""
+        connection = await self._connection(tenant, name)
+        if connection.repeatable is None:
+            await self.tools(tenant, name)
+        return tool in (connection.repeatable or ())
 
     async def call(self, tenant: str, name: str, tool: str, arguments: dict[str, Any]) -> tuple[bool, str]:
         """Whether it went well, and what it said. Raises `A2AError` if the server cannot be asked."""
@@ -117,6 +131,8 @@ class _Connection:
         self._begun: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._users = 0
+        self.repeatable: frozenset[str] | None = None
+        """The tools that may be called twice, once they are known."""
         self._used = asyncio.Event()
         self._task = asyncio.create_task(self._live(), name=f"mcp-{name}")
 
@@ -237,6 +253,16 @@ def _nowhere() -> Any:
 
 
 _sink: Any = None
+
+
+def _tool(tool: Any) -> McpTool:
+    hints = tool.annotations
+    return McpTool(
+        name=tool.name,
+        description=tool.description or "",
+        schema=tool.input_schema or {},
+        repeatable=hints is not None and bool(hints.read_only_hint or hints.idempotent_hint),
+    )
 
 
 def _content(content: Any) -> str:

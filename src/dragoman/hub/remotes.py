@@ -136,6 +136,10 @@ class Remotes:
             raise Unavailable(f"there is no agent {name[:80]!r} here")
         return (await self._client(name.removeprefix(PREFIX))).service, Scope()
 
+    async def deduplicates(self, name: str) -> bool:
+        """Whether a message that is sent again, under the same key, is done once. Raises `A2AError`."""
+        return (await self._client(name)).link.peer.ours
+
     async def close(self) -> None:
         for fetching in list(self._fetching.values()):
             fetching.cancel()

@@ -7,6 +7,9 @@ agent, which the text artifact has, and `request_received`, `error` and `done`, 
 An agent that another one of this hub asked tells the asker instead: its events become data parts of one artifact,
 `<task>-events`, and the asker passes them on. That artifact is only ever added to, so after a crash on either side each
 event is told once.
+
+A model that is asked again after a crash may say something else than what was told already. Then what it says now takes
+the place of all text before it: in the text artifact as ever, in events with `replaces`.
 """
 
 from __future__ import annotations
@@ -36,9 +39,12 @@ class Telling:
         self._known: Counter[bytes] = Counter()
         self._line = ""
         self._said = self._gap = False
+        self._old = self._again = ""
+        """Text in events from before a crash, as long as this run has not said all of it again; and what it has said."""
         if relayed:
             self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id))
-            self._known.update(msgspec.json.encode(part.data) for part in self._relay.keep())
+            for part in self._relay.keep():
+                self._remember(part.data)
 
     @property
     def relayed(self) -> bool:
@@ -78,28 +84,64 @@ class Telling:
             delta = "\n\n" + delta
         self._said, self._gap = True, False
         if self._relay is None:
-            if self._text is None:
-                self._text = self._turn.artifact(
-                    "response", id=f"{self._turn.task_id}-text-0", description="What the agent says."
-                )
-            await self._text.write(delta)
+            await self._writer().write(delta)
             return
         # Whole lines, because they are the same however the model cuts its answer into pieces.
         *lines, self._line = (self._line + delta).split("\n")
         for line in lines:
-            await self.tell("text", delta=line + "\n")
+            await self._relayed_text(line + "\n")
 
     async def pause(self) -> None:
         """The model has finished a reply; another may follow."""
         if self._line:
             line, self._line = self._line, ""
-            await self.tell("text", delta=line)
+            await self._relayed_text(line)
         self._gap = self._said
 
-    def close(self) -> None:
-        """Nothing more will be said."""
+    async def close(self) -> None:
+        """Nothing more will be said. What was told before a crash and is not said by now was never said."""
+        if self._relay is not None:
+            if self._old:
+                await self.tell("text", delta=self._again, replaces=True)
+            return
+        if self._text is None and any(
+            known.turn == self._turn.n and id.startswith(f"{self._turn.task_id}-text-0")
+            for id, known in self._turn.snapshot.artifacts.items()
+        ):
+            await self._writer().write("")
         if self._text is not None:
+            self._text.finish()
             self._text.close()
+
+    def _writer(self) -> ArtifactWriter:
+        if self._text is None:
+            self._text = self._turn.artifact(
+                "response", id=f"{self._turn.task_id}-text-0", description="What the agent says."
+            )
+        return self._text
+
+    async def _relayed_text(self, delta: str) -> None:
+        """Text as an event, unless it is on record; if it differs from that, all of it, in its place."""
+        if not self._old:
+            await self.tell("text", delta=delta)
+            return
+        self._again += delta
+        old, said = self._old, self._again
+        if old.startswith(said) and old != said:
+            return
+        self._old = self._again = ""
+        if not said.startswith(old):
+            await self.tell("text", delta=said, replaces=True)
+        elif said != old:
+            await self.tell("text", delta=said[len(old) :])
+
+    def _remember(self, event: dict[str, Any]) -> None:
+        """An event that was told before a crash."""
+        payload = event["data"]
+        if event["kind"] == "text" and payload["stream_id"] == self._stream:
+            self._old = payload["delta"] if payload.get("replaces") else self._old + payload["delta"]
+        else:
+            self._known[msgspec.json.encode(event)] += 1
 
     async def _artifact(self, kind: str, word: str, payload: dict[str, Any]) -> None:
         stream, own = payload["stream_id"], payload["stream_id"] == self._stream
@@ -130,5 +172,8 @@ _WITHOUT_DEPTH = frozenset({"text", "advisor", "escalation", "stream_end", "inte
 def _part(kind: str, payload: dict[str, Any]) -> Part:
     if kind == "file":
         return Part(raw=payload["content"].encode(), filename=payload["path"], media_type="text/plain")
-    members = ("tool", "ok") if kind == "tool_call" else ("agent", "depth", "content")
-    return Part(data={name: payload[name] for name in members}, metadata={f"x-arbiter.{kind}": True})
+    members = ("tool", "ok", "interrupted") if kind == "tool_call" else ("agent", "depth", "content")
+    return Part(
+        data={name: payload[name] for name in members if name in payload},
+        metadata={f"x-arbiter.{kind}": True},
+    )

@@ -82,7 +82,7 @@ class Thinking:
             if self._turn.cancelled and not telling.relayed:
                 await telling.tell("stream_end", ok=False)
             raise
-        telling.close()
+        await telling.close()
         if not telling.relayed:
             await telling.tell("stream_end", ok=ok)
 

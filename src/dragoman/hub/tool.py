@@ -74,6 +74,11 @@ class Session(Struct, kw_only=True):
         return f"{scope.tenant}/{scope.agent}/{turn.task_id}/{turn.n}/{self.key}"
 
 
+async def harmless(tool: object, command: Command, session: Session) -> bool:
+    """`repeatable` of tools that only read, that write only here (`Session.once`), or that have us follow a task."""
+    return True
+
+
 class Tool(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,6 +97,10 @@ class Tool(Protocol):
 
     def label(self, command: Command) -> str:
         """What `tool_call` events call it: `fetch:https://...`, `agent:scout`, `mcp:server.tool`."""
+        ...
+
+    async def repeatable(self, command: Command, session: Session) -> bool:
+        """Whether a command that a crash broke off may simply run again. One that may not is begun once, and never again."""
         ...
 
     async def run(self, command: Command, session: Session) -> str:

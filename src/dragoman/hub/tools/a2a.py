@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from contextlib import aclosing, suppress
 
 from dragoman.errors import A2AError, Unreachable
 from dragoman.hub.remotes import PREFIX, Remotes
 from dragoman.hub.tool import Command, Session
+from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ops import Call, CancelTask, Scope
 
@@ -22,6 +24,19 @@ class A2ATool:
 
     def label(self, command: Command) -> str:
         return "a2a:" + ".".join(command.args.split()[:2])
+
+    async def repeatable(self, command: Command, session: Session) -> bool:
+        """A call is, when the remote's task is known, or when the remote knows a message that it has had already."""
+        verb, _, rest = command.args.partition(" ")
+        if verb != "call" or self._remotes is None:
+            return True
+        key, turn = f"call/{session.key}", session.turn
+        if key in turn.children or turn.recorded(key) is not None:
+            return True
+        try:
+            return await self._remotes.deduplicates(rest.strip().partition(" ")[0])
+        except A2AError:
+            return False
 
     async def run(self, command: Command, session: Session) -> str:
         remotes = self._remotes
@@ -52,9 +67,11 @@ class A2ATool:
         if name not in remotes.agents:
             return f"ERR: no remote agent named '{name}' (try /a2a list)"
         turn, fold, limit = session.turn, Fold(), remotes.agents[name].timeout
+        id = hashlib.sha256(session.once.encode()).hexdigest()[:32]  # the same, if it is sent again
+        message = Message(message_id=id, role=Role.USER, parts=(Part(text=text),))
         try:
             async with asyncio.timeout(limit):
-                async with aclosing(turn.stream(PREFIX + name, text, key=session.key)) as events:
+                async with aclosing(turn.stream(PREFIX + name, message, key=session.key)) as events:
                     async for event in events:
                         fold.apply(event)
         except TimeoutError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dragoman.hub.asking import respond
+from dragoman.hub.asking import ask
 from dragoman.hub.model import ChatMessage, Model, Prompt
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tool import Command, Session, harmless
 
 _SYSTEM = "You advise another agent. Answer its question directly, in a few sentences, with your reasons."
 
@@ -13,6 +13,7 @@ class AdviseTool:
     names = ("/advise",)
     bundle = "advise"
     usage = "/advise <question>   ask a stronger model; it knows only what you write there (2 in one reply)"
+    repeatable = harmless
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -32,7 +33,7 @@ class AdviseTool:
             messages=(ChatMessage(role="user", content=command.args),),
             max_tokens=1024,
         )
-        reply = await respond(self._model, prompt)
+        reply = await ask(session.turn, f"advise/{session.key}", self._model, prompt)
         usage, telling = reply.usage, session.telling
         session.budget.spent += usage.input_tokens + usage.output_tokens
         await telling.tell(

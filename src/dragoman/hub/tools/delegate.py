@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dragoman.errors import A2AError
 from dragoman.hub.constitution import ID, INDEX_ID
 from dragoman.hub.telling import events_id
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tool import Command, Session, harmless
 from dragoman.model.fold import Fold
 from dragoman.model.task import TaskState
 
@@ -29,6 +29,7 @@ class AgentTool:
     names = ("/agent",)
     bundle = "delegation"
     usage = "/agent <id> <task>   have another agent do a task; it sees only what you write there"
+    repeatable = harmless
 
     def __init__(self, context: Context | None = None) -> None:
         self._context = context
@@ -49,6 +50,7 @@ class ParallelTool:
     names = ("/parallel",)
     bundle = "delegation"
     usage = "/parallel … /endparallel   several /agent lines between them, done at the same time (16 at most)"
+    repeatable = harmless
 
     def __init__(self, context: Context | None = None) -> None:
         self._context = context

@@ -19,6 +19,9 @@ class ExecTool:
     def label(self, command: Command) -> str:
         return f"exec:{command.args[:80]}"
 
+    async def repeatable(self, command: Command, session: Session) -> bool:
+        return self._sandbox is None or not command.args
+
     async def run(self, command: Command, session: Session) -> str:
         if self._sandbox is None:
             return f"ERR: {DISABLED}"

@@ -6,13 +6,14 @@ from dragoman.errors import A2AError
 from dragoman.hub.fetcher import Fetcher
 from dragoman.hub.model import Image
 from dragoman.hub.pictures import Pictures
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tool import Command, Session, harmless
 
 
 class FetchTool:
     names = ("/fetch",)
     bundle = "web"
     usage = "/fetch <url>   read a web page as text, or see a picture (3 in one reply)"
+    repeatable = harmless
 
     def __init__(self, fetcher: Fetcher | None = None, pictures: Pictures | None = None) -> None:
         self._fetcher, self._pictures = fetcher, pictures

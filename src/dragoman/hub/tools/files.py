@@ -14,7 +14,7 @@ from dragoman.hub.artifacts import Artifacts, clean_path
 from dragoman.hub.memory import Memories
 from dragoman.hub.model import Image
 from dragoman.hub.pictures import Pictures
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tool import Command, Session, harmless
 
 RESPONSE_LIMIT = 10 * 1024 * 1024
 NO_STORE = "files are kept with a conversation, and this request has none"
@@ -24,6 +24,7 @@ class WriteTool:
     names = ("/write",)
     bundle = "write"
     usage = "/write [--persist] <path>\n<content>\n/endwrite   make a file for the user; --persist keeps it for later /read"
+    repeatable = harmless
 
     def __init__(self, artifacts: Artifacts | None = None) -> None:
         self._artifacts = artifacts
@@ -63,6 +64,7 @@ class ReadTool:
     names = ("/read",)
     bundle = "read"
     usage = "/read <path> | /read #<id> [via=mem:<entry>]   read a file that was kept"
+    repeatable = harmless
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class ListTool:
     names = ("/list",)
     bundle = "read"
     usage = "/list   the files kept with this conversation"
+    repeatable = harmless
 
     def __init__(self, artifacts: Artifacts | None = None) -> None:
         self._artifacts = artifacts

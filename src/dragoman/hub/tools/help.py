@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.hub.capabilities import bundle_of
-from dragoman.hub.tool import Command, Session, Tool
+from dragoman.hub.tool import Command, Session, Tool, harmless
 
 
 class HelpTool:
     names = ("/help",)
     bundle = ""
     usage = "/help [command]   what a command does and how it is written"
+    repeatable = harmless
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._tools = tuple(tools)
@@ -36,6 +37,7 @@ class AbsentTool:
     """A command that the hub knows and does not serve: refused in words, so that a model does not wait for a result."""
 
     usage = ""
+    repeatable = harmless
 
     def __init__(self, name: str, why: str) -> None:
         self.names = (name,)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.mcp_servers import McpServers
 from dragoman.hub.tool import Command, Session
 
@@ -21,6 +23,17 @@ class McpCommand:
         words = command.args.split(" ", 3)
         return f"mcp:{words[1]}.{words[2]}" if len(words) > 2 else f"mcp:{words[0]}"
 
+    async def repeatable(self, command: Command, session: Session) -> bool:
+        """Reading what tools there are is, and calling one that says so of itself."""
+        verb, _, rest = command.args.partition(" ")
+        if verb != "call" or self._servers is None:
+            return True
+        try:
+            server, tool, _ = _asked(rest)
+            return await self._servers.repeatable(session.tenant, server, tool)
+        except A2AError:
+            return False
+
     async def run(self, command: Command, session: Session) -> str:
         if self._servers is None or not self._servers.names:
             return "ERR: this hub has no MCP servers"
@@ -29,7 +42,8 @@ class McpCommand:
             if verb == "tools":
                 return await self._tools(self._servers, rest.strip(), session)
             if verb == "call":
-                return await self._call(self._servers, rest.strip(), session)
+                ok, said = await self._servers.call(session.tenant, *_asked(rest))
+                return said if ok else f"ERR: {said}"
         except A2AError as error:
             return f"ERR: {error.message}"
         return f"ERR: usage: {self.usage}"
@@ -49,16 +63,17 @@ class McpCommand:
                 lines.append(f"{name} {tool.name} {{{members}}} — {tool.description}")
         return "\n".join(lines) or "(no tools)"
 
-    async def _call(self, servers: McpServers, rest: str, session: Session) -> str:
-        server, _, rest = rest.partition(" ")
-        tool, _, given = rest.strip().partition(" ")
-        if not server or not tool:
-            return "ERR: usage: /mcp call <server> <tool> {json}"
-        try:
-            arguments = msgspec.json.decode(given.strip() or "{}")
-        except msgspec.DecodeError as error:
-            return f"ERR: the arguments are no JSON: {error}"
-        if not isinstance(arguments, dict):
-            return "ERR: the arguments must be a JSON object"
-        ok, said = await servers.call(session.tenant, server, tool, arguments)
-        return said if ok else f"ERR: {said}"
+
+def _asked(rest: str) -> tuple[str, str, dict[str, Any]]:
+    """The server, the tool and its arguments. Raises `InvalidParams`."""
+    server, _, rest = rest.strip().partition(" ")
+    tool, _, given = rest.strip().partition(" ")
+    if not server or not tool:
+        raise InvalidParams("usage: /mcp call <server> <tool> {json}")
+    try:
+        arguments = msgspec.json.decode(given.strip() or "{}")
+    except msgspec.DecodeError as error:
+        raise InvalidParams(f"the arguments are no JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise InvalidParams("the arguments must be a JSON object")
+    return server, tool, arguments

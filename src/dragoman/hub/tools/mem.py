@@ -9,7 +9,7 @@ from dragoman.errors import A2AError
 from dragoman.hub.entries import RELATIONS, TYPES, Entry
 from dragoman.hub.memory import Memories
 from dragoman.hub.scratchpads import SHARED, Scratchpads
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tool import Command, Session, harmless
 
 BODY_LIMIT = 32 * 1024
 USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's
@@ -26,6 +26,7 @@ class MemTool:
     names = ("/mem",)
     bundle = "mem"
     usage = USAGE
+    repeatable = harmless
 
     def __init__(self, scratchpads: Scratchpads, memories: Memories) -> None:
         self._pads, self._memories = scratchpads, memories

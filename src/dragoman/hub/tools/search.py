@@ -14,7 +14,7 @@ from msgspec import Struct
 from dragoman.client.http import HttpTransport
 from dragoman.client.transport import Transport
 from dragoman.errors import A2AError, Unreachable
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tool import Command, Session, harmless
 
 MOST = 20
 NONE = "web search unavailable: this hub has no search provider (set DRAGOMAN_SEARCH_API_KEY)"
@@ -62,6 +62,7 @@ class SearchTool:
     names = ("/search",)
     bundle = "web"
     usage = "/search <words> [top=N]   search the web (4 in one reply)"
+    repeatable = harmless
 
     def __init__(self, search: Search | None = None) -> None:
         self._search = search

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.errors import A2AError
 from dragoman.hub.todos import Todos
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tool import Command, Session, harmless
 
 _STATES = {"start": "in_progress", "done": "completed", "cancel": "canceled", "reopen": "pending"}
 
@@ -15,6 +15,7 @@ class TodoTool:
     usage = (
         "/todo list | /todo add <what> | /todo start|done|cancel <id>   keep track of work that is still open"
     )
+    repeatable = harmless
 
     def __init__(self, todos: Todos) -> None:
         self._todos = todos
