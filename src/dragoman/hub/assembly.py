@@ -59,7 +59,8 @@ def application(
     """A hub and the ASGI app that serves it. `store` and `model` stand in for those of the settings."""
     if store != "memory:":
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    metrics, reach = Metrics(), Reach(settings)
+    metrics = Metrics()
+    reach = Reach(settings, metrics)
     residence = _Residence(model or SteadyModel(choose(settings), counted=metrics.provider), reach)
     opened = open_store(store or f"sqlite:///{settings.folder / 'tasks.db'}")
     hub = Hub(

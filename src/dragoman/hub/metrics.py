@@ -21,6 +21,13 @@ _HELP = {
     "provider_retries_total": "Calls of models that were repeated.",
     "provider_failures_total": "Calls of models that failed.",
     "provider_circuit_open_total": "Calls of models that were not made, because the provider keeps failing.",
+    "sandbox_exec_total": "Commands that were run.",
+    "sandbox_exec_ms_sum": "Milliseconds that they took, together.",
+    "sandbox_exec_timeout_total": "Commands that were killed because their time was over.",
+    "sandbox_rollback_total": "Commands that were undone because they filled their tenant's folder.",
+    "sandbox_container_started_total": "Containers that were started.",
+    "sandbox_container_reaped_total": "Containers that were taken away because nobody used them.",
+    "sandbox_containers_running": "Containers that are there.",
     "in_flight": "Requests that are running.",
 }
 
@@ -50,6 +57,10 @@ class Metrics:
 
     def provider(self, provider: str, what: str) -> None:
         self.count(f"provider_{what}_total", provider=provider or "default")
+
+    def sandbox(self, what: str, by: float) -> None:
+        gauge = what == "containers_running" or what.endswith("_ms")
+        self.count(f"sandbox_{what}" + ("_sum" if what.endswith("_ms") else "" if gauge else "_total"), by)
 
     def text(self, in_flight: Mapping[str, int]) -> bytes:
         values = dict(self._values)

@@ -10,12 +10,15 @@ import os
 
 from dragoman.errors import InvalidParams
 from dragoman.hub import mcp_servers, remotes
+from dragoman.hub.container import Container
 from dragoman.hub.database import Database
 from dragoman.hub.fetcher import HttpFetcher
 from dragoman.hub.mcp_servers import McpServers
+from dragoman.hub.metrics import Metrics
 from dragoman.hub.model import Model
+from dragoman.hub.process import Process
 from dragoman.hub.remotes import Remotes
-from dragoman.hub.sandbox import LocalSandbox
+from dragoman.hub.sandbox import Cell, Sandbox
 from dragoman.hub.settings import Settings
 from dragoman.hub.tool import Tool
 from dragoman.hub.toolbox import toolbox
@@ -28,7 +31,7 @@ AGENTS, SERVERS = "a2a_agents.json", "mcp_servers.json"
 
 
 class Reach:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
         guard = Guard(allow_private=settings.allow_private, http=True)
         folder = settings.folder
         self._settings = settings
@@ -41,6 +44,7 @@ class Reach:
             agents, servers = {}, {}
         self.remotes = Remotes(agents, dial=guard.dial, environ=os.environ)
         self._servers = McpServers(servers)
+        self._sandbox = _sandbox(settings, metrics) if settings.allow_exec else None
 
     def tools(self, database: Database, model: Model) -> tuple[Tool, ...]:
         settings = self._settings
@@ -51,9 +55,31 @@ class Reach:
             search=BraveSearch(settings.search_key) if settings.search_key else None,
             mcp=self._servers,
             remotes=self.remotes,
-            sandbox=LocalSandbox(settings.folder / "workspaces") if settings.allow_exec else None,
+            sandbox=self._sandbox,
         )
 
     async def close(self) -> None:
         await self.fetcher.close()
         await self._servers.close()
+        if self._sandbox is not None:
+            await self._sandbox.close()
+
+
+def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:
+    cell: Cell
+    if settings.exec_image:
+        cell = Container(settings.exec_image, memory_mb=settings.exec_memory_mb, counted=metrics.sandbox)
+    else:
+        cell = Process(
+            hidden=[settings.folder],
+            seconds=settings.exec_seconds,
+            memory_mb=settings.exec_memory_mb,
+            file_mb=settings.exec_disk_mb,
+        )
+    return Sandbox(
+        settings.folder / "workspaces",
+        cell,
+        seconds=settings.exec_seconds,
+        disk=settings.exec_disk_mb << 20,
+        counted=metrics.sandbox,
+    )

@@ -1,23 +1,30 @@
-"""Where commands run: a confined process for each.
+"""Where commands run: in the folder of their tenant, in a cell that keeps them from everything else.
 
-`LocalSandbox` is for a hub that trusts its tenants to be clumsy, not malicious: a folder per tenant, a bare environment,
-limits on time, memory, files and processes, and no network where the kernel lets us take it away. Against malice, give
-the hub a `Sandbox` that is a container or a machine.
+A sandbox sees to what is the same in every cell: one command at a time for a tenant, its time, its output, and the limit
+of its folder. The cell is a confined process (`hub/process.py`) or a container (`hub/container.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.hub.workspace import Workspace
 
 OUTPUT_LIMIT = 32 * 1024
+_LOOK = 0.5
+"""Seconds between two looks at how much a running command has written."""
+
+T = TypeVar("T")
 
 
 class Ran(Struct, frozen=True, kw_only=True):
@@ -27,84 +34,136 @@ class Ran(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Sandbox(Protocol):
-    async def run(self, tenant: str, command: str) -> Ran:
-        """Run a shell command for a tenant, to its end or the end of its time. Cancelling kills it."""
+class Cell(Protocol):
+    async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
+        """The process that runs a shell command in a tenant's folder, and its environment. Raises `A2AError`."""
         ...
 
+    async def clear(self, tenant: str) -> None:
+        """That process was killed: nothing of the command may go on."""
+        ...
 
-class LocalSandbox:
+    async def close(self) -> None: ...
+
+
+class Sandbox:
+    """`seconds` for a command, `disk` bytes for a tenant's folder. `counted` hears what happens: for metrics."""
+
     def __init__(
         self,
         folder: Path,
+        cell: Cell,
         *,
         seconds: float = 30.0,
-        memory_mb: int = 512,
-        file_mb: int = 64,
-        network: bool = False,
+        disk: int = 1 << 30,
+        counted: Callable[[str, float], None] | None = None,
     ) -> None:
-        self._folder, self._seconds, self._network = folder, seconds, network
-        self._limits = (
-            f"ulimit -v {memory_mb * 1024}; ulimit -f {file_mb * 2048}; "
-            f"ulimit -t {int(seconds) + 1}; ulimit -c 0; ulimit -n 256"
-        )
-        self._apart: list[str] | None = None
+        self._folder, self._cell, self._seconds, self._disk = folder.resolve(), cell, seconds, disk
+        self._counted = counted or (lambda what, by: None)
+        self._busy: dict[str, asyncio.Lock] = {}
 
     async def run(self, tenant: str, command: str) -> Ran:
-        home = self._folder / f"t{tenant}"
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Run a shell command to its end, or the end of its time. Cancelling kills it. Raises `A2AError`."""
+        workspace = self._workspace(tenant)
+        async with self._lock(tenant):
+            await asyncio.to_thread(workspace.open)
+            await asyncio.to_thread(workspace.save)
+            room = await asyncio.to_thread(lambda: workspace.room)
+            undone = False
+            try:
+                ran = await self._run(tenant, workspace, command, room)
+            finally:
+                undone = await asyncio.to_thread(workspace.settle, room)
+                self._counted("rollback", int(undone))
+        if not undone:
+            return ran
+        why = f"[undone: the workspace may have {self._disk} bytes, and is as it was before the command]"
+        return replace(ran, output=f"{ran.output}\n{why}".lstrip(), code=ran.code or 1)
+
+    async def write(self, tenant: str, path: str, content: bytes) -> None:
+        """Raises `InvalidParams` and `QuotaExceeded`."""
+        await self._file(tenant, lambda workspace: workspace.write(path, content))
+
+    async def read(self, tenant: str, path: str) -> bytes | None:
+        return await self._file(tenant, lambda workspace: workspace.read(path))
+
+    async def list(self, tenant: str) -> list[tuple[str, int]]:
+        return await self._file(tenant, lambda workspace: workspace.list())
+
+    async def close(self) -> None:
+        await self._cell.close()
+
+    async def _run(self, tenant: str, workspace: Workspace, command: str, room: int) -> Ran:
+        arguments, environment = await self._cell.enter(tenant, workspace.root, command)
+        began = time.monotonic()
         process = await asyncio.create_subprocess_exec(
-            *await self._prefix(),
-            "sh",
-            "-c",
-            f'{self._limits}; exec sh -c "$1"',
-            "sh",
-            command,
-            cwd=home,
-            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"},
+            *arguments,
+            cwd=workspace.root,
+            env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
         )
         assert process.stdout is not None
-        reading = asyncio.create_task(_read(process.stdout))
-        late = False
+        kept = bytearray()
+        reading = asyncio.create_task(_read(process.stdout, kept))
+        watching = asyncio.create_task(_fills(workspace, room))
+        ended = asyncio.create_task(process.wait())
         try:
-            async with asyncio.timeout(self._seconds):
-                await process.wait()
-        except TimeoutError:
-            late = True
+            await asyncio.wait((ended, watching), timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            late = not ended.done() and not watching.done()
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-            output = await reading
-        return Ran(output=output, code=process.returncode or 0, timed_out=late, seconds=self._seconds)
+            self._counted("exec", 1)
+            self._counted("exec_ms", (time.monotonic() - began) * 1000)
+            killed = not ended.done()
+            await _end(process, reading)
+            watching.cancel()
+            await asyncio.wait((watching, ended))
+            if killed:
+                await self._cell.clear(tenant)
+        if late:
+            self._counted("exec_timeout", 1)
+        code = process.returncode or 0
+        return Ran(output=_text(kept), code=code, timed_out=late, seconds=self._seconds)
 
-    async def _prefix(self) -> list[str]:
-        """`unshare`, if it can take the network away here."""
-        if self._network:
-            return []
-        if self._apart is None:
-            self._apart = []
-            if found := shutil.which("unshare"):
-                trial = await asyncio.create_subprocess_exec(
-                    found,
-                    "-rn",
-                    "true",
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.DEVNULL,
-                )
-                if await trial.wait() == 0:
-                    self._apart = [found, "-rn"]
-        return self._apart
+    async def _file(self, tenant: str, work: Callable[[Workspace], T]) -> T:
+        async with self._lock(tenant):
+            return await asyncio.to_thread(work, self._workspace(tenant))
+
+    def _workspace(self, tenant: str) -> Workspace:
+        return Workspace(
+            self._folder / f"t{tenant}", self._folder / ".before" / f"t{tenant}", limit=self._disk
+        )
+
+    def _lock(self, tenant: str) -> asyncio.Lock:
+        return self._busy.setdefault(tenant, asyncio.Lock())
 
 
-async def _read(stream: asyncio.StreamReader) -> str:
+async def _fills(workspace: Workspace, room: int) -> None:
+    """Ends when the folder has more than it may."""
+    while True:
+        if await asyncio.to_thread(workspace.used) > room:
+            return
+        await asyncio.sleep(_LOOK)
+
+
+async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
     """All of it, of which the first part is kept."""
-    kept = bytearray()
     while chunk := await stream.read(65_536):
         kept += chunk[: max(0, OUTPUT_LIMIT - len(kept))]
+
+
+async def _end(process: asyncio.subprocess.Process, reading: asyncio.Task[None]) -> None:
+    """Kill what is left of a command, and have its last words."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    await asyncio.wait((reading,), timeout=1.0)  # one that ran away may hold on to its end of the pipe
+    reading.cancel()
+    await asyncio.wait((reading,))
+
+
+def _text(kept: bytearray) -> str:
     text = bytes(kept).decode("utf-8", "replace")
     return text + "\n[output cut]" if len(kept) >= OUTPUT_LIMIT else text

@@ -60,6 +60,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     push: bool = False
     """Agents send push notifications, over https and to public addresses; with `allow_private` to any."""
     allow_exec: bool = False
+    """Let agents run commands, confined."""
+    exec_image: str = ""
+    """Run them in containers of this image, with Docker; empty: in processes of this machine."""
+    exec_seconds: float = 30.0
+    exec_memory_mb: int = 512
+    exec_disk_mb: int = 1024
+    """What a command may take, and what the folder of a tenant may have."""
     allow_private: bool = False
     """Let `/fetch` read addresses that are not public."""
     drain: float = 30.0

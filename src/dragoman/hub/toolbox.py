@@ -66,9 +66,9 @@ def toolbox(
     tools: list[Tool] = [
         SearchTool(search),
         FetchTool(fetcher, pictures),
-        WriteTool(artifacts),
-        ReadTool(artifacts, memories, pictures),
-        ListTool(artifacts),
+        WriteTool(artifacts, sandbox),
+        ReadTool(artifacts, memories, pictures, sandbox),
+        ListTool(artifacts, sandbox),
         MemTool(Scratchpads(database), memories),
         AgentTool(context),
         ParallelTool(context),

@@ -1,12 +1,13 @@
 """`/write`, `/read` and `/list`: files that an agent makes.
 
-A file always goes to whoever asked, and never to the disk of the server. `--persist` also keeps it with the
-conversation, where `/read` and `/list` find it; outside a conversation (every call over A2A) there is nothing to keep it
-with.
+A file always goes to whoever asked. `--persist` also keeps it with the conversation, where `/read` and `/list` find it;
+outside a conversation (every call over A2A) there is nothing to keep it with. Where commands may run, the tenant has a
+workspace: files are written there, too, and what commands make is read and listed.
 """
 
 from __future__ import annotations
 
+import mimetypes
 import re
 
 from dragoman.errors import A2AError
@@ -14,6 +15,7 @@ from dragoman.hub.artifacts import Artifacts, clean_path
 from dragoman.hub.memory import Memories
 from dragoman.hub.model import Image
 from dragoman.hub.pictures import Pictures
+from dragoman.hub.sandbox import Sandbox
 from dragoman.hub.tool import Command, Session, harmless
 
 RESPONSE_LIMIT = 10 * 1024 * 1024
@@ -26,8 +28,8 @@ class WriteTool:
     usage = "/write [--persist] <path>\n<content>\n/endwrite   make a file for the user; --persist keeps it for later /read"
     repeatable = harmless
 
-    def __init__(self, artifacts: Artifacts | None = None) -> None:
-        self._artifacts = artifacts
+    def __init__(self, artifacts: Artifacts | None = None, sandbox: Sandbox | None = None) -> None:
+        self._artifacts, self._sandbox = artifacts, sandbox
 
     def label(self, command: Command) -> str:
         return f"write:{_persist(command.args)[1]}"
@@ -42,6 +44,11 @@ class WriteTool:
         size, counts = len(content.encode()), session.telling.counts
         if counts.get("file_bytes", 0) + size > RESPONSE_LIMIT:
             return f"ERR: the files of one response may have {RESPONSE_LIMIT} bytes in all; {path} was not written"
+        if self._sandbox is not None:
+            try:
+                await self._sandbox.write(session.tenant, path, content.encode())
+            except A2AError as error:
+                return f"ERR: {path} was not written: {error.message}"
         counts["file_bytes"] = counts.get("file_bytes", 0) + size
         await session.telling.tell("file", path=path, size=size, encoding="utf-8", content=content)
         if not persist:
@@ -71,20 +78,35 @@ class ReadTool:
         artifacts: Artifacts | None = None,
         memories: Memories | None = None,
         pictures: Pictures | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self._artifacts, self._memories, self._pictures = artifacts, memories, pictures
+        self._sandbox = sandbox
 
     def label(self, command: Command) -> str:
         return f"read:{command.args}"
 
     async def run(self, command: Command, session: Session) -> str:
-        if self._artifacts is None or not session.conversation:
+        made = None
+        if self._sandbox is not None and not command.args.startswith("#"):
+            made = await self._sandbox.read(session.tenant, command.args)
+        if self._artifacts is not None and session.conversation:
+            return await self._kept(self._artifacts, command, session, made)
+        if self._sandbox is None:
             return f"ERR: artifact store unavailable: {NO_STORE}"
+        if made is None:
+            return f"ERR: there is no file {command.args!r} in the workspace (try /list)"
+        return await self._shown(session, made, mimetypes.guess_type(command.args)[0] or "")
+
+    async def _kept(
+        self, artifacts: Artifacts, command: Command, session: Session, made: bytes | None
+    ) -> str:
+        """A file of the conversation; if it has none of that name, `made`, which the workspace has."""
         named = re.fullmatch(r"#(\d+)(?:\s+via=mem:#?(\d+))?", command.args)
         if named is None:
-            found = await self._artifacts.by_path(session.tenant, session.conversation, command.args)
+            found = await artifacts.by_path(session.tenant, session.conversation, command.args)
         else:
-            found = await self._artifacts.get(session.tenant, int(named[1]))
+            found = await artifacts.get(session.tenant, int(named[1]))
             if found is not None and found.conversation_id != session.conversation:
                 # A file of another conversation is reached through a memory that points at it.
                 entry = None
@@ -92,31 +114,42 @@ class ReadTool:
                     entry = await self._memories.get(session.tenant, int(named[2]))
                 if entry is None or entry.artifact_id != found.id:
                     return f"ERR: #{named[1]} is of another conversation; name the memory that links it: via=mem:<entry>"
+        if found is None and made is not None:
+            return await self._shown(session, made, mimetypes.guess_type(command.args)[0] or "")
         if found is None:
             return f"ERR: there is no file {command.args!r} (try /list)"
-        content = await self._artifacts.content(session.tenant, found.id) or b""
-        if found.mime.startswith("image/") and not found.mime.endswith("xml") and self._pictures is not None:
-            return await self._pictures.show(session, Image(media_type=found.mime, content=content))
+        content = await artifacts.content(session.tenant, found.id) or b""
+        return await self._shown(session, content, found.mime)
+
+    async def _shown(self, session: Session, content: bytes, mime: str) -> str:
+        if mime.startswith("image/") and not mime.endswith("xml") and self._pictures is not None:
+            return await self._pictures.show(session, Image(media_type=mime, content=content))
         return content.decode("utf-8", "replace")
 
 
 class ListTool:
     names = ("/list",)
     bundle = "read"
-    usage = "/list   the files kept with this conversation"
+    usage = "/list   the files kept with this conversation, and those of the workspace"
     repeatable = harmless
 
-    def __init__(self, artifacts: Artifacts | None = None) -> None:
-        self._artifacts = artifacts
+    def __init__(self, artifacts: Artifacts | None = None, sandbox: Sandbox | None = None) -> None:
+        self._artifacts, self._sandbox = artifacts, sandbox
 
     def label(self, command: Command) -> str:
         return "list"
 
     async def run(self, command: Command, session: Session) -> str:
-        if self._artifacts is None or not session.conversation:
+        lines = []
+        if self._artifacts is not None and session.conversation:
+            files = await self._artifacts.list(session.tenant, session.conversation)
+            lines = [f"#{file.id}  {file.path}  ({file.size} bytes)" for file in files] or ["(no files)"]
+        elif self._sandbox is None:
             return f"ERR: artifact store unavailable: {NO_STORE}"
-        files = await self._artifacts.list(session.tenant, session.conversation)
-        return "\n".join(f"#{file.id}  {file.path}  ({file.size} bytes)" for file in files) or "(no files)"
+        if self._sandbox is not None:
+            made = await self._sandbox.list(session.tenant)
+            lines += ["[sandbox workspace]", *(f"{path}  ({size} bytes)" for path, size in made)]
+        return "\n".join(lines)
 
 
 def _persist(args: str) -> tuple[bool, str]:

@@ -1,0 +1,107 @@
+"""A cell that is a process of this machine, with as much taken away from it as the kernel lets us.
+
+Where users may have namespaces of their own, which Linux mostly allows without root, a command sees no network, no process
+but its own, a machine that it cannot write to, and none of the hub's files or those in the home of the user who runs it.
+Where they may not, it has at least limits and a bare environment, and the log says what is missing. It shares the kernel
+with the hub in any case: against malice there are containers (`hub/container.py`) and machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_SHARED = (Path("~"), Path("/run"), Path("/var/tmp"), Path("/dev/shm"))
+"""Places where others leave their secrets, their sockets and their files."""
+_NEEDED = ("unshare", "mount", "setpriv", "prlimit")
+
+# The folder is taken along to where it stays visible when the places above it are covered up.
+_APART = """\
+set -e
+mount -t tmpfs -o size=1m,mode=755 tmpfs /mnt
+mkdir /mnt/workspace
+mount --bind . /mnt/workspace
+limits=$1; command=$2; shift 2
+for hidden in "$@"; do [ ! -d "$hidden" ] || mount -t tmpfs -o size=1m,mode=755 tmpfs "$hidden"; done
+mount -t tmpfs -o size=64m tmpfs /tmp
+mount -t proc proc /proc
+mount -o remount,bind,ro /
+cd /mnt/workspace
+export HOME=/mnt/workspace
+exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all prlimit $limits sh -c "$command"
+"""
+_OFFLINE = 'limits=$1; exec prlimit $limits sh -c "$2"'
+_BARE = 'ulimit -v $3; ulimit -f $4; ulimit -t $5; ulimit -c 0; ulimit -n 256; exec sh -c "$2"'
+
+
+class Process:
+    """`hidden`: folders that commands do not see. The limit on processes does not bind a hub that runs as root."""
+
+    def __init__(
+        self, *, hidden: Sequence[Path] = (), seconds: float = 30.0, memory_mb: int = 512, file_mb: int = 1024
+    ) -> None:
+        places = [each.expanduser().resolve() for each in (*hidden, *_SHARED)]
+        self._hidden = [str(place) for place in places if place != Path("/")]
+        memory, file, cpu = memory_mb << 20, file_mb << 20, int(seconds) + 1
+        self._limits = f"--as={memory} --fsize={file} --cpu={cpu} --core=0 --nofile=256"
+        self._bare = [str(memory >> 10), str(file >> 9), str(cpu)]
+        self._way: list[str] | None = None
+        self._trying = asyncio.Lock()
+
+    async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
+        async with self._trying:
+            if self._way is None:
+                self._way = await self._find(folder)
+        return self._arguments(self._way, command), _environment(folder)
+
+    async def clear(self, tenant: str) -> None:
+        """Its process was the parent of all of them: the kernel has seen to it."""
+
+    async def close(self) -> None:
+        pass
+
+    def _arguments(self, way: list[str], command: str) -> list[str]:
+        if way[-1] == _APART:
+            return [*way, "sh", f"{self._limits} --nproc=256", command, *self._hidden]
+        return [*way, "sh", self._limits, command, *self._bare]
+
+    async def _find(self, folder: Path) -> list[str]:
+        """The best way in that works here."""
+        ways = []
+        if all(shutil.which(program) for program in _NEEDED):
+            ways = [
+                ["unshare", "-r", "-n", "-m", "-p", "-f", "--kill-child", "sh", "-c", _APART],
+                ["unshare", "-r", "-n", "sh", "-c", _OFFLINE],
+            ]
+        for way in ways:
+            if await _works(self._arguments(way, "true | true"), folder):
+                if way[-1] != _APART:
+                    log.warning("commands run without a network, but they see the files of this machine")
+                return way
+        log.warning(
+            "commands run with limits alone: they reach the network, and see the files of this machine"
+        )
+        return ["sh", "-c", _BARE]
+
+
+async def _works(arguments: list[str], folder: Path) -> bool:
+    trial = await asyncio.create_subprocess_exec(
+        *arguments,
+        cwd=folder,
+        env=_environment(folder),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    return await trial.wait() == 0
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Nothing of the hub's, whose own has keys in it."""
+    return {"PATH": _PATH, "HOME": str(folder), "LANG": "C.UTF-8"}

@@ -1,0 +1,149 @@
+"""The folder of a tenant: where its commands run, and what `/write`, `/read` and `/list` see of that.
+
+Commands are strangers' work, so nothing in the folder is taken for what it seems: links are not followed, and only plain
+files are read. The folder has a limit. What a command may spoil is saved before it runs, and put back if it took too much.
+
+Everything here blocks: it belongs on a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.artifacts import QuotaExceeded, clean_path
+
+READ_LIMIT = 1 << 20
+_LEAST = 1024
+"""Bytes that an entry counts for, however empty it is."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class Workspace:
+    """`limit`: bytes it may have on the disk. `saved` is a place beside it, for the time that a command runs."""
+
+    def __init__(self, root: Path, saved: Path, *, limit: int) -> None:
+        self.root, self._saved, self._limit = root, saved, limit
+
+    def open(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    # -- files -------------------------------------------------------------------------------------------------
+
+    def write(self, path: str, content: bytes) -> None:
+        """Raises `InvalidParams` for a path that cannot be, and `QuotaExceeded`."""
+        *folders, name = clean_path(path).split("/")
+        self.open()
+        used = self.used()
+        if used + len(content) > self._limit:
+            raise QuotaExceeded(
+                f"no room for {path}: {used} of {self._limit} bytes of the workspace are used"
+            )
+        with self._inside(folders, make=True) as folder:
+            fresh = f".{os.getpid()}-{os.urandom(4).hex()}"
+            file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+            try:
+                with open(file, "wb") as out:
+                    out.write(content)
+                os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:  # there is a folder of that name
+                os.unlink(fresh, dir_fd=folder)
+                raise InvalidParams(f"{path} cannot be written: {error.strerror}") from error
+
+    def read(self, path: str) -> bytes | None:
+        """A plain file, as far as it is read at all; None if there is none."""
+        try:
+            *folders, name = clean_path(path).split("/")
+            with self._inside(folders) as folder:
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        except (InvalidParams, OSError):
+            return None
+        with open(file, "rb") as opened:
+            return opened.read(READ_LIMIT) if stat.S_ISREG(os.fstat(file).st_mode) else None
+
+    def list(self, most: int = 200) -> list[tuple[str, int]]:
+        """Plain files: path and size, by path."""
+        found = [(path, about) for path, about in self._entries() if stat.S_ISREG(about.st_mode)]
+        return sorted((str(path.relative_to(self.root)), about.st_size) for path, about in found)[:most]
+
+    def used(self) -> int:
+        """Bytes on the disk."""
+        return sum(max(_LEAST, about.st_blocks * 512) for _, about in self._entries())
+
+    @property
+    def room(self) -> int:
+        """Bytes that a command may leave here: as many as allowed, or, where there are more already, no more than those."""
+        return max(self._limit, self.used())
+
+    # -- before and after a command ----------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Remember the folder as it is."""
+        _remove(self._saved)
+        self._saved.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.copytree(self.root, self._saved, symlinks=True, copy_function=_copy)
+
+    def settle(self, room: int) -> bool:
+        """Put everything back as it was if there is more than `room` now, and say so. What was saved is not needed again."""
+        spoilt = self.used() > room
+        if spoilt:  # the folder itself stays: a container may hold on to it
+            for entry in os.scandir(self.root):
+                _remove(Path(entry.path))
+            for entry in os.scandir(self._saved):
+                os.rename(entry.path, self.root / entry.name)
+        _remove(self._saved)
+        return spoilt
+
+    # ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _inside(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
+        """A folder below the root, reached without following a link. Raises `OSError`, or `InvalidParams` to who makes it."""
+        at = os.open(self.root, _FOLDER)
+        try:
+            for name in folders:
+                try:
+                    if make:
+                        with suppress(FileExistsError):
+                            os.mkdir(name, 0o700, dir_fd=at)
+                    below = os.open(name, _FOLDER, dir_fd=at)
+                except OSError as error:
+                    if make:
+                        raise InvalidParams(f"{name} is not a folder to write into") from error
+                    raise
+                os.close(at)
+                at = below
+            yield at
+        finally:
+            os.close(at)
+
+    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
+        for folder, folders, files in os.walk(self.root):
+            for name in (*folders, *files):
+                path = Path(folder, name)
+                with suppress(OSError):  # a command may be taking it away
+                    yield path, path.lstat()
+
+
+def _copy(source: str, target: str) -> None:
+    """Plain files; pipes and sockets are not worth keeping."""
+    if stat.S_ISREG(os.lstat(source).st_mode):
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is, and however it was locked by a command that ran as the same user."""
+    if path.is_dir() and not path.is_symlink():
+        for folder, folders, _ in os.walk(path):
+            for name in (".", *folders):
+                inside = Path(folder, name)
+                if not inside.is_symlink():
+                    inside.chmod(0o700)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,283 @@
+"""Commands that agents run: confined, in time, within their folder; in a process or in a container."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidParams, Unavailable
+from dragoman.hub import process
+from dragoman.hub.artifacts import QuotaExceeded
+from dragoman.hub.container import Container
+from dragoman.hub.database import Database
+from dragoman.hub.metrics import Metrics
+from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.process import Process
+from dragoman.hub.sandbox import OUTPUT_LIMIT, Sandbox
+from dragoman.hub.toolbox import toolbox
+from dragoman.hub.workspace import Workspace
+from tests.hub.conftest import Begin
+from tests.hub.house import house as opened_hub
+from tests.hub.test_tools import database, fed
+
+__all__ = ["database"]
+
+
+class Bare(Process):
+    """A process on a machine that has no namespaces."""
+
+    async def _find(self, folder: Path) -> list[str]:
+        return ["sh", "-c", process._BARE]
+
+
+@pytest.fixture(params=["apart", "bare"])
+def sandbox(request: Any, tmp_path: Path) -> Sandbox:
+    kind = Process if request.param == "apart" else Bare
+    return Sandbox(tmp_path / "workspaces", kind(hidden=[tmp_path]), seconds=5.0, disk=1 << 20)
+
+
+async def test_a_command_runs_in_the_folder_of_its_tenant(sandbox: Sandbox) -> None:
+    ran = await sandbox.run("1", "echo hi > a; cat a; echo oh >&2; exit 3")
+    assert (ran.output, ran.code, ran.timed_out) == ("hi\noh\n", 3, False)
+    assert (await sandbox.run("1", "cat a")).output == "hi\n"
+    assert (await sandbox.run("2", "cat a")).code != 0
+
+
+async def test_a_command_sees_nothing_of_the_hubs_environment(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    ran = await sandbox.run("1", "env")
+    assert "sk-secret" not in ran.output and "PYTEST" not in ran.output
+
+
+async def test_a_command_is_killed_when_its_time_is_over_with_all_it_began(tmp_path: Path) -> None:
+    metrics = Metrics()
+    sandbox = Sandbox(tmp_path, Bare(), seconds=0.3, counted=metrics.sandbox)
+    ran = await sandbox.run("1", "sleep 60 & setsid sleep 2 & echo begun; sleep 60")
+    assert ran.timed_out and ran.output == "begun\n"
+    assert b"dragoman_hub_sandbox_exec_total 1\n" in metrics.text({})
+    assert b"dragoman_hub_sandbox_exec_timeout_total 1\n" in metrics.text({})
+
+
+async def test_a_command_that_is_canceled_is_killed(sandbox: Sandbox) -> None:
+    running = asyncio.create_task(sandbox.run("1", "echo $$ > pid; exec sleep 60"))
+    folder: Path = sandbox._folder / "t1"
+    async with asyncio.timeout(10):
+        while not (folder / "pid").is_file() or not (folder / "pid").read_text():
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert (await sandbox.run("1", "cat pid")).code == 0, "the next one does not wait for it"
+
+
+async def test_of_a_long_output_the_first_part_is_kept(sandbox: Sandbox) -> None:
+    ran = await sandbox.run("1", "yes | head -c 100000")
+    assert ran.output.endswith("\n[output cut]") and len(ran.output) == OUTPUT_LIMIT + len("\n[output cut]")
+
+
+async def test_a_command_that_fills_its_folder_is_undone(sandbox: Sandbox) -> None:
+    await sandbox.write("1", "kept.txt", b"mine")
+    await sandbox.run("1", "mkdir -p deep/er; ln -s /nowhere link; echo old > deep/er/file; mkfifo pipe")
+    for spoil in (
+        "echo new > kept.txt; rm -r deep; head -c 3000000 /dev/zero > big; mkdir no; chmod 0 no",
+        "echo new > kept.txt; head -c 3000000 /dev/zero > big; sleep 60",
+    ):
+        ran = await sandbox.run("1", spoil)
+        assert "[undone: the workspace may have 1048576 bytes" in ran.output
+        assert ran.code != 0 and not ran.timed_out
+        assert await sandbox.read("1", "kept.txt") == b"mine"
+        assert await sandbox.list("1") == [("deep/er/file", 4), ("kept.txt", 4)]
+
+
+async def test_a_folder_that_is_too_full_already_can_still_be_emptied(tmp_path: Path) -> None:
+    roomy = Sandbox(tmp_path, Bare(), disk=1 << 20)
+    await roomy.run("1", "head -c 500000 /dev/zero > a; head -c 200000 /dev/zero > b")
+    tight = Sandbox(tmp_path, Bare(), disk=100_000)
+    assert (await tight.run("1", "rm a")).code == 0
+    assert [path for path, _ in await tight.list("1")] == ["b"]
+    with pytest.raises(QuotaExceeded):
+        await tight.write("1", "c", b"more")
+
+
+namespaces = pytest.mark.skipif(
+    os.system("unshare -r -n -m -p -f true >/dev/null 2>&1") != 0 or shutil.which("setpriv") is None,
+    reason="users have no namespaces here",
+)
+
+
+@namespaces
+async def test_a_command_sees_no_network_no_other_process_and_none_of_the_hubs_files(tmp_path: Path) -> None:
+    (tmp_path / "hub.db").write_text("secret")
+    sandbox = Sandbox(tmp_path / "workspaces", Process(hidden=[tmp_path]), seconds=10.0)
+    ran = await sandbox.run(
+        "1",
+        f"cat {tmp_path}/hub.db; ls ~/.. ; cat /proc/net/route | wc -l; ls -d /proc/[0-9]* | wc -l; pwd; "
+        "umount /tmp; touch /etc/made-by-a-command; grep CapEff /proc/self/status",
+    )
+    assert "secret" not in ran.output and "/mnt/workspace" in ran.output
+    assert "CapEff:\t0000000000000000" in ran.output
+    assert not Path("/etc/made-by-a-command").exists()
+    routes, processes = [line for line in ran.output.splitlines() if line.isdigit()]
+    assert int(routes) <= 1 and int(processes) < 8
+
+
+@namespaces
+async def test_a_command_that_leaves_others_behind_takes_them_along(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path, Process(), seconds=10.0)
+    ran = await sandbox.run("1", "(setsid sleep 4321 &) ; echo gone")
+    assert (ran.output, ran.code) == ("gone\n", 0)
+    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\x004321" in _bytes(p)]
+    assert left == []
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_workspace_follows_no_links(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    workspace = Workspace(tmp_path / "t1", tmp_path / "before", limit=1 << 20)
+    workspace.open()
+    (workspace.root / "file").symlink_to(outside / "secret")
+    (workspace.root / "folder").symlink_to(outside)
+    os.mkfifo(workspace.root / "pipe")
+    assert workspace.read("file") is workspace.read("folder/secret") is workspace.read("pipe") is None
+    assert workspace.read("../outside/secret") is None and workspace.list() == []
+    with pytest.raises(InvalidParams):
+        workspace.write("folder/secret", b"changed")
+    workspace.write("file", b"mine")
+    assert (outside / "secret").read_text() == "secret" and workspace.read("file") == b"mine"
+    workspace.save()
+    assert not stat.S_ISFIFO((tmp_path / "before").stat().st_mode) and not (tmp_path / "before/pipe").exists()
+
+
+async def test_files_of_agents_and_of_commands_are_in_one_workspace(
+    shed: Begin, database: Database, tmp_path: Path
+) -> None:
+    sandbox = Sandbox(tmp_path, Bare(), disk=100_000)
+    tools = toolbox(database, model=ScriptedModel([]), sandbox=sandbox)
+    home = await shed(ScriptedModel([]), tools=tools)
+    said = await fed(
+        home,
+        "/write in/a.txt\nhello\n/endwrite\n/exec tr a-z A-Z < in/a.txt > b.txt; cat b.txt\n/read b.txt\n/list\n/read no",
+    )
+    assert said.count("HELLO") == 2 and "[exit 0]" in said
+    assert "[sandbox workspace]\nb.txt  (5 bytes)\nin/a.txt  (5 bytes)" in said
+    assert "ERR: there is no file 'no' in the workspace (try /list)" in said
+    said = await fed(
+        home, "/list\n/read b.txt\n/write big\n" + "x" * 200_000 + "\n/endwrite", conversation_id=10
+    )
+    assert "(no files)\n[sandbox workspace]\nb.txt" in said and "HELLO" in said
+    assert "ERR: big was not written: no room for big" in said
+
+
+async def test_a_hub_runs_commands_only_if_its_operator_says_so(tmp_path: Path) -> None:
+    for allowed, answer in ((False, "ERR: commands are disabled"), (True, "4\n[exit 0]")):
+        replies = ["/exec echo $((2 + 2))", "Done."]
+        async with opened_hub(replies, folder=tmp_path, allow_exec=allowed) as hub:
+            acme = await hub.tenant(f"acme-{allowed}")
+            await acme.ask("go")
+            assert answer in hub.model.prompts[1].messages[-1].content
+            metrics = (await acme("GET", "/v1/metrics")).body.decode()
+            assert ("dragoman_hub_sandbox_exec_total 1" in metrics) is allowed
+
+
+# -- containers ----------------------------------------------------------------------------------------------------
+
+DOCKER = """\
+#!/bin/sh
+echo "$@" >> "{log}"
+case "$1" in
+  inspect) test -f "{running}" && echo true ;;
+  run) touch "{running}" ;;
+  rm) rm -f "{running}" ;;
+  exec) shift 3; exec "$@" ;;
+esac
+"""
+
+
+class Docker:
+    """A command that does as if it were docker, and writes down what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.program, self._log = folder / "docker", folder / "log"
+        self.running = folder / "running"
+        self.program.write_text(DOCKER.format(log=self._log, running=self.running))
+        self.program.chmod(0o755)
+        self.metrics, self.now = Metrics(), 0.0
+        self.cell = Container(
+            "img", program=str(self.program), clock=lambda: self.now, counted=self.metrics.sandbox
+        )
+
+    @property
+    def told(self) -> list[str]:
+        return self._log.read_text().splitlines()
+
+    def counted(self, what: str) -> bool:
+        return f"dragoman_hub_sandbox_{what}\n".encode() in self.metrics.text({})
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> Docker:
+    return Docker(tmp_path)
+
+
+async def test_a_tenant_has_a_container_with_nothing_but_its_folder(docker: Docker, tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path / "w", docker.cell, seconds=10.0)
+    assert (await sandbox.run("1", "echo $((1 + 1)) > x; cat x")).output == "2\n"
+    assert (await sandbox.run("1", "cat x")).output == "2\n"
+    (started,) = [line for line in docker.told if line.startswith("run ")]
+    for option in (
+        "--network=none",
+        "--read-only",
+        "--memory=512m",
+        "--cpus=1",
+        "--pids-limit=256",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        f"--user={os.getuid()}:{os.getgid()}",
+        f"--mount=type=bind,source={tmp_path}/w/t1,target=/workspace img sleep infinity",
+    ):
+        assert option in started
+    assert docker.counted("container_started_total 1") and docker.counted("containers_running 1")
+    await sandbox.close()
+    assert docker.told[-1].startswith("rm --force dragoman-") and docker.counted("containers_running 0")
+
+
+async def test_a_container_goes_when_it_is_idle_or_a_command_was_killed_in_it(
+    docker: Docker, tmp_path: Path
+) -> None:
+    sandbox = Sandbox(tmp_path / "w", docker.cell, seconds=0.3)
+    await sandbox.run("1", "true")
+    docker.now = 1799.0
+    await docker.cell.reap()
+    assert docker.running.exists()
+    docker.now = 1801.0
+    await docker.cell.reap()
+    assert not docker.running.exists() and docker.counted("container_reaped_total 1")
+    assert (await sandbox.run("1", "sleep 60")).timed_out
+    assert not docker.running.exists() and docker.counted("container_started_total 2")
+    await sandbox.close()
+
+
+async def test_without_docker_a_command_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path, Container("img", program=str(tmp_path / "nothing")))
+    with pytest.raises(Unavailable, match="no place to run commands"):
+        await sandbox.run("1", "true")
+    await sandbox.close()
