@@ -140,6 +140,8 @@ def test_a_moment_is_read_in_any_spelling(spelling: str) -> None:
     [
         ({**HELLO, "parts": []}, "message.parts", "must not be empty"),
         ({**HELLO, "messageId": ""}, "message.messageId", "must not be empty"),
+        ({**HELLO, "contextId": "x" * 513}, "message.contextId", "is longer than 512 characters"),
+        ({**HELLO, "taskId": "x" * 513}, "message.taskId", "is longer than 512 characters"),
         ({"role": "ROLE_USER", "parts": [{"text": "x"}]}, "message.messageId", "is missing"),
         ({**HELLO, "role": "ROLE_UNSPECIFIED"}, "message.role", "must be given"),
         ({**HELLO, "role": 0}, "message.role", "must be given"),

@@ -13,6 +13,8 @@ from dragoman.model.ids import read_timestamp
 from dragoman.model.ops import Request
 
 LARGEST_PAGE = 100
+LONGEST_ID = 512
+"""Characters in the id of a task or a context: every event of the task says it again."""
 
 
 def refuse(path: str, why: str) -> NoReturn:
@@ -55,6 +57,10 @@ def checked(request: Request) -> Request:
 
 
 def _check_message(message: Message) -> None:
+    if len(message.task_id) > LONGEST_ID:
+        refuse("message.taskId", f"is longer than {LONGEST_ID} characters")
+    if len(message.context_id) > LONGEST_ID:
+        refuse("message.contextId", f"is longer than {LONGEST_ID} characters")
     if not message.message_id:
         refuse("message.messageId", "must not be empty")
     if message.role is Role.UNSPECIFIED:
