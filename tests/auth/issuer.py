@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from typing import Any
 
 from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
@@ -59,7 +60,9 @@ class Pages:
         self.pages: dict[str, Any] = pages
         self.asked: list[str] = []
 
-    async def __call__(self, url: str) -> bytes:
+    async def __call__(
+        self, url: str, form: Mapping[str, str] | None = None, authorization: str = ""
+    ) -> bytes:
         self.asked.append(url)
         if url not in self.pages:
             raise Unreachable(f"{url} is not there")

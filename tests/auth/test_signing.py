@@ -286,7 +286,7 @@ async def test_a_cards_own_word_for_where_its_keys_are_counts_only_on_hosts_we_t
 )
 async def test_a_jku_that_only_looks_like_a_trusted_one_is_not_followed(jku: str) -> None:
     class Anything(Pages):
-        async def __call__(self, url: str) -> bytes:
+        async def __call__(self, url: str, *_: Any) -> bytes:
             self.asked.append(url)
             return json.dumps(KeyRing((KEY,)).public()).encode()
 

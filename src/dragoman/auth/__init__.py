@@ -2,13 +2,15 @@
 
     Agent(..., auth=[Bearer({"alice": hashed(token)}), JWT(issuer, audience, jwks_url=...)])
 
-Bearer, ApiKey, Basic, JWT, OIDC, MutualTLS, Custom      ways to say who one is; `All(...)` asks for several at once
+Bearer, ApiKey, Basic, JWT, OIDC, Introspection, MutualTLS, Custom
+                                                         ways to say who one is; `All(...)` asks for several at once
 Holder, hashed, hashed_password, new_token               what is kept of a secret
 Presented                                                what a check of one's own is given
 """
 
 from __future__ import annotations
 
+from dragoman.auth.introspection import Introspection
 from dragoman.auth.jwt import JWT
 from dragoman.auth.oidc import OIDC
 from dragoman.auth.presented import Presented
@@ -26,6 +28,7 @@ __all__ = [
     "Bearer",
     "Custom",
     "Holder",
+    "Introspection",
     "MutualTLS",
     "Presented",
     "Principal",

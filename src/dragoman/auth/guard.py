@@ -12,7 +12,7 @@ from dragoman.errors import Unavailable
 from dragoman.model.ops import Principal
 
 
-async def no_fetch(url: str) -> bytes:
+async def no_fetch(url: str, form: Mapping[str, str] | None = None, authorization: str = "") -> bytes:
     raise Unavailable("this server has no way to fetch keys")
 
 

@@ -136,19 +136,15 @@ class Check:
         now = time.time()
         if claims.get("iss") != self._issuer:
             raise BadSignature("somebody else issued it")
-        meant = claims.get("aud")
-        audience = (
-            {meant} if isinstance(meant, str) else set(map(str, meant)) if isinstance(meant, list) else set()
-        )
-        if not audience & self._audience:
+        if not audience_of(claims) & self._audience:
             raise BadSignature("it is meant for somebody else")
-        ends = _moment(claims, "exp")
+        ends = moment(claims, "exp")
         if ends is None:
             raise BadSignature("it never expires")
         if now >= ends + self._skew:
             raise BadSignature("it has expired")
         for name in ("nbf", "iat"):
-            begins = _moment(claims, name)
+            begins = moment(claims, name)
             if begins is not None and begins > now + self._skew:
                 raise BadSignature("it is not valid yet")
 
@@ -160,11 +156,18 @@ class Check:
         if not isinstance(tenant, str) or (self._tenant_claim and not tenant):
             raise Unauthenticated("the token does not say for which tenant it is")
         return Principal(
-            id=f"{self._issuer}#{subject}", tenant=tenant, scopes=_scopes(claims), claims=dict(claims)
+            id=f"{self._issuer}#{subject}", tenant=tenant, scopes=scopes_of(claims), claims=dict(claims)
         )
 
 
-def _moment(claims: Mapping[str, Any], name: str) -> float | None:
+def audience_of(claims: Mapping[str, Any]) -> frozenset[str]:
+    meant = claims.get("aud")
+    return frozenset(
+        (meant,) if isinstance(meant, str) else map(str, meant) if isinstance(meant, list) else ()
+    )
+
+
+def moment(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
@@ -173,7 +176,7 @@ def _moment(claims: Mapping[str, Any], name: str) -> float | None:
     return float(value)
 
 
-def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
+def scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
     """`scope` is a text with blanks (RFC 8693); some issuers have a list, or call it `scp`."""
     out: set[str] = set()
     for name in ("scope", "scp"):

@@ -13,7 +13,7 @@ import inspect
 import re
 import time
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,8 +26,14 @@ from dragoman.errors import Unauthenticated
 from dragoman.model.card import ApiKeyScheme, HttpAuthScheme, MutualTlsScheme, SecurityScheme
 from dragoman.model.ops import Principal
 
-Fetch = Callable[[str], Awaitable[bytes]]
-"""Gets a small public document, such as the keys of an issuer. Raises `A2AError`."""
+
+class Fetch(Protocol):
+    """Gets a small document, such as the keys of an issuer; with a `form`, what is answered to it. Raises `A2AError`."""
+
+    def __call__(
+        self, url: str, form: Mapping[str, str] | None = None, authorization: str = ""
+    ) -> Awaitable[bytes]: ...
+
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """What HTTP calls a token: the name of a header, for example."""

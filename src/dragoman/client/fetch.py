@@ -7,7 +7,8 @@ the time of an answer is the other side's to choose.
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from urllib.parse import urlencode, urlsplit
 
 from dragoman.client.http import HttpTransport
 from dragoman.client.transport import Transport, read_at_most
@@ -23,8 +24,10 @@ class Fetcher:
     def __init__(self, transport: Transport | None = None, *, timeout: float = TIMEOUT) -> None:
         self._transport, self._timeout = transport, timeout
 
-    async def __call__(self, url: str) -> bytes:
-        """Raises `Unreachable`."""
+    async def __call__(
+        self, url: str, form: Mapping[str, str] | None = None, authorization: str = ""
+    ) -> bytes:
+        """With a `form`, what is answered to it. Raises `Unreachable`."""
         try:
             parts = urlsplit(url)
             plain = parts.scheme == "http" and parts.hostname in _HERE
@@ -36,12 +39,21 @@ class Fetcher:
             self._transport = HttpTransport()
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._read(self._transport, url)
+                return await self._read(self._transport, url, form, authorization)
         except TimeoutError:
             raise Unreachable(f"{url} did not answer within {self._timeout:g} s") from None
 
-    async def _read(self, transport: Transport, url: str) -> bytes:
-        response = await transport.request("GET", url, {"Accept": "application/json"})
+    async def _read(
+        self, transport: Transport, url: str, form: Mapping[str, str] | None, authorization: str
+    ) -> bytes:
+        headers = {"Accept": "application/json"}
+        if authorization:
+            headers["Authorization"] = authorization
+        if form is None:
+            response = await transport.request("GET", url, headers)
+        else:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            response = await transport.request("POST", url, headers, urlencode(form).encode())
         try:
             if response.status != 200:
                 raise Unreachable(f"{url} answered HTTP {response.status}")
