@@ -77,6 +77,10 @@ class App:
         cards = Cards(max_age=card_max_age, allow_origin=card_origin)
         self._bindings: tuple[Binding, ...] = (*self._rest, cards)
         self._cards = cards
+        paths = [(mount, below) for mount in mounts for below in ("", "/")]
+        doors = {mount.prefix + below: self._match(mount, below) for mount, below in paths}
+        self._doors = {path: door for path, door in doors.items() if door is not None}
+        """Who answers where most calls go."""
         self.limits = limits = limits or Limits()
         self.streams = Streams(keepalive=keepalive)
         self._attendance = Attendance()
@@ -119,14 +123,12 @@ class App:
             self._attendance.close()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "lifespan":
+        if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif scope["type"] == "websocket":
+            return
+        if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
-
-    async def _http(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+            return
         exchange = Exchange(scope, receive, send, _below(scope), self._shared)
         try:
             if not self.started and not self.stopped:
@@ -159,6 +161,8 @@ class App:
 
     def _find(self, path: str) -> tuple[Mount, Mapping[str, Handler]] | None:
         """The mount nearest to a path, and who answers there."""
+        if (door := self._doors.get(path)) is not None:
+            return door
         prefix = path
         while (mount := self._mounts.get(prefix)) is None and prefix:
             prefix = prefix[: prefix.rfind("/")] if "/" in prefix else ""

@@ -239,11 +239,13 @@ class Run:
                 pause = min(pause * 2, 5.0)
         if records:
             runner.bus.wake(self._topic, records)
-            with suppress(TaskNotFound, Unavailable):
+            try:
                 self.snapshot = await caught_up(self.log, self.snapshot, records)
-                if runner.observer is not None:
-                    runner.observer.settled(self.snapshot)
-                self.tell(self.snapshot)
+            except (TaskNotFound, Unavailable):
+                return True
+            if runner.observer is not None:
+                runner.observer.settled(self.snapshot)
+            self.tell(self.snapshot)
         return True
 
     def tell(self, snapshot: Snapshot | None) -> None:

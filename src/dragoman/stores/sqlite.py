@@ -22,6 +22,7 @@ from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
 from dragoman.stores.sqlite_log import DAY, SqliteLog, release
 from dragoman.stores.sqlite_nodes import NodeLocks
+from dragoman.stores.sqlite_reads import place
 
 _NODES = "select node from nodes"
 _JOIN = "insert or replace into nodes (node, until) values (?, ?)"
@@ -46,7 +47,7 @@ select key from tasks where done = 1 and updated < ?
 and (hooks = 0 or not exists (select 1 from hooks where hooks.key = tasks.key and cursor < last and dead = 0))
 order by key limit ?
 """
-_PURGE_LOG = "delete from log where key = ?"
+_PURGE_LOG = "delete from log where place between ? and ?"
 _PURGE = "delete from tasks where key = ?"
 _LOGS = 10_000
 
@@ -154,7 +155,7 @@ def _leave(node: str, db: Connection) -> Finish[None]:
 
 
 def _purge(keys: Sequence[tuple[int]], db: Connection) -> Finish[int]:
-    db.executemany(_PURGE_LOG, keys)
+    db.executemany(_PURGE_LOG, [(place(key, 0), place(key + 1, 0) - 1) for (key,) in keys])
     sqlite_hooks.purge(db, keys)
     purged = db.executemany(_PURGE, keys).rowcount
     db.execute(_PURGE_SEEN, (time.time() - DAY,))

@@ -19,6 +19,7 @@ from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
 from dragoman.stores.sqlite_commits import Finish, Job
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
+from dragoman.stores.sqlite_reads import place
 
 DAY = 24 * 60 * 60.0
 """How long a key is remembered."""
@@ -29,7 +30,7 @@ _CREATE = """
 insert into tasks (scope, id, context, updated, state, reply, seq, mail, node, fence, attempt)
 values (?, ?, ?, ?, 'TASK_STATE_SUBMITTED', ?, 1, 1, ?, ?, ?)
 """
-_LOG = "insert into log (key, seq, body) values (?, ?, ?)"
+_LOG = "insert into log (place, body) values (?, ?)"
 _TASK = "select key, seq, state, updated, done, node, fence, attempt from tasks where scope = ? and id = ?"
 _DELIVER = (
     "update tasks set seq = ?1, mail = ?1, ready = 1, node = ?2, fence = ?3, attempt = ?4 where key = ?5"
@@ -143,7 +144,7 @@ class SqliteLog:
             raise TaskExists(task) from None
         assert key is not None
         record = Record("message", mail, 1)
-        db.execute(_LOG, (key, 1, pack((record,))))
+        db.execute(_LOG, (place(key, 1), pack((record,))))
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, 1, time.time()))
         if hook is not None:
@@ -195,7 +196,7 @@ class SqliteLog:
                 db.execute(_STATUS, (state, mail.at, key))
         else:
             record = Record("cancel", mail, seq)
-        db.execute(_LOG, (key, seq, pack((record,))))
+        db.execute(_LOG, (place(key, seq), pack((record,))))
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, seq, time.time()))
         if hook is not None:
@@ -268,7 +269,7 @@ def _write(db: Connection, key: int, seq: int, records: Sequence[Record]) -> int
     if records:
         number(records, seq + 1)
         seq += len(records)
-        db.execute(_LOG, (key, seq, pack(records)))
+        db.execute(_LOG, (place(key, seq), pack(records)))
     return seq
 
 

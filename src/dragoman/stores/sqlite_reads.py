@@ -25,7 +25,7 @@ from dragoman.stores.pages import Filters, read_filters
 _SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
 _TASK = "select key, seq, context from tasks where scope = ? and id = ?"
 _TASK_OF_KEY = "select seq, id, context from tasks where key = ?"
-_RECORDS = "select seq, body from log where key = ? and seq > ? order by seq"
+_RECORDS = f"select place & {(1 << 28) - 1}, body from log where place > ? and place < ? order by place"
 _MATCH = """
  from tasks where scope = :scope and (reply = 0 or state <> 'TASK_STATE_SUBMITTED')
  and (:context = '' or context = :context) and (:state = '' or state = :state) and updated >= :since
@@ -171,6 +171,11 @@ class Reads:
         return await future
 
 
+def place(key: int, seq: int) -> int:
+    """Where a record is among those of all tasks: next to the others of its own."""
+    return key << 28 | seq
+
+
 def guarded(read: Callable[[], T]) -> T:
     """Run a read; what goes wrong with the database is nothing a peer should read about."""
     try:
@@ -182,7 +187,7 @@ def guarded(read: Callable[[], T]) -> T:
 
 def _read(db: sqlite3.Connection, key: int, after: int) -> list[Record]:
     out: list[Record] = []
-    for last, body in db.execute(_RECORDS, (key, after)):
+    for last, body in db.execute(_RECORDS, (place(key, after), place(key + 1, 0))):
         out += unpack(body, last - body.count(b"\n"))
     if out and out[0].seq <= after:  # `after` is in the middle of a row
         del out[: after - out[0].seq + 1]
