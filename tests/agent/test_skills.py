@@ -118,7 +118,7 @@ async def test_data_that_does_not_fit_is_refused_with_the_reason_and_makes_no_ta
     async with agent.test() as client:
         with pytest.raises(errors.InvalidParams, match="city"):
             await client(data={"days": 2})
-        with pytest.raises(errors.InvalidParams):
+        with pytest.raises(errors.InvalidParams, match="'trip' is missing: send it as data, or as JSON"):
             await client("no data at all")
         assert [task async for task in client.list()] == []
 
@@ -138,6 +138,16 @@ async def test_several_simple_parameters_are_members_of_the_data() -> None:
     assert await ask(convert, data={"amount": "10", "source": "USD"}) == "10 USD EUR"
     with pytest.raises(errors.InvalidParams, match="'source' is missing"):
         await ask(convert, data={"amount": 1})
+
+
+async def test_what_may_be_missing_is_taken_as_what_it_is_when_it_is_there() -> None:
+    async def skill(trip: Trip | None = None, file: Part | None = None, turn: Turn | None = None) -> str:
+        assert turn is not None
+        return f"{trip.city if trip else '-'} {file.filename if file else '-'}"
+
+    assert await ask(skill, "neither") == "- -"
+    assert await ask(skill, data={"city": "Rome"}) == "Rome -"
+    assert await ask(skill, "look", files=[Part(raw=b"x", filename="a", media_type="text/plain")]) == "- a"
 
 
 async def test_a_lone_number_is_taken_from_the_text() -> None:
@@ -190,7 +200,13 @@ async def test_what_is_returned_becomes_the_fitting_kind_of_part() -> None:
             "part": Part(url="https://example.com/x"),
             "parts": [Part(text="a"), Part(text="b")],
             "none": None,
-            "artifact": Artifact(artifact_id="mine", name="Mine", parts=(Part(text="x"),)),
+            "artifact": Artifact(
+                artifact_id="mine",
+                name="Mine",
+                parts=(Part(text="x"),),
+                metadata={"a": 1},
+                extensions=("urn:e",),
+            ),
         }[turn.text]
 
     async def task(kind: str) -> Any:
@@ -205,6 +221,7 @@ async def test_what_is_returned_becomes_the_fitting_kind_of_part() -> None:
     assert (await task("none")).artifacts == ()
     mine = (await task("artifact")).artifacts[0]
     assert (mine.artifact_id, mine.name, mine.text) == ("mine", "Mine", "x")
+    assert (mine.metadata, mine.extensions) == ({"a": 1}, ("urn:e",))
 
 
 async def test_the_turn_says_writes_and_hands_over() -> None:

@@ -14,7 +14,8 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, is_dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -111,7 +112,13 @@ def part_of(value: Any) -> Part:
 
 async def _say(turn: Turn, value: Any, *, streamed: bool) -> None:
     if isinstance(value, Artifact):
-        writer = turn.artifact(value.name, id=value.artifact_id, description=value.description)
+        writer = turn.artifact(
+            value.name,
+            id=value.artifact_id,
+            description=value.description,
+            metadata=value.metadata,
+            extensions=value.extensions,
+        )
         for part in value.parts:
             await writer.write(part)
         writer.close()
@@ -150,16 +157,18 @@ def declare(
     """Read a function's declaration. Raises TypeError for one that cannot be a skill."""
     hints = get_type_hints(function)
     words = inspect.signature(function).parameters.values()
-    plain = [p for p in words if _simple(hints.get(p.name, str))]
+    wanted = {p.name: _wanted(hints.get(p.name, str)) for p in words}
+    plain = [hint for hint, _ in wanted.values() if _takes(hint) in ("text", "member")]
     parameters = []
     for p in words:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise TypeError(f"skill {function.__name__}: *args and **kwargs have no place in a message")
-        hint = hints.get(p.name, str)
+        hint, optional = wanted[p.name]
         takes = _takes(hint)
         if takes == "text" and len(plain) > 1:
             takes = "member"
-        parameters.append(Parameter(p.name, hint, p.default, takes))
+        absent = None if optional and p.default is p.empty else p.default
+        parameters.append(Parameter(p.name, hint, absent, takes))
     returns = hints.get("return")
     takes_data = any(p.takes in ("data", "member") for p in parameters)
     word = function.__name__.replace("_", " ").strip()
@@ -188,8 +197,12 @@ def declare(
     )
 
 
-def _simple(hint: Any) -> bool:
-    return _takes(hint) in ("text", "member")
+def _wanted(hint: Any) -> tuple[Any, bool]:
+    """What a hint asks for, and whether it can do without: `Trip | None` is a `Trip`, if there is one."""
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    if get_origin(hint) in (Union, UnionType) and len(kinds) == 1:
+        return kinds[0], True
+    return hint, False
 
 
 def _is_data(hint: Any) -> bool:
@@ -236,7 +249,11 @@ def arguments_of(skill: SkillFunction, message: Message, turn: Turn | None) -> d
             case "files":
                 out[p.name] = message.files if get_origin(p.hint) is tuple else list(message.files)
             case "data":
-                _bind(out, p, data if data is not None else _json(message.text), p.name)
+                value = data if data is not None else _json(message.text)
+                if value is None and p.required:
+                    why = "is missing: send it as data, or as JSON"
+                    raise InvalidParams(f"{p.name!r} {why}", fields=((p.name, why),))
+                _bind(out, p, value, p.name)
             case _:
                 fields = data if isinstance(data, dict) else _json(message.text)
                 if isinstance(fields, dict) and p.name in fields:
