@@ -86,6 +86,9 @@ class NoCourier:
     async def admit(self, call: Call, config: PushConfig) -> Hook:
         return Hook(config=replace(config, id=config.id or new_id()), dialect=call.dialect)
 
+    def shown(self, hook: Hook) -> PushConfig:
+        return hook.config
+
     async def start(self) -> None:
         pass
 

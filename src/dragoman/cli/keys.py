@@ -1,4 +1,4 @@
-"""`dragoman keys new|list|rotate|public|token|password`"""
+"""`dragoman keys new|list|rotate|public|token|password|seal`"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from dragoman.auth.keys import ALGORITHMS, KEEP, KeyRing, OurKey
 from dragoman.auth.secrets import hashed, hashed_password, new_token
 from dragoman.cli import show
+from dragoman.push.seal import new_key
 
 EPILOG = """\
 Keys sign agent cards (`dragoman serve --keys DIR`, `dragoman sign`). Every key that is not retired signs; a retired one
@@ -19,6 +20,7 @@ is still published, so that what it signed can be checked. A running server noti
   dragoman keys new                        a key in ./keys
   dragoman keys rotate --keep-days 30      a new one instead; the old is published for 30 days more
   dragoman keys public                     the JWK set to hand to others
+  dragoman keys seal                       a key for DRAGOMAN_PUSH_SEAL: push credentials are kept sealed
   dragoman keys token                      a token for a caller, and the hash to keep: Bearer({"alice": HASH})
 """
 _DAY = 86_400.0
@@ -55,6 +57,8 @@ def register(commands: Any) -> None:
         "password", help="make the hash to keep of a password (read from the terminal)"
     )
     password.set_defaults(run=_password)
+    seal = verbs.add_parser("seal", help="make a key that seals push credentials while they are kept")
+    seal.set_defaults(run=_seal)
 
 
 def _said(run: Any) -> Any:
@@ -109,6 +113,11 @@ def _day(moment: float) -> str:
 def _token(args: argparse.Namespace) -> int:
     token = new_token()
     show.fields([("token", token), ("hash", hashed(token))])
+    return 0
+
+
+def _seal(args: argparse.Namespace) -> int:
+    print(new_key())
     return 0
 
 

@@ -147,7 +147,6 @@ def _store(url: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     from dragoman.observe.limit import Quota
-    from dragoman.push.options import PushOptions
     from dragoman.server import serve
 
     agents = [agent for name in args.files for agent in load(name)]
@@ -167,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
         workers=args.workers,
         drain=args.drain,
         retain=None if args.retain_days is None else args.retain_days * 86_400,
-        push=PushOptions(allow_private=args.allow_private_push),
+        push=_push(args),
         log_level=args.log_level,
         log_lines=args.log,
         quota=Quota(
@@ -187,6 +186,18 @@ def run(args: argparse.Namespace) -> int:
         insecure=args.insecure,
     )
     return 0
+
+
+def _push(args: argparse.Namespace) -> Any:
+    from dragoman.push.options import PushOptions
+    from dragoman.push.seal import Seal
+
+    keys = tuple(key.strip() for key in os.environ.get("DRAGOMAN_PUSH_SEAL", "").split(",") if key.strip())
+    try:
+        Seal(keys)
+    except ValueError:
+        raise SystemExit("DRAGOMAN_PUSH_SEAL is no key: `dragoman keys seal` makes one") from None
+    return PushOptions(allow_private=args.allow_private_push, seal=keys)
 
 
 def _tracer() -> Any:

@@ -41,17 +41,17 @@ class PushConfigs:
         match request:
             case CreatePushConfig():
                 hook = for_task(await push.admit(call, request.config), request.config.task_id)
-                return (await self._hooks.put(call.scope, request.config.task_id, hook)).config
+                return push.shown(await self._hooks.put(call.scope, request.config.task_id, hook))
             case GetPushConfig():
-                return await self._get(call, request)
+                return await self._get(push, call, request)
             case ListPushConfigs():
-                return await self._list(call, request)
+                return await self._list(push, call, request)
             case DeletePushConfig():
                 await self._hooks.delete(call.scope, request.task_id, request.id)
                 return None
 
-    async def _get(self, call: Call, request: GetPushConfig) -> PushConfig:
-        configs = await self._configs(call, request.task_id)
+    async def _get(self, push: Push, call: Call, request: GetPushConfig) -> PushConfig:
+        configs = await self._configs(push, call, request.task_id)
         # Who can have only one calls it `default`, and asks without a name.
         for config in sorted(configs, key=lambda config: config.id != "default"):
             if request.id in ("", config.id):
@@ -61,8 +61,8 @@ class PushConfigs:
             request.task_id, message=f"task {request.task_id[:80]!r} has no push config{named}"
         )
 
-    async def _list(self, call: Call, request: ListPushConfigs) -> PushConfigPage:
-        configs = await self._configs(call, request.task_id)
+    async def _list(self, push: Push, call: Call, request: ListPushConfigs) -> PushConfigPage:
+        configs = await self._configs(push, call, request.task_id)
         if request.page_token:
             ids = [config.id for config in configs]
             if request.page_token not in ids:
@@ -73,8 +73,8 @@ class PushConfigs:
             configs=tuple(page), next_page_token=page[-1].id if len(page) < len(configs) else ""
         )
 
-    async def _configs(self, call: Call, task: str) -> Sequence[PushConfig]:
-        return [hook.config for hook in await self._hooks.list(call.scope, task)]
+    async def _configs(self, push: Push, call: Call, task: str) -> Sequence[PushConfig]:
+        return [push.shown(hook) for hook in await self._hooks.list(call.scope, task)]
 
 
 def for_task(hook: Hook, task: str) -> Hook:

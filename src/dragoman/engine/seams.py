@@ -244,6 +244,10 @@ class Push(Protocol):
         """The hook for a config somebody asks for. Raises `InvalidParams` if we would not send there."""
         ...
 
+    def shown(self, hook: Hook) -> PushConfig:
+        """The config as its owner gave it, however it is kept. Raises `Unavailable`."""
+        ...
+
     async def start(self) -> None: ...
 
     async def stop(self, drain: float) -> None:

@@ -35,6 +35,7 @@ from dragoman.push.options import DEFAULTS, PushOptions
 from dragoman.push.origins import Origins
 from dragoman.push.payload import notification
 from dragoman.push.post import Undelivered, owned, post
+from dragoman.push.seal import Seal
 from dragoman.push.sign import proof
 
 logger = logging.getLogger("dragoman.push")
@@ -69,7 +70,7 @@ class Courier:
         ttl: float = 30.0,
     ) -> None:
         self._store, self._transport, self._guard, self._options = store, transport, guard, options
-        self._keys = keys
+        self._keys, self._seal = keys, Seal(options.seal)
         self._node, self._ttl = node or f"push-{new_id()}", ttl
         self._origins = Origins(
             slots=options.per_origin, pause=options.pause, longest=min(options.longest_pause, REST)
@@ -94,8 +95,11 @@ class Courier:
         ):
             why = "does not answer as the owner of this push config would"
             raise InvalidParams(f"the push config's url {why}", fields=(("url", why),))
-        config = replace(config, id=config.id or new_id(), tenant="")
+        config = self._seal.close(replace(config, id=config.id or new_id(), tenant=""))
         return Hook(config=config, dialect=call.dialect, uid=new_id())
+
+    def shown(self, hook: Hook) -> PushConfig:
+        return self._seal.open(hook.config)
 
     # -- the node ----------------------------------------------------------------------------------------------
 
@@ -212,6 +216,10 @@ class Courier:
             **({"A2A-Version": news.version} if news.version else {}),
             **await _trace(log, delivery.task, record.seq),
         }
+        try:
+            hook = replace(hook, config=self.shown(hook))
+        except Unavailable as unavailable:
+            raise Undelivered(unavailable.message) from None
         id = f"{hook.uid}.{record.seq}"
         origin = self._origins.of(hook.config.url)
         async with origin.slots:

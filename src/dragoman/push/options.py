@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,10 @@ class PushOptions:
 
     challenge: bool = False
     """A webhook must first answer `GET url?validationToken=x` with x."""
-    secret: str = ""
+    secret: str = field(default="", repr=False)
     """Signs every notification (HMAC), besides what a config asks for."""
+    seal: tuple[str, ...] = field(default=(), repr=False)
+    """Keys that seal the secrets of configs while they are kept; see `push/seal.py`."""
     issuer: str = ""
     """Who our signed tokens say we are; the public URL of the server, unless given."""
     every_status: bool = False
