@@ -203,6 +203,8 @@ def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Con
         log_config=None,  # its lines are lines like ours
         log_level="warning",
         access_log=False,
+        # uvicorn counts the connection that asks, and refuses it if that makes as many as this
+        limit_concurrency=app.limits.max_connections + 1 if app.limits.max_connections else None,
         proxy_headers=False,  # whom to believe is ours to decide (`trusted_proxies`)
         **options,
     )

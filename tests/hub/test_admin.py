@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from pathlib import Path
 
+import pytest
+
+from dragoman.cli import main
+from dragoman.hub.asking import respond
+from dragoman.hub.model import Prompt
+from dragoman.hub.residents import Stoppable, _began
 from tests.hub.house import SCOUT, Caller, events, house, message
 
 
@@ -54,16 +61,30 @@ async def test_another_token_ends_the_one_before_and_what_runs_under_it() -> Non
         assert (await Caller(hub.app, rotated.json["token"])("GET", "/v1/agents")).status == 200
 
 
-async def test_a_tenant_disabled_behind_the_hubs_back_is_stopped_at_the_next_model_call() -> None:
-    hold = asyncio.Event()
-    async with house([("word\n", hold, "/help"), "never said"]) as hub:
-        acme = await hub.tenant("acme")
+@pytest.mark.parametrize("verb", ["disable", "rotate"])
+async def test_a_tenant_shut_out_from_the_shell_is_stopped_though_its_model_says_nothing(
+    verb: str, tmp_path: Path
+) -> None:
+    async with house([("word\n", asyncio.Event()), "fine"], folder=tmp_path) as hub:
+        acme, other = await hub.tenant("acme"), await hub.tenant("other")
         live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
         await live.until(lambda: b"word" in live.body)
-        await hub.hub.tenants.disable(acme.tenant, True)
-        hold.set()
+        assert await asyncio.to_thread(main, ["tenant", verb, "acme", "--data", str(tmp_path)]) == 0
         done = events(await live.end())[-1][1]
-        assert done["error_code"] == "unauthorized" and len(hub.model.prompts) == 1
+        assert done["error_code"] == "cancelled" and len(hub.model.prompts) == 1
+        assert (await acme("GET", "/v1/agents")).status == 401
+        assert (await other.ask("go"))[-1][1]["content"] == "fine"
+
+
+async def test_a_model_says_no_more_for_a_tenant_that_is_shut_out() -> None:
+    async with house(["never said"]) as hub:
+        acme = await hub.tenant("acme")
+        model = Stoppable(hub.model, hub.hub.tenants)
+        token = _began.set(acme.tenant)
+        await hub.hub.tenants.disable(acme.tenant, True)
+        reply = await respond(model, Prompt(model="", system="", messages=()))
+        _began.reset(token)
+        assert reply.error_code == "unauthorized" and hub.model.prompts == []
 
 
 async def test_work_for_a_disabled_tenant_does_not_begin() -> None:

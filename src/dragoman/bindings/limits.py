@@ -29,6 +29,9 @@ class Limits:
     read_rate: int = 1024
     """Bytes per second that it has to read in that time, if there are more to read than a connection holds."""
 
+    max_connections: int = 0
+    """How many there may be at once; who comes after them is told 503. 0: any number. On our own server."""
+
     def exceeded_by(self, document: bytes) -> str:
         """What is too much about the structure of a document, found without decoding it; empty if nothing is."""
         if document.count(b"{") + document.count(b"[") <= self.max_depth:

@@ -18,8 +18,8 @@ EPILOG = """\
   dragoman tenant rotate acme       another token; what runs under the old one stops
   dragoman tenant disable acme      nothing is accepted from it, and what runs stops
 
-A running hub notices: calls with the old token are refused at once, and what runs ends before its next
-model call. A tenant is named by its name or its number.
+A running hub notices: calls with the old token are refused, and what runs is canceled within a moment.
+A tenant is named by its name or its number.
 """
 
 

@@ -55,7 +55,7 @@ def routes(hub: Hub, models: Sequence[ModelInfo], table: Any) -> list[Route]:
         return Answer(b"ok\n", headers=((b"content-type", b"text/plain"),))
 
     async def metrics(visit: Visit) -> Answer:
-        text = hub.metrics.text(hub.quotas.counts())
+        text = hub.numbers()
         return Answer(text, headers=((b"content-type", b"text/plain; version=0.0.4"),))
 
     async def stub(visit: Visit) -> Answer:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.bindings.http import App
 from dragoman.bindings.jsonrpc import JsonRpc
+from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Binding
 from dragoman.bindings.rest import Rest
 from dragoman.buses.local import LocalBus
@@ -22,6 +23,7 @@ from dragoman.hub.constitution import INDEX, Constitution
 from dragoman.hub.database import Database
 from dragoman.hub.doors import by_name
 from dragoman.hub.hub import Hub
+from dragoman.hub.idempotency import Keys
 from dragoman.hub.loop import ConstitutionAgent
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.model import ChatMessage, Model, ModelError, about
@@ -45,6 +47,7 @@ from dragoman.stores import open_store
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Grpc
 
+MAX_BODY = 16 << 20
 EMBEDDED, ECHO, SCRIPTED = "embedded", "echo", "scripted"
 
 
@@ -63,8 +66,9 @@ def application(
     reach = Reach(settings, metrics)
     residence = _Residence(model or SteadyModel(choose(settings), counted=metrics.provider), reach)
     opened = open_store(store or f"sqlite:///{settings.folder / 'tasks.db'}")
+    database = Database(":memory:" if store == "memory:" else settings.folder / "hub.db")
     hub = Hub(
-        Database(":memory:" if store == "memory:" else settings.folder / "hub.db"),
+        database,
         opened,
         LocalBus(),
         residence.make,
@@ -77,10 +81,12 @@ def application(
         peers=Peers(),
         metrics=metrics,
         fetcher=reach.fetcher,
+        keys=Keys(database, seconds=settings.idempotency_hours * 3600),
         push=courier(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
         **engine,
     )
     residence.open(hub)
+    limits = Limits(max_body=MAX_BODY, max_connections=settings.max_connections)
 
     async def start() -> None:
         await hub.start(retain=settings.retain_days * 86_400 or None)
@@ -92,15 +98,18 @@ def application(
         await reach.close()
 
     bindings: list[Binding] = [JsonRpc(), Rest()]
-    grpc = _grpc(settings, hub, bindings)
+    grpc = _grpc(settings, hub, bindings, limits)
     app = App(
         [],
         bindings=[*bindings, grpc] if grpc else bindings,
+        limits=limits,
         public_url=settings.public_url,
         trusted_proxies=settings.trusted_proxies,
         elsewhere=Site(hub, models=listed(settings), origins=settings.cors_origins),
         on_startup=[start, grpc.start] if grpc else [start],
         on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
+        metrics=hub.numbers,
+        metrics_token=settings.metrics_token,
         ready=opened.outbox.when,
     )
     return hub, app
@@ -185,7 +194,7 @@ def listed(settings: Settings) -> list[ModelInfo]:
     return out
 
 
-def _grpc(settings: Settings, hub: Hub, others: Sequence[Binding]) -> Grpc | None:
+def _grpc(settings: Settings, hub: Hub, others: Sequence[Binding], limits: Limits) -> Grpc | None:
     if settings.grpc_port is None:
         return None
     if find_spec("grpc") is None:
@@ -197,6 +206,7 @@ def _grpc(settings: Settings, hub: Hub, others: Sequence[Binding]) -> Grpc | Non
         host=settings.host,
         port=settings.grpc_port,
         others=others,
+        limits=limits,
         public_url=settings.public_url,
         find=by_name(hub),
     )

@@ -114,6 +114,11 @@ class Database:
         with self._looking:
             return work(db)
 
+    def version(self) -> int:
+        """Another number when somebody, here or in another process, has written since."""
+        number: int = self.look(lambda db: db.execute("pragma data_version").fetchone()[0])
+        return number
+
     def _write(self, work: Work[T]) -> T:
         db = self._connections[0]
         db.execute("begin immediate")

@@ -40,6 +40,7 @@ from dragoman.hub.conversations import Conversations
 from dragoman.hub.database import Database
 from dragoman.hub.events import Event, Reading
 from dragoman.hub.fetcher import Fetcher
+from dragoman.hub.idempotency import Keys
 from dragoman.hub.loop import NATIVE, VIA
 from dragoman.hub.memory import Memories
 from dragoman.hub.metrics import Metrics
@@ -68,6 +69,8 @@ from dragoman.model.ops import (
 from dragoman.model.task import Task
 
 A2A = "a2a"
+_LOOK = 0.25
+"""Seconds between two looks at whether somebody else has written to the hub's file."""
 
 
 class Hub:
@@ -88,6 +91,7 @@ class Hub:
         metrics: Metrics | None = None,
         push: Push | None = None,
         fetcher: Fetcher | None = None,
+        keys: Keys | None = None,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
@@ -96,6 +100,7 @@ class Hub:
         self.conversations = Conversations(database)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database), Todos(database)
+        self.keys = keys or Keys(database)
         self.quotas = quotas or Quotas()
         self.metrics = metrics or Metrics()
         self.fetcher = fetcher
@@ -103,16 +108,25 @@ class Hub:
         self.residents = Residents(
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
+        self._watching: asyncio.Task[None] | None = None
         outside = _Outside(remotes, peers, self.catalogue)
         self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
 
     async def start(self, **options: Any) -> None:
         self.database.open()
         await self.engine.start(**options)
+        self._watching = asyncio.create_task(self._watch())
 
     async def stop(self, drain: float = 10.0) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
         await self.engine.stop(drain)
         self.database.close()
+
+    def numbers(self) -> bytes:
+        """What the hub counts, for Prometheus."""
+        return self.metrics.text(self.quotas.counts())
 
     # -- Service: what comes in over A2A -----------------------------------------------------------------------
 
@@ -146,13 +160,26 @@ class Hub:
         about: dict[str, Any] | None = None,
     ) -> Asked:
         """Begin a request, and say which it is; with a `key` that was used before, the one from then."""
+        id = secrets.token_hex(8)
+        if key:
+            id, before = await self._repeated(tenant, key, id)
+            self.metrics.count("idempotency_miss_total" if before is None else "idempotency_replay_total")
+            if before is not None:
+                return before
         call = Call(
             scope=Scope(tenant.key, agent, tenant.key),
             principal=Principal(id=tenant.key, tenant=tenant.key),
             dialect=NATIVE,
-            idempotency_key=f"native/{key}" if key else "",
+            idempotency_key=f"native/{id}" if key else "",
+            names_tasks=True,
         )
-        message = Message(message_id=secrets.token_hex(8), role=Role.USER, parts=said)
+        message = Message(
+            message_id=secrets.token_hex(8),
+            task_id=id,
+            context_id=secrets.token_hex(8),
+            role=Role.USER,
+            parts=said,
+        )
         metadata = {f"x-arbiter.{name}": value for name, value in (about or {}).items()}
         if conversation:
             metadata["x-arbiter.conversation_id"] = conversation
@@ -160,23 +187,31 @@ class Hub:
             metadata[VERSION] = inline.version
         request = SendMessage(message=message, metadata=metadata)
         with self._admitted(call, request, via=NATIVE, conversation=conversation) as (call, request):
-            id = request.message.task_id
             if conversation:
                 await self.conversations.ask(conversation, id, told(said))
             try:
-                delivered = await self.engine.deliver(call, request)
+                await self.engine.deliver(call, request)
             except A2AError:
                 if conversation:
                     await self.conversations.unask(id)
                 raise
-            known = delivered.snapshot.task_id
-            if known != id and conversation:
-                await self.conversations.unask(id)
-        if known == id:
-            await self.requests.note(tenant.id, id, agent, via=NATIVE, conversation=conversation)
-        return self.requests.find(tenant.id, known) or Asked(
-            request_id=known, agent_id=agent, conversation_id=conversation, via=NATIVE
+        await self.requests.note(tenant.id, id, agent, via=NATIVE, conversation=conversation)
+        return self.requests.find(tenant.id, id) or Asked(
+            request_id=id, agent_id=agent, conversation_id=conversation, via=NATIVE
         )
+
+    async def _repeated(self, tenant: Tenant, key: str, id: str) -> tuple[str, Asked | None]:
+        """The id of the request that a key stands for, and the request, if it has begun."""
+        known = await self.keys.claim(tenant.id, key, id)
+        before = self.requests.find(tenant.id, known) if known != id else None
+        if before is None:
+            return known, None  # new, or on its way: the engine knows whether it is the first
+        try:
+            await self.snapshot(tenant, before)
+        except NotFound:
+            await self.keys.renew(tenant.id, key, id)
+            return id, None
+        return known, before
 
     def find(self, tenant: Tenant, request: str) -> Asked:
         """A request of a tenant. Raises `NotFound`."""
@@ -241,16 +276,31 @@ class Hub:
     # -- what administrators do to what runs -------------------------------------------------------------------
 
     async def silence(self, tenant: Tenant) -> int:
-        """Cancel everything that runs for a tenant. Returns how much that was."""
-        running = self.quotas.of(tenant.key)
+        """Cancel what runs for a tenant that may not, or under a token it had before. Returns how much that was."""
+        running = [
+            (task, each.agent)
+            for task, each in self.quotas.of(tenant.key).items()
+            if tenant.disabled or each.generation != tenant.generation
+        ]
 
         async def cancel(task: str, agent: str) -> None:
             call = Call(scope=Scope(tenant.key, agent, tenant.key), principal=Principal(id="admin"))
             with suppress(A2AError):
                 await self.engine.call(call, CancelTask(id=task))
 
-        await asyncio.gather(*(cancel(task, each.agent) for task, each in running.items()))
+        await asyncio.gather(*(cancel(task, agent) for task, agent in running))
         return len(running)
+
+    async def _watch(self) -> None:
+        """Notice what is done to tenants from the shell, which has the same file and nothing else of ours."""
+        seen = None
+        while True:
+            await asyncio.sleep(_LOOK)
+            if (now := self.database.version()) != seen:
+                seen = now
+                for key in self.quotas.counts():
+                    if (tenant := self.tenants.look(int(key))) is not None:
+                        await self.silence(tenant)
 
     # -- the way in --------------------------------------------------------------------------------------------
 

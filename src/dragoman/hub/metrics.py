@@ -16,10 +16,13 @@ _HELP = {
     "requests_completed_total": "Calls that ended, by whether they were answered.",
     "requests_duration_ms_sum": "Milliseconds that those calls took, together.",
     "rate_limited_total": "Requests that were refused because a tenant had too many.",
-    "idempotent_replays_total": "Requests that were answered with an earlier one.",
+    "idempotency_replay_total": "Requests that were answered with an earlier one.",
+    "idempotency_miss_total": "Requests that came with a key that was new.",
     "provider_calls_total": "Calls of models.",
     "provider_retries_total": "Calls of models that were repeated.",
     "provider_failures_total": "Calls of models that failed.",
+    "provider_429_total": "Calls of models that the provider had no room for.",
+    "provider_5xx_total": "Calls of models that broke at the provider, or on the way there.",
     "provider_circuit_open_total": "Calls of models that were not made, because the provider keeps failing.",
     "sandbox_exec_total": "Commands that were run.",
     "sandbox_exec_ms_sum": "Milliseconds that they took, together.",
@@ -42,18 +45,18 @@ class Metrics:
     @contextmanager
     def request(self, tenant: Tenant, route: str) -> Iterator[None]:
         """Around a request, however it came in."""
-        self.count("requests_started_total", tenant=tenant.name, route=route)
+        self.count("requests_started_total", tenant=tenant.key, route=route)
         began, ok = time.monotonic(), False
         try:
             yield
             ok = True
         finally:
             took = (time.monotonic() - began) * 1000
-            self.count("requests_completed_total", tenant=tenant.name, route=route, ok=str(ok).lower())
-            self.count("requests_duration_ms_sum", took, tenant=tenant.name, route=route)
+            self.count("requests_completed_total", tenant=tenant.key, route=route, ok=str(ok).lower())
+            self.count("requests_duration_ms_sum", took, tenant=tenant.key, route=route)
 
     def limited(self, tenant: Tenant, reason: str) -> None:
-        self.count("rate_limited_total", tenant=tenant.name, reason=reason)
+        self.count("rate_limited_total", tenant=tenant.key, reason=reason)
 
     def provider(self, provider: str, what: str) -> None:
         self.count(f"provider_{what}_total", provider=provider or "default")

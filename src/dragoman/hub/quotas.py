@@ -23,6 +23,8 @@ class Running(Struct):
 
     agent: str
     asked: bool
+    generation: int
+    """The tenant's, when it began: it stops when the tenant has another."""
     begun: bool = False
     conversation: int = 0
     at: int = field(default_factory=lambda: int(time.time()))
@@ -75,7 +77,7 @@ class Quotas:
                 metadata={"reason": "concurrent_request_limit"},
                 retry_after=SOON,
             )
-        running[task] = Running(agent, asked=True, conversation=conversation)
+        running[task] = Running(agent, True, tenant.generation, conversation=conversation)
 
     def forgo(self, tenant: str, task: str) -> None:
         """Give back room that no task came to need."""
@@ -84,13 +86,14 @@ class Quotas:
             self._drop(tenant, task)
 
     @contextmanager
-    def running(self, tenant: str, task: str, agent: str, *, asked: bool) -> Iterator[None]:
-        entry = self._running.setdefault(tenant, {}).setdefault(task, Running(agent, asked))
+    def running(self, tenant: Tenant, task: str, agent: str, *, asked: bool) -> Iterator[None]:
+        new = Running(agent, asked, tenant.generation)
+        entry = self._running.setdefault(tenant.key, {}).setdefault(task, new)
         entry.begun = True
         try:
             yield
         finally:
-            self._drop(tenant, task)
+            self._drop(tenant.key, task)
 
     def of(self, tenant: str) -> dict[str, Running]:
         """What is running for a tenant, by task."""

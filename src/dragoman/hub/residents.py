@@ -124,13 +124,13 @@ class Resident:
         return program.admit(request, principal, first)
 
     async def work(self, turn: Turn) -> None:
-        all, key = self._all, str(self._tenant)
+        all = self._all
         tenant = all.tenants.look(self._tenant)
         if tenant is None or tenant.disabled:
             turn.finish(TaskState.FAILED, STOPPED, _failure(self.agent))
             return
         given = turn.first.metadata
-        with all.quotas.running(key, turn.task_id, self.agent, asked=VIA in given):
+        with all.quotas.running(tenant, turn.task_id, self.agent, asked=VIA in given):
             if VIA in given:
                 conversation = given.get("x-arbiter.conversation_id", 0)
                 await all.requests.note(

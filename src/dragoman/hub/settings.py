@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 CONFIG = "dragoman.toml"
 PREFIX = "DRAGOMAN_"
-SECRET = ("admin_token", "search_key")
+SECRET = ("admin_token", "metrics_token", "search_key")
 KEYS = {
     "OPENAI_API_KEY": "openai/gpt-4o-mini",
     "ANTHROPIC_API_KEY": "anthropic/claude-3-5-haiku-latest",
@@ -54,6 +54,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     rate_per_min: int = 0
     rate_burst: int = 0
     """What a tenant may do unless it has limits of its own; 0: as much as it likes."""
+    max_connections: int = 256
+    """How many clients may be connected at once; 0: any number."""
+    idempotency_hours: float = 24.0
+    """For how long an Idempotency-Key stands for the request it came with."""
+    metrics_token: str = ""
+    """For who reads /metrics from another machine."""
     cors_origins: tuple[str, ...] = ("*",)
     search_key: str = ""
     """A key for Brave's web search."""

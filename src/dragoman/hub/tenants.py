@@ -1,7 +1,7 @@
 """Who may use the hub: tenants, their tokens, and the administrator's.
 
 A token is shown once, when it is made; the hub keeps its SHA-256. Disabling a tenant or giving it another token raises
-its `generation`: what began under an older one stops (`residents.py` looks before each model call).
+its `generation`: what began under an older one stops (`hub.py` watches, and `residents.py` looks before each model call).
 """
 
 from __future__ import annotations

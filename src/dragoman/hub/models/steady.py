@@ -17,6 +17,9 @@ from dragoman.hub.model import About, Model, ModelError, ModelEvent, Prompt, abo
 WAITS = (1.0, 2.0)
 """Seconds before the second and the third attempt."""
 
+_KINDS = {"rate_limited": "429", "provider_error": "5xx"}
+"""Failures that are the provider's. One that gives no answer at all counts as 5xx."""
+
 
 class _Circuit:
     """How a provider has been doing."""
@@ -30,7 +33,8 @@ class _Circuit:
 
 
 class SteadyModel:
-    """`counted(provider, what)` hears of `calls`, `retries`, `failures` and `circuit_open`: for metrics."""
+    """`counted(provider, what)` hears of `calls`, `retries`, `failures`, of which some are `429` or `5xx`, and
+    `circuit_open`: for metrics."""
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class SteadyModel:
         self.plain = getattr(model, "plain", False)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
-        provider = prompt.model.partition("/")[0]
+        provider = about(self._model, prompt.model).name.partition("/")[0]
         circuit = self._circuits.setdefault(provider, _Circuit())
         self._enter(provider, circuit)
         for wait in (*self._waits, None):
@@ -66,6 +70,8 @@ class SteadyModel:
                 return
             except ModelError as error:
                 self._counted(provider, "failures")
+                if (kind := _KINDS.get(error.code)) is not None:
+                    self._counted(provider, kind)
                 if begun or not error.retryable or wait is None:
                     self._failed(circuit, error)
                     raise

@@ -1,0 +1,135 @@
+"""What a hub counts, remembers for a while, and refuses: numbers, keys, bodies, connections."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dragoman.hub.asking import respond
+from dragoman.hub.idempotency import Keys
+from dragoman.hub.metrics import Metrics
+from dragoman.hub.model import ModelError
+from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.models.steady import SteadyModel
+from dragoman.server import running
+from tests.hub.house import events, house, message
+from tests.hub.test_models import BUSY, DOWN, prompt
+
+
+async def test_a_key_is_good_for_a_day_and_then_new_again(tmp_path: Path) -> None:
+    async with house(["one", "two"], folder=tmp_path) as hub:
+        acme, now = await hub.tenant("acme"), [1_000_000.0]
+        hub.hub.keys = Keys(hub.hub.database, clock=lambda: now[0])
+        said = []
+        for later in (0, 86_399, 2, 0):
+            now[0] += later
+            told = events(await acme("POST", "/v1/orchestrate", {"message": "go"}, idempotency_key="k"))
+            said.append(told[-1][1]["content"])
+        assert said == ["one", "one", "two", "two"]
+        metrics = (await hub.nobody("GET", "/v1/metrics")).body.decode()
+        assert "dragoman_hub_idempotency_replay_total 2" in metrics
+        assert "dragoman_hub_idempotency_miss_total 2" in metrics
+
+
+async def test_a_key_outlives_the_hub_and_is_each_tenants_own(tmp_path: Path) -> None:
+    async with house(["one", "two"], folder=tmp_path) as hub:
+        acme, other = await hub.tenant("acme"), await hub.tenant("other")
+        first, theirs = [
+            events(await who("POST", "/v1/orchestrate", {"message": "go"}, idempotency_key="k"))[-1][1]
+            for who in (acme, other)
+        ]
+        assert (first["content"], theirs["content"]) == ("one", "two")
+    async with house([], folder=tmp_path) as hub:
+        again = acme.__class__(hub.app, acme.token)
+        told = events(await again("POST", "/v1/orchestrate", {"message": "go"}, idempotency_key="k"))
+        assert told[-1][1]["request_id"] == first["request_id"]
+
+
+async def test_one_that_repeats_a_request_that_is_still_on_its_way_means_the_same() -> None:
+    hold = asyncio.Event()
+    async with house([("thinking", hold, " done")]) as hub:
+        acme = await hub.tenant("acme")
+        both = [
+            acme.open("POST", "/v1/orchestrate", {"message": "go"}, idempotency_key="k") for _ in range(2)
+        ]
+        first, second = both
+        await first.until(lambda: b"thinking" in first.body)
+        await second.until(lambda: b"thinking" in second.body)
+        hold.set()
+        ended = [events(await live.end())[-1][1] for live in both]
+        assert len({each["request_id"] for each in ended}) == 1 and len(hub.model.prompts) == 1
+
+
+async def test_a_key_whose_request_is_forgotten_begins_another(tmp_path: Path) -> None:
+    async with house(["one", "two"], folder=tmp_path) as hub:
+        acme = await hub.tenant("acme")
+        body = {"message": "go"}
+        await hub.hub.keys.claim(acme.tenant.id, "k", "gone")
+        await hub.hub.requests.note(acme.tenant.id, "gone", "index", via="native")
+        for expected in ("one", "one"):
+            told = events(await acme("POST", "/v1/orchestrate", body, idempotency_key="k"))
+            assert told[-1][1]["content"] == expected
+
+
+async def test_calls_of_models_are_counted_by_provider_and_by_how_they_failed() -> None:
+    metrics = Metrics()
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    refused = ModelError("invalid_request", "no")
+    inner = ScriptedModel([BUSY, DOWN, "Fine.", refused, "Also fine.", DOWN, DOWN, DOWN])
+    model = SteadyModel(inner, sleep=sleep, threshold=1, counted=metrics.provider)
+    for name in ("p/m", "p/m", "", "q/m", "q/m"):
+        await respond(model, prompt(model=name))
+    text = metrics.text({}).decode()
+    for line in (
+        'calls_total{provider="p"} 4',
+        'retries_total{provider="p"} 2',
+        'failures_total{provider="p"} 3',
+        '429_total{provider="p"} 1',
+        '5xx_total{provider="p"} 1',
+        'calls_total{provider="scripted"} 1',
+        '5xx_total{provider="q"} 3',
+        'circuit_open_total{provider="q"} 1',
+    ):
+        assert f"dragoman_hub_provider_{line}\n" in text
+
+
+async def test_the_numbers_are_the_same_at_both_places_and_name_no_tenant() -> None:
+    async with house(["hi"], metrics_token="m-1") as hub:
+        acme = await hub.tenant("acme")
+        await acme.rpc("index", "message/send", message("hi"))
+        public = await hub.nobody("GET", "/v1/metrics")
+        own = await hub.nobody("GET", "/metrics", authorization="Bearer m-1")
+        assert own.status == 200 and own.body == public.body
+        assert b'requests_started_total{route="a2a",tenant="1"} 1' in own.body and b"acme" not in own.body
+        assert (await hub.nobody("GET", "/metrics", authorization="Bearer no")).status == 404
+
+
+@pytest.mark.parametrize(("size", "status"), [(15 << 20, 200), (17 << 20, 413)])
+async def test_a_body_has_sixteen_megabytes(size: int, status: int) -> None:
+    async with house(["ok"]) as hub:
+        acme = await hub.tenant("acme")
+        answer = await acme("POST", "/v1/orchestrate", {"message": "x" * size}, content_length=str(size + 20))
+        assert answer.status == status
+        sent = await acme.rpc("index", "message/send", message("x" * size))
+        assert ("error" in sent.json) is (status == 413)
+
+
+async def test_more_connections_than_allowed_are_told_to_come_back() -> None:
+    async with house([], max_connections=2) as hub, running(hub.app) as url:
+        port = int(url.rpartition(":")[2])
+
+        async def ask() -> tuple[asyncio.StreamWriter, bytes]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
+            return writer, await reader.readline()
+
+        answers = [await ask() for _ in range(3)]
+        assert [line.split()[1] for _, line in answers] == [b"200", b"200", b"503"]
+        for writer, _ in answers:
+            writer.close()
+            await writer.wait_closed()
