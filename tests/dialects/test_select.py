@@ -118,8 +118,17 @@ def test_an_agent_speaks_only_what_it_is_allowed_to() -> None:
     assert select.rpc("", "SendMessage", allowed=("1.0",)).dialect.name == "1.0"
     assert refusal("", "message/send", KINDED, allowed=("1.0",)) == ("0.3", -32009, VersionNotSupported)
     assert select.rpc("", "message/send", TYPED, allowed=("0.2",)).dialect.name == "0.2-type"
-    assert refusal("1.0", "message/send", allowed=("1.0",))[0] == "arbiter"
+    assert refusal("1.0", "message/send", allowed=("1.0",)) == ("1.0", -32601, MethodNotFound)
+    assert refusal("1.0", "message/send", allowed=("0.2",)) == ("1.0", -32009, VersionNotSupported)
+    assert select.rpc("1.0", "message/send", allowed=("0.3", "arbiter")).dialect.name == "arbiter"
     assert refusal("", "tasks/send", allowed=("1.0", "0.3")) == ("0.1", -32600, VersionNotSupported)
+
+
+def test_a_refusal_names_versions_and_not_our_words_for_them() -> None:
+    with pytest.raises(select.Refused) as caught:
+        select.rpc("", "message/send", TYPED, allowed=("0.3", "arbiter", "1.0"))
+    assert "'0.2'" in caught.value.error.message
+    assert caught.value.error.metadata == {"supported": "1.0, 0.3"}
 
 
 def test_a_mount_speaks_one_dialect() -> None:

@@ -86,9 +86,15 @@ def rpc(
             label = ""
         elif _speaks(home, method):
             mount = home
+    if allowed is not None and "arbiter" not in allowed and not mount and label == "1.0" and "/" in method:
+        # Only Arbiter's clients say 1.0 and mean this; here 1.0 is 1.0.
+        if "1.0" not in allowed:
+            raise Refused(DIALECTS["1.0"], _unsupported(label, allowed))
+        return _find(DIALECTS["1.0"], method)
     chosen = _mounted(mount, label, method) if mount else _neutral(label, method, params, strict)
     if allowed is not None and not speaks(chosen.dialect, allowed):
-        raise Refused(chosen.dialect, _unsupported(chosen.dialect.name, allowed))
+        name = chosen.dialect.name
+        raise Refused(chosen.dialect, _unsupported(_FAMILY.get(name, name), allowed))
     return chosen
 
 
@@ -193,7 +199,7 @@ def _veto(label: str, *versions: str) -> None:
 
 
 def _unsupported(label: str, versions: Collection[str]) -> VersionNotSupported:
-    spoken = ", ".join(versions)
+    spoken = ", ".join(version for version in VERSIONS if version in versions)
     return VersionNotSupported(
         f"A2A version {label[:40]!r} is not supported here; supported: {spoken}",
         metadata={"supported": spoken},
