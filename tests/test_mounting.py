@@ -67,6 +67,34 @@ async def test_an_agent_works_where_it_is_mounted(framework: Any) -> None:
     await mounted.stop()
 
 
+@pytest.mark.parametrize("prefix", ["", "/proxy"])
+async def test_a_proxy_may_take_its_prefix_off_or_leave_it(prefix: str) -> None:
+    mounted = counter().app(store="memory:")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await in_starlette(mounted)({**scope, "root_path": "/proxy"}, receive, send)
+
+    card = await request(app, "GET", f"{prefix}/agents/counter/agent-card.json")
+    assert card.json["url"].rstrip("/") == "http://agents.example/proxy/agents/counter"
+    answer = await rpc(app, "ListTasks", {}, path=f"{prefix}/agents/counter/", headers=V1)
+    assert answer.json["result"]["totalSize"] == 0
+    await mounted.stop()
+
+
+async def test_a_slash_too_many_after_the_address_of_an_agent_does_no_harm() -> None:
+    several = application(counter("One"), counter("Two"), store="memory:")
+    mounted = in_starlette(several)
+    for app, path in (
+        (several, "/two//"),
+        (mounted, "/agents/counter/two//"),
+        (mounted, "/agents/counter//two"),
+    ):
+        assert (await rpc(app, "ListTasks", {}, path=path, headers=V1)).json["result"]["totalSize"] == 0, path
+        for below in ("/.well-known/agent-card.json", "/agent-card.json", "/tasks"):
+            assert (await request(app, "GET", path.rstrip("/") + "/" + below)).status == 200, path + below
+    await several.stop()
+
+
 async def test_a_framework_that_runs_a_lifespan_starts_and_stops_the_agent() -> None:
     mounted = counter().app(store="memory:", drain=0)
 

@@ -173,6 +173,8 @@ class App:
         return self._match(mount, path[len(prefix) :])
 
     def _match(self, mount: Mount, below: str) -> tuple[Mount, Mapping[str, Handler]] | None:
+        if below.startswith("//"):
+            below = "/" + below.lstrip("/")
         for binding in self._bindings:
             if (methods := binding.match(mount, below)) is not None:
                 return mount, methods
@@ -235,11 +237,15 @@ class App:
 def _below(scope: AsgiScope) -> str:
     """The path below whatever we are mounted in; servers differ in whether `path` includes `root_path`."""
     path = _meant(scope)
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root:
+        # A proxy that takes its own prefix off leaves only where the framework has us.
+        for prefix in (root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))):
+            if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
+                path = path[len(prefix) :]
+                break
     if path.startswith("//"):  # a client put a path after a URL that ends in a slash
         path = "/" + path.lstrip("/")
-    root: str = scope.get("root_path", "").rstrip("/")
-    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
-        return path[len(root) :]
     return path
 
 
