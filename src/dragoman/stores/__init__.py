@@ -5,6 +5,9 @@ from __future__ import annotations
 from dragoman.engine.seams import Store
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite_migrate import NewerDatabase
+
+__all__ = ["MemoryStore", "NewerDatabase", "SqliteStore", "open_store"]
 
 
 def open_store(url: str) -> Store:

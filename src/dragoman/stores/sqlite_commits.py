@@ -30,6 +30,9 @@ Job = Callable[[sqlite3.Connection], Finish[T]]
 ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
 """What a job may raise as its answer. Anything else is a fault, and undoes the transaction."""
 
+_ROUNDS = 2
+"""How often the loop comes round between two transactions. Those who waited for the first have more to write by then."""
+
 _Waiting = tuple[Job[Any], "asyncio.Future[Any]", Callable[[Any], None] | None]
 
 _Outcome = tuple["asyncio.Future[Any]", Finish[Any] | None, Exception | None, Callable[[Any], None] | None]
@@ -89,6 +92,12 @@ class Commits:
         await self._idle.wait()
         self._errands.put(None)
         self._thread.join()
+
+    def _begin_in(self, rounds: int) -> None:
+        if rounds:
+            self._loop.call_soon(self._begin_in, rounds - 1)
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         try:
@@ -189,9 +198,7 @@ class Commits:
 
     def _next(self) -> None:
         if self._queue or self._alone:
-            self._loop.call_soon(
-                self._begin
-            )  # after those who wait for this commit: they may have more to write
+            self._loop.call_soon(self._begin_in, _ROUNDS)
         else:
             self._active = False
             self._idle.set()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +33,11 @@ class SqliteFile:
         """Hears how long each transaction took, in seconds."""
 
     async def open(self) -> None:
-        """Raises `NewerDatabase` if a newer version of the program wrote the file."""
+        """A new file is for its owner alone. Raises `NewerDatabase` if a newer version of the program wrote it."""
         if self._db is not None:
             return
+        with suppress(OSError):  # it is there already; if it cannot be made, SQLite knows better why
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
         try:
             db = self._connect()
             try:
