@@ -12,10 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.auth.schemes import ApiKey
 from dragoman.client.asgi import AsgiTransport
 from dragoman.client.client import connect
+from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound, Unauthenticated
-from dragoman.model.card import AgentCard, Interface
+from dragoman.model.card import AgentCard, Interface, Skill
 from tests.bindings.wire import Answer
 from tests.hub.house import SCOUT, house, message
 from tests.push.hook import Hook
@@ -466,3 +468,28 @@ async def running(hub: Any, caller: Any) -> str:
         while not (begun := [id for id, each in hub.hub.quotas.of(caller.tenant.key).items() if each.begun]):
             await asyncio.sleep(0)
         return begun[0]
+
+
+async def test_a_card_of_code_asks_for_no_scheme_that_the_hub_does_not_have() -> None:
+    secret = Agent("Vault", auth=[ApiKey({"ann": "0" * 64})], extended_card=[Skill(id="more", name="more")])
+
+    @secret.skill(scopes=["vault:open"])
+    async def unlock(turn: Turn) -> str:
+        return "open"
+
+    async with house(code=[secret]) as hub:
+        acme = await hub.tenant("acme")
+        card = (await acme("GET", "/v1/a2a/agents/vault/agent-card.json", a2a_version="1.0")).json
+        more = (await acme.rpc("vault", "GetExtendedAgentCard", a2a_version="1.0")).json["result"]
+        for each in (card, more):
+            assert list(each["securitySchemes"]) == ["bearer"]
+            named = {name for skill in each["skills"] for need in needs(skill) for name in need}
+            assert named == {"bearer"}
+        assert "vault:open" in str(card["skills"])
+
+
+def needs(skill: Any) -> list[Any]:
+    """What a skill asks for, in the shape of either version."""
+    return [
+        need.get("schemes", need) for need in skill.get("securityRequirements", skill.get("security", []))
+    ]

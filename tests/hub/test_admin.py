@@ -11,7 +11,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.hub.asking import respond
 from dragoman.hub.model import Prompt
-from dragoman.hub.residents import Stoppable, _began
+from dragoman.hub.residents import Stoppable, speaking_for
 from tests.hub.house import SCOUT, Caller, events, house, message
 
 
@@ -80,10 +80,9 @@ async def test_a_model_says_no_more_for_a_tenant_that_is_shut_out() -> None:
     async with house(["never said"]) as hub:
         acme = await hub.tenant("acme")
         model = Stoppable(hub.model, hub.hub.tenants)
-        token = _began.set(acme.tenant)
         await hub.hub.tenants.disable(acme.tenant, True)
-        reply = await respond(model, Prompt(model="", system="", messages=()))
-        _began.reset(token)
+        with speaking_for(acme.tenant):
+            reply = await respond(model, Prompt(model="", system="", messages=()))
         assert reply.error_code == "unauthorized" and hub.model.prompts == []
 
 

@@ -335,3 +335,17 @@ def _refs(value: object) -> list[str]:
     if isinstance(value, dict):
         return [v for k, v in value.items() if k == "$ref"] + [r for v in value.values() for r in _refs(v)]
     return [ref for each in value for ref in _refs(each)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_a_tenant_has_two_hundred_agents_however_they_are_made(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.hub.catalogue.MOST", 2)
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        for id, status in (("a", 201), ("b", 201), ("c", 409)):
+            path = f"/v1/agents/{id}" if method == "PUT" else "/v1/agents"
+            assert (await acme(method, path, {"id": id})).status == status
+        assert (await acme("PUT", "/v1/agents/a", {"id": "a", "name": "A"})).status == 200
+        assert (await acme("PATCH", "/v1/agents/c", {"id": "c"})).status == 404

@@ -78,6 +78,17 @@ def test_tenants_from_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tenant", "enable", "nobody", "--data", "d"]) == 1
 
 
+@pytest.mark.parametrize(
+    "words", [["list"], ["disable", "x"], ["enable", "x"], ["rotate", "x"]], ids=lambda w: w[0]
+)
+def test_looking_for_tenants_where_there_is_no_hub_makes_none(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tenant", *words, "--data", "nowhere"]) == 1
+    assert "there is no hub in nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
 async def test_agents_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "scout.json").write_text(json.dumps(SCOUT))
     (tmp_path / "bad.json").write_text(json.dumps({**SCOUT, "id": "bad", "capabilities": ["/serach"]}))

@@ -16,7 +16,7 @@ async def test_every_route_is_in_the_reference_and_no_other() -> None:
     text = (DOCS / "hub-api.md").read_text()
     documented = set(re.findall(r"\| `([A-Z]+)` \| `(/[^`]+)` \|", text))
     async with house() as hub:
-        routes = {(route.method, route.path) for route in Site(hub.hub).table.routes}
+        routes = {(route.method, route.path) for route in Site(hub.hub, hub.model).table.routes}
     assert documented == routes
 
 

@@ -47,7 +47,11 @@ def register(commands: Any) -> None:
 
 async def run(args: argparse.Namespace) -> int:
     work: Callable[[Tenants, argparse.Namespace], Awaitable[None]] = args.work
-    database = Database(read(args).folder / "hub.db")
+    folder = read(args).folder
+    if work is not _add and not (folder / "hub.db").is_file():
+        print(f"dragoman: there is no hub in {folder}: `dragoman init` makes one", file=sys.stderr)
+        return 1
+    database = Database(folder / "hub.db")
     try:
         database.open()
         await work(Tenants(database), args)

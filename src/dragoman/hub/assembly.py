@@ -105,7 +105,7 @@ def application(
         limits=limits,
         public_url=settings.public_url,
         trusted_proxies=settings.trusted_proxies,
-        elsewhere=Site(hub, models=listed(settings), origins=settings.cors_origins),
+        elsewhere=Site(hub, residence.model, models=listed(settings), origins=settings.cors_origins),
         on_startup=[start, grpc.start] if grpc else [start],
         on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
         metrics=hub.numbers,
@@ -124,32 +124,30 @@ class _Residence:
     def open(self, hub: Hub) -> None:
         """The hub is there, and with it what tools need of it."""
         self._hub = hub
-        self._model = Stoppable(self._given, hub.tenants)
-        self._tools = self._reach.tools(hub.database, self._model)
-        self._pictures = Pictures(hub.database, self._model)
+        self.model = Stoppable(self._given, hub.tenants)
+        self._tools = self._reach.tools(hub.database, self.model)
+        self._pictures = Pictures(hub.database, self.model)
 
     def make(self, tenant: Tenant, entry: Entry) -> Program:
-        async def siblings() -> list[Constitution]:
-            entries = await self._hub.catalogue.list(tenant.id)
-            code = self._hub.catalogue.code.values()
-            return [*(each.constitution for each in entries), *(_about(agent) for agent in code)]
+        async def siblings() -> Sequence[Constitution]:
+            return await self._hub.catalogue.company(tenant.id)
 
         async def company() -> str:
-            if self._model.plain:
+            if self.model.plain:
                 return ""  # too small to choose among others
             return roster(await siblings(), self._reach.remotes.lines())
 
         return ConstitutionAgent(
             entry.id,
             entry.constitution,
-            model=self._model,
+            model=self.model,
             tools=self._tools,
             roster=company,
             siblings=siblings,
             history=self._history,
             pictures=self._pictures,
             version=str(entry.updated_at or 1),
-            native=about(self._model, entry.constitution.model).tools,
+            native=about(self.model, entry.constitution.model).tools,
         )
 
     async def _history(self, session: Session) -> list[ChatMessage]:
@@ -215,8 +213,3 @@ def _grpc(settings: Settings, hub: Hub, others: Sequence[Binding], limits: Limit
 def _push(settings: Settings) -> PushOptions:
     """Only the public internet, unless the operator says that private addresses are meant."""
     return PushOptions(allow_private=settings.allow_private, http=settings.allow_private)
-
-
-def _about(agent: Agent) -> Constitution:
-    """An agent that is code, as others hear of it."""
-    return Constitution(id=agent.id, name=agent.name, role="code", goal=agent.card.description)

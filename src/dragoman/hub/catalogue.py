@@ -116,6 +116,14 @@ class Catalogue:
         rows = await self._db.read(lambda db: db.execute(_ALL, (tenant, limit)).fetchall())
         return [self.index, *(_entry(row) for row in rows)]
 
+    async def company(self, tenant: int) -> Sequence[Constitution]:
+        """All of a tenant's agents as others hear of them, those that are code, too."""
+        written = [entry.constitution for entry in await self.list(tenant)]
+        return written + [
+            Constitution(id=agent.id, name=agent.name, role="code", goal=agent.card.description)
+            for agent in self.code.values()
+        ]
+
     # -- changing ----------------------------------------------------------------------------------------------
 
     async def create(self, tenant: int, document: Any) -> Entry:
@@ -125,22 +133,23 @@ class Catalogue:
         def create(db: sqlite3.Connection) -> Entry:
             if (row := db.execute(_ONE, (tenant, constitution.id)).fetchone()) is not None:
                 raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).shown)
-            if db.execute(_COUNT, (tenant,)).fetchone()[0] >= MOST:
-                raise Conflict(f"a tenant has at most {MOST} agents: delete one first")
+            _check_room(db, tenant)
             return _put(db, tenant, constitution)
 
         return await self._db.run(create)
 
     async def replace(self, tenant: int, agent: str, document: Any, *, make: bool = False) -> Entry:
-        """Put a whole constitution in the place of another; `make`: or where there is none. Raises `NotFound`."""
+        """Put a whole constitution in the place of another; `make`: or where there is none. Raises `NotFound`, `Conflict`."""
         constitution = self._read(document, agent)
         if constitution.id != agent:
             why = f"differs from {agent!r}, which the address says"
             raise InvalidParams(f"the id of an agent does not change: it {why}", fields=(("id", why),))
 
         def replace(db: sqlite3.Connection) -> Entry:
-            if not make and db.execute(_ONE, (tenant, agent)).fetchone() is None:
-                raise NotFound(f"there is no agent {agent!r}")
+            if db.execute(_ONE, (tenant, agent)).fetchone() is None:
+                if not make:
+                    raise NotFound(f"there is no agent {agent!r}")
+                _check_room(db, tenant)
             return _put(db, tenant, constitution)
 
         return await self._db.run(replace)
@@ -171,6 +180,11 @@ class Catalogue:
         if agent == INDEX_ID or agent in self.code:
             kind = "built in" if agent == INDEX_ID else "code"
             raise InvalidParams(f"agent {agent!r} is {kind}, and not to be changed", fields=(("id", kind),))
+
+
+def _check_room(db: sqlite3.Connection, tenant: int) -> None:
+    if db.execute(_COUNT, (tenant,)).fetchone()[0] >= MOST:
+        raise Conflict(f"a tenant has at most {MOST} agents: delete one first")
 
 
 def _keep(db: sqlite3.Connection, tenant: int, constitution: Constitution, *, inline: bool = False) -> Entry:

@@ -9,7 +9,6 @@ from dragoman.errors import Unauthenticated
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
 from dragoman.hub.tenants import Tenant, Tenants
-from dragoman.model.card import AgentCard
 from dragoman.model.ops import Principal
 
 AGENTS = "/v1/a2a/agents/"
@@ -62,7 +61,7 @@ def by_name(hub: Hub) -> Callable[[str], Mount]:
         code = hub.catalogue.code.get(id)
         return Mount(
             service=hub,
-            card=code.card if code is not None else AgentCard(name=id),
+            card=hub.residents.card(code, id),
             agent=id,
             path=AGENTS + id,
             versions=code.versions if code is not None else None,

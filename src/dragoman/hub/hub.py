@@ -305,6 +305,22 @@ class Hub:
     # -- the way in --------------------------------------------------------------------------------------------
 
     @contextmanager
+    def admitted(self, tenant: Tenant, route: str) -> Iterator[None]:
+        """Around something that is no task, and counts as one. Raises `RateLimited`."""
+        id = secrets.token_hex(8)
+        try:
+            self.quotas.spend(tenant)
+            self.quotas.reserve(tenant, id, "")
+        except RateLimited as error:
+            self.metrics.limited(tenant, error.metadata["reason"])
+            raise
+        with self.metrics.request(tenant, route):
+            try:
+                yield
+            finally:
+                self.quotas.forgo(tenant.key, id)
+
+    @contextmanager
     def _admitted(
         self, call: Call, request: SendMessage, *, via: str, conversation: int = 0
     ) -> Iterator[tuple[Call, SendMessage]]:

@@ -17,6 +17,7 @@ _TAGS = {
     "memory": "What agents keep in mind.",
     "todos": "What is still to do.",
     "files": "What agents keep with a conversation.",
+    "judge": "What the hub thinks of an answer, or of a request, without doing anything.",
     "admin": "Tenants and their tokens.",
     "about": "The hub itself.",
 }

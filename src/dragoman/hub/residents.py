@@ -7,8 +7,8 @@ what runs for a tenant that is disabled or has another token: before each model 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from dragoman.hub.model import About, Model, ModelError, ModelEvent, Prompt, abo
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.requests import Requests
 from dragoman.hub.tenants import Tenant, Tenants
-from dragoman.model.card import AgentCard
+from dragoman.model.card import AgentCard, SecurityRequirement, Skill, StringList
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
 from dragoman.model.task import TaskState
 
@@ -70,13 +70,15 @@ class Residents:
 
     def card(self, found: Entry | Agent | None, id: str) -> AgentCard:
         """What others see of an agent here."""
-        if found is None:
-            return AgentCard(name=id)
-        card = found.card
+        return AgentCard(name=id) if found is None else self.housed(found.card, found)
+
+    def housed(self, card: AgentCard, found: Entry | Agent) -> AgentCard:
+        """A card as it is true here: whatever an agent that is code asks for elsewhere, in a hub it is a tenant's token."""
         push = self._push and (isinstance(found, Entry) or card.capabilities.push_notifications)
         return replace(
             card,
             capabilities=replace(card.capabilities, push_notifications=push),
+            skills=tuple(_housed(skill) for skill in card.skills),
             security_schemes=TOKEN_SCHEMES,
             security_requirements=TOKEN_REQUIRED,
         )
@@ -108,7 +110,8 @@ class Resident:
 
     async def extended_card(self, principal: Principal) -> AgentCard | None:
         code = self._all.catalogue.code.get(self.agent)
-        return None if code is None else await code.extended_card(principal)
+        card = None if code is None else await code.extended_card(principal)
+        return None if card is None or code is None else self._all.housed(card, code)
 
     def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         tenant = self._all.tenants.look(self._tenant)
@@ -140,11 +143,8 @@ class Resident:
             if program is None:
                 turn.finish(TaskState.FAILED, "the agent is gone", _failure(self.agent, "not_found"))
                 return
-            token = _began.set(tenant)
-            try:
+            with speaking_for(tenant):
                 await program.work(turn)
-            finally:
-                _began.reset(token)
 
     async def _program(self, tenant: Tenant, turn: Turn) -> Program | None:
         """The agent as it was when the task began."""
@@ -158,6 +158,16 @@ class Resident:
             version = await turn.step("constitution", lambda: now)
         entry = catalogue.at(self._tenant, self.agent, version)
         return None if entry is None else self._all.made(tenant, entry)
+
+
+@contextmanager
+def speaking_for(tenant: Tenant) -> Iterator[None]:
+    """Models that are asked in here stop when the tenant may not go on."""
+    token = _began.set(tenant)
+    try:
+        yield
+    finally:
+        _began.reset(token)
 
 
 class Stoppable:
@@ -187,6 +197,17 @@ class Stoppable:
         now = self._tenants.look(began.id)
         if now is None or now.disabled or now.generation != began.generation:
             raise ModelError("unauthorized", STOPPED)
+
+
+def _housed(skill: Skill) -> Skill:
+    """What it needs beside the token are scopes, under whatever scheme."""
+    if not skill.security_requirements:
+        return skill
+    asked = [scopes.list for each in skill.security_requirements for scopes in each.schemes.values()]
+    scopes = tuple(dict.fromkeys(scope for scopes in asked for scope in scopes))
+    return replace(
+        skill, security_requirements=(SecurityRequirement(schemes={"bearer": StringList(list=scopes)}),)
+    )
 
 
 def _failure(agent: str, code: str = "unauthorized") -> dict[str, Any]:

@@ -19,10 +19,20 @@ from dragoman.agent.agent import Agent
 from dragoman.bindings.exchange import Disconnected, Exchange, Header
 from dragoman.bindings.mount import Mount
 from dragoman.errors import A2AError, Unauthenticated
-from dragoman.hub import api_about, api_admin, api_agents, api_conversations, api_files, api_memory, api_runs
+from dragoman.hub import (
+    api_about,
+    api_admin,
+    api_agents,
+    api_conversations,
+    api_files,
+    api_judge,
+    api_memory,
+    api_runs,
+)
 from dragoman.hub.api_about import ModelInfo
 from dragoman.hub.doors import AGENTS, Known, bearer
 from dragoman.hub.hub import Hub
+from dragoman.hub.model import Model
 from dragoman.hub.refusals import NotConfigured, NotFound
 from dragoman.hub.routing import ANYBODY, Answer, Route, Table, Visit, refused, say
 from dragoman.hub.tenants import Tenant
@@ -40,7 +50,12 @@ class Site:
     """What the application asks about every path: see `bindings.http.Elsewhere`."""
 
     def __init__(
-        self, hub: Hub, *, models: Sequence[ModelInfo] = (), origins: Sequence[str] = ("*",)
+        self,
+        hub: Hub,
+        model: Model,
+        *,
+        models: Sequence[ModelInfo] = (),
+        origins: Sequence[str] = ("*",),
     ) -> None:
         self._hub = hub
         self._origins = tuple(origins)
@@ -51,6 +66,7 @@ class Site:
                 *api_agents.routes(hub),
                 *api_memory.routes(hub),
                 *api_files.routes(hub),
+                *api_judge.routes(hub, model),
                 *api_admin.routes(hub),
                 *api_about.routes(hub, models, lambda: self.table),
             ]

@@ -1,0 +1,138 @@
+"""`/v1/advise/gate` and `/v1/intent`: what the hub thinks of an answer, or of a request, for those who run agents themselves.
+
+Neither begins a request. Both count as one against the tenant's limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from dragoman.errors import InvalidParams, Unauthenticated
+from dragoman.hub.asking import respond
+from dragoman.hub.constitution import INDEX_ID, Advisor, Constitution
+from dragoman.hub.gate import HALT, Verdict, question, verdict
+from dragoman.hub.hub import Hub
+from dragoman.hub.intent import Guess, guess
+from dragoman.hub.model import Model
+from dragoman.hub.residents import speaking_for
+from dragoman.hub.routing import Answer, Route, Visit
+
+MAX_MESSAGE = 64 * 1024
+MAX_ROSTER = 128
+HEURISTIC = "heuristic"
+
+
+class Gate(Struct):
+    """An answer before it leaves: what was asked, what would be said, and which tools were used on the way."""
+
+    advisor_model: str
+    original_task: str
+    terminating_text: str
+    tool_summary: str = ""
+    prompt: str = ""
+
+
+class Somebody(Struct):
+    """An agent that a request may be for."""
+
+    id: str
+    role: str = ""
+    goal: str = ""
+
+
+class How(Struct):
+    mode: Literal["off", "heuristic", "hybrid", "llm"] = "heuristic"
+    """Models are not asked: what is not `off` goes by the words."""
+    min_confidence: float = 0.8
+    apply_routing: bool = True
+
+
+class Intent(How):
+    """Whom a message is for, among the tenant's agents or those of `roster`. `intent` goes before what stands beside it."""
+
+    message: str = ""
+    requested_agent: str = INDEX_ID
+    roster: list[Somebody] | None = None
+    intent: How | None = None
+
+
+def routes(hub: Hub, model: Model) -> list[Route]:
+    async def gate(visit: Visit) -> Answer:
+        asked = await visit.json(Gate)
+        for name in ("advisor_model", "original_task", "terminating_text"):
+            if not getattr(asked, name).strip():
+                raise InvalidParams(f"{name} is empty", fields=((name, "is empty"),))
+        advisor = Advisor(model=asked.advisor_model, mode="gate", prompt=asked.prompt)
+        calls = [asked.tool_summary] if asked.tool_summary else []
+        with hub.admitted(visit.tenant, "gate"), speaking_for(visit.tenant):
+            reply = await respond(
+                model, question(advisor, asked.original_task, asked.terminating_text, calls)
+            )
+        if reply.error_code == "unauthorized":
+            raise Unauthenticated(reply.error)
+        judged = verdict(reply.text, advisor)
+        if reply.error:
+            judged = Verdict(signal=HALT, text=reply.error, malformed=True)
+        return Answer({"signal": judged.signal, "text": judged.text, "malformed": judged.malformed})
+
+    async def intent(visit: Visit) -> Answer:
+        asked = await visit.json(Intent)
+        how, whom = asked.intent or asked, asked.requested_agent
+        _check(asked)
+        explicit = whom != INDEX_ID
+        with hub.admitted(visit.tenant, "intent"):
+            found = Guess()
+            if how.mode != "off" and not explicit:
+                found = guess(asked.message, await _roster(visit, asked))
+        sure = bool(found.agent) and found.confidence >= how.min_confidence
+        return Answer(
+            {
+                "kind": "route" if found.agent else "none",
+                "confidence": 1.0 if explicit else found.confidence,
+                "source": "explicit" if explicit else HEURISTIC if how.mode != "off" else "none",
+                "target_agent": found.agent,
+                "brief": f"For {found.agent}, by its words." if found.agent else "",
+                "applied": sure and how.apply_routing,
+                "requested_agent": whom,
+                "llm_used": False,
+                "malformed": False,
+                "todo_seeds": [],
+                "plan_seeds": [],
+            }
+        )
+
+    async def _roster(visit: Visit, asked: Intent) -> Sequence[Constitution]:
+        if asked.roster is not None:
+            return [Constitution(id=each.id, role=each.role, goal=each.goal) for each in asked.roster]
+        return await hub.catalogue.company(visit.tenant.id)
+
+    return [
+        Route(
+            method="POST",
+            path="/v1/advise/gate",
+            handler=gate,
+            tag="judge",
+            about="What an advisor says to an answer before it leaves: `CONTINUE`, `REDIRECT` or `HALT`, and why.",
+            body=Gate,
+        ),
+        Route(
+            method="POST",
+            path="/v1/intent",
+            handler=intent,
+            tag="judge",
+            about="Which agent a message is for, judged by its words. Nobody is asked.",
+            body=Intent,
+        ),
+    ]
+
+
+def _check(asked: Intent) -> None:
+    if not asked.message.strip():
+        raise InvalidParams("the message says nothing", fields=(("message", "is empty"),))
+    if len(asked.message.encode()) > MAX_MESSAGE:
+        raise InvalidParams(f"a message may have {MAX_MESSAGE} bytes", fields=(("message", "is too long"),))
+    if asked.roster is not None and len(asked.roster) > MAX_ROSTER:
+        raise InvalidParams(f"a roster may have {MAX_ROSTER} agents", fields=(("roster", "is too long"),))
