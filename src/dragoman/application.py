@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dragoman.bindings.rest import Rest
 from dragoman.buses.local import LocalBus
 from dragoman.client.fetch import Fetcher
 from dragoman.client.peers import Peers
+from dragoman.engine.seams import Store
 from dragoman.engine.service import Engine
 from dragoman.model.card import AgentCard
 from dragoman.observe.limit import Limited, Quota
@@ -31,6 +33,7 @@ from dragoman.push.options import DEFAULTS, PushOptions
 from dragoman.stores import open_store
 
 STORE = "sqlite:///dragoman.db"
+_PROBE = 1.0
 
 
 def application(
@@ -155,8 +158,22 @@ def application(
         on_shutdown=[grpc.drain, stop, grpc.stop, fetch.close] if grpc else [stop, fetch.close],
         metrics=numbers.text if numbers else None,
         metrics_token=metrics_token,
-        ready=opened.outbox.when,
+        ready=_readiness(opened, service.runner.beat),
     )
+
+
+def _readiness(store: Store, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """Fails when the store cannot be read, or not be written. A stranger who asks makes us write once in a second."""
+    wrote = float("-inf")
+
+    async def ready() -> None:
+        nonlocal wrote
+        await store.outbox.when()
+        if time.monotonic() - wrote >= _PROBE:
+            await write()
+            wrote = time.monotonic()
+
+    return ready
 
 
 def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:

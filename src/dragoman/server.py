@@ -22,13 +22,15 @@ from typing import Any, NoReturn
 import uvicorn
 
 from dragoman.agent.agent import Agent
-from dragoman.application import application
+from dragoman.application import STORE, application
 from dragoman.auth.schemes import MutualTLS
 from dragoman.bindings.http import App
 from dragoman.bindings.slow import Slow
 from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
+from dragoman.errors import A2AError
 from dragoman.observe.logs import configure
+from dragoman.stores import NewerDatabase, open_store
 
 logger = logging.getLogger("dragoman.server")
 
@@ -101,6 +103,7 @@ def serve(
     """
     _check_open(agents, host, insecure)
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
+    asyncio.run(_check_store(options.get("store", STORE)))
     listener = _listen(host, port)
     url = f"{'https' if tls else 'http'}://{_show(host)}:{listener.getsockname()[1]}"
     if options.get("keys") and _loopback(host):
@@ -131,6 +134,16 @@ def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:
             f"{', '.join(anybody)}: give Agent(..., auth=[...]), serve on 127.0.0.1, or say --insecure "
             "(insecure=True) if that is meant"
         )
+
+
+async def _check_store(url: str) -> None:
+    """What is wrong with the store is said once, before anybody is served."""
+    store = open_store(url)
+    try:
+        await store.open()
+        await store.close()
+    except (A2AError, NewerDatabase) as error:
+        raise SystemExit(f"dragoman: {error}") from error
 
 
 def _tls(agents: Sequence[Agent], certificate: str, key: str, client_ca: str) -> ServerTls | None:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import re
+import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,6 +202,20 @@ async def test_the_outcomes_of_notifications_are_counted() -> None:
     assert value(text, "dragoman_push_total", outcome="sent") == len(hook.told)
     assert value(text, "dragoman_push_total", outcome="failed") == 2
     assert value(text, "dragoman_push_total", outcome="given up") == 1
+
+
+async def test_a_store_that_cannot_be_written_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.bindings.http._READY", 0.1)
+    monkeypatch.setattr("dragoman.application._PROBE", 0.0)
+    async with running(application(echo(), store=f"sqlite:///{tmp_path}/t.db")) as url:
+        assert (await get(url, "/readyz"))[0] == 200
+        with closing(sqlite3.connect(tmp_path / "t.db")) as other:
+            other.execute("begin exclusive")
+            assert (await get(url, "/readyz"))[0] == 503
+            other.rollback()
+        assert (await get(url, "/readyz"))[0] == 200
 
 
 async def test_readiness_is_that_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ class Runner:
                 self._work.clear()
                 try:
                     if loop.time() >= beat:
-                        await self._beat()
+                        await self.beat()
                         beat = loop.time() + self._ttl / 3
                     if self._doubtful and loop.time() >= look:
                         await self._look()
@@ -174,7 +174,7 @@ class Runner:
         self._claimed.append(lease)
         self._work.set()
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
         """Stay alive, and find out what we lost and what mail the bus did not tell us of."""
         held = {h.key: h for h in await self.store.renew(self.node, ttl=self._ttl)}
         for key, run in list(self._runs.items()):
