@@ -157,3 +157,20 @@ def test_a_directory_that_is_a_file_is_an_error(tmp_path: Path) -> None:
 
 def _plain(signature: object) -> dict[str, str]:
     return {"protected": signature.protected, "signature": signature.signature}  # type: ignore[attr-defined]
+
+
+def test_a_file_that_is_not_a_key_does_not_take_the_keys_of_a_running_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keys, "_LOOK", 0.0)
+    KeyRing(tmp_path).add()
+    ring = KeyRing(tmp_path)
+    before = kids(ring)
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    broken.chmod(0o600)
+    assert kids(ring) == kids(ring) == before
+    assert caplog.text.count("broken.json is not a key") == 1
+    broken.unlink()
+    added = KeyRing(tmp_path).add().kid
+    assert kids(ring) == [added, *before]

@@ -9,6 +9,7 @@ these names, and never becomes part of a path.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -23,6 +24,8 @@ from msgspec import Struct
 
 from dragoman.auth.signing import sign_card
 from dragoman.model.card import Signature
+
+log = logging.getLogger(__name__)
 
 ALGORITHMS: dict[str, Callable[[], Key]] = {
     "ES256": lambda: ECKey.generate_key("P-256"),
@@ -81,7 +84,7 @@ class KeyRing:
         self._path = Path(where) if isinstance(where, str | Path) else None
         self._jku = jku
         self._keys: tuple[OurKey, ...] = () if isinstance(where, str | Path) else tuple(where)
-        self._changed = 0
+        self._changed, self._wrong = 0, ""
         self._looked = float("-inf")
         if self._path is not None and self._path.exists() and not self._path.is_dir():
             raise ValueError(f"{self._path} is not a directory")
@@ -96,11 +99,24 @@ class KeyRing:
         """Newest first."""
         if self._path is not None and time.monotonic() - self._looked >= _LOOK:
             self._looked = time.monotonic()
-            changed = self._path.stat().st_mtime_ns if self._path.is_dir() else 0
-            if changed != self._changed:
-                found = sorted(_load(self._path), key=lambda key: -key.created)
-                self._keys, self._changed = tuple(found), changed
+            self._look(self._path)
         return self._keys
+
+    def _look(self, path: Path) -> None:
+        """Raises `ValueError` for what is not a key; not if there are keys already, which then stay."""
+        changed = path.stat().st_mtime_ns if path.is_dir() else 0
+        if changed == self._changed:
+            return
+        try:
+            found = sorted(_load(path), key=lambda key: -key.created)
+        except (OSError, ValueError) as error:
+            if not self._keys:
+                raise
+            if str(error) != self._wrong:
+                self._wrong = str(error)
+                log.error("the keys have changed and cannot be used, the old ones stay: %s", error)
+        else:
+            self._keys, self._changed, self._wrong = tuple(found), changed, ""
 
     def sign(self, document: Mapping[str, Any]) -> Sequence[Signature]:
         """The signatures for a card, from its 1.0 document: by every key that signs."""
