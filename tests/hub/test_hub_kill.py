@@ -28,7 +28,6 @@ ROOT = Path(__file__).parent.parent.parent
 ADMIN = "adm_" + "1" * 64
 
 SCRIPT = {
-    "pace": 0.004,
     "replies": {
         "Index": [
             "Asking around.\n/mem shared write begun\n/mem add entry project Looking\nall over\n/endmem\n/todo add look\n"
@@ -44,17 +43,17 @@ SCRIPT = {
         "Critic": ["It is good enough, says the critic, and so it can be told."],
     },
 }
-ANSWER = SCRIPT["replies"]["Index"][-1]  # type: ignore[index]
+ANSWER = SCRIPT["replies"]["Index"][-1]
 
 
 class Process:
     """A hub as an operator runs it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str, pace: float = 0.004) -> None:
         self._folder, self._port = folder, free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         script = folder / "script.json"
-        script.write_bytes(msgspec.json.encode(SCRIPT))
+        script.write_bytes(msgspec.json.encode({**SCRIPT, "pace": pace}))
         self._command = [
             sys.executable,
             "-m",
@@ -65,7 +64,7 @@ class Process:
             "--log",
             "warning",
         ]
-        self._command += ["--port", str(self._port), "--model", f"scripted:{script}"]
+        self._command += ["--port", str(self._port), "--model", f"scripted:{script}", *options]
 
     async def start(self) -> None:
         environment = {**os.environ, "DRAGOMAN_ADMIN_TOKEN": ADMIN, "PYTHONPATH": str(ROOT / "src")}
@@ -81,6 +80,11 @@ class Process:
                         break
                 await asyncio.sleep(0.02)
         await http.close()
+
+    async def stop(self) -> int:
+        """As an operator does it; the exit code."""
+        self._process.terminate()
+        return await self._process.wait()
 
     async def kill(self) -> None:
         if self._process.returncode is None:
