@@ -4,7 +4,8 @@
   made artifacts, their text is said there too.
 * A stream has no task in it. It begins with a `working` update, closes each text with an empty last chunk, and ends with
   the status, `final: true`. Its clients do not see errors in a stream, so `fail` ends one with a failed status.
-* The bytes of a `text/plain` file are the text itself.
+* The bytes of a `text/plain` file are the text itself. A text that came in pieces is told as one where it is repeated.
+* It takes ids by the letter: strings, not numbers that could have been.
 * No push notifications and no extended card; errors are a code and a sentence; its own code for a wrong version.
 * SSE frames are named: `event: message`.
 """
@@ -13,8 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
+from dragoman.dialects.checks import refuse
 from dragoman.dialects.dialect import EventWriter
 from dragoman.dialects.parts import Form
 from dragoman.dialects.tasks import status_of, task_of
@@ -35,30 +38,63 @@ class Arbiter(V0_3):
     form = Form(plain_files=True)
     methods = {op: V0_3.methods[op] for op in (ops.SEND, ops.STREAM, ops.GET, ops.CANCEL, ops.SUBSCRIBE)}
 
+    def read_request(self, op: Op, params: bytes) -> Request:
+        request = super().read_request(op, params)
+        document = msgspec.json.decode(params)
+        message = document.get("message")
+        if isinstance(request, ops.SendMessage) and isinstance(message, dict):
+            _check(message, "message.", ("messageId", "contextId", "taskId"))
+        else:
+            _check(document, "", ("id",))
+        return request
+
     def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
         if isinstance(result, Message):
             result = task_of(result, request.message if isinstance(request, ops.SendMessage) else None)
         if isinstance(result, Task):
             status = _speaking(result.status, result.text, result.id, result.context_id)
-            result = replace(result, status=status, history=_told(result.history, status, request))
+            result = replace(
+                result,
+                status=status,
+                artifacts=tuple(_whole(artifact) for artifact in result.artifacts),
+                history=_told(result.history, status, request),
+            )
         return super().write_result(op, result, request)
 
     def writer(self, request: Request | None = None) -> EventWriter:
         return ArbiterWriter(self, request.message if isinstance(request, ops.SendMessage) else None)
 
 
+def _check(document: dict[str, Any], path: str, names: tuple[str, ...]) -> None:
+    """What is there is a string. Raises `InvalidParams`."""
+    for name in names:
+        if not isinstance(document.get(name, ""), str | None):
+            refuse(path + name, "must be a string")
+
+
+def _whole(artifact: Artifact) -> Artifact:
+    """With neighbouring texts as one: they are the pieces in which an answer came."""
+    parts: list[Part] = []
+    for part in artifact.parts:
+        if parts and part == Part(text=part.text) and parts[-1] == Part(text=parts[-1].text):
+            parts[-1] = Part(text=f"{parts[-1].text}{part.text}")
+        else:
+            parts.append(part)
+    return replace(artifact, parts=tuple(parts))
+
+
 def _told(history: tuple[Message, ...], status: TaskStatus, request: Request | None) -> tuple[Message, ...]:
     """What was said, the last word included, and no more of it than was asked for."""
     reply = status.message
-    if reply is not None and status.state.terminal and reply not in history:
+    if reply is not None and status.state is TaskState.COMPLETED and reply not in history:
         history = (*history, reply)
     length = getattr(getattr(request, "configuration", request), "history_length", None)
     return history if length is None else history[max(0, len(history) - length) :]
 
 
 def _speaking(status: TaskStatus, text: str, task_id: str, context_id: str) -> TaskStatus:
-    """A finished status that says what was made, if it says nothing yet."""
-    if status.message is not None or not status.state.terminal or not text:
+    """A status that says what was made, if it says nothing yet."""
+    if status.message is not None or status.state is not TaskState.COMPLETED or not text:
         return status
     reply = Message(
         message_id=f"{task_id}-r",
@@ -68,6 +104,14 @@ def _speaking(status: TaskStatus, text: str, task_id: str, context_id: str) -> T
         task_id=task_id,
     )
     return replace(status, message=reply)
+
+
+_WHY = {
+    TaskState.CANCELED: "The task was canceled.",
+    TaskState.REJECTED: "The task was rejected.",
+    TaskState.FAILED: "The task failed.",
+}
+"""What a stream that did not end well says, if nobody else said why."""
 
 
 class ArbiterWriter:
@@ -91,15 +135,19 @@ class ArbiterWriter:
 
     def fail(self, error: A2AError) -> list[bytes]:
         """The end of a stream that broke."""
+        status = self._failing(TaskStatus(state=TaskState.FAILED, timestamp=timestamp()), error.message)
+        update = StatusUpdate(task_id=self._task_id, context_id=self._context_id, status=status)
+        return [encode(self._dialect.write_event(update, last=True))]
+
+    def _failing(self, status: TaskStatus, why: str) -> TaskStatus:
         said = Message(
             message_id=f"{self._task_id}-err",
             role=Role.AGENT,
-            parts=(Part(text=error.message),),
+            parts=(Part(text=why),),
+            context_id=self._context_id,
             task_id=self._task_id,
         )
-        status = TaskStatus(state=TaskState.FAILED, message=said, timestamp=timestamp())
-        update = StatusUpdate(task_id=self._task_id, context_id=self._context_id, status=status)
-        return [encode(self._dialect.write_event(update, last=True))]
+        return replace(status, message=said)
 
     def _events(self, event: Event, *, last: bool) -> list[Event]:
         if isinstance(event, Message):
@@ -115,16 +163,23 @@ class ArbiterWriter:
 
     def _snapshot(self, task: Task, *, last: bool) -> list[Event]:
         update = status_of(task)
-        if last:
+        if last and self._asked is None:
             status = _speaking(task.status, task.text, task.id, task.context_id)
             return [*([] if task.state.terminal else self._beginning()), replace(update, status=status)]
         artifacts = [
-            ArtifactUpdate(task_id=task.id, context_id=task.context_id, artifact=artifact)
+            ArtifactUpdate(
+                task_id=task.id,
+                context_id=task.context_id,
+                artifact=_whole(artifact),
+                last_chunk=not text_of(artifact.parts),
+            )
             for artifact in task.artifacts
         ]
         for artifact in artifacts:
             self._note(artifact)
-        return [*self._beginning(task.status.timestamp), *artifacts]
+        beginning = [*self._beginning("" if last else task.status.timestamp), *artifacts]
+        # Who sends a message again is told everything again.
+        return [*beginning, *self._status(update, last=True)] if last else beginning
 
     def _status(self, update: StatusUpdate, *, last: bool) -> list[Event]:
         status = update.status
@@ -132,6 +187,8 @@ class ArbiterWriter:
             text = "\n".join(said for said in self._texts.values() if said)
             if self._whole:
                 status = _speaking(status, text, update.task_id, update.context_id)
+            if status.message is None and (why := _WHY.get(status.state)):
+                status = self._failing(status, why)
             return [*self._closing(), replace(update, status=status)]
         if status.message is None and not update.metadata:
             return self._beginning(status.timestamp)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.hub.hub import Hub
-from dragoman.hub.routing import ADMIN, Answer, Route, Visit
+from dragoman.hub.routing import ADMIN, Answer, Natural, Route, Visit
 
 
 class NewTenant(Struct):
@@ -16,8 +16,8 @@ class TenantChange(Struct, forbid_unknown_fields=True):
     """What to change; limits that are null are those of everybody."""
 
     disabled: bool | UnsetType = UNSET
-    max_concurrent: int | UnsetType | None = UNSET
-    rate_per_min: int | UnsetType | None = UNSET
+    max_concurrent: Natural | UnsetType | None = UNSET
+    rate_per_min: Natural | UnsetType | None = UNSET
 
 
 def routes(hub: Hub) -> list[Route]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 
 from msgspec import Struct
 
@@ -48,7 +48,8 @@ def routes(hub: Hub) -> list[Route]:
     async def raw(visit: Visit) -> Answer:
         kept = await _find(visit)
         etag: Header = (b"etag", b'"%b"' % kept.sha256.encode())
-        if visit.exchange.header(b"if-none-match").strip('"') == kept.sha256:
+        known = visit.exchange.header(b"if-none-match")
+        if known.strip() == "*" or kept.sha256 in re.findall(r"[0-9a-f]{64}", known):
             return Answer(status=304, headers=(etag,))
         content = await artifacts.content(visit.tenant.id, kept.id)
         name = kept.path.rpartition("/")[2].encode("ascii", "replace").decode().replace('"', "")
@@ -108,7 +109,7 @@ def _bytes(body: NewFile) -> bytes:
         return body.content.encode()
     try:
         return base64.b64decode(body.content_base64 or "", validate=True)
-    except binascii.Error:
+    except ValueError:
         raise InvalidParams(
             "content_base64 is not base64", fields=(("content_base64", "is not base64"),)
         ) from None

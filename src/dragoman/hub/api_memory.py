@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
-from dragoman.hub.routing import Answer, Route, Visit
+from dragoman.hub.routing import Answer, Natural, Route, Visit
 
 MILLISECONDS = 10**11
 """Times from here on are milliseconds: as seconds they would be three thousand years away."""
@@ -21,10 +21,10 @@ class NewEntry(Struct):
     content: str = ""
     source: str = ""
     tags: tuple[str, ...] = ()
-    artifact_id: int | None = None
-    conversation_id: int = 0
-    created_at: int | None = None
-    supersedes_ids: tuple[int, ...] = ()
+    artifact_id: Natural | None = None
+    conversation_id: Natural = 0
+    created_at: Natural | None = None
+    supersedes_ids: tuple[Natural, ...] = ()
 
 
 class EntryChange(Struct, omit_defaults=True):
@@ -33,19 +33,19 @@ class EntryChange(Struct, omit_defaults=True):
     content: str | None = None
     source: str | None = None
     tags: tuple[str, ...] | None = None
-    artifact_id: int | None = None
+    artifact_id: Natural | None = None
 
 
 class NewRelation(Struct):
-    source_id: int
-    target_id: int
+    source_id: Natural
+    target_id: Natural
     relation: str
 
 
 class NewTodo(Struct):
     subject: str
     description: str = ""
-    conversation_id: int = 0
+    conversation_id: Natural = 0
 
 
 class TodoChange(Struct):

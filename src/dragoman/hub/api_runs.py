@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -27,7 +27,7 @@ class Orchestrate(Struct):
     agent: str = ""
     agent_def: dict[str, Any] | None = None
     original_query: str = ""
-    channel: str = ""
+    channel: Literal["", "text", "voice"] = ""
 
 
 def routes(hub: Hub) -> list[Route]:
@@ -132,10 +132,12 @@ async def ask(
         raise InvalidParams(f"an Idempotency-Key may have up to {MAX_KEY} characters")
     tenant, said = visit.tenant, await parts(body.message, hub.fetcher)
     given = body.agent_def.get("id") if body.agent_def is not None else None
+    if not isinstance(given, str | None):
+        raise InvalidParams("the id of an agent is text", fields=(("agent_def.id", "must be a string"),))
     names = {name for name in (agent, body.agent, given) if name}
     if len(names) > 1:
         why = "the address, the body and agent_def name different agents"
-        raise InvalidParams(f"{why}: {', '.join(sorted(map(str, names)))}", fields=(("agent", why),))
+        raise InvalidParams(f"{why}: {', '.join(sorted(names))}", fields=(("agent", why),))
     name = names.pop() if names else INDEX_ID
     inline = None
     if body.agent_def is not None:

@@ -7,6 +7,7 @@ import mimetypes
 import re
 import sqlite3
 import time
+import unicodedata
 
 from msgspec import Struct
 
@@ -18,6 +19,8 @@ CONVERSATION_LIMIT = 50 << 20
 TENANT_LIMIT = 500 << 20
 
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
+"""Categories of characters that nobody sees: controls, marks of direction, line breaks."""
 _MIME = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}(; ?[\w.+-]{1,64}=[\w.+\"-]{1,64}){0,4}", re.ASCII)
 _COLUMNS = "id, tenant_id, conversation_id, path, mime, sha256, size, created_at, updated_at"
 
@@ -26,7 +29,7 @@ class QuotaExceeded(A2AError):
     reason, rpc, http, grpc = "QUOTA_EXCEEDED", -32000, 413, "RESOURCE_EXHAUSTED"
 
 
-class KeptFile(Struct, frozen=True, kw_only=True):
+class KeptFile(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"mime": "mime_type"}):
     """A kept file, without its content."""
 
     id: int
@@ -50,10 +53,14 @@ def clean_path(path: str) -> str:
     path = path.rstrip("/")
     if not path or len(path) > 256:
         raise InvalidParams("a path has 1 to 256 characters")
-    if ":" in path or any(ord(char) < 32 or ord(char) == 127 for char in path):
+    # Other systems take wide dots and slashes for narrow ones.
+    plain = unicodedata.normalize("NFKC", path).replace("\\", "/")
+    if ":" in plain or any(unicodedata.category(char) in _UNSEEN for char in path):
         raise InvalidParams(f"the path {path[:80]!r} has characters that paths do not have")
-    for name in path.split("/"):
-        if name.startswith(".") or len(name) > 128 or _DEVICES.fullmatch(name):
+    if plain.count("/") != path.count("/"):
+        raise InvalidParams(f"the path {path[:80]!r} has characters that look like others")
+    for name in plain.split("/"):
+        if name.lstrip().startswith(".") or len(name) > 128 or _DEVICES.fullmatch(name.strip()):
             raise InvalidParams(f"{name[:80]!r} cannot be part of a path")
     return path
 

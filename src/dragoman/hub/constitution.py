@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -38,7 +38,7 @@ Short = Annotated[str, Meta(max_length=200)]
 Long = Annotated[str, Meta(max_length=20_000)]
 
 
-class Advisor(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Advisor(Struct, frozen=True, kw_only=True):
     """A second model: asked by the agent with `/advise` (`consult`), or asked before an answer leaves (`gate`)."""
 
     model: Annotated[Short, Meta(description="The model that advises.")] = ""
@@ -57,7 +57,7 @@ class Advisor(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = True
 
 
-class Memory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Memory(Struct, frozen=True, kw_only=True):
     """How the agent's structured memory is searched."""
 
     search_expand: bool = False
@@ -69,7 +69,7 @@ class Memory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     age_floor: Annotated[float, Meta(ge=0, le=1)] = 0.5
 
 
-class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Intent(Struct, frozen=True, kw_only=True):
     """Whether a request is handed to a specialist before the agent itself thinks about it."""
 
     mode: Annotated[
@@ -85,7 +85,8 @@ class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An agent as a document. Members that are not listed here are ignored."""
 
     id: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Its name in addresses and in `/agent`.")
+        str,
+        Meta(pattern=r"^[A-Za-z0-9_-]{1,64}(?!\n)$", description="Its name in addresses and in `/agent`."),
     ] = ""
     name: Annotated[Short, Meta(description="Its name for people; empty: the id.")] = ""
     role: Annotated[Short, Meta(description="What it is, in a word or two: `research-analyst`.")] = ""
@@ -99,7 +100,9 @@ class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Literal["", "standard", "conversational", "spoken", "writer", "planner"],
         Meta(description="The voice it speaks in; empty is `standard`."),
     ] = ""
-    channel: Annotated[Short, Meta(description="`voice`: answers are read aloud.")] = ""
+    channel: Annotated[
+        Literal["", "text", "voice"], Meta(description="`voice`: answers are read aloud; empty is `text`.")
+    ] = ""
     rules: Annotated[tuple[Long, ...], Meta(max_length=100, description="What it always or never does.")] = ()
     capabilities: Annotated[
         tuple[Short, ...],
@@ -161,7 +164,7 @@ def read(doc: Any, *, id: str = "") -> Constitution:
     """
     if not isinstance(doc, dict):
         raise InvalidParams("an agent definition is a JSON object", fields=(("agent_def", "is no object"),))
-    doc = {**doc, "id": doc.get("id") or id}
+    doc = {**doc, "id": id if doc.get("id") in (None, "") else doc["id"]}
     if not doc.get("advisor") and isinstance(doc.get("advisor_model"), str) and doc["advisor_model"]:
         doc["advisor"] = {"model": doc["advisor_model"]}
     elif isinstance(doc.get("advisor"), str):
@@ -169,7 +172,7 @@ def read(doc: Any, *, id: str = "") -> Constitution:
     wrong: list[tuple[str, str]] = []
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Constitution):
-        if (value := doc.get(field.name)) is None:
+        if (value := doc.get(field.name)) is None or (field.name == "id" and value == ""):
             continue
         try:
             values[field.name] = msgspec.convert(value, field.type)
@@ -177,7 +180,7 @@ def read(doc: Any, *, id: str = "") -> Constitution:
             wrong.append(_explained(field.name, str(error)))
     if "capabilities" in values:
         values["capabilities"] = _capabilities(values["capabilities"], wrong)
-    if not doc["id"]:
+    if doc["id"] == "":
         wrong.insert(0, ("id", "is missing"))
     if (advisor := values.get("advisor")) is not None and not advisor.model:
         wrong.append(("advisor.model", "is missing: name the model that advises"))
@@ -241,4 +244,17 @@ def _capabilities(given: tuple[str, ...], wrong: list[tuple[str, str]]) -> tuple
 def _explained(name: str, error: str) -> tuple[str, str]:
     """`Expected int, got str - at $.mode` as a field and a reason."""
     why, _, path = error.replace("`", "").partition(" - at ")
-    return name + path.removeprefix("$"), why[:1].lower() + why[1:]
+    field = name + path.removeprefix("$")
+    if field == "id" and "regex" in why:
+        return field, "has 1 to 64 letters, digits, _ and -"
+    if why.startswith("Invalid enum value"):
+        return field, f"is one of {', '.join(repr(word) for word in _choices(Constitution, field))}"
+    return field, why[:1].lower() + why[1:]
+
+
+def _choices(kind: Any, field: str) -> tuple[str, ...]:
+    """The words that a field takes."""
+    name, _, rest = field.partition(".")
+    type = get_type_hints(kind)[name]
+    inside = next((each for each in (type, *get_args(type)) if hasattr(each, "__struct_fields__")), None)
+    return _choices(inside, rest) if inside is not None else get_args(type)

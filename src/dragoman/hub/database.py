@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dragoman.errors import Unavailable
+from dragoman.errors import InvalidParams, Unavailable
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -84,7 +84,7 @@ class Database:
 
     async def run(self, work: Work[T]) -> T:
         """Do `work` in a transaction of its own, on the writer's thread. What it raises undoes it."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+        return await asyncio.get_running_loop().run_in_executor(self._writer, _bounded, self._write, work)
 
     async def once(self, key: str, work: Work[T], kind: Any) -> T:
         """`run`, unless it was done under this key before: then what came of it, a `kind`. No key: always done."""
@@ -106,13 +106,13 @@ class Database:
     async def read(self, work: Work[T]) -> T:
         """Do `work`, which only reads, on the reader's thread."""
         db = self._connections[1]
-        return await asyncio.get_running_loop().run_in_executor(self._reader, work, db)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, _bounded, work, db)
 
     def look(self, work: Work[T]) -> T:
         """Do `work`, which only looks up a row or two, here and now."""
         db = self._connections[2]
         with self._looking:
-            return work(db)
+            return _bounded(work, db)
 
     def version(self) -> int:
         """Another number when somebody, here or in another process, has written since."""
@@ -142,6 +142,14 @@ class Database:
         db.execute("pragma foreign_keys = on")
         db.execute("pragma synchronous = normal")
         return db
+
+
+def _bounded(work: Callable[[Any], T], given: Any) -> T:
+    """A number that no column holds names nothing that is there; whoever sent it is told. Raises `InvalidParams`."""
+    try:
+        return work(given)
+    except OverflowError:
+        raise InvalidParams("a number is too large") from None
 
 
 def _migrate(db: sqlite3.Connection) -> None:

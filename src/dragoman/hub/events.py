@@ -55,7 +55,7 @@ async def events(
         batch = [event for record in records for event in reading.tell(record) if record.seq > since]
         waits = records[-1].kind == "ask"
         if waits:
-            batch.append(reading.waiting(records[-1]))
+            batch += reading.waiting(records[-1])
         if batch:
             yield batch
         if waits or any(record.terminal for record in records):
@@ -71,7 +71,8 @@ class Reading:
         self._mail: Mail | None = None
         self._files = 0
         self._said: list[str] = []
-        self._started = False
+        self._streams: dict[int, str] = {}
+        """The streams that began and have not ended, and whose they are."""
 
     def tell(self, record: Record) -> list[Event]:
         """What a record means to a reader of the native API. Only the last event has the record's number."""
@@ -89,6 +90,10 @@ class Reading:
             case Note():
                 if body.name == "file":
                     self._files += int(body.data.get("size", 0))
+                elif body.name == "stream_start":
+                    self._streams[body.data["stream_id"]] = body.data["agent"]
+                elif body.name == "stream_end":
+                    self._streams.pop(body.data["stream_id"], None)
                 return [(body.name, body.data)]
             case ArtifactUpdate():
                 return self._artifact(body)
@@ -102,13 +107,14 @@ class Reading:
                 return self._done(TaskState.COMPLETED, body, {}, "")
         return []
 
-    def waiting(self, record: Record) -> Event:
-        """The last event of a request that waits for somebody's answer."""
+    def waiting(self, record: Record) -> list[Event]:
+        """The last events of a request that waits for somebody's answer."""
         assert isinstance(record.body, StatusUpdate)
         question = record.body.status.message
         error = {"error": "the agent asks for an answer", "error_code": record.body.status.state.word}
         text = question.text if question is not None else ""
-        return Event("done", self._end(False, text, {}, record.body.status.timestamp) | error)
+        done = self._end(False, text, {}, record.body.status.timestamp) | error
+        return [*(Event(kind, payload) for kind, payload in self._ends(False)), Event("done", done)]
 
     # -- what the log does not say by itself -------------------------------------------------------------------
 
@@ -161,8 +167,8 @@ class Reading:
 
     def _status(self, record: Record, update: StatusUpdate) -> list[tuple[str, dict[str, Any]]]:
         out: list[tuple[str, dict[str, Any]]] = []
-        if self._code and not self._started:
-            self._started = True
+        if self._code and not self._streams:
+            self._streams[0] = self._asked.agent_id
             out.append(("stream_start", self._who))
         text = update.status.message.text if update.status.message is not None else ""
         if text and record.kind == "ask":
@@ -176,15 +182,18 @@ class Reading:
     ) -> list[tuple[str, dict[str, Any]]]:
         ok = state is TaskState.COMPLETED
         text = message.text if message is not None else "".join(self._said)
-        out: list[tuple[str, dict[str, Any]]] = []
-        if self._code and self._started:
-            out.append(("stream_end", {"agent": self._asked.agent_id, "stream_id": 0, "ok": ok}))
+        out = self._ends(ok)
         end = self._end(ok, text if ok else "".join(self._said), metadata, at)
         if not ok:
             error, code = _failure(state, text, metadata)
             out.append(("error", {"message": error, "reason": code}))
             end |= {"error": error, "error_code": code}
         return [*out, ("done", end)]
+
+    def _ends(self, ok: bool) -> list[tuple[str, dict[str, Any]]]:
+        """The ends of streams that nobody ended: an agent that is code says nothing of its own, and others were stopped."""
+        open = [("stream_end", {"agent": a, "stream_id": n, "ok": ok}) for n, a in self._streams.items()]
+        return open[::-1]
 
     def _end(self, ok: bool, content: str, metadata: dict[str, Any], at: str) -> dict[str, Any]:
         end = {

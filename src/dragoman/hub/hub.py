@@ -25,6 +25,7 @@ from dragoman.engine.service import Engine
 from dragoman.errors import (
     A2AError,
     ContentTypeNotSupported,
+    InvalidAgentResponse,
     InvalidParams,
     RateLimited,
     TaskNotCancelable,
@@ -48,7 +49,7 @@ from dragoman.hub.quotas import Quotas
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.remotes import PREFIX
 from dragoman.hub.requests import Asked, Requests
-from dragoman.hub.residents import OURS, VERSION, Make, Residents
+from dragoman.hub.residents import BROKE_DOWN, BROKEN, OURS, VERSION, Make, Residents
 from dragoman.hub.scratchpads import Scratchpads
 from dragoman.hub.spoken import told
 from dragoman.hub.tenants import Tenant, Tenants
@@ -69,6 +70,8 @@ from dragoman.model.ops import (
 from dragoman.model.task import Task
 
 A2A = "a2a"
+ARBITER = "arbiter"
+"""Its callers hear of an agent that broke down as an error, not as a task that failed."""
 _LOOK = 0.25
 """Seconds between two looks at whether somebody else has written to the hub's file."""
 
@@ -135,7 +138,10 @@ class Hub:
             result = await self.engine.call(call, request)
             return self._dated(call, result) if isinstance(request, GetTask) else result
         with self._admitted(call, request, via=A2A) as (call, request):
-            return await self.engine.call(call, request)
+            result = await self.engine.call(call, request)
+        if call.dialect == ARBITER and _broken(result):
+            raise InvalidAgentResponse(BROKE_DOWN)
+        return result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         if not isinstance(request, SendMessage):
@@ -429,6 +435,10 @@ def _check_text(message: Message) -> None:
         raise ContentTypeNotSupported("this agent takes text only: text/plain")
     if not any(part.text and part.text.strip() for part in message.parts):
         raise InvalidParams("the message says nothing", fields=(("message.parts", "hold no text"),))
+
+
+def _broken(result: Any) -> bool:
+    return isinstance(result, Task) and result.metadata.get("x-arbiter.error_type") == BROKEN
 
 
 def _foreign(metadata: dict[str, Any]) -> dict[str, Any]:

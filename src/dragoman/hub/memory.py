@@ -117,8 +117,8 @@ class Memories:
             where.append(f"type in ({', '.join('?' * len(types))})")
             values += types
         if tag:
-            where.append("char(10) || tags || char(10) like '%' || char(10) || ? || char(10) || '%'")
-            values.append(tag)
+            where.append("instr(lower(char(10) || tags || char(10)), lower(?)) > 0")
+            values.append(f"\n{tag}\n")
         if before is not None:
             where.append("updated_at < ?")
             values.append(before)

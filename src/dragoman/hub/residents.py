@@ -6,6 +6,7 @@ what runs for a tenant that is disabled or has another token: before each model 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -16,9 +17,9 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.log import Mail
-from dragoman.engine.seams import Program
+from dragoman.engine.seams import LeaseLost, Program
 from dragoman.engine.turn import Turn
-from dragoman.errors import TaskNotFound
+from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.catalogue import Catalogue, Entry
 from dragoman.hub.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.loop import VIA
@@ -27,6 +28,7 @@ from dragoman.hub.quotas import Quotas
 from dragoman.hub.requests import Requests
 from dragoman.hub.tenants import Tenant, Tenants
 from dragoman.model.card import AgentCard, SecurityRequirement, Skill, StringList
+from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
 from dragoman.model.task import TaskState
 
@@ -35,9 +37,13 @@ OURS = ("x-arbiter.", "x-dragoman.")
 VERSION = "x-dragoman.version"
 """Which version of the agent a request is for."""
 STOPPED = "the tenant is disabled, or has another token by now"
+BROKEN, BROKE_DOWN = "internal_error", "the agent broke down"
+"""What failed was neither the model nor a command, but the hub."""
 
 Make = Callable[[Tenant, Entry], Program]
 """Makes an agent of a constitution."""
+
+logger = logging.getLogger("dragoman.hub")
 
 _KEPT = 500
 _LOOK = 0.25
@@ -144,7 +150,21 @@ class Resident:
                 turn.finish(TaskState.FAILED, "the agent is gone", _failure(self.agent, "not_found"))
                 return
             with speaking_for(tenant):
-                await program.work(turn)
+                if isinstance(program, Agent):
+                    await program.work(turn)
+                else:
+                    await self._think(program, turn)
+
+    async def _think(self, program: Program, turn: Turn) -> None:
+        """The work of a constitution. If it is the hub that fails, the task says so, and nothing of how."""
+        try:
+            await program.work(turn)
+        except (A2AError, LeaseLost):
+            raise
+        except Exception:
+            logger.exception("task %s: agent %s broke down", turn.task_id, self.agent)
+            said = Message(message_id=f"{turn.task_id}-err", role=Role.AGENT, parts=(Part(text=BROKE_DOWN),))
+            turn.finish(TaskState.FAILED, said, _failure(self.agent, BROKEN, BROKE_DOWN))
 
     async def _program(self, tenant: Tenant, turn: Turn) -> Program | None:
         """The agent as it was when the task began."""
@@ -210,5 +230,5 @@ def _housed(skill: Skill) -> Skill:
     )
 
 
-def _failure(agent: str, code: str = "unauthorized") -> dict[str, Any]:
-    return {"x-arbiter.agent_id": agent, "x-arbiter.error": STOPPED, "x-arbiter.error_type": code}
+def _failure(agent: str, code: str = "unauthorized", why: str = STOPPED) -> dict[str, Any]:
+    return {"x-arbiter.agent_id": agent, "x-arbiter.error": why, "x-arbiter.error_type": code}

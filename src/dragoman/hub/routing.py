@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -20,6 +20,9 @@ from dragoman.hub.tenants import Tenant
 
 T = TypeVar("T")
 TENANT, ADMIN, ANYBODY = "tenant", "admin", "anybody"
+
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A number in a body: an id, a time, a count."""
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 

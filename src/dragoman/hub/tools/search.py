@@ -17,7 +17,7 @@ from dragoman.errors import A2AError, Unreachable
 from dragoman.hub.tool import Command, Session, harmless
 
 MOST = 20
-NONE = "web search unavailable: this hub has no search provider (set DRAGOMAN_SEARCH_API_KEY)"
+NONE = "web search unavailable: this hub has no search provider (set DRAGOMAN_SEARCH_KEY)"
 
 
 class Hit(Struct, frozen=True):

@@ -1,0 +1,176 @@
+"""A hub as its callers see it, where that was not what the documents say: streams that end, replays, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dragoman.hub.model import ModelError
+from dragoman.hub.models.scripted import ScriptedModel, by_agent
+from tests.hub.house import SCOUT, Caller, House, events, house, message
+
+
+@pytest.fixture
+async def home() -> AsyncIterator[House]:
+    async with house(lambda prompt: "All is well.") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def ada(home: House) -> Caller:
+    return await home.tenant("ada")
+
+
+def paired(told: list[tuple[str, Any]]) -> bool:
+    """Every stream that began has ended, once."""
+    begun = sorted(payload["stream_id"] for kind, payload in told if kind == "stream_start")
+    ended = sorted(payload["stream_id"] for kind, payload in told if kind == "stream_end")
+    return begun == ended != []
+
+
+# -- streams end --------------------------------------------------------------------------------------------------
+
+
+async def test_a_cancel_ends_the_streams_of_the_agents_that_were_asked_too() -> None:
+    never = asyncio.Event()
+    model = ScriptedModel(by_agent({"Index": ["/agent scout look"], "Scout": [("hm", never)]}))
+    async with house(model=model) as home:
+        ada = await home.tenant("ada")
+        await ada("POST", "/v1/agents", SCOUT)
+        running = ada.open("POST", "/v1/orchestrate", {"message": "go"})
+        await running.until(lambda: b"event: agent_start" in running.body)
+        await ada("POST", f"/v1/requests/{running.headers['x-request-id']}/cancel")
+        told = events(await running.end())
+        assert told[-1][1]["error_code"] == "cancelled"
+        assert paired(told)
+        ends = [payload for kind, payload in told if kind == "stream_end"]
+        assert {"agent": "scout", "stream_id": 1, "ok": False} in ends
+
+
+async def test_an_agent_that_breaks_down_ends_its_stream() -> None:
+    def broken(prompt: Any) -> str:
+        raise RuntimeError("a secret of the house")
+
+    async with house(broken) as home:
+        ada = await home.tenant("ada")
+        told = await ada.ask("go")
+        assert paired(told)
+        assert told[-1][1]["error_code"] == "internal_error"
+        assert "secret" not in str(told)
+
+
+# -- Arbiter's dialect ----------------------------------------------------------------------------------------------
+
+
+async def test_a_message_that_is_streamed_again_is_told_from_the_beginning(ada: Caller) -> None:
+    first = (await ada.rpc("index", "message/stream", message("hi"))).results()
+    again = (await ada.rpc("index", "message/stream", message("hi"))).results()
+    assert [each["kind"] for each in again] == ["status-update", *["artifact-update"] * 2, "status-update"]
+    assert again[0]["status"]["state"] == "working" and again[0]["final"] is False
+    assert again[1]["artifact"]["name"] == "response" and again[1]["append"] is False
+    assert again[1]["artifact"]["parts"] == [{"kind": "text", "text": "All is well."}]
+    assert again[2]["lastChunk"] is True
+    assert again[-1] == first[-1]
+
+
+async def test_who_resubscribes_to_what_is_over_gets_its_end_alone(ada: Caller) -> None:
+    task = (await ada.rpc("index", "message/send", message("hi"))).json["result"]
+    told = (await ada.rpc("index", "tasks/resubscribe", {"id": task["id"]})).results()
+    assert [(each["status"]["state"], each["final"]) for each in told] == [("completed", True)]
+
+
+async def test_an_answer_that_came_in_pieces_is_one_text_in_the_task(ada: Caller) -> None:
+    task = (await ada.rpc("index", "message/send", message("hi"))).json["result"]
+    assert task["artifacts"][0]["parts"] == [{"kind": "text", "text": "All is well."}]
+    again = (await ada.rpc("index", "tasks/get", {"id": task["id"]})).json["result"]
+    assert again["artifacts"] == task["artifacts"]
+
+
+async def test_a_canceled_stream_ends_with_a_word_about_it() -> None:
+    never = asyncio.Event()
+    async with house([("Half an answer", never)]) as home:
+        ada = await home.tenant("ada")
+        running = ada.open_rpc("index", "message/stream", message("hi"))
+        await running.until(lambda: b"answer" in running.body)
+        id = running.results()[0]["taskId"]
+        canceled = (await ada.rpc("index", "tasks/cancel", {"id": id})).json["result"]
+        assert canceled["status"]["state"] == "canceled" and "message" not in canceled["status"]
+        end = (await running.end()).results()[-1]
+        assert end["status"]["state"] == "canceled" and end["final"] is True
+        assert end["status"]["message"]["messageId"] == f"{id}-err"
+        assert end["status"]["message"]["parts"][0]["text"] == "The task was canceled."
+
+
+async def test_the_history_of_a_task_that_failed_is_what_was_asked() -> None:
+    async with house([ModelError("auth_failed", "the provider does not know us")]) as home:
+        ada = await home.tenant("ada")
+        task = (await ada.rpc("index", "message/send", message("hi"))).json["result"]
+        assert task["status"]["state"] == "failed"
+        assert [each["role"] for each in task["history"]] == ["user"]
+        assert task["metadata"]["x-arbiter.error_type"] == "auth_failed"
+
+
+@pytest.mark.parametrize("member", ["messageId", "contextId", "taskId"])
+async def test_an_id_in_a_message_is_a_string(ada: Caller, member: str) -> None:
+    for method in ("message/send", "message/stream"):
+        params = message("hi")
+        params["message"][member] = 5
+        assert (await ada.rpc("index", method, params)).json["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/cancel", "tasks/resubscribe"])
+async def test_the_id_of_a_task_is_a_string(ada: Caller, method: str) -> None:
+    assert (await ada.rpc("index", method, {"id": 5})).json["error"]["code"] == -32602
+
+
+# -- the native API -------------------------------------------------------------------------------------------------
+
+
+async def test_a_file_that_is_known_is_not_sent_again_however_that_is_said(ada: Caller) -> None:
+    await ada("POST", "/v1/conversations", {})
+    kept = (await ada("POST", "/v1/conversations/1/artifacts", {"path": "a.txt", "content": "x"})).json
+    assert kept["mime_type"] == "text/plain"
+    etag = (await ada("GET", "/v1/artifacts/1/raw")).headers["etag"]
+    for known in (etag, etag.strip('"'), "*", f"W/{etag}", f'"other", {etag}'):
+        assert (await ada("GET", "/v1/artifacts/1/raw", if_none_match=known)).status == 304, known
+    assert (await ada("GET", "/v1/artifacts/1/raw", if_none_match='"other"')).status == 200
+
+
+async def test_a_constitution_is_shown_with_all_that_it_leaves_unsaid(ada: Caller) -> None:
+    shown = (await ada("POST", "/v1/agents", {"id": "scout", "advisor": "some/model"})).json
+    assert shown["advisor"] == {
+        "model": "some/model",
+        "mode": "consult",
+        "prompt": "",
+        "max_redirects": 2,
+        "malformed_halts": True,
+    }
+    assert shown["memory"]["age_half_life_days"] == 90
+    assert shown["intent"]["mode"] == "off"
+
+
+async def test_an_agent_that_breaks_down_is_an_error_to_who_waits_and_a_failed_task_to_everybody_else() -> (
+    None
+):
+    def broken(prompt: Any) -> str:
+        raise RuntimeError("a secret of the house")
+
+    async with house(broken) as home:
+        ada = await home.tenant("ada")
+        answer = (await ada.rpc("index", "message/send", message("hi"))).json
+        assert answer["error"]["code"] == -32006
+        assert "secret" not in str(answer)
+        request = (await ada("GET", "/v1/requests")).json["requests"][0]
+        assert (request["state"], request["error_message"]) == ("failed", "the agent broke down")
+        task = (await ada.rpc("index", "tasks/get", {"id": request["request_id"]})).json["result"]
+        assert task["status"]["state"] == "failed"
+        assert task["metadata"]["x-arbiter.error_type"] == "internal_error"
+        end = (await ada.rpc("index", "message/stream", message("ho", "m-2"))).results()[-1]
+        assert (end["status"]["state"], end["final"]) == ("failed", True)
+        assert end["status"]["message"]["messageId"] == f"{end['taskId']}-err"
+        body = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}}
+        newer = await ada.rpc("index", "SendMessage", body, a2a_version="1.0")
+        assert newer.json["result"]["task"]["status"]["state"] == "TASK_STATE_FAILED"

@@ -1,0 +1,154 @@
+"""What nobody should send to a hub: it is refused with a reason, and never with a 500."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.hub.house import Caller, House, house
+
+HUGE = 2**70
+
+
+@pytest.fixture
+async def home() -> AsyncIterator[House]:
+    async with house(lambda prompt: "Well.") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def ada(home: House) -> Caller:
+    return await home.tenant("ada")
+
+
+@pytest.mark.parametrize("id", ["scout\n", "scout\r", "\nscout", "a b", "é", "a/b", "..", "x" * 65, ["a"], 5])
+async def test_an_id_that_is_no_name_is_refused(ada: Caller, id: object) -> None:
+    answer = await ada("POST", "/v1/agents", {"id": id})
+    assert answer.status == 400
+    assert answer.json["fields"][0]["field"] == "id"
+
+
+@pytest.mark.parametrize("id", [["a"], {"a": 1}, 5, True])
+async def test_an_inline_agent_whose_id_is_no_text_is_refused(ada: Caller, id: object) -> None:
+    body = {"message": "hi", "agent_def": {"id": id}}
+    assert (await ada("POST", "/v1/orchestrate", body)).status == 400
+    assert (await ada("POST", "/v1/agents/scout/chat", body)).status == 400
+
+
+async def test_a_file_that_is_no_base64_is_refused(ada: Caller) -> None:
+    await ada("POST", "/v1/conversations", {})
+    for content in ("é", "!!", "YQ"):
+        body = {"path": "a", "content_base64": content}
+        assert (await ada("POST", "/v1/conversations/1/artifacts", body)).status == 400
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"created_at": 10**30},
+        {"created_at": -1},
+        {"artifact_id": HUGE},
+        {"artifact_id": -1},
+        {"conversation_id": HUGE},
+        {"conversation_id": -1},
+        {"supersedes_ids": [HUGE]},
+    ],
+    ids=str,
+)
+async def test_an_entry_with_a_number_beyond_all_bounds_is_refused(
+    ada: Caller, more: dict[str, object]
+) -> None:
+    answer = await ada("POST", "/v1/memory/entries", {"type": "user", "title": "t", **more})
+    assert answer.status == 400
+
+
+async def test_numbers_beyond_all_bounds_name_nothing_anywhere(home: House, ada: Caller) -> None:
+    await ada("POST", "/v1/memory/entries", {"type": "user", "title": "t"})
+    for method, path, body in (
+        ("PATCH", "/v1/memory/entries/1", {"artifact_id": HUGE}),
+        ("POST", "/v1/memory/relations", {"source_id": HUGE, "target_id": 1, "relation": "refines"}),
+        ("POST", "/v1/todos", {"subject": "x", "conversation_id": HUGE}),
+    ):
+        assert (await ada(method, path, body)).status == 400, path
+    for limits in ({"max_concurrent": HUGE}, {"max_concurrent": -1}, {"rate_per_min": -1}):
+        assert (await home.admin("PATCH", "/v1/admin/tenants/1", limits)).status == 400, limits
+
+
+async def test_a_model_that_writes_a_number_beyond_all_bounds_is_told_so() -> None:
+    replies = [
+        f"/todo done {10**30}\n/mem entry {10**30}\n/mem add entry user t --artifact #{10**30}\nb\n/endmem",
+        "So.",
+    ]
+    async with house(replies) as home:
+        ada = await home.tenant("ada")
+        events = await ada.ask("go")
+        assert [payload["ok"] for kind, payload in events if kind == "tool_call"] == [False] * 3
+        fed = home.model.prompts[1].messages[-1].content
+        assert "broke down" not in fed
+
+
+@pytest.mark.parametrize("tag", ["%25", "_", "%00"])
+async def test_a_tag_is_a_word_and_no_pattern(ada: Caller, tag: str) -> None:
+    await ada("POST", "/v1/memory/entries", {"type": "user", "title": "t", "tags": ["x"]})
+    assert (await ada("GET", f"/v1/memory/entries?tag={tag}")).json["count"] == 0
+    assert (await ada("GET", "/v1/memory/entries?tag=X")).json["count"] == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a\u0085b",
+        "a\u2028b",
+        "a\u202eb",
+        "\ufeffa",
+        "．．/x",
+        "․․/x",
+        "a/ ..",
+        "a/ .git",
+        "a／b",
+        "a＼b",
+        "c：x",
+        "ＣＯＮ",
+        "COM¹",
+    ],
+    ids=ascii,
+)
+async def test_a_path_that_only_looks_harmless_is_refused(ada: Caller, path: str) -> None:
+    await ada("POST", "/v1/conversations", {})
+    answer = await ada("POST", "/v1/conversations/1/artifacts", {"path": path, "content": "x"})
+    assert answer.status == 400, answer.json
+
+
+async def test_a_path_in_any_script_is_a_path(ada: Caller) -> None:
+    await ada("POST", "/v1/conversations", {})
+    for path in ("отчёт/été.txt", "日本語.md", "a b.txt", "ﬁnal.txt"):
+        answer = await ada("POST", "/v1/conversations/1/artifacts", {"path": path, "content": "x"})
+        assert (answer.status, answer.json["path"]) == (201, path)
+
+
+@pytest.mark.parametrize(
+    ("document", "field", "reason"),
+    [
+        ({"id": "x", "channel": "fax"}, "channel", "is one of '', 'text', 'voice'"),
+        ({"id": "x", "brevity": "short"}, "brevity", "is one of 'lite', 'full', 'ultra'"),
+        (
+            {"id": "x", "advisor": {"model": "m", "mode": "boss"}},
+            "advisor.mode",
+            "is one of 'consult', 'gate'",
+        ),
+        (
+            {"id": "x", "intent": {"mode": "?"}},
+            "intent.mode",
+            "is one of 'off', 'heuristic', 'hybrid', 'llm'",
+        ),
+        ({"id": "x y"}, "id", "has 1 to 64 letters, digits, _ and -"),
+        ({"name": "x"}, "id", "is missing"),
+    ],
+    ids=["channel", "brevity", "advisor", "intent", "id", "no id"],
+)
+async def test_a_wrong_word_in_a_constitution_is_answered_with_the_right_ones(
+    ada: Caller, document: dict[str, object], field: str, reason: str
+) -> None:
+    answer = await ada("POST", "/v1/agents", document)
+    assert answer.json["fields"] == [{"field": field, "reason": reason}]
