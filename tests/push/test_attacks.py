@@ -156,3 +156,19 @@ async def _dead(here: Any) -> Any:
         while not (found := await here.store.outbox.find(dead=True, limit=10)):
             await asyncio.sleep(0.01)
     return found[0]
+
+
+async def test_what_is_said_of_a_failure_does_not_say_what_is_in_the_query(
+    office: Open, hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = await office()
+    task = await here.send("ask")
+    config = PushConfig(url=f"{hook.url}?k=p1anted", task_id=task.id)
+    await hook.down()
+    with caplog.at_level("INFO"):
+        await here.engine.call(Call(scope=SCOPE), CreatePushConfig(config=config))
+        async with asyncio.timeout(10):
+            while not (waiting := await here.store.outbox.find(limit=1)) or not waiting[0].error:
+                await asyncio.sleep(0.01)
+    assert hook.url in waiting[0].error
+    assert "p1anted" not in waiting[0].error + caplog.text

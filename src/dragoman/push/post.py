@@ -44,7 +44,8 @@ async def post(
     except Refused as refused:
         raise Undelivered(f"we do not send there: {refused}") from None
     except Unreachable as error:
-        raise Undelivered(error.message, silent=True) from None
+        shown = url.partition("?")[0]  # a query may hold a secret, and this goes into the log
+        raise Undelivered(error.message.replace(url, shown), silent=True) from None
     await _read(response)
     status = response.status
     if 200 <= status < 300:
