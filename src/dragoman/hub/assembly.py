@@ -19,6 +19,7 @@ from dragoman.client.peers import Peers
 from dragoman.engine.seams import Program
 from dragoman.hub.api_about import ModelInfo
 from dragoman.hub.catalogue import Entry
+from dragoman.hub.compaction import Talk
 from dragoman.hub.constitution import INDEX, Constitution
 from dragoman.hub.database import Database
 from dragoman.hub.doors import by_name
@@ -26,7 +27,7 @@ from dragoman.hub.hub import Hub
 from dragoman.hub.idempotency import Keys
 from dragoman.hub.loop import ConstitutionAgent
 from dragoman.hub.metrics import Metrics
-from dragoman.hub.model import ChatMessage, Model, ModelError, about
+from dragoman.hub.model import Model, ModelError, about
 from dragoman.hub.models import embedded
 from dragoman.hub.models.choice import ChosenModel
 from dragoman.hub.models.filed import EchoModel, FiledModel
@@ -39,7 +40,6 @@ from dragoman.hub.residents import Stoppable
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
 from dragoman.hub.tenants import Tenant
-from dragoman.hub.tool import Session
 from dragoman.push.deliver import courier
 from dragoman.push.options import PushOptions
 from dragoman.stores import open_store
@@ -126,6 +126,7 @@ class _Residence:
         self._hub = hub
         self.model = Stoppable(self._given, hub.tenants)
         self._tools = self._reach.tools(hub.database, self.model)
+        self._talk = Talk(hub.conversations, self.model)
         self._pictures = Pictures(hub.database, self.model)
 
     def make(self, tenant: Tenant, entry: Entry) -> Program:
@@ -144,17 +145,11 @@ class _Residence:
             tools=self._tools,
             roster=company,
             siblings=siblings,
-            history=self._history,
+            history=self._talk,
             pictures=self._pictures,
             version=str(entry.updated_at or 1),
             native=about(self.model, entry.constitution.model).tools,
         )
-
-    async def _history(self, session: Session) -> list[ChatMessage]:
-        if not session.conversation:
-            return []
-        said = await self._hub.conversations.before(session.conversation, session.turn.task_id)
-        return [ChatMessage(role=role, content=content) for role, content in said]
 
 
 def choose(settings: Settings) -> Model:
@@ -174,7 +169,7 @@ def choose(settings: Settings) -> Model:
         raise ModelError("not_found", "models of providers need the extra `llm`: pip install 'dragoman[llm]'")
     from dragoman.hub.models.hosted import HostedModel
 
-    hosted = HostedModel(settings.model, tools=not settings.text_commands)
+    hosted = HostedModel(settings.model, tools=not settings.text_commands, window=settings.context_window)
     if not embedded.available():
         return hosted
     return ChosenModel({"*": hosted, "": hosted, EMBEDDED: embedded.EmbeddedModel()})

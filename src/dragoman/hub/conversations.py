@@ -47,10 +47,13 @@ select id, conversation_id, role, content, input_tokens, output_tokens, created_
 from messages where conversation_id = ? and id > ? order by id limit ?
 """
 _BEFORE = """
-select role, content from messages
-where conversation_id = ? and id < (select id from messages where request_id = ? and role = 'user')
-order by id desc limit ?
+select messages.id, role, content from messages join conversations on conversations.id = conversation_id
+where conversation_id = ? and messages.id > summed_up_to
+and messages.id < (select id from messages where request_id = ? and role = 'user')
+order by messages.id desc limit ?
 """
+_SUMMARY = "select summary from conversations where id = ?"
+_SUM_UP = "update conversations set summary = ?, summed_up_to = ? where id = ? and summed_up_to < ?"
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
@@ -70,6 +73,14 @@ class Conversation(Struct, frozen=True, kw_only=True):
         if self.agent_def is None:
             del out["agent_def"]
         return out
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """A message, as an agent is reminded of it."""
+
+    id: int
+    role: str
+    content: str
 
 
 class Conversations:
@@ -162,12 +173,19 @@ class Conversations:
 
     async def before(
         self, conversation: int, request: str, limit: int = REPLAYED
-    ) -> Sequence[tuple[str, str]]:
-        """Who said what before a request, oldest first."""
-        rows = await self._db.read(
-            lambda db: db.execute(_BEFORE, (conversation, request, limit)).fetchall(),
-        )
-        return [(row["role"], row["content"]) for row in reversed(rows)]
+    ) -> tuple[str, Sequence[Said]]:
+        """What was said before a request: a summary of what is long ago, and the rest, oldest first."""
+
+        def before(db: sqlite3.Connection) -> tuple[str, Sequence[Said]]:
+            rows = db.execute(_BEFORE, (conversation, request, limit)).fetchall()
+            summary = db.execute(_SUMMARY, (conversation,)).fetchone()
+            return summary["summary"] if summary is not None else "", [Said(**row) for row in reversed(rows)]
+
+        return await self._db.read(before)
+
+    async def sum_up(self, conversation: int, summary: str, last: int) -> None:
+        """Keep a summary of everything up to the message `last`."""
+        await self._db.run(lambda db: db.execute(_SUM_UP, (summary, last, conversation, last)))
 
 
 def _conversation(row: sqlite3.Row) -> Conversation:

@@ -96,6 +96,8 @@ class About(Struct, frozen=True, kw_only=True):
     """`provider/name`, also of one that is meant without being named."""
     tools: bool = False
     """It calls tools. One that does not writes commands instead."""
+    window: int = 0
+    """Tokens that it reads at once; 0: it does not say, or it sees to that itself."""
     sees: bool = False
     """It is shown pictures. One that is not is told that there was one."""
 

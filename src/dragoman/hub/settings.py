@@ -48,6 +48,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """What `index` thinks with, if not that."""
     text_commands: bool = False
     """Models of providers write their commands as text: for those that cannot call tools."""
+    context_window: int = 128_000
+    """Tokens that models of providers read at once: conversations that come near are summed up. 0: never."""
     agents: tuple[str, ...] = ()
     """Python files whose agents every tenant has."""
     max_concurrent: int = 0

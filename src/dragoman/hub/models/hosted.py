@@ -67,7 +67,7 @@ class HostedModel:
     """`default` is the model of constitutions that name none. `options` go to any-llm (`api_base`, `api_key`).
 
     `tools`: they are called natively. Where a provider has none, commands in the text do the same. Pictures are shown to
-    models of providers that take them; one that takes none after all is asked again without.
+    models of providers that take them; one that takes none after all is asked again without. `window`: tokens they read.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class HostedModel:
         *,
         completion: Callable[..., Any] | None = None,
         tools: bool = True,
+        window: int = 0,
         **options: Any,
     ) -> None:
         if completion is None:
@@ -84,10 +85,12 @@ class HostedModel:
             completion = acompletion
         self._completion: Callable[..., Any] = completion
         self._default, self._options, self._tools = default, options, tools
+        self._window = window
 
     def about(self, name: str) -> About:
         name = name or self._default
-        return About(name=name, tools=self._tools, sees=_takes_pictures(name.partition("/")[0]))
+        sees = _takes_pictures(name.partition("/")[0])
+        return About(name=name, tools=self._tools, sees=sees, window=self._window)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         begun = False

@@ -29,14 +29,15 @@ class ScriptedModel:
         *,
         tools: bool = False,
         sees: bool = False,
+        window: int = 0,
     ) -> None:
         self._choose = replies if callable(replies) else None
         self._replies = iter(() if callable(replies) else replies)
         self.prompts: list[Prompt] = []
-        self._tools, self._sees = tools, sees
+        self._tools, self._sees, self._window = tools, sees, window
 
     def about(self, name: str) -> About:
-        return About(name=name or "scripted", tools=self._tools, sees=self._sees)
+        return About(name=name or "scripted", tools=self._tools, sees=self._sees, window=self._window)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         self.prompts.append(prompt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.hub.asking import ask
-from dragoman.hub.model import ChatMessage, Model, Prompt
+from dragoman.hub.model import ChatMessage, Model, Prompt, about
 from dragoman.hub.tool import Command, Session, harmless
 
 _SYSTEM = "You advise another agent. Answer its question directly, in a few sentences, with your reasons."
@@ -38,7 +38,7 @@ class AdviseTool:
         session.budget.spent += usage.input_tokens + usage.output_tokens
         await telling.tell(
             "token_usage",
-            model=advisor.model,
+            model=about(self._model, advisor.model).name,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
         )

@@ -1,0 +1,73 @@
+"""Long conversations: what was said long ago is summed up once, and kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.hub.compaction import KEPT
+from dragoman.hub.model import ModelError, Prompt
+from dragoman.hub.models.scripted import ScriptedModel
+from tests.hub.house import Caller, house
+
+
+def model(summary: Any = "They talked about tea.") -> ScriptedModel:
+    """Answers, and sums up when that is asked of it."""
+    return ScriptedModel(
+        lambda prompt: summary if prompt.system.startswith("Sum up") else f"answer {'x' * 40}", window=400
+    )
+
+
+async def talk(caller: Caller, times: int) -> str:
+    """A conversation in which so many things were asked, and answered."""
+    id = (await caller("POST", "/v1/conversations", {})).json["id"]
+    path = f"/v1/conversations/{id}/messages"
+    for n in range(times):
+        assert (await caller.ask(f"question {n} {'y' * 40}", path))[-1][1]["ok"]
+    return path
+
+
+def told(prompt: Prompt) -> list[str]:
+    return [message.content.partition(" y")[0] for message in prompt.messages]
+
+
+async def test_what_was_said_long_ago_is_summed_up_and_the_newest_stays() -> None:
+    async with house(model=model()) as hub:
+        path = await talk(acme := await hub.tenant("acme"), 20)
+        asked = [prompt for prompt in hub.model.prompts if prompt.system.startswith("Sum up")]
+        assert len(asked) >= 1 and "question 0" in told(asked[0])[0]
+        before = len(asked)
+        events = await acme.ask("and now?", path)
+        assert events[-1][1]["ok"]
+        last = hub.model.prompts[-1]
+        assert "[EARLIER IN THIS CONVERSATION]\nThey talked about tea." in last.messages[0].content
+        assert "question 19" in last.messages[-3].content
+        assert KEPT < len(last.messages) < 2 * KEPT + 4
+        again = [prompt for prompt in hub.model.prompts if prompt.system.startswith("Sum up")]
+        assert len(again) <= before + 1, "a summary is good for more than one request"
+        assert any("(before that) They talked" in told(each)[0] for each in again) or len(again) == 1
+        kept = (await acme("GET", f"{path}?limit=500")).json["messages"]
+        assert len(kept) == 42, "nothing is lost"
+
+
+async def test_the_summary_is_paid_for_and_told() -> None:
+    async with house(model=model()) as hub:
+        acme = await hub.tenant("acme")
+        path = await talk(acme, 12)
+        for _ in range(6):
+            events = await acme.ask("more " + "z" * 40, path)
+            if len([kind for kind, _ in events if kind == "token_usage"]) == 2:
+                return
+        raise AssertionError("nobody was told")
+
+
+async def test_a_summary_that_cannot_be_had_leaves_everything_as_it_is() -> None:
+    async with house(model=model(ModelError("provider_error", "down"))) as hub:
+        acme = await hub.tenant("acme")
+        await talk(acme, 20)
+        assert len(hub.model.prompts[-1].messages) == 39
+
+
+async def test_a_model_that_does_not_say_what_it_reads_hears_everything() -> None:
+    async with house(lambda prompt: "answer " * 100) as hub:
+        await talk(await hub.tenant("acme"), 12)
+        assert len(hub.model.prompts) == 12 and len(hub.model.prompts[-1].messages) == 23
