@@ -319,7 +319,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise SystemExit(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}") from error
     listener.listen(4096)
-    listener.set_inheritable(True)
     return listener
 
 
