@@ -105,24 +105,42 @@ async def test_a_task_is_not_given_up_while_another_works_for_it(start: Start) -
     assert (await engine.call(call("b"), ListTasks())).total_size == 1
 
 
-async def test_a_task_is_given_up_when_the_one_it_waited_for_is_over(start: Start) -> None:
-    parent, child, began = Agent("a"), Agent("b"), asyncio.Event()
+async def test_a_task_has_all_its_attempts_when_the_one_it_waited_for_is_over(start: Start) -> None:
+    parent, child, began, got_on, go = Agent("a"), Agent("b"), *(asyncio.Event() for _ in range(3))
+    attempts = []
 
     @parent.skill
     async def ask_b(turn: Turn) -> None:
         async for _ in turn.stream("b", "go"):
+            attempts.append(turn.attempt)
             began.set()
             await asyncio.Event().wait()
 
     @child.skill
-    async def work(text: str) -> str:
-        return text
+    async def work(turn: Turn) -> str:
+        await turn.step(f"attempt/{turn.snapshot.seq}", lambda: 1)
+        got_on.set()
+        await go.wait()
+        return turn.text
 
     engine = await start(parent, child)
     task = await engine.call(call(), say("go", return_immediately=True))
+    for _ in range(MANY):
+        for each in (began, got_on):
+            await asyncio.wait_for(each.wait(), 10)
+            each.clear()
+        await die(engine)
+        engine = await start(parent, child)
+    assert set(attempts[1:]) == {2}
+    go.set()
+    (other,) = (await engine.call(call("b"), ListTasks())).tasks
+    async with asyncio.timeout(10):
+        async for _ in engine.stream(call("b", reads_finished=True), SubscribeToTask(id=other.id)):
+            pass
     for _ in range(5):
         await asyncio.wait_for(began.wait(), 10)
         began.clear()
         await die(engine)
         engine = await start(parent, child)
     assert (await ended(engine, task.id)).state is TaskState.FAILED
+    assert attempts[-4:] == [2, 3, 4, 5]

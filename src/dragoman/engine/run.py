@@ -103,7 +103,7 @@ class Run:
                 await self.end([], TaskState.CANCELED)
                 return True
             waits_for: list[Child] = []
-            if lease.attempt > runner.max_attempts and runner.peers is not None:
+            if lease.attempt > 1 and runner.peers is not None:
                 waits_for = await at_work(runner.peers, snapshot)
             if lease.attempt > runner.max_attempts and not waits_for:
                 logger.error("task %s: given up after %d attempts", lease.task, lease.attempt - 1)

@@ -72,6 +72,8 @@ from dragoman.model.task import Task
 A2A = "a2a"
 ARBITER = "arbiter"
 """Its callers hear of an agent that broke down as an error, not as a task that failed."""
+ATTEMPTS = 20
+"""How often a request may be begun again without getting on. A long reply of a model may well outlive a few restarts."""
 _LOOK = 0.25
 """Seconds between two looks at whether somebody else has written to the hub's file."""
 
@@ -113,6 +115,7 @@ class Hub:
         )
         self._watching: asyncio.Task[None] | None = None
         outside = _Outside(remotes, peers, self.catalogue)
+        engine = {"max_attempts": ATTEMPTS, **engine}
         self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
 
     async def start(self, **options: Any) -> None:
