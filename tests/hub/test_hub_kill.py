@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from dragoman.client.http import HttpTransport
-from dragoman.dialects.sse import Frame, SseReader
-from dragoman.engine.log import Step
-from dragoman.errors import A2AError
+from dragoman.dialects.sse import Frame
 from dragoman.hub.database import Database
 from dragoman.hub.scratchpads import SHARED, Scratchpads
 from dragoman.hub.todos import Todos
-from dragoman.model.ops import ListTasks, Scope
-from dragoman.stores.sqlite import SqliteStore
-from tests.ports import free_port
+from tests.hub.killing import ADMIN, Process, call, listen, recorded
 
-ROOT = Path(__file__).parent.parent.parent
-ADMIN = "adm_" + "1" * 64
-
-SCRIPT = {
+SCRIPT: dict[str, Any] = {
+    "pace": 0.004,
     "replies": {
         "Index": [
             "Asking around.\n/mem shared write begun\n/mem add entry project Looking\nall over\n/endmem\n/todo add look\n"
@@ -46,89 +35,11 @@ SCRIPT = {
 ANSWER = SCRIPT["replies"]["Index"][-1]
 
 
-class Process:
-    """A hub as an operator runs it."""
-
-    def __init__(self, folder: Path, *options: str, pace: float = 0.004) -> None:
-        self._folder, self._port = folder, free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
-        script = folder / "script.json"
-        script.write_bytes(msgspec.json.encode({**SCRIPT, "pace": pace}))
-        self._command = [
-            sys.executable,
-            "-m",
-            "dragoman.cli",
-            "hub",
-            "--data",
-            str(folder),
-            "--log",
-            "warning",
-        ]
-        self._command += ["--port", str(self._port), "--model", f"scripted:{script}", *options]
-
-    async def start(self) -> None:
-        environment = {**os.environ, "DRAGOMAN_ADMIN_TOKEN": ADMIN, "PYTHONPATH": str(ROOT / "src")}
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, cwd=self._folder, env=environment, stdout=asyncio.subprocess.DEVNULL
-        )
-        http = HttpTransport()
-        async with asyncio.timeout(30):
-            while True:
-                with suppress(A2AError):
-                    response = await http.request("GET", f"{self.url}/v1/health", {})
-                    if await response.read() == b"ok\n":
-                        break
-                await asyncio.sleep(0.02)
-        await http.close()
-
-    async def stop(self) -> int:
-        """As an operator does it; the exit code."""
-        self._process.terminate()
-        return await self._process.wait()
-
-    async def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
-
-
-async def call(url: str, token: str, method: str, path: str, body: Any = None) -> Any:
-    http = HttpTransport()
-    try:
-        raw = b"" if body is None else msgspec.json.encode(body)
-        response = await http.request(method, url + path, {"Authorization": f"Bearer {token}"}, raw)
-        return msgspec.json.decode(await response.read())
-    finally:
-        await http.close()
-
-
-async def listen(
-    url: str, token: str, method: str, path: str, body: Any, last: str, most: int
-) -> list[Frame]:
-    """The events of a stream, until `done`, or until `most` of them, or until it breaks."""
-    headers = {"Authorization": f"Bearer {token}", **({"Last-Event-ID": last} if last else {})}
-    http, reader, heard = HttpTransport(), SseReader(), []
-    try:
-        raw = b"" if body is None else msgspec.json.encode(body)
-        response = await http.request(method, url + path, headers, raw)
-        assert response.status == 200, await response.read()
-        async for chunk in response.chunks():
-            heard += reader.feed(chunk)
-            if len(heard) >= most or any(frame.event == "done" for frame in heard):
-                break
-        await response.close()
-    except A2AError:
-        pass
-    finally:
-        await http.close()
-    return heard
-
-
 @pytest.mark.parametrize("points", [(1, 7, 20), (3, 12, 25), (5, 16, 31)])
 async def test_a_killed_hub_goes_on_and_no_model_call_and_no_command_counts_twice(
     tmp_path: Path, points: tuple[int, ...]
 ) -> None:
-    hub = Process(tmp_path)
+    hub = Process(tmp_path, SCRIPT)
     await hub.start()
     try:
         token = (await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"}))["token"]
@@ -153,7 +64,7 @@ async def test_a_killed_hub_goes_on_and_no_model_call_and_no_command_counts_twic
         assert [entry["title"] for entry in entries["entries"]] == ["Looking"]
     finally:
         await hub.kill()
-    steps = await recorded(tmp_path / "tasks.db")
+    steps = await recorded(tmp_path / "tasks.db", "index", "scout", "critic")
     assert [key for key, n in Counter(steps).items() if n > 1] == []
     assert sum(key.startswith("tool/") for _, key in steps) == 4 + 2 + 2
     assert sum(key.startswith("model/") for _, key in steps) == 3 + 2 * 2 + 2 * 1
@@ -166,18 +77,74 @@ async def test_a_killed_hub_goes_on_and_no_model_call_and_no_command_counts_twic
     assert notes.count("begun") == 1 and [todo.subject for todo in todos] == ["look"]
 
 
-async def recorded(path: Path) -> list[tuple[str, str]]:
-    """Every step on record: (task, key)."""
-    store = SqliteStore(path)
-    await store.open()
-    out: list[tuple[str, str]] = []
+ADVISED: dict[str, Any] = {
+    "pace": 0.002,
+    "replies": {
+        **SCRIPT["replies"],
+        "Scout": [
+            "/advise is it worth a look",
+            "/agent critic is this good enough to be told to others",
+            "It is quiet there, says the scout.\nAnd so it was yesterday.",
+        ],
+        "Critic": ["Let me see.\n/mem read", "It is good enough, says the critic,\nand so it can be told."],
+        "*": ["<signal>CONTINUE</signal>"],
+    },
+}
+
+
+async def test_however_often_a_hub_is_killed_its_readers_hear_what_those_of_another_hear(
+    tmp_path: Path,
+) -> None:
+    """Delegation two deep, children side by side, an advisor at the gate: and it is killed after every few events."""
+    whole, _ = await lived_through(tmp_path / "whole", 10_000)
+    heard, kills = await lived_through(tmp_path / "killed", 6)
+    assert kills > 5
+    assert told(heard) == told(whole)
+    done, expected = (msgspec.json.decode(frames[-1].data) for frames in (heard, whole))
+    for name in ("ok", "content", "input_tokens", "output_tokens", "files_bytes"):
+        assert done[name] == expected[name]
+    steps = await recorded(tmp_path / "killed" / "tasks.db", "index", "scout", "critic")
+    assert len(steps) == len(set(steps)), "something is on record twice"
+    assert Counter(key for _, key in steps) == Counter(
+        key for _, key in await recorded(tmp_path / "whole" / "tasks.db", "index", "scout", "critic")
+    )
+
+
+async def lived_through(folder: Path, every: int) -> tuple[list[Frame], int]:
+    """What a reader hears of a request whose hub is killed after `every` events, and how often that was."""
+    folder.mkdir()
+    hub, kills = Process(folder, ADVISED), 0
+    await hub.start()
     try:
-        for agent in ("index", "scout", "critic"):
-            log = store.scope(Scope("1", agent, "1"))
-            for snapshot in (await log.find(ListTasks(), limit=100)).snapshots:
-                for record in await log.read(snapshot.task_id):
-                    if isinstance(record.body, Step):
-                        out.append((snapshot.task_id, record.body.key))
+        token = (await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"}))["token"]
+        advisor = {"model": "wise", "mode": "gate"}
+        for id, more in (("scout", {"advisor": advisor}), ("critic", {})):
+            agent = {"id": id, "name": id.capitalize(), "goal": "look", **more}
+            await call(hub.url, token, "POST", "/v1/agents", agent)
+        body = {"message": "look around"}
+        heard = await listen(hub.url, token, "POST", "/v1/orchestrate", body, "", every)
+        id = msgspec.json.decode(heard[0].data)["request_id"]
+        while heard[-1].event != "done":
+            await hub.kill()
+            await hub.start()
+            kills += 1
+            last = [frame.id for frame in heard if frame.id][-1]
+            heard += await listen(hub.url, token, "GET", f"/v1/requests/{id}/events", None, last, every)
     finally:
-        await store.close()
-    return out
+        await hub.kill()
+    numbers = [int(frame.id) for frame in heard if frame.id]
+    assert numbers == sorted(set(numbers)), "an event came twice, or out of order"
+    return heard, kills
+
+
+def told(heard: list[Frame]) -> tuple[Counter[str], dict[int, str]]:
+    """All that was told, whatever the order of agents that work side by side, and however the text was cut."""
+    events, text = Counter[str](), dict[int, str]()
+    for frame in heard[1:-1]:
+        data = msgspec.json.decode(frame.data)
+        if frame.event == "text":
+            assert "replaces" not in data, "the model says the same again, so nothing needs to be taken back"
+            text[data["stream_id"]] = text.get(data["stream_id"], "") + data["delta"]
+        else:
+            events[f"{frame.event} {data}"] += 1
+    return events, text

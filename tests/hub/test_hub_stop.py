@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.hub.test_hub_kill import ADMIN, ANSWER, Process, call, listen
+from tests.hub.killing import ADMIN, Process, call, listen
+from tests.hub.test_hub_kill import ANSWER, SCRIPT
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("drain", ["0", "30"], ids=["at-once", "when-done"])
 async def test_a_hub_that_is_told_to_stop_loses_nothing(drain: str, tmp_path: Path) -> None:
-    hub = Process(tmp_path, "--drain", drain, pace=0.03)
+    hub = Process(tmp_path, {**SCRIPT, "pace": 0.03}, "--drain", drain)
     await hub.start()
     try:
         made = await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"})

@@ -10,14 +10,15 @@ import pytest
 
 from dragoman.engine.seams import LeaseLost, Log
 from dragoman.errors import Unavailable
-from dragoman.hub.constitution import Constitution
+from dragoman.hub.constitution import Advisor, Constitution
 from dragoman.hub.dispatch import INTERRUPTED
 from dragoman.hub.events import Reading
-from dragoman.hub.model import ModelError, Prompt
+from dragoman.hub.model import ModelError, Prompt, ToolCall
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.requests import Asked
 from dragoman.hub.tenants import Tenant
 from dragoman.hub.tool import Command, Session
+from dragoman.hub.tools.advise import AdviseTool
 from dragoman.hub.tools.files import WriteTool
 from dragoman.model.ops import GetTask, ListTasks, Scope, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate, Task, TaskState
@@ -336,6 +337,92 @@ async def test_a_command_that_is_given_again_after_a_crash_is_heard_of_again() -
     ] * 2
     assert sum(tool.ran.values()) == 2
     await home.close()
+
+
+class Stuck(Once):
+    """A tool that never ends."""
+
+    def __init__(self) -> None:
+        super().__init__(repeatable=False)
+        self.inside = asyncio.Event()
+
+    async def run(self, command: Command, session: Session) -> str:
+        self.inside.set()
+        await super().run(command, session)
+        return str(await asyncio.Event().wait())
+
+
+async def test_a_tool_that_a_model_called_natively_is_not_run_again_either() -> None:
+    store, tool = open_store("memory:"), Stuck()
+    calls = [ToolCall(id=id, name="exec", arguments={"args": id}) for id in ("one", "two")]
+    model = ScriptedModel([("Doing it.", *calls)], tools=True)
+    home = await House(store).open(model, tools=[tool], native=True)
+    asking = asyncio.create_task(home.ask("go"))
+    await asyncio.wait_for(tool.inside.wait(), 10)
+    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
+    asking.cancel()
+    await home.close()
+    after, other = ScriptedModel(["Done."], tools=True), Once(repeatable=False)
+    home = await House(store).open(after, tools=[other], native=True)
+    done = await finish(home, root)
+    assert done.status.message is not None and done.status.message.text == "Done."
+    assert sum(tool.ran.values()) == 1 and sum(other.ran.values()) == 1
+    results = {m.tool_call_id: m.content for m in after.prompts[0].messages if m.role == "tool"}
+    assert INTERRUPTED in results["one"] and "did two" in results["two"]
+    assert len(after.prompts) == 1, "the model is not asked again for the reply that is on record"
+    await home.close()
+
+
+@pytest.mark.parametrize("budget", [0, 20])
+async def test_an_advisor_is_asked_once_and_tokens_count_once_wherever_the_hub_is_killed(budget: int) -> None:
+    """What was spent of a budget before a crash is not there after it."""
+    critic = Advisor(model="wise", mode="gate")
+    careful = Constitution(id="a", name="A", advisor=critic, budget=budget)
+
+    def think(prompt: Prompt) -> str:
+        if "You review" in prompt.system:
+            return "<signal>CONTINUE</signal>"
+        if "You advise" in prompt.system:
+            return "Look twice."
+        who = next(line for line in prompt.system.splitlines() if line.startswith("NAME: "))[6:]
+        step = sum(message.role == "assistant" for message in prompt.messages)
+        return {"Index": ["/agent a look", "Done."], "A": ["/advise how?", "I looked twice."]}[who][step]
+
+    async def begin(store: Any) -> House:
+        model = ScriptedModel(think)
+        return await House(store, grace=0.01).open(model, careful, tools=[AdviseTool(model)])
+
+    whole = Dying(open_store("memory:"), 10_000)
+    home = await begin(whole)
+    task = await home.ask("go")
+    expected, every = await notes(home, task.id), await steps(home, task.id)
+    keys = sorted(key for _, key in every)
+    assert "advise/tool/1/1" in keys
+    assert ("gate/2" in keys) is (budget == 0), "the budget ends it before its second reply"
+    await home.close()
+    for life in range(1, whole.writes):
+        store = open_store("memory:")
+        dying = Dying(store, life)
+        home = await begin(dying)
+        asking = asyncio.create_task(home.ask("go"))
+        await asyncio.wait_for(dying.dead.wait(), 10)
+        root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
+        asking.cancel()
+        dying.buried = True
+        await home.close()
+        before = [key for _, key in await steps(home, root) if key.startswith(MODELS)]
+        home = await begin(store)
+        done = await finish(home, root)
+        assert done.state is TaskState.COMPLETED, life
+        assert await notes(home, root) == expected, life
+        assert sorted(key for _, key in await steps(home, root)) == keys, life
+        assert len(home.model.prompts) + len(before) == sum(key.startswith(MODELS) for key in keys), life
+        assert done.metadata["x-arbiter.output_tokens"] == task.metadata["x-arbiter.output_tokens"], life
+        await home.close()
+
+
+MODELS = ("model/", "advise/", "gate/")
+"""Steps that are a call of a model."""
 
 
 def spoken(events: list[tuple[str, dict[str, Any]]], stream: int) -> str:

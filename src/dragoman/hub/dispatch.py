@@ -134,9 +134,9 @@ class Dispatch:
         session.key = key
         try:
             if not await tool.repeatable(command, session):
-                if session.turn.recorded(f"begun/{key}") is not None:
+                if session.broken_off:
                     return INTERRUPTED
-                await session.turn.record(f"begun/{key}", tool.label(command))
+                await session.begin(tool.label(command))
             return await tool.run(command, session)
         except A2AError as error:
             return f"ERR: {error.message}"

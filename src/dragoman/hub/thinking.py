@@ -17,7 +17,7 @@ from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.dispatch import END, Dispatch
 from dragoman.hub.filter import TextFilter
 from dragoman.hub.gate import CONTINUE, REDIRECT, Verdict, question, verdict
-from dragoman.hub.intent import guess
+from dragoman.hub.intent import Guess, guess
 from dragoman.hub.model import ChatMessage, Image, Prompt, ToolCall, ToolSpec, Usage, about, in_words
 from dragoman.hub.prompt import CONTINUE as GO_ON
 from dragoman.hub.prompt import query, system
@@ -128,9 +128,9 @@ class Thinking:
         intent, session = self._c.intent, self._session
         if intent.mode == "off" or session.depth:
             return False
-        found = guess(self._text, await self._agent.siblings())
+        found = await self._turn.step("intent", self._guess)
         sure = found.confidence >= intent.min_confidence and intent.apply_routing
-        target = await self._turn.step("intent", lambda: found.agent if sure else "")
+        target = found.agent if sure else ""
         await self._telling.tell(
             "intent",
             kind="route" if found.agent else "none",
@@ -151,6 +151,9 @@ class Thinking:
             self._prose.append(answer)
             self._complete("end_turn")
         return ok
+
+    async def _guess(self) -> Guess:
+        return guess(self._text, await self._agent.siblings())
 
     async def _before(self) -> list[ChatMessage]:
         """What was said earlier: in the conversation, and on this task."""
@@ -179,8 +182,14 @@ class Thinking:
         return await self._turn.step("context", read)
 
     async def _query(self) -> str:
+        """What is asked, with what stands before it. It stays the same after a crash, whatever the turn did meanwhile."""
         if self._plain:
             return self._text
+        if self._session.depth and self._agent.id != INDEX_ID:
+            return self._text
+        return await self._turn.step("query", self._whole_query)
+
+    async def _whole_query(self) -> str:
         preambles = []
         for tool in self._tools:
             preamble = getattr(tool, "preamble", None)

@@ -73,6 +73,19 @@ class Session(Struct, kw_only=True):
         turn, scope = self.turn, self.turn.scope
         return f"{scope.tenant}/{scope.agent}/{turn.task_id}/{turn.n}/{self.key}"
 
+    @property
+    def broken_off(self) -> bool:
+        """The command was begun before a crash, as one that must not run twice."""
+        return self.turn.recorded(self._begun) is not None
+
+    async def begin(self, label: str) -> None:
+        """Put on record that the command begins."""
+        await self.turn.record(self._begun, label)
+
+    @property
+    def _begun(self) -> str:
+        return f"begun/{self.key}"
+
 
 async def harmless(tool: object, command: Command, session: Session) -> bool:
     """`repeatable` of tools that only read, that write only here (`Session.once`), or that have us follow a task."""

@@ -28,6 +28,8 @@ class McpCommand:
         verb, _, rest = command.args.partition(" ")
         if verb != "call" or self._servers is None:
             return True
+        if session.broken_off:
+            return False  # it said so then
         try:
             server, tool, _ = _asked(rest)
             return await self._servers.repeatable(session.tenant, server, tool)

@@ -1,0 +1,121 @@
+"""A hub as a process of its own, to be talked to, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman.client.http import HttpTransport
+from dragoman.dialects.sse import Frame, SseReader
+from dragoman.engine.log import Step
+from dragoman.errors import A2AError
+from dragoman.model.ops import ListTasks, Scope
+from dragoman.stores.sqlite import SqliteStore
+from tests.serving import lasting_port
+
+ROOT = Path(__file__).parent.parent.parent
+ADMIN = "adm_" + "1" * 64
+
+
+class Process:
+    """A hub as an operator runs it, with a model that plays `script`; without one, it repeats what it is told."""
+
+    def __init__(self, folder: Path, script: dict[str, Any] | None = None, *flags: str) -> None:
+        self._folder, self._port = folder, lasting_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        model = "echo"
+        if script is not None:
+            file = folder / "script.json"
+            file.write_bytes(msgspec.json.encode(script))
+            model = f"scripted:{file}"
+        self._command = [
+            sys.executable,
+            "-m",
+            "dragoman.cli",
+            "hub",
+            "--data",
+            str(folder),
+            "--log",
+            "warning",
+        ]
+        self._command += ["--port", str(self._port), "--model", model, *flags]
+
+    async def start(self) -> None:
+        environment = {**os.environ, "DRAGOMAN_ADMIN_TOKEN": ADMIN, "PYTHONPATH": str(ROOT / "src")}
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, cwd=self._folder, env=environment, stdout=asyncio.subprocess.DEVNULL
+        )
+        http = HttpTransport()
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(A2AError):
+                    response = await http.request("GET", f"{self.url}/v1/health", {})
+                    if await response.read() == b"ok\n":
+                        break
+                await asyncio.sleep(0.02)
+        await http.close()
+
+    async def stop(self) -> int:
+        """As an operator does it; the exit code."""
+        self._process.terminate()
+        return await self._process.wait()
+
+    async def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+
+async def call(url: str, token: str, method: str, path: str, body: Any = None) -> Any:
+    http = HttpTransport()
+    try:
+        raw = b"" if body is None else msgspec.json.encode(body)
+        response = await http.request(method, url + path, {"Authorization": f"Bearer {token}"}, raw)
+        return msgspec.json.decode(await response.read())
+    finally:
+        await http.close()
+
+
+async def listen(
+    url: str, token: str, method: str, path: str, body: Any, last: str, most: int
+) -> list[Frame]:
+    """The events of a stream, until `done`, or until `most` of them, or until it breaks."""
+    headers = {"Authorization": f"Bearer {token}", **({"Last-Event-ID": last} if last else {})}
+    http, reader, heard = HttpTransport(), SseReader(), []
+    try:
+        raw = b"" if body is None else msgspec.json.encode(body)
+        response = await http.request(method, url + path, headers, raw)
+        assert response.status == 200, await response.read()
+        async for chunk in response.chunks():
+            heard += reader.feed(chunk)
+            if len(heard) >= most or any(frame.event == "done" for frame in heard):
+                break
+        await response.close()
+    except A2AError:
+        pass
+    finally:
+        await http.close()
+    return heard
+
+
+async def recorded(path: Path, *agents: str) -> list[tuple[str, str]]:
+    """Every step on record of the first tenant's agents: (task, key)."""
+    store = SqliteStore(path)
+    await store.open()
+    out: list[tuple[str, str]] = []
+    try:
+        for agent in agents:
+            log = store.scope(Scope("1", agent, "1"))
+            for snapshot in (await log.find(ListTasks(), limit=100)).snapshots:
+                for record in await log.read(snapshot.task_id):
+                    if isinstance(record.body, Step):
+                        out.append((snapshot.task_id, record.body.key))
+    finally:
+        await store.close()
+    return out
