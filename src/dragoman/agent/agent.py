@@ -158,16 +158,18 @@ class Agent:
     # -- what the engine asks ----------------------------------------------------------------------------------
 
     def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
-        if first is not None and _named(request.message, request.metadata) is None:
+        wanted = _named(request.message, request.metadata)
+        if first is not None and wanted is None:
             # It goes on with its task, whose skill was chosen when it began. Who may not begin may not go on.
-            skill = self._choose(first.message, first.metadata)
+            skill = self._choose(_named(first.message, first.metadata))
             need(skill.scopes, principal, f"skill {skill.skill.id!r}")
             _check_input(
                 (*self.card.default_input_modes, JSON), request.message.parts
             )  # an answer may be data
             return False
-        skill = self._choose(request.message, request.metadata)
-        need(skill.scopes, principal, f"skill {skill.skill.id!r}")
+        skill = self._choose(wanted)
+        if skill.scopes:
+            need(skill.scopes, principal, f"skill {skill.skill.id!r}")
         _check_input(skill.skill.input_modes or self.card.default_input_modes, request.message.parts)
         _check_output(
             skill.skill.output_modes or self.card.default_output_modes,
@@ -202,11 +204,13 @@ class Agent:
         return replace(self.card, skills=(*self.card.skills, *extended))
 
     async def work(self, turn: Turn) -> None:
-        mail = turn.mail if _named(turn.message, turn.mail.metadata) is not None else turn.first
-        await self._choose(mail.message, mail.metadata).run(turn)
+        wanted = _named(turn.message, turn.mail.metadata)
+        if wanted is None:
+            first = turn.first
+            wanted = _named(first.message, first.metadata)
+        await self._choose(wanted).run(turn)
 
-    def _choose(self, message: Message, metadata: dict[str, Any]) -> SkillFunction:
-        wanted = _named(message, metadata)
+    def _choose(self, wanted: Any) -> SkillFunction:
         if wanted is not None:
             if not isinstance(wanted, str) or wanted not in self._skills:
                 raise InvalidParams(f"there is no skill {str(wanted)[:80]!r} here: {self._names()}")

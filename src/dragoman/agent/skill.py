@@ -54,6 +54,8 @@ class SkillFunction:
     default: bool
     blocks: bool
     """A plain function that does not belong to the event loop."""
+    awaited: bool
+    """`async def`, and no generator."""
     particular: bool
     """Not every message will do."""
 
@@ -67,8 +69,11 @@ class SkillFunction:
             outcome: Any = await in_thread(self.function, **self.arguments(turn))
         else:
             outcome = self.function(**self.arguments(turn))
-        if inspect.isawaitable(outcome):
+        if self.awaited or inspect.isawaitable(outcome):
             outcome = await outcome
+        if type(outcome) is str and not self.reply:
+            await turn.artifact("result").write(outcome, last=True)
+            return
         if isinstance(outcome, Generator):
             outcome = _stepped(outcome, in_thread if self.blocks else None)
         if isinstance(outcome, AsyncGenerator):
@@ -123,15 +128,12 @@ async def _say(turn: Turn, value: Any, *, streamed: bool) -> None:
             await writer.write(part)
         writer.close()
         return
-    result = turn.artifact("result")
-    if isinstance(value, str):
-        await result.write(value, last=not streamed)
-        return
     parts = (
         [part_of(v) for v in value]
         if isinstance(value, list | tuple) and _all_parts(value)
         else [part_of(value)]
     )
+    result = turn.artifact("result")
     for i, part in enumerate(parts, 1):
         await result.write(part, last=not streamed and i == len(parts))
 
@@ -188,6 +190,7 @@ def declare(
         reply=reply,
         scopes=frozenset(scopes),
         default=default,
+        awaited=inspect.iscoroutinefunction(function),
         particular=any(p.takes in ("data", "member", "file") for p in parameters),
         blocks=not (
             inspect.iscoroutinefunction(function)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,6 +44,8 @@ _SHARED = frozenset({GET, CANCEL, SUBSCRIBE})
 """Operations whose method has one name in all versions before 1.0, and a different answer in each."""
 _OLD_PUSH = {"tasks/pushNotification/set": PUSH_CREATE, "tasks/pushNotification/get": PUSH_GET}
 """Names of 0.1 that some agents of 0.2 kept."""
+_SHORT = 10
+"""No version has a longer number."""
 _PUSHES = "tasks/pushNotificationConfig/"
 
 
@@ -80,6 +83,8 @@ def rpc(
     also to callers whose dialect has none: they configure them in that of 0.3, whose wire is theirs. `strict` follows 1.0 to the letter: no
     header means 0.3. `allowed` are the versions (or dialects) that the agent speaks; None means all.
     """
+    if "/" not in method and len(version) < _SHORT and method in OPS:
+        return _named(version, method, mount, strict, None if allowed is None else tuple(allowed))
     label = version_of(version)
     if home and not mount and label in ("", "1.0"):
         if pushes and method.startswith(_PUSHES):
@@ -92,6 +97,18 @@ def rpc(
             raise Refused(DIALECTS["1.0"], _unsupported(label, allowed))
         return _find(DIALECTS["1.0"], method)
     chosen = _mounted(mount, label, method) if mount else _neutral(label, method, params, strict)
+    return _allowed(chosen, allowed)
+
+
+@lru_cache(256)
+def _named(version: str, method: str, mount: str, strict: bool, allowed: tuple[str, ...] | None) -> Chosen:
+    """A method of 1.0, whose name alone says what it is."""
+    label = version_of(version)
+    chosen = _mounted(mount, label, method) if mount else _neutral(label, method, b"", strict)
+    return _allowed(chosen, allowed)
+
+
+def _allowed(chosen: Chosen, allowed: Collection[str] | None) -> Chosen:
     if allowed is not None and not speaks(chosen.dialect, allowed):
         name = chosen.dialect.name
         raise Refused(chosen.dialect, _unsupported(_FAMILY.get(name, name), allowed))
@@ -100,8 +117,7 @@ def rpc(
 
 def gate(version: str, home: str) -> None:
     """What a dialect checks before it reads a request: Arbiter's servers look at the version first. Raises `Refused`."""
-    label = version_of(version)
-    if home == "arbiter" and label not in ("", *VERSIONS):
+    if home == "arbiter" and (label := version_of(version)) not in ("", *VERSIONS):
         raise Refused(DIALECTS[home], _unsupported(label, VERSIONS))
 
 

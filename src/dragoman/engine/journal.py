@@ -76,6 +76,10 @@ class Journal:
         if len(self.waiting) >= ROOM:
             await self.commit()
 
+    @property
+    def flushing(self) -> bool:
+        return self._flusher is not None
+
     async def quiet(self) -> None:
         """Wait until nothing is being written."""
         if self._flusher is not None:

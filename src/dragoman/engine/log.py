@@ -161,7 +161,7 @@ class Record:
 
 def pack(records: Iterable[Record]) -> bytes:
     """Records as lines. JSON holds no newline, so a newline ends a record."""
-    return b"\n".join([_WORDS[record.kind] + record.raw for record in records])
+    return b"\n".join([_WORDS[record.kind] + (record._raw or record.encode()) for record in records])
 
 
 def unpack(lines: bytes, first: int) -> list[Record]:

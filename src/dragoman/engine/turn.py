@@ -26,7 +26,7 @@ from dragoman.errors import Unavailable
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
-from dragoman.model.ops import Call, ListTasks, Principal, Scope
+from dragoman.model.ops import Call, ListTasks, Principal
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.values import answer_as, file_part, plain, returned
 
@@ -72,10 +72,18 @@ class Turn:
         else:
             seq, mail = next((s, m) for s, m in snapshot.mails if s == snapshot.answering)
             self.n = snapshot.turn
-        self._mail: Mail = mail
+        self.mail: Mail = mail
+        """The message with what came along: who sent it, what output it accepts, the trace it belongs to."""
+        self.message: Message = mail.message
+        """The message this turn answers."""
+        self.principal = mail.principal
+        """Who sent the message; empty for an anonymous caller."""
+        self.scope = lease.scope
+        """Whose task it is: the tenant, the agent, the owner."""
         self.trace: dict[str, str] = mail.trace
         """The trace context that what this turn does belongs to."""
-        self._read = max(seq, snapshot.read if resume else seq)
+        self.read = max(seq, snapshot.read if resume else seq)
+        """The last message this turn has taken."""
         self._said: list[StatusUpdate] = []
         self._named: frozenset[str] = frozenset()
         self._noted: dict[bytes, int] = {}
@@ -116,11 +124,6 @@ class Turn:
     # -- what was asked ----------------------------------------------------------------------------------------
 
     @property
-    def message(self) -> Message:
-        """The message this turn answers."""
-        return self._mail.message
-
-    @property
     def text(self) -> str:
         return self.message.text
 
@@ -131,12 +134,7 @@ class Turn:
     @property
     def metadata(self) -> dict[str, Any]:
         """What the caller attached to the request and to the message."""
-        return {**self._mail.metadata, **self.message.metadata}
-
-    @property
-    def mail(self) -> Mail:
-        """The message with what came along: who sent it, what output it accepts, the trace it belongs to."""
-        return self._mail
+        return {**self.mail.metadata, **self.message.metadata}
 
     @property
     def first(self) -> Mail:
@@ -158,16 +156,6 @@ class Turn:
         found = await self.journal.log.find(ListTasks(context_id=self.context_id), limit=limit + 1)
         tasks = [known.task for known in found.snapshots if known.task_id != self.task_id and known.terminal]
         return tasks[:limit][::-1]
-
-    @property
-    def principal(self) -> str:
-        """Who sent the message; empty for an anonymous caller."""
-        return self._mail.principal
-
-    @property
-    def scope(self) -> Scope:
-        """Whose task it is: the tenant, the agent, the owner."""
-        return self.journal.lease.scope
 
     @property
     def attempt(self) -> int:
@@ -303,13 +291,13 @@ class Turn:
             this = key if attempt == 1 else f"{key}/{attempt}"
             step = self._steps.get(this)
             if step is None:
-                unread = [seq for seq, _ in self.snapshot.mails if seq > self._read]
+                unread = [seq for seq, _ in self.snapshot.mails if seq > self.read]
                 if not unread:
                     message = self._agent_message(question, this.replace("/", "-"))
                     self.parked = (state, message, metadata)
                     raise Parked(*self.parked)
                 step = Step(key=this, value=msgspec.Raw(b"null"), mail=unread[0])
-                self._read = unread[0]
+                self.read = unread[0]
                 await self.put(Record("step", step))
             mail = next(mail for seq, mail in self.snapshot.mails if seq == step.mail)
             try:
@@ -371,18 +359,18 @@ class Turn:
         """`call`, event by event. When its result is on record already, that is the only event."""
         if self._peers is None:
             raise Unavailable("this agent is not connected to any other")
-        if self._mail.depth >= MAX_DEPTH:
+        if self.mail.depth >= MAX_DEPTH:
             raise Unavailable("too many agents call one another in a row")
         self._called += 1
         key = f"call/{key or self._called}"
-        service, scope = await self._peers.find(peer, self.journal.lease.scope)
+        service, scope = await self._peers.find(peer, self.scope)
         call = Call(
             scope=scope,
-            principal=Principal(id=self.principal, tenant=scope.tenant, scopes=frozenset(self._mail.scopes)),
+            principal=Principal(id=self.principal, tenant=scope.tenant, scopes=frozenset(self.mail.scopes)),
             idempotency_key=f"{self.task_id}:{self.n}:{key}",
-            deadline=self._mail.deadline,
+            deadline=self.mail.deadline,
             trace=self.trace,
-            depth=self._mail.depth + 1,
+            depth=self.mail.depth + 1,
         )
         async with aclosing(
             delegate(self, service, call, request_of(content, **options), key=key, peer=peer)
@@ -396,11 +384,6 @@ class Turn:
         await self.journal.commit()
 
     # -- how it gets to the log --------------------------------------------------------------------------------
-
-    @property
-    def read(self) -> int:
-        """The last message this turn has taken."""
-        return self._read
 
     def show(self) -> None:
         """Let peers see the task, if they do not yet."""
@@ -443,7 +426,8 @@ class Turn:
 
     async def rest(self) -> list[Record]:
         """Stop writing and hand over what is not on disk yet, for the settling transaction."""
-        await self.journal.quiet()
+        if self.journal.flushing:
+            await self.journal.quiet()
         for writer in self._writers.values():
             writer.finish()
         self._writers.clear()  # each holds us: see `Run.work`

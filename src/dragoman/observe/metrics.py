@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -155,8 +156,13 @@ def _times(name: str, about: str, labels: tuple[str, ...], times: Mapping[tuple[
 
 
 def _epoch(stamp: str) -> float:
+    """Of one of our own timestamps; 0 for anything else."""
     try:
-        moment = datetime.fromisoformat(stamp)
+        return _second(stamp[:19]) + int(stamp[20:23]) / 1000
     except ValueError:
         return 0.0
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+@lru_cache(64)
+def _second(moment: str) -> float:
+    return datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()

@@ -215,6 +215,12 @@ class Commits:
                 self._loop.call_soon_threadsafe(then, error)
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
+            del (
+                errand,
+                work,
+                then,
+                error,
+            )  # or we would be the one to take the batch apart, and the loop would wait
 
 
 def _answer(
