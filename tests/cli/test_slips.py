@@ -18,6 +18,8 @@ from dragoman.cli import main
         ("push list --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
         ("serve hello.py --store none", "argument --store: a store is memory: or sqlite:///path"),
         ("serve none.py", "none.py: no such file"),
+        ("tasks http://127.0.0.1:9 -n 0", "argument -n/--limit: '0' is not a number above 0"),
+        ("listen --port 99999", "cannot listen on 127.0.0.1:99999"),
         ("hub --data none --log loud", "log is one of debug, info, warning, error"),
     ],
 )

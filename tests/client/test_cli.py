@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -44,6 +45,9 @@ async def do(turn: Turn) -> str | None:
     match turn.text.split(" "):
         case ["ask"]:
             return f"noted: {await turn.ask('What?')}"
+        case ["orders"]:
+            await turn.status(ORDERS)
+            return ORDERS
         case ["fail"]:
             raise RuntimeError("no")
         case ["file"]:
@@ -161,6 +165,58 @@ def test_a_file_name_leads_nowhere_and_hides_nothing(url: str, tmp_path: Path) -
     assert names == {"b.txt", "c.txt", "d.txt", *(f"file-{n}" for n in range(4, len(NAMES) + 1))}
 
 
+def test_a_file_that_is_there_is_not_replaced(url: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"mine")
+    for _ in range(2):
+        assert main(["send", url, "file", "-o", str(tmp_path)]) == 0
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
+        "a.txt": b"mine",
+        "a-2.txt": b"abc",
+        "a-3.txt": b"abc",
+    }
+
+
+ORDERS = "a\x1b[31mred\x1b[0m\x1b]0;title\x07 b\x08\x9b2J c\rd\te\x7f \x1b]52;c;cm0=\x1b\\\u00e9"
+
+
+@pytest.mark.parametrize("how", [[], ["--no-stream"], ["--events"], ["--json"]])
+def test_an_agent_gives_no_orders_to_a_terminal(
+    url: str, how: list[str], capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["send", url, "orders", *how]) == 0
+    piped = capsys.readouterr().out
+    assert (ORDERS in piped) == (how in ([], ["--no-stream"])), "a program gets it as it is"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["send", url, "orders", *how]) == 0
+    shown = capsys.readouterr().out
+    assert shown.replace("\n", "").isprintable() or "\t" in shown
+    assert not set(shown) & set("\x1b\x9b\x08\x07\r\x7f")
+    if not how:
+        assert shown == "ared b cd\te \u00e9\n"
+
+
+def test_errors_tables_and_fields_give_no_orders_either(
+    url: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["send", url, "orders", "--no-wait"]) == 0
+    id = capsys.readouterr().out.strip()
+    main(["task", "watch", url, id])
+    capsys.readouterr()
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    for command in (
+        ["tasks", url],
+        ["task", "get", url, id],
+        ["task", "watch", url, id],
+        ["task", "get", url, ORDERS],
+    ):
+        main(command)
+        shown = "".join(capsys.readouterr())
+        for ours in ("\r\x1b[K\x1b[2m", "\r\x1b[K", "\x1b[0m", "\x1b[1m"):
+            shown = shown.replace(ours, "")
+        assert not set(shown) & set("\x1b\x9b\x08\x07\r\x7f"), command
+
+
 def test_data_is_printed_as_json(url: str, capsys: Out) -> None:
     assert main(["send", url, "data"]) == 0
     assert capsys.readouterr().out == '{"n":1}\n'
@@ -225,3 +281,78 @@ def test_what_goes_wrong_is_one_sentence(url: str, capsys: Out) -> None:
     assert "speaks A2A 0.3, which has no ListTasks" in capsys.readouterr().err
     assert main(["task", "get", url, "nothing"]) == 1
     assert main(["card", "nobody"]) == 1
+
+
+def test_ctrl_c_leaves_the_task_of_a_send_and_says_where_it_is(url: str) -> None:
+    sent = subprocess.Popen(
+        [sys.executable, "-m", "dragoman.cli", "send", url, "wait", "--events"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert sent.stdout is not None
+    while "thinking" not in (line := sent.stdout.readline()):
+        assert line
+    sent.send_signal(signal.SIGINT)
+    _, err = sent.communicate(timeout=20)
+    task = json.loads(line)["statusUpdate"]["taskId"]
+    assert err == f"the task goes on: dragoman task watch {url} {task}\n"
+    assert sent.returncode == 130
+
+
+def test_a_reader_that_has_enough_is_no_error(url: str) -> None:
+    sent = subprocess.Popen(
+        [sys.executable, "-m", "dragoman.cli", "send", url, "wait", "--events"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert sent.stdout is not None and sent.stderr is not None
+    task = json.loads(sent.stdout.readline())["task"]["id"]
+    while "thinking" not in sent.stdout.readline():
+        pass
+    sent.stdout.close()
+    assert main(["task", "cancel", url, task]) == 0
+    assert sent.stderr.read() == ""
+    assert sent.wait(timeout=20) == 141
+    sent.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+def test_a_full_disk_is_one_sentence(url: str) -> None:
+    for command in (["send", url, "hi"], ["version"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "dragoman.cli", *command],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        assert done.returncode == 1
+        assert done.stderr.startswith("dragoman: [Errno 28]") and done.stderr.count("\n") == 1
+
+
+def test_what_does_not_fit_the_alphabet_of_the_output_is_replaced(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman.cli", "send", url, "caf\u00e9"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stdout) == (0, b"CAF?\n")
+
+
+@pytest.mark.parametrize("given", ["", " \n", "\udcff\udcfe"])
+def test_what_cannot_be_sent_is_one_sentence(
+    url: str, given: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(given))
+    assert main(["send", url, "-"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(
+        ("dragoman: there is nothing to send", "dragoman: standard input is not text in UTF-8")
+    )
+
+
+def test_the_time_of_a_command_covers_all_of_it(url: str, capsys: Out) -> None:
+    assert main(["send", url, "wait", "--timeout", "0.5"]) == 1
+    assert "did not finish in time" in capsys.readouterr().err

@@ -10,14 +10,18 @@ Presented                                                what a check of one's o
 
 from __future__ import annotations
 
-from dragoman.auth.introspection import Introspection
-from dragoman.auth.jwt import JWT
-from dragoman.auth.oidc import OIDC
+from typing import TYPE_CHECKING, Any
+
 from dragoman.auth.presented import Presented
 from dragoman.auth.requirements import All
 from dragoman.auth.schemes import ApiKey, Basic, Bearer, Custom, MutualTLS
 from dragoman.auth.secrets import Holder, hashed, hashed_password, new_token
 from dragoman.model.ops import Principal
+
+if TYPE_CHECKING:
+    from dragoman.auth.introspection import Introspection
+    from dragoman.auth.jwt import JWT
+    from dragoman.auth.oidc import OIDC
 
 __all__ = [
     "JWT",
@@ -36,3 +40,18 @@ __all__ = [
     "hashed_password",
     "new_token",
 ]
+
+_LAZY = {
+    "JWT": "dragoman.auth.jwt",
+    "OIDC": "dragoman.auth.oidc",
+    "Introspection": "dragoman.auth.introspection",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Those that check signatures are imported when they are first asked for: cryptography takes its time."""
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'dragoman.auth' has no attribute {name!r}")

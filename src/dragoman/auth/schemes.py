@@ -8,16 +8,13 @@ have the schemes that read signed tokens.
 from __future__ import annotations
 
 import binascii
-import hashlib
 import inspect
 import re
 import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
-
-from cryptography import x509
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dragoman.auth.filed import Filed
 from dragoman.auth.presented import Presented
@@ -25,6 +22,9 @@ from dragoman.auth.secrets import Holders, Passwords, Tokens
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import ApiKeyScheme, HttpAuthScheme, MutualTlsScheme, SecurityScheme
 from dragoman.model.ops import Principal
+
+if TYPE_CHECKING:
+    from dragoman.auth.certificate import Certificate
 
 
 class Fetch(Protocol):
@@ -166,7 +166,7 @@ class MutualTLS:
         self._clients = Filed(clients, Tokens) if clients is not None else None
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(mtls_security_scheme=MutualTlsScheme(description=description))
-        self._read: dict[bytes, _Certificate] = {}
+        self._read: dict[bytes, Certificate] = {}
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         shown = presented.certificate
@@ -176,7 +176,9 @@ class MutualTLS:
         if certificate is None:
             if len(self._read) >= 256:
                 self._read.clear()
-            certificate = self._read[shown] = _Certificate(shown)
+            from dragoman.auth.certificate import Certificate  # with cryptography, which takes its time
+
+            certificate = self._read[shown] = Certificate(shown)
         if not certificate.begins <= time.time() < certificate.ends:  # a connection may outlive it
             raise Unauthenticated("the client certificate is not valid now")
         if self._clients is not None:
@@ -184,29 +186,6 @@ class MutualTLS:
         if not certificate.holder:
             raise Unauthenticated("the client certificate names nobody")
         return Principal(id=certificate.holder)
-
-
-class _Certificate:
-    def __init__(self, der: bytes) -> None:
-        read = x509.load_der_x509_certificate(der)
-        self.fingerprint = hashlib.sha256(der).digest()
-        self.begins = read.not_valid_before_utc.timestamp()
-        self.ends = read.not_valid_after_utc.timestamp()
-        subject = read.subject.rfc4514_string()
-        self.holder = _spiffe(read) or (f"x509:{subject}" if subject else "")
-
-
-def _spiffe(certificate: x509.Certificate) -> str:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
-        return ""
-    found = [
-        uri
-        for uri in names.get_values_for_type(x509.UniformResourceIdentifier)
-        if uri.startswith("spiffe://")
-    ]
-    return found[0] if len(found) == 1 else ""
 
 
 class Custom:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import inspect
+import io
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 VERBS = (
@@ -46,7 +49,7 @@ An AGENT is the URL of an agent of any version of A2A, a file with its card, or 
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="dragoman",
         description=ABOUT,
@@ -54,18 +57,34 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for verb in VERBS:
+    for verb in verbs:
         import_module(f"dragoman.cli.{verb}").register(commands)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what an agent says may not fit a terminal's alphabet
     try:
+        verbs = words[:1] if words and words[0] in VERBS else VERBS  # importing all of them takes a while
+        args = parser(verbs).parse_args(words)
         outcome = args.run(args)
-        return asyncio.run(outcome) if inspect.iscoroutine(outcome) else int(outcome or 0)
+        code = asyncio.run(outcome) if inspect.iscoroutine(outcome) else int(outcome or 0)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        _say_no_more()
         return 141
+    except OSError as error:
+        _say_no_more()
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 1
+
+
+def _say_no_more() -> None:
+    """What is still unwritten would fail once more when Python closes its files."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 from urllib.parse import urlsplit
 
-from dragoman.auth.signing import SPEC
 from dragoman.cli import show
 from dragoman.cli.reach import add_options, reached
 from dragoman.client import Client
@@ -101,6 +100,8 @@ def _print(card: AgentCard, agent: Client) -> None:
     ]
     verified = agent.link.found.verified
     if verified is not None:
+        from dragoman.auth.signing import SPEC
+
         form = "" if verified.form == SPEC else f", in the form that is called {verified.form}"
         pairs.append(("signed by", f"{verified.kid} ({verified.algorithm}{form})"))
     show.fields([(name, value) for name, value in pairs if value])

@@ -41,8 +41,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         with connect_sync(args.url, **options(args)) as agent:
             if sys.stdin.isatty():
-                print(f"{agent.card.name} (A2A {agent.version}). Ctrl-D leaves.", file=sys.stderr)
+                show.say(f"{agent.card.name} (A2A {agent.version}). Ctrl-D leaves.", sys.stderr)
             return _Chat(agent, args).run()
+    except BrokenPipeError:
+        raise
     except (A2AError, TimeoutError, OSError, ValueError) as error:
         return failed(error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import sys
 from typing import Any
 
 from dragoman.cli import show
@@ -59,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"dragoman: {error}") from None
     try:
         listener = socket.create_server((args.host, args.port))
-    except OSError as error:
-        raise SystemExit(f"dragoman: cannot listen on {args.host}:{args.port}: {error.strerror}") from None
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SystemExit(f"dragoman: cannot listen on {args.host}:{args.port}: {why}") from None
     print(f"listening on http://{args.host}:{listener.getsockname()[1]}/", flush=True)
     app = Webhook(_json if args.json else _line, verifier)
     config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
@@ -85,4 +87,5 @@ def _line(received: Received) -> None:
             said = f"artifact {event.artifact.name or event.artifact.artifact_id}  {event.artifact.text}"
         case Message():
             said = f"message  {event.text}"
-    print(f"{timestamp()}  {received.task_id}  {' '.join(said.split())}", flush=True)
+    show.say(f"{timestamp()}  {received.task_id}  {' '.join(said.split())}")
+    sys.stdout.flush()

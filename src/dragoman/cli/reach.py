@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dragoman.cli import show
 from dragoman.client import Client, connect
 from dragoman.errors import A2AError
 from dragoman.model.task import TaskState
@@ -68,14 +70,18 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
 async def reached(args: argparse.Namespace, work: Callable[[Client], Awaitable[int]], **more: Any) -> int:
     """Connect, do `work`, and turn what goes wrong into a sentence and an exit code."""
     try:
-        async with connect(args.url, **options(args), **more) as agent:
+        async with asyncio.timeout(args.timeout), connect(args.url, **options(args), **more) as agent:
             return await work(agent)
-    except (A2AError, TimeoutError, OSError, ValueError) as error:
+    except BrokenPipeError:  # whoever read what we print has gone
+        raise
+    except TimeoutError as error:
+        return failed(str(error) or f"{args.url} did not finish in time")
+    except (A2AError, OSError, ValueError) as error:
         return failed(error)
 
 
-def failed(error: Exception) -> int:
-    print(f"dragoman: {error}", file=sys.stderr)
+def failed(error: Exception | str) -> int:
+    show.say(f"dragoman: {error}", sys.stderr)
     return 1
 
 

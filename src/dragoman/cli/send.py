@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,9 +76,13 @@ def message(args: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     text = " ".join(args.text)
     if text == "-" or not (text or args.file or args.data):
         text = sys.stdin.read().strip()
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ValueError("standard input is not text in UTF-8: -f sends any file as it is")
     content: list[Any] = [text] if text else []
     content += [file(each) for each in args.file]
     content += [msgspec.json.decode(each.encode()) for each in args.data]
+    if not content:
+        raise ValueError("there is nothing to send: give some text, a file or data")
     more = {"skill": args.skill, "task": args.task, "context": args.context, "key": args.key}
     if args.push:
         more["push"] = PushConfig(url=args.push, token=args.push_token)
@@ -94,6 +100,13 @@ async def _streamed(stream: Stream, args: argparse.Namespace) -> int:
                     answer.progress.say(piece.status)
                 else:
                     answer.piece(piece)
+    except asyncio.CancelledError:  # Ctrl-C
+        answer.end_line()
+        if stream.task is not None and not stream.task.state.over:
+            show.say(
+                f"the task goes on: dragoman task watch {args.url} {shlex.quote(stream.task.id)}", sys.stderr
+            )
+        raise
     finally:
         answer.end_line()
     return _finish(stream.reply, args, printed=True)
@@ -103,13 +116,13 @@ def _finish(reply: Reply, args: argparse.Namespace, *, printed: bool) -> int:
     if args.json and not args.events:
         show.json({"task": reply.task} if reply.task is not None else {"message": reply.message})
     elif not printed:
-        print(reply)
+        show.say(reply)
         for part in reply.files:
-            print(show.described(part))
+            show.say(show.described(part))
     if args.output is not None:
         _save(reply, args.output)
     if reply.asks:
-        print(f'to answer: dragoman send {args.url} --task {reply.id} "..."', file=sys.stderr)
+        show.say(f'to answer: dragoman send {args.url} --task {shlex.quote(reply.id)} "..."', sys.stderr)
     elif isinstance(reply.task, Task) and exit_code(reply.state):
         print(f"the task was {reply.state.word}", file=sys.stderr)
     return exit_code(reply.state)
@@ -119,18 +132,30 @@ def _left(reply: Reply, args: argparse.Namespace) -> int:
     if args.json:
         show.json({"task": reply.task} if reply.task is not None else {"message": reply.message})
     else:
-        print(reply.id or reply)
+        show.say(reply.id or reply)
     return 0
 
 
 def _save(reply: Reply, directory: Path) -> None:
-    """Files go where we were told, whatever their names say."""
+    """Files go where we were told, whatever their names say, and replace none that is there."""
     directory.mkdir(parents=True, exist_ok=True)
     for n, part in enumerate(reply.files, 1):
         if part.raw is not None:
-            path = directory / (_plain(part.filename) or f"file-{n}")
-            path.write_bytes(part.raw)
+            path = _written(directory, _plain(part.filename) or f"file-{n}", part.raw)
             print(f"saved {path}", file=sys.stderr)
+
+
+def _written(directory: Path, name: str, content: bytes) -> Path:
+    """The file, under the first name that is free: `a.txt`, `a-2.txt`, `a-3.txt` ..."""
+    path, n = directory / name, 1
+    while True:
+        try:
+            with path.open("xb") as new:
+                new.write(content)
+            return path
+        except FileExistsError:
+            n += 1
+            path = directory / f"{Path(name).stem}-{n}{Path(name).suffix}"
 
 
 def _plain(filename: str) -> str:

@@ -1,10 +1,15 @@
-"""Print for people on a terminal (with rich, if it is installed) and plainly everywhere else."""
+"""Print for people on a terminal (with rich, if it is installed) and plainly everywhere else.
+
+What agents say goes to programs as it is. A terminal gets only what can be read: an agent must not be able to move the
+cursor, change the title or recolour what somebody else said.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -24,9 +29,29 @@ def console() -> Any:
     return Console(highlight=False)
 
 
+_SEQUENCES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b]*(?:\x07|\x1b\\)?")
+"""Orders to a terminal: those that draw, and those that set its title, its clipboard or its links."""
+_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def readable(text: str) -> str:
+    """The text, without what would be an order to a terminal."""
+    return _SEQUENCES.sub("", text).translate(_CONTROLS)
+
+
+def said(text: str, to: TextIO | None = None) -> str:
+    """The text as `to` (standard output) may have it."""
+    return readable(text) if (to or sys.stdout).isatty() else text
+
+
+def say(text: str, to: TextIO | None = None) -> None:
+    """Print something that an agent may have had a hand in."""
+    print(said(text, to), file=to or sys.stdout)
+
+
 def json(value: Any, *, pretty: bool = True) -> None:
     body = msgspec.json.encode(value)
-    sys.stdout.write((msgspec.json.format(body, indent=2) if pretty else body).decode() + "\n")
+    sys.stdout.write(said((msgspec.json.format(body, indent=2) if pretty else body).decode() + "\n"))
     sys.stdout.flush()
 
 
@@ -55,7 +80,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     drawn = Table(*headings, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        drawn.add_row(*map(escape, row))
+        drawn.add_row(*(escape(readable(cell)) for cell in row))
     rich.print(drawn)
 
 
@@ -67,9 +92,9 @@ def fields(pairs: Sequence[tuple[str, str]]) -> None:
         if rich is not None:
             from rich.markup import escape
 
-            rich.print(f"[bold]{escape(name.ljust(width))}[/]  {escape(value)}")
+            rich.print(f"[bold]{escape(name.ljust(width))}[/]  {escape(readable(value))}")
         else:
-            print(f"{name.ljust(width)}  {value}")
+            say(f"{name.ljust(width)}  {value}")
 
 
 class Progress:
@@ -81,7 +106,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         if self._live:
-            line = " ".join(text.split())[:100]
+            line = " ".join(readable(text).split())[:100]
             sys.stderr.write(f"\r\x1b[K\x1b[2m{line}\x1b[0m")
             sys.stderr.flush()
             self._shown = True
@@ -120,7 +145,7 @@ class Answer:
 
     def _write(self, text: str) -> None:
         self.progress.clear()
-        sys.stdout.write(text)
+        sys.stdout.write(said(text))
         sys.stdout.flush()
         self._line_open = not text.endswith("\n")
 

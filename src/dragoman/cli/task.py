@@ -83,12 +83,12 @@ def _print(task: Task, args: argparse.Namespace) -> int:
         ]
         show.fields([(name, value) for name, value in pairs if value])
         for artifact in task.artifacts:
-            print(f"\n{artifact.name or artifact.artifact_id}:")
+            show.say(f"\n{artifact.name or artifact.artifact_id}:")
             if artifact.text:
-                print(artifact.text)
+                show.say(artifact.text)
             for part in artifact.parts:
                 if line := show.described(part):
-                    print(line)
+                    show.say(line)
         if not task.artifacts and (said := text_of(task)):
-            print(f"\n{said}")
+            show.say(f"\n{said}")
     return exit_code(task.state)

@@ -33,8 +33,14 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--since", default="", metavar="TIME", help="only those whose state is newer (ISO 8601)"
     )
-    parser.add_argument("-n", "--limit", type=int, default=50, help="at most so many (default: 50)")
+    parser.add_argument("-n", "--limit", type=_number, default=50, help="at most so many (default: 50)")
     parser.set_defaults(run=run)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -11,13 +11,12 @@ import tomllib
 from codecs import BOM_UTF8
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.auth.signing import Verified
 from dragoman.client.transport import NOT_JSON, NotSent, Response, Transport, error_of, read_at_most
 from dragoman.dialects.cards import read_card, write_card
 from dragoman.errors import (
@@ -29,6 +28,9 @@ from dragoman.errors import (
     Unreachable,
 )
 from dragoman.model.card import AgentCard
+
+if TYPE_CHECKING:
+    from dragoman.auth.signing import Verified
 
 CONFIG = "dragoman.toml"
 _WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")

@@ -20,7 +20,6 @@ from dragoman.client.resume import Lasting
 from dragoman.client.retry import Policy, pause
 from dragoman.client.routes import Routed, routes
 from dragoman.client.transport import Transport
-from dragoman.client.trust import vouched
 from dragoman.errors import RateLimited, Unauthenticated, Unavailable, Unreachable
 from dragoman.model.card import AgentCard
 
@@ -89,6 +88,8 @@ async def _open(transport: Authorized, where: Any, options: Options) -> Link:
     else:
         found, prefer = given(where), ""
     if options.signed_by is not None:
+        from dragoman.client.trust import vouched  # with cryptography, which takes its time
+
         found = await vouched(found, options.signed_by, transport.plain)
     elsewhere = where != IN_PROCESS  # all agents in this process have the same address
     ways = routes(
