@@ -27,6 +27,7 @@ from dragoman.engine.service import Engine
 from dragoman.model.card import AgentCard
 from dragoman.observe.limit import Limited, Quota
 from dragoman.observe.metrics import Metrics
+from dragoman.observe.sparing import Sparing
 from dragoman.observe.watch import Tracer, Watch, WatchedDoor
 from dragoman.push.deliver import courier
 from dragoman.push.options import DEFAULTS, PushOptions
@@ -89,7 +90,8 @@ def application(
         numbers.waiting(opened.waiting)
         if messenger is not None:
             numbers.pushes(messenger.outcomes)
-    eye = Watch(metrics=numbers, audit=opened.audit if audit else None, tracer=tracer)
+    record = Sparing(opened.audit) if audit else None
+    eye = Watch(metrics=numbers, audit=record, tracer=tracer)
     service = Engine(
         opened,
         bus,
@@ -145,6 +147,8 @@ def application(
     async def stop() -> None:
         for task in watch:
             task.cancel()
+        if record is not None:
+            record.close()
         await service.stop(drain)
 
     return App(
