@@ -198,7 +198,7 @@ def _settle_memory() -> None:
     """Have the collector leave alone what is here for good, and look less often: it is most of a slow answer."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(200_000, 20, 50)
 
 
 def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Config:
