@@ -102,6 +102,9 @@ def serve(
     for theirs, signed by this authority. Other options as for `application`.
     """
     _check_open(agents, host, insecure)
+    _check_apart(agents)
+    if workers > 1 and options.get("store", STORE).startswith("memory:"):
+        raise SystemExit("memory: is for one process: workers share a file (sqlite:///dragoman.db)")
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
     asyncio.run(_check_store(options.get("store", STORE)))
     listener = _listen(host, port)
@@ -134,6 +137,14 @@ def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:
             f"{', '.join(anybody)}: give Agent(..., auth=[...]), serve on 127.0.0.1, or say --insecure "
             "(insecure=True) if that is meant"
         )
+
+
+def _check_apart(agents: Sequence[Agent]) -> None:
+    """Each has an address of its own."""
+    ids = [agent.id for agent in agents]
+    for id in ids:
+        if ids.count(id) > 1:
+            raise SystemExit(f"two agents have the id {id!r}: give one of them another (Agent(..., id=))")
 
 
 async def _check_store(url: str) -> None:

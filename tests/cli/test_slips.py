@@ -35,3 +35,21 @@ def test_a_slip_is_answered_with_a_sentence(
         main(command.split())
     assert sentence in f"{refused.value.code}{capsys.readouterr().err}"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("serve a.py b.py", "two agents have the id 'a': give one of them another"),
+        ("serve a.py --store memory: --workers 2", "memory: is for one process"),
+    ],
+)
+def test_what_cannot_be_served_together_is_said_before_it_is(
+    command: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py"):
+        Path(name).write_text("from dragoman import Agent\nagent = Agent('A')\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=sentence):
+        main([*command.split(), "--port", "0"])
+    assert not list(tmp_path.glob("*.db*"))
