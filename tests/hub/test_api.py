@@ -349,3 +349,25 @@ async def test_a_tenant_has_two_hundred_agents_however_they_are_made(
             assert (await acme(method, path, {"id": id})).status == status
         assert (await acme("PUT", "/v1/agents/a", {"id": "a", "name": "A"})).status == 200
         assert (await acme("PATCH", "/v1/agents/c", {"id": "c"})).status == 404
+
+
+async def test_an_event_goes_to_the_agent_that_names_it_most_exactly() -> None:
+    async with house(["Cooler on.", "Looking.", "Index looks.", "Cooler checked."]) as hub:
+        acme = await hub.tenant("acme")
+        for id, patterns in (("watch", ["sensor.*"]), ("cooler", ["deploy.*", "sensor.temperature.*"])):
+            await acme("POST", "/v1/agents", {"id": id, "event_types": patterns})
+
+        async def happened(type: str, **more: object) -> tuple[str, str]:
+            told = events(await acme("POST", "/v1/events", {"type": type, **more}))
+            assert told[-1][1]["ok"]
+            return told[0][1]["agent"], hub.model.prompts[-1].messages[-1].content
+
+        agent, said = await happened("sensor.temperature.high", source="rack 4", payload={"celsius": 84.6})
+        assert agent == "cooler"
+        assert said.endswith('Event: sensor.temperature.high\nSource: rack 4\nPayload: {"celsius":84.6}')
+        assert (await happened("sensor.door"))[0] == "watch"
+        assert (await happened("coffee"))[0] == "index"
+        assert (await happened("coffee", agent="cooler"))[0] == "cooler"
+        assert (await acme("POST", "/v1/events", {"type": "x", "agent": "nobody"})).status == 404
+        for wrong in ({}, {"type": " "}):
+            assert (await acme("POST", "/v1/events", wrong)).status == 400

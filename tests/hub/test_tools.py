@@ -20,6 +20,7 @@ from dragoman.hub.artifacts import Artifacts, QuotaExceeded, clean_path
 from dragoman.hub.constitution import Advisor, Constitution
 from dragoman.hub.database import Database
 from dragoman.hub.fetcher import HttpFetcher, html_text
+from dragoman.hub.lessons import Lessons
 from dragoman.hub.mcp_servers import McpServer, McpServers, read_registry
 from dragoman.hub.memory import Memories, RelationExists
 from dragoman.hub.models.scripted import ScriptedModel
@@ -114,7 +115,7 @@ async def test_a_command_that_runs_again_after_a_crash_writes_nothing_twice(
         home,
         "/mem write a note\n/mem shared write a note for all\n/mem add entry project One\nfirst\n/endmem\n"
         "/mem add entry project Two --supersedes #1\nsecond\n/endmem\n/mem add link #2 supports #1\n"
-        "/mem invalidate #2\n/todo add look\n/todo done 1\n/write --persist a.txt\nhello\n/endwrite",
+        "/mem invalidate #2\n/lesson a: b\n/todo add look\n/todo done 1\n/write --persist a.txt\nhello\n/endwrite",
         conversation_id=10,
     )
     assert [pair for tool in tools for pair in tool.differed] == []
@@ -131,6 +132,7 @@ async def test_a_command_that_runs_again_after_a_crash_writes_nothing_twice(
         "completed"
     ]
     assert [file.path for file in await Artifacts(database).list(1, 10)] == ["a.txt"]
+    assert len(await Lessons(database).list(1)) == 1
     await fed(home, "/mem write a note", conversation_id=10)
     assert (await pads.read(1, "index")).count("a note") == 2, (
         "another request that says the same is another write"

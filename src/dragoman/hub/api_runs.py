@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
@@ -30,6 +32,15 @@ class Orchestrate(Struct):
     channel: Literal["", "text", "voice"] = ""
 
 
+class Happened(Struct):
+    """Something that happened elsewhere: an alert, a reading, a webhook."""
+
+    type: str
+    source: str = ""
+    payload: Any = None
+    agent: str = ""
+
+
 def routes(hub: Hub) -> list[Route]:
     async def orchestrate(visit: Visit) -> None:
         await ask(hub, visit, await visit.json(Orchestrate))
@@ -37,6 +48,18 @@ def routes(hub: Hub) -> list[Route]:
     async def chat(visit: Visit) -> None:
         body = await visit.json(Orchestrate)
         await ask(hub, visit, body, agent=visit.values["id"])
+
+    async def happened(visit: Visit) -> None:
+        event = await visit.json(Happened)
+        if not event.type.strip():
+            raise InvalidParams("the event has no type", fields=(("type", "is empty"),))
+        lines = [f"Event: {event.type}"]
+        lines += [f"Source: {event.source}"] if event.source else []
+        lines += (
+            [f"Payload: {msgspec.json.encode(event.payload).decode()}"] if event.payload is not None else []
+        )
+        agent = event.agent or await _meant(hub, visit, event.type)
+        await ask(hub, visit, Orchestrate(message="\n".join(lines)), agent=agent)
 
     async def list_requests(visit: Visit) -> Answer:
         found = await hub.requests.list(visit.tenant.id, visit.count("limit", 100, 200))
@@ -87,6 +110,15 @@ def routes(hub: Hub) -> list[Route]:
             tag="requests",
             about="Ask this agent, and follow its work.",
             body=Orchestrate,
+            streams=True,
+        ),
+        Route(
+            method="POST",
+            path="/v1/events",
+            handler=happened,
+            tag="requests",
+            about="Have the agent whose `event_types` fit work on something that happened, `index` if there is none.",
+            body=Happened,
             streams=True,
         ),
         Route(
@@ -160,6 +192,17 @@ async def ask(
         about={name: value for name, value in about.items() if value},
     )
     await follow(hub, visit, asked)
+
+
+async def _meant(hub: Hub, visit: Visit, type: str) -> str:
+    """The agent that an event is for: the one that names it most exactly."""
+    fitting = [
+        (-len(pattern), agent.id)
+        for agent in await hub.catalogue.company(visit.tenant.id)
+        for pattern in agent.event_types
+        if fnmatchcase(type, pattern)
+    ]
+    return min(fitting, default=(0, INDEX_ID))[1]
 
 
 async def follow(hub: Hub, visit: Visit, asked: Asked, since: int = 0) -> None:

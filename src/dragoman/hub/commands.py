@@ -124,6 +124,6 @@ def _end_of(name: str, args: str) -> str:
             return ENDS[name]
         case "/todo" if words == ["add"]:
             return ENDS[name]
-        case "/lesson" if not words:
+        case "/lesson" if words[:1] not in (["list"], ["search"], ["delete"]) and ": " not in args:
             return ENDS[name]
     return ""

@@ -42,6 +42,7 @@ from dragoman.hub.database import Database
 from dragoman.hub.events import Event, Reading
 from dragoman.hub.fetcher import Fetcher
 from dragoman.hub.idempotency import Keys
+from dragoman.hub.lessons import Lessons
 from dragoman.hub.loop import NATIVE, VIA
 from dragoman.hub.memory import Memories
 from dragoman.hub.metrics import Metrics
@@ -105,6 +106,7 @@ class Hub:
         self.conversations = Conversations(database)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database), Todos(database)
+        self.lessons = Lessons(database)
         self.keys = keys or Keys(database)
         self.quotas = quotas or Quotas()
         self.metrics = metrics or Metrics()

@@ -26,6 +26,7 @@ from dragoman.hub import (
     api_conversations,
     api_files,
     api_judge,
+    api_lessons,
     api_memory,
     api_runs,
 )
@@ -65,6 +66,7 @@ class Site:
                 *api_conversations.routes(hub),
                 *api_agents.routes(hub),
                 *api_memory.routes(hub),
+                *api_lessons.routes(hub),
                 *api_files.routes(hub),
                 *api_judge.routes(hub, model),
                 *api_admin.routes(hub),

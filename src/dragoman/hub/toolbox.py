@@ -8,6 +8,7 @@ from __future__ import annotations
 from dragoman.hub.artifacts import Artifacts
 from dragoman.hub.database import Database
 from dragoman.hub.fetcher import Fetcher
+from dragoman.hub.lessons import Lessons
 from dragoman.hub.mcp_servers import McpServers
 from dragoman.hub.memory import Memories
 from dragoman.hub.model import Model
@@ -24,6 +25,7 @@ from dragoman.hub.tools.exec import ExecTool
 from dragoman.hub.tools.fetch import FetchTool
 from dragoman.hub.tools.files import ListTool, ReadTool, WriteTool
 from dragoman.hub.tools.help import AbsentTool, HelpTool
+from dragoman.hub.tools.lesson import LessonTool
 from dragoman.hub.tools.mcp import McpCommand
 from dragoman.hub.tools.mem import MemTool
 from dragoman.hub.tools.search import Search, SearchTool
@@ -34,7 +36,6 @@ _ABSENT = {
     "/map": "a hub has no workspace; use /list",
     "/pane": "there are no panes on a server; use /agent",
     "/schedule": "this hub does not schedule work",
-    "/lesson": "this hub keeps lessons as memory: /mem add entry learning",
 }
 
 
@@ -77,5 +78,6 @@ def toolbox(
         AdviseTool(model),
         ExecTool(sandbox),
         todo,
+        LessonTool(Lessons(database)),
     ]
     return (*tools, HelpTool(tools), *(AbsentTool(name, why) for name, why in _ABSENT.items()))

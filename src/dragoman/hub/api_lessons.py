@@ -1,0 +1,87 @@
+"""`/v1/lessons`: what agents learned from their mistakes, for people to see and correct."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.constitution import INDEX_ID
+from dragoman.hub.hub import Hub
+from dragoman.hub.lessons import Lesson
+from dragoman.hub.refusals import NotFound
+from dragoman.hub.routing import Answer, Handler, Route, Visit
+
+
+class NewLesson(Struct):
+    """Where something goes wrong, and what to do instead."""
+
+    signature: str
+    lesson_text: str
+    agent_id: str = INDEX_ID
+
+
+class LessonChange(Struct):
+    signature: str | None = None
+    lesson_text: str | None = None
+
+
+def routes(hub: Hub) -> list[Route]:
+    lessons = hub.lessons
+
+    async def add(visit: Visit) -> Answer:
+        body = await visit.json(NewLesson)
+        made = await lessons.add(visit.tenant.id, body.agent_id, body.signature, body.lesson_text)
+        return Answer({"lesson": made}, 201)
+
+    async def browse(visit: Visit) -> Answer:
+        words = visit.asked("q")
+        limit = visit.count("limit", 50 if words else 200, 50 if words else 200)
+        found = await lessons.list(visit.tenant.id, visit.asked("agent_id"), words=words, limit=limit)
+        return Answer({"count": len(found), "lessons": found})
+
+    async def get(visit: Visit) -> Answer:
+        return Answer({"lesson": _there(await lessons.get(visit.tenant.id, visit.number("id")), visit)})
+
+    async def change(visit: Visit) -> Answer:
+        body = await visit.json(LessonChange)
+        if body.signature is None and body.lesson_text is None:
+            raise InvalidParams("nothing is to be changed: say signature or lesson_text")
+        changed = await lessons.change(
+            visit.tenant.id, visit.number("id"), signature=body.signature, text=body.lesson_text
+        )
+        return Answer({"lesson": _there(changed, visit)})
+
+    async def delete(visit: Visit) -> Answer:
+        if not await lessons.delete(visit.tenant.id, visit.number("id")):
+            raise _missing(visit)
+        return Answer(status=204)
+
+    all, one = "/v1/lessons", "/v1/lessons/{id}"
+    filters = {
+        "agent_id": "Only those of this agent.",
+        "q": "Only those that have these words; the most needed first.",
+        "limit": "200, in a search 50, and no more.",
+    }
+
+    def route(method: str, path: str, handler: Handler, about: str, **more: Any) -> Route:
+        return Route(method=method, path=path, handler=handler, about=about, tag="lessons", **more)
+
+    return [
+        route("POST", all, add, "Something to do otherwise next time.", body=NewLesson, status=201),
+        route("GET", all, browse, "What was learned, seen last first.", query=filters),
+        route("GET", one, get, "One lesson."),
+        route("PATCH", one, change, "Put it otherwise.", body=LessonChange),
+        route("DELETE", one, delete, "Forget it.", status=204),
+    ]
+
+
+def _there(found: Lesson | None, visit: Visit) -> Lesson:
+    if found is None:
+        raise _missing(visit)
+    return found
+
+
+def _missing(visit: Visit) -> NotFound:
+    return NotFound(f"there is no lesson {visit.values['id'][:40]}")
