@@ -9,10 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.client.client import connect
+from dragoman.client.credentials import Bearer
+from dragoman.client.retry import Policy
 from dragoman.dialects.sse import Frame
 from dragoman.hub.database import Database
 from dragoman.hub.scratchpads import SHARED, Scratchpads
 from dragoman.hub.todos import Todos
+from dragoman.model.task import TaskState
 from tests.hub.killing import ADMIN, Process, call, listen, recorded
 
 SCRIPT: dict[str, Any] = {
@@ -148,3 +152,31 @@ def told(heard: list[Frame]) -> tuple[Counter[str], dict[int, str]]:
         else:
             events[f"{frame.event} {data}"] += 1
     return events, text
+
+
+async def test_the_stream_of_an_a2a_client_goes_on_through_kills(tmp_path: Path) -> None:
+    """It reads what a task is, as it becomes that, and does not have to know that its hub is gone for a while."""
+    hub = Process(tmp_path, SCRIPT)
+    await hub.start()
+    try:
+        token = (await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"}))["token"]
+        for id, name in (("scout", "Scout"), ("critic", "Critic")):
+            await call(hub.url, token, "POST", "/v1/agents", {"id": id, "name": name, "goal": "look"})
+        policy, heard = Policy(shortest=0.05, longest=0.2, attempts=50), 0
+        index = f"{hub.url}/v1/a2a/agents/index"
+        async with connect(index, credentials=Bearer(token), policy=policy) as agent:
+            stream = agent.stream("look around")
+            async for _ in stream:
+                heard += 1
+                if heard in (2, 6, 15):
+                    await hub.kill()
+                    await hub.start()
+            reply = stream.reply
+            assert heard > 15 and reply.state is TaskState.COMPLETED
+            assert len([task async for task in agent.list()]) == 1
+    finally:
+        await hub.kill()
+    assert reply.task is not None and reply.task.status.message is not None
+    assert reply.task.status.message.text == ANSWER
+    said = {artifact.artifact_id.removeprefix(reply.task.id): artifact for artifact in reply.task.artifacts}
+    assert said["-text-0"].text == f"Asking around.\n\nThey have looked.\n\n{ANSWER}"
