@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from dragoman.hub.compaction import KEPT
 from dragoman.hub.model import ModelError, Prompt
 from dragoman.hub.models.scripted import ScriptedModel
-from tests.hub.house import Caller, house
+from tests.hub.house import SCOUT, Caller, events, house
 
 
 def model(summary: Any = "They talked about tea.") -> ScriptedModel:
@@ -17,9 +21,9 @@ def model(summary: Any = "They talked about tea.") -> ScriptedModel:
     )
 
 
-async def talk(caller: Caller, times: int) -> str:
+async def talk(caller: Caller, times: int, agent: str = "index") -> str:
     """A conversation in which so many things were asked, and answered."""
-    id = (await caller("POST", "/v1/conversations", {})).json["id"]
+    id = (await caller("POST", "/v1/conversations", {"agent_id": agent})).json["id"]
     path = f"/v1/conversations/{id}/messages"
     for n in range(times):
         assert (await caller.ask(f"question {n} {'y' * 40}", path))[-1][1]["ok"]
@@ -71,3 +75,35 @@ async def test_a_model_that_does_not_say_what_it_reads_hears_everything() -> Non
     async with house(lambda prompt: "answer " * 100) as hub:
         await talk(await hub.tenant("acme"), 12)
         assert len(hub.model.prompts) == 12 and len(hub.model.prompts[-1].messages) == 23
+
+
+async def test_a_summary_is_made_and_paid_for_once_also_when_the_hub_is_restarted_after_it(
+    tmp_path: Path,
+) -> None:
+    summed_up, never, talking = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def choose(prompt: Prompt) -> Any:
+        if prompt.system.startswith("Sum up"):
+            summed_up.set()
+            return "They talked about tea."
+        if not summed_up.is_set():
+            return f"answer {'x' * 40}"
+        talking.set()
+        return ("half", never)
+
+    async with house(model=ScriptedModel(choose, window=400), folder=tmp_path) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", {**SCOUT, "budget": 1000})
+        talks = asyncio.create_task(talk(acme, 30, "scout"))
+        await asyncio.wait_for(talking.wait(), 10)
+    with pytest.raises(KeyError):
+        await talks  # the stream of its last request has ended, and the request has not
+    async with house(model=model(), folder=tmp_path) as hub:
+        again = Caller(hub.app, acme.token, acme.tenant)
+        request = (await again("GET", "/v1/requests")).json["requests"][0]["request_id"]
+        told = events(await again("GET", f"/v1/requests/{request}/events"))
+        assert told[-1][1]["ok"] and told[-1][1]["content"].startswith("answer")
+        assert len(hub.model.prompts) == 1
+        assert "They talked about tea." in hub.model.prompts[0].messages[0].content
+        paid = [data["input_tokens"] + data["output_tokens"] for kind, data in told if kind == "token_usage"]
+        assert len(paid) == 2 and hub.model.prompts[0].max_tokens == 1000 - paid[0]

@@ -44,14 +44,19 @@ async def ask(
     turn: Turn, key: str, model: Model, prompt: Prompt, heard: Callable[[str], Awaitable[None]] | None = None
 ) -> Reply:
     """The model's reply to `prompt`, asked once for this turn. `heard` gets the text as it comes."""
-    if (step := turn.recorded(key)) is not None:
-        reply = msgspec.json.decode(step.value, type=Reply)
+    if (reply := asked(turn, key)) is not None:
         if heard is not None:
             await heard(reply.text)
         return reply
     reply = await respond(model, prompt, heard)
     await turn.record(key, reply)
     return reply
+
+
+def asked(turn: Turn, key: str) -> Reply | None:
+    """The reply that is on record."""
+    step = turn.recorded(key)
+    return None if step is None else msgspec.json.decode(step.value, type=Reply)
 
 
 async def respond(

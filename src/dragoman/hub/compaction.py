@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.hub.asking import ask
+from dragoman.hub.asking import Reply, ask, asked
 from dragoman.hub.conversations import Conversations, Said
 from dragoman.hub.model import ChatMessage, Model, Prompt, about
 from dragoman.hub.tool import Session
@@ -35,6 +35,8 @@ class Talk:
         room = int(about(self._model, session.constitution.model).window * _FULL * _CHARACTERS)
         if room and len(said) > KEPT and len(summary) + sum(len(each.content) for each in said) > room:
             summary, said = await self._shortened(session, summary, said, room)
+        elif (before := asked(session.turn, "summary")) is not None:
+            await self._pay(session, before)  # a crash came between, and what was said is short by now
         told = [ChatMessage(role=each.role, content=each.content) for each in said]
         if summary:
             text = f"[EARLIER IN THIS CONVERSATION]\n{summary}\n[END EARLIER]"
@@ -54,6 +56,13 @@ class Talk:
             messages=(ChatMessage(role="user", content="\n\n".join(lines)[-room:]),),
         )
         reply = await ask(session.turn, "summary", self._model, prompt)
+        await self._pay(session, reply)
+        if reply.error or not reply.text.strip():
+            return summary, said
+        await self._conversations.sum_up(session.conversation, reply.text.strip(), old[-1].id)
+        return reply.text.strip(), new
+
+    async def _pay(self, session: Session, reply: Reply) -> None:
         session.budget.spent += reply.usage.input_tokens + reply.usage.output_tokens
         await session.telling.tell(
             "token_usage",
@@ -61,7 +70,3 @@ class Talk:
             input_tokens=reply.usage.input_tokens,
             output_tokens=reply.usage.output_tokens,
         )
-        if reply.error or not reply.text.strip():
-            return summary, said
-        await self._conversations.sum_up(session.conversation, reply.text.strip(), old[-1].id)
-        return reply.text.strip(), new
