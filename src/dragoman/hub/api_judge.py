@@ -67,7 +67,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
                 raise InvalidParams(f"{name} is empty", fields=((name, "is empty"),))
         advisor = Advisor(model=asked.advisor_model, mode="gate", prompt=asked.prompt)
         calls = [asked.tool_summary] if asked.tool_summary else []
-        with hub.admitted(visit.tenant, "gate"), speaking_for(visit.tenant):
+        with hub.admission.anything(visit.tenant, "gate"), speaking_for(visit.tenant):
             reply = await respond(
                 model, question(advisor, asked.original_task, asked.terminating_text, calls)
             )
@@ -83,7 +83,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         how, whom = asked.intent or asked, asked.requested_agent
         _check(asked)
         explicit = whom != INDEX_ID
-        with hub.admitted(visit.tenant, "intent"):
+        with hub.admission.anything(visit.tenant, "intent"):
             found = Guess()
             if how.mode != "off" and not explicit:
                 found = guess(asked.message, await _roster(visit, asked))

@@ -1,39 +1,29 @@
 """The hub: many tenants' agents on one engine.
 
-To the bindings it is a `Service` like any other. On the way in it decides what no agent should have to: whether the tenant
-may, how much and how often; which version of the agent a new task is for; under which id. Everything after that is the
-engine's and the log's. What came in over A2A and what came in over the native API are the same tasks.
+To the bindings it is a `Service` like any other. On the way in (`admission.py`) it decides what no agent should have to:
+whether the tenant may, and which version of the agent a new task is for. Everything after that is the engine's and the log's. What came in over A2A and what came in over the native API are the same tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import logging
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.log import Snapshot
 from dragoman.engine.seams import Bus, Peers, Push, Store
 from dragoman.engine.service import Engine
-from dragoman.errors import (
-    A2AError,
-    ContentTypeNotSupported,
-    InvalidAgentResponse,
-    InvalidParams,
-    RateLimited,
-    TaskNotCancelable,
-    TaskNotFound,
-    Unauthenticated,
-    Unavailable,
-)
+from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound
 from dragoman.hub import events
+from dragoman.hub.admission import Admission
 from dragoman.hub.artifacts import Artifacts
 from dragoman.hub.catalogue import Catalogue, Entry
 from dragoman.hub.constitution import INDEX, Constitution
@@ -43,14 +33,14 @@ from dragoman.hub.events import Event, Reading
 from dragoman.hub.fetcher import Fetcher
 from dragoman.hub.idempotency import Keys
 from dragoman.hub.lessons import Lessons
-from dragoman.hub.loop import NATIVE, VIA
+from dragoman.hub.loop import NATIVE
 from dragoman.hub.memory import Memories
 from dragoman.hub.metrics import Metrics
+from dragoman.hub.outside import Outside
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.refusals import NotFound
-from dragoman.hub.remotes import PREFIX
 from dragoman.hub.requests import Asked, Requests
-from dragoman.hub.residents import BROKE_DOWN, BROKEN, OURS, VERSION, Make, Residents
+from dragoman.hub.residents import BROKE_DOWN, BROKEN, VERSION, Make, Residents
 from dragoman.hub.scratchpads import Scratchpads
 from dragoman.hub.spoken import told
 from dragoman.hub.tenants import Tenant, Tenants
@@ -65,10 +55,11 @@ from dragoman.model.ops import (
     Request,
     Scope,
     SendMessage,
-    Service,
     SubscribeToTask,
 )
 from dragoman.model.task import Task
+
+log = logging.getLogger(__name__)
 
 A2A = "a2a"
 ARBITER = "arbiter"
@@ -115,8 +106,9 @@ class Hub:
         self.residents = Residents(
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
+        self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
         self._watching: asyncio.Task[None] | None = None
-        outside = _Outside(remotes, peers, self.catalogue)
+        outside = Outside(remotes, peers, self.catalogue)
         engine = {"max_attempts": ATTEMPTS, **engine}
         self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
 
@@ -142,7 +134,7 @@ class Hub:
         if not isinstance(request, SendMessage):
             result = await self.engine.call(call, request)
             return self._dated(call, result) if isinstance(request, GetTask) else result
-        with self._admitted(call, request, via=A2A) as (call, request):
+        with self.admission.message(call, request, via=A2A) as (call, request):
             result = await self.engine.call(call, request)
         if call.dialect == ARBITER and _broken(result):
             raise InvalidAgentResponse(BROKE_DOWN)
@@ -153,7 +145,7 @@ class Hub:
             async for batch in self.engine.stream(call, request):
                 yield batch
             return
-        with self._admitted(call, request, via=A2A) as (call, request):
+        with self.admission.message(call, request, via=A2A) as (call, request):
             async for batch in self.engine.stream(call, request):
                 yield batch
 
@@ -197,7 +189,7 @@ class Hub:
         if inline is not None:
             metadata[VERSION] = inline.version
         request = SendMessage(message=message, metadata=metadata)
-        with self._admitted(call, request, via=NATIVE, conversation=conversation) as (call, request):
+        with self.admission.message(call, request, via=NATIVE, conversation=conversation) as (call, request):
             if conversation:
                 await self.conversations.ask(conversation, id, told(said))
             try:
@@ -307,69 +299,17 @@ class Hub:
         seen = None
         while True:
             await asyncio.sleep(_LOOK)
-            if (now := self.database.version()) != seen:
-                seen = now
+            try:
+                if (now := self.database.version()) == seen:
+                    continue
                 for key in self.quotas.counts():
                     if (tenant := self.tenants.look(int(key))) is not None:
                         await self.silence(tenant)
+                seen = now
+            except sqlite3.Error as error:
+                log.warning("whether tenants were changed cannot be seen right now: %s", error)
 
-    # -- the way in --------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def admitted(self, tenant: Tenant, route: str) -> Iterator[None]:
-        """Around something that is no task, and counts as one. Raises `RateLimited`."""
-        id = secrets.token_hex(8)
-        try:
-            self.quotas.spend(tenant)
-            self.quotas.reserve(tenant, id, "")
-        except RateLimited as error:
-            self.metrics.limited(tenant, error.metadata["reason"])
-            raise
-        with self.metrics.request(tenant, route):
-            try:
-                yield
-            finally:
-                self.quotas.forgo(tenant.key, id)
-
-    @contextmanager
-    def _admitted(
-        self, call: Call, request: SendMessage, *, via: str, conversation: int = 0
-    ) -> Iterator[tuple[Call, SendMessage]]:
-        """A message as it goes on to the engine, with room for its task. Raises what it is refused with."""
-        number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
-        tenant, agent = self.tenants.look(number), call.scope.agent
-        if tenant is None or tenant.disabled:
-            raise Unauthenticated("missing or invalid bearer token")
-        found = self.catalogue.find(tenant.id, agent)
-        message, native = request.message, via == NATIVE
-        if not isinstance(found, Agent) and not native:
-            _check_text(message)
-        inline = request.metadata.get(VERSION) if native else None
-        if found is None and inline is None:
-            raise TaskNotFound("", message=f"there is no agent {agent[:80]!r}")
-        metadata = {VIA: via, **(request.metadata if native else _foreign(request.metadata))}
-        if inline is None and isinstance(found, Entry):
-            metadata[VERSION] = found.version
-        key = call.idempotency_key or ("" if native else _key(message))
-        message = replace(message, metadata=_foreign(message.metadata))
-        try:
-            self.quotas.spend(tenant)
-            if not message.task_id or call.names_tasks:
-                message = _named(message)
-                call = replace(call, names_tasks=True)
-                if message.task_id not in self.quotas.of(tenant.key):
-                    self.quotas.reserve(tenant, message.task_id, agent, conversation)
-        except RateLimited as error:
-            self.metrics.limited(tenant, error.metadata["reason"])
-            raise
-        with self.metrics.request(tenant, via):
-            try:
-                yield (
-                    replace(call, idempotency_key=key),
-                    replace(request, message=message, metadata=metadata),
-                )
-            finally:
-                self.quotas.forgo(tenant.key, message.task_id)
+    # ----------------------------------------------------------------------------------------------------------
 
     def _dated(self, call: Call, task: Task) -> Task:
         """A task with when it was asked for, and when it last changed, in seconds."""
@@ -403,57 +343,5 @@ class Hub:
         return Scope(tenant.key, asked.agent_id, tenant.key)
 
 
-class _Outside:
-    """Agents elsewhere: the registered ones for everybody, any at all for agents that are code.
-
-    What a model writes never becomes an address.
-    """
-
-    def __init__(self, remotes: Peers | None, peers: Peers | None, catalogue: Catalogue) -> None:
-        self._remotes, self._peers, self._catalogue = remotes, peers, catalogue
-
-    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
-        code = scope.agent in self._catalogue.code and not name.startswith(PREFIX)
-        peers = self._peers if code else self._remotes
-        if peers is None:
-            raise Unavailable(f"there is no agent {name[:80]!r} here")
-        return await peers.find(name, scope)
-
-    async def close(self) -> None:
-        for peers in (self._remotes, self._peers):
-            if peers is not None:
-                await peers.close()
-
-
-def _named(message: Message) -> Message:
-    """With the ids that are still missing: 16 hexadecimal digits."""
-    return replace(
-        message,
-        task_id=message.task_id or secrets.token_hex(8),
-        context_id=message.context_id or ("" if message.task_id else secrets.token_hex(8)),
-    )
-
-
-def _check_text(message: Message) -> None:
-    """Constitutions take text and nothing else; this comes before anything else is said about a message."""
-    if any(part.text is None for part in message.parts):
-        raise ContentTypeNotSupported("this agent takes text only: text/plain")
-    if not any(part.text and part.text.strip() for part in message.parts):
-        raise InvalidParams("the message says nothing", fields=(("message.parts", "hold no text"),))
-
-
 def _broken(result: Any) -> bool:
     return isinstance(result, Task) and result.metadata.get("x-arbiter.error_type") == BROKEN
-
-
-def _foreign(metadata: dict[str, Any]) -> dict[str, Any]:
-    """What somebody else may say."""
-    return {name: value for name, value in metadata.items() if not name.startswith(OURS)}
-
-
-def _key(message: Message) -> str:
-    """A message that is sent twice is done once. Ids are not always as unique as they should be: the words count, too."""
-    if not message.message_id or message.task_id:
-        return ""
-    words = hashlib.sha256(msgspec.json.encode(message)).hexdigest()
-    return f"message/{words}"
