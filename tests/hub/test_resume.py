@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ from dragoman.hub.requests import Asked
 from dragoman.hub.tenants import Tenant
 from dragoman.hub.tool import Command, Session
 from dragoman.hub.tools.advise import AdviseTool
+from dragoman.hub.tools.exec import ExecTool
 from dragoman.hub.tools.files import WriteTool
 from dragoman.model.ops import GetTask, ListTasks, Scope, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate, Task, TaskState
@@ -370,6 +371,30 @@ async def test_a_tool_that_a_model_called_natively_is_not_run_again_either() -> 
     results = {m.tool_call_id: m.content for m in after.prompts[0].messages if m.role == "tool"}
     assert INTERRUPTED in results["one"] and "did two" in results["two"]
     assert len(after.prompts) == 1, "the model is not asked again for the reply that is on record"
+    await home.close()
+
+
+async def test_a_command_that_a_crash_broke_off_is_told_of_also_when_it_is_forbidden_by_now() -> None:
+    class Endless:
+        inside = asyncio.Event()
+
+        async def run(self, tenant: str, command: str) -> None:
+            self.inside.set()
+            await asyncio.Event().wait()
+
+    store, sandbox = open_store("memory:"), Endless()
+    tools = [ExecTool(cast(Any, sandbox))]
+    home = await House(store).open(ScriptedModel(["/exec one"]), tools=tools)
+    asking = asyncio.create_task(home.ask("go"))
+    await asyncio.wait_for(sandbox.inside.wait(), 10)
+    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
+    asking.cancel()
+    await home.close()
+    model = ScriptedModel(["/exec two", "Done."])
+    home = await House(store).open(model, tools=[ExecTool(None)])
+    await finish(home, root)
+    assert INTERRUPTED in model.prompts[0].messages[-1].content
+    assert "disabled" in model.prompts[1].messages[-1].content
     await home.close()
 
 

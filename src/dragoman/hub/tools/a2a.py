@@ -28,10 +28,12 @@ class A2ATool:
     async def repeatable(self, command: Command, session: Session) -> bool:
         """A call is, when the remote's task is known, or when the remote knows a message that it has had already."""
         verb, _, rest = command.args.partition(" ")
-        if verb != "call" or self._remotes is None:
-            return True
         key, turn = f"call/{session.key}", session.turn
         if key in turn.children or turn.recorded(key) is not None:
+            return True
+        if session.broken_off:
+            return False
+        if verb != "call" or self._remotes is None:
             return True
         try:
             return await self._remotes.deduplicates(rest.strip().partition(" ")[0])

@@ -20,7 +20,7 @@ class ExecTool:
         return f"exec:{command.args[:80]}"
 
     async def repeatable(self, command: Command, session: Session) -> bool:
-        return self._sandbox is None or not command.args
+        return not session.broken_off and (self._sandbox is None or not command.args)
 
     async def run(self, command: Command, session: Session) -> str:
         if self._sandbox is None:

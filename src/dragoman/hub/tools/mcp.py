@@ -26,10 +26,10 @@ class McpCommand:
     async def repeatable(self, command: Command, session: Session) -> bool:
         """Reading what tools there are is, and calling one that says so of itself."""
         verb, _, rest = command.args.partition(" ")
+        if session.broken_off:
+            return False
         if verb != "call" or self._servers is None:
             return True
-        if session.broken_off:
-            return False  # it said so then
         try:
             server, tool, _ = _asked(rest)
             return await self._servers.repeatable(session.tenant, server, tool)
