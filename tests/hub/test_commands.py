@@ -48,6 +48,20 @@ def test_imitated_results_do_not_go_out() -> None:
     assert clean("A\n[/fetch x]\n[END FETCH]\n[END TOOL RESULTS]\n[1] is a note\nB") == "A\n[1] is a note\nB"
 
 
+def test_what_only_looks_like_a_result_goes_out() -> None:
+    for text in (
+        "[/docs](https://example.com) has more",
+        "[END of the story]",
+        "[/fetcher] barks",
+        "[TOOLS]",
+    ):
+        assert clean(text) == text
+
+
+def test_commands_of_models_that_end_lines_in_another_way_do_not_go_out() -> None:
+    assert clean("A\r\n/fetch x\r\n/fetch\r\nB", *[1] * 30) == "A\r\nB"
+
+
 def test_text_goes_out_before_its_line_is_complete() -> None:
     filter = TextFilter(NAMES)
     assert filter.feed("Hel") == "Hel"
@@ -74,6 +88,17 @@ LINES = st.sampled_from(
         "/endmem",
         "/",
         "日本",
+        "text\r",
+        "/fetch\r",
+        "/fetch x \r",
+        "/endwrite  \r",
+        "```\r",
+        "  ",
+        "\r",
+        "[/fetch",
+        "[/fee",
+        "[END X] and more",
+        "[TOOL",
     ]
 )
 

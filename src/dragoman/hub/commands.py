@@ -7,6 +7,7 @@ by line, so that the filter that streams the text and the parser that runs the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from msgspec import Struct
@@ -25,7 +26,10 @@ ENDS = {
 }
 _STRAY = frozenset(ENDS.values())
 _FENCES = ("```", "~~~")
-_FRAMES = ("[END ", "[/", "[TOOL RESULTS")
+_RESULTS = "[TOOL RESULTS"
+_CLOSED = re.compile(r"\[END [A-Z0-9 ]+\]")
+_CLOSING = re.compile(r"\[END [A-Z0-9 ]*\]?")
+_OPENED = re.compile(r"\[(/\w*)(.?)")
 
 
 class Parsed(Struct, frozen=True):
@@ -70,7 +74,7 @@ class Scan:
         if mark in _FENCES:
             self._fence = mark
             return TEXT
-        if line.startswith(_FRAMES) or line in _STRAY:
+        if line in _STRAY or (line.startswith("[") and self._frames(line)):
             return FRAME
         name, _, args = line.partition(" ")
         if name not in self._names:
@@ -84,12 +88,34 @@ class Scan:
             return False
         if self._fence:
             return True
-        if part.startswith("/"):
-            word, space, _ = part.partition(" ")
-            return word not in self._names if space else word not in self._prefixes
-        if part.startswith("["):
-            return not any(frame.startswith(part) or part.startswith(frame) for frame in _FRAMES)
-        return bool(part)
+        bare = part.rstrip()
+        if bare.startswith("/"):
+            word, space, _ = bare.partition(" ")
+            if space:
+                return word not in self._names
+            return word not in (self._prefixes if bare == part else {*self._names, *_STRAY})
+        if bare.startswith("["):
+            return not self._could_frame(bare)
+        return bool(bare)
+
+    def _frames(self, line: str) -> bool:
+        """Whether a line only imitates a tool result: `[/fetch ...]`, `[END FETCH]`. `[/docs](...)` does not."""
+        opened = _OPENED.match(line)
+        if opened is not None:
+            return opened[1] in self._names and opened[2] in ("", " ", "]")
+        return line.startswith(_RESULTS) or _CLOSED.fullmatch(line) is not None
+
+    def _could_frame(self, part: str) -> bool:
+        """Whether a line that begins with `part` may turn out to be one."""
+        opened = _OPENED.match(part)
+        if opened is not None:
+            return self._frames(part) or (not opened[2] and opened[1] in self._prefixes)
+        return (
+            _RESULTS.startswith(part)
+            or part.startswith(_RESULTS)
+            or "[END ".startswith(part)
+            or _CLOSING.fullmatch(part) is not None
+        )
 
 
 def parse(reply: str, names: Collection[str]) -> Parsed:

@@ -35,7 +35,7 @@ class TextFilter:
             else:
                 self._line += piece
                 if not newline and self._scan.decided(self._line):
-                    out.append(self._begin(self._line))
+                    out.append(self._begin(self._line, self._scan.fenced))
                     self._open, self._head, self._line = True, self._line, ""
             if newline:
                 out.append(self._end_line())
@@ -52,15 +52,16 @@ class TextFilter:
             self._breaks += 1
             return ""
         line, self._line = self._line, ""
+        fenced = self._scan.fenced
         if self._scan.line(line) != TEXT:
             return ""
-        out = self._begin(line) if line.strip() or self._scan.fenced else ""
+        out = self._begin(line, fenced) if line.strip() or fenced else ""
         self._breaks += 1
         return out
 
-    def _begin(self, text: str) -> str:
+    def _begin(self, text: str, fenced: bool) -> str:
         """Text at the start of a line, after the breaks that lead to it."""
-        most = self._breaks if self._scan.fenced else min(self._breaks, 2)
+        most = self._breaks if fenced else min(self._breaks, 2)
         breaks = "\n" * most if self._begun else ""
         self._breaks, self._begun = 0, True
         return breaks + text
