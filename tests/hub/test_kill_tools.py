@@ -131,33 +131,31 @@ async def test_an_mcp_tool_that_says_it_may_is_called_again(tmp_path: Path, tool
 class Remote:
     """An agent of somebody else's that speaks A2A 0.3, and counts what it is sent. `silent`: it names its task at the end."""
 
-    def __init__(self, *, silent: bool = False) -> None:
-        self.silent = silent
+    def __init__(self, *, silent: bool = False, streams: bool = True) -> None:
+        self.silent, self.streams = silent, streams
         self.messages: list[str] = []
-        self.subscribed = 0
-        self.named, self.go = asyncio.Event(), asyncio.Event()
+        self.looked = 0
+        """How often it was asked for its task."""
+        self.go = asyncio.Event()
+        """It may finish."""
         self.url = ""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] == "GET":
-            await _respond(send, b"application/json", msgspec.json.encode(self._card()))
-            await send({"type": "http.response.body"})
-            return
+            return await _answer(send, self._card())
         body = msgspec.json.decode((await receive())["body"])
-        answer = {"jsonrpc": "2.0", "id": body["id"]}
-        if body["method"] == "tasks/get":
-            await _respond(send, b"application/json", msgspec.json.encode({**answer, "result": self._task()}))
-            await send({"type": "http.response.body"})
-            return
-        if body["method"] == "message/stream":
+        method, answer = body["method"], {"jsonrpc": "2.0", "id": body["id"]}
+        self.looked += method == "tasks/get"
+        if method.startswith("message/"):
             self.messages.append(body["params"]["message"]["messageId"])
-        else:
-            assert body["method"] == "tasks/resubscribe"
-            self.subscribed += 1
+        if method in ("message/send", "tasks/get"):
+            return await _answer(send, {**answer, "result": self._task()})
+        if not self.streams:
+            error = {"code": -32004, "message": "there are no streams here"}
+            return await _answer(send, {**answer, "error": error})
         if self.silent:
             await self.go.wait()
-        await _respond(send, b"text/event-stream", _event({**answer, "result": self._task()}))
-        self.named.set()
+        await _begin(send, b"text/event-stream", _event({**answer, "result": self._task()}))
         await self.go.wait()
         end = {"kind": "status-update", "taskId": "t-1", "contextId": "c-1", "final": True}
         end["status"] = self._task()["status"]
@@ -171,7 +169,7 @@ class Remote:
             "version": "1",
             "url": self.url,
             "preferredTransport": "JSONRPC",
-            "capabilities": {"streaming": True},
+            "capabilities": {"streaming": self.streams},
             "defaultInputModes": ["text/plain"],
             "defaultOutputModes": ["text/plain"],
             "skills": [],
@@ -193,9 +191,14 @@ def _event(document: Any) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(document)
 
 
-async def _respond(send: Any, kind: bytes, body: bytes) -> None:
+async def _begin(send: Any, kind: bytes, body: bytes) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
     await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _answer(send: Any, document: Any) -> None:
+    await _begin(send, b"application/json", msgspec.json.encode(document))
+    await send({"type": "http.response.body"})
 
 
 @asynccontextmanager
@@ -222,13 +225,16 @@ def port(tmp_path: Path) -> int:
 CALL = "/a2a call weather how is it?"
 
 
-async def test_the_task_that_a_remote_has_is_followed_and_not_begun_again(tmp_path: Path, port: int) -> None:
-    remote = Remote()
+@pytest.mark.parametrize("streams", [True, False])
+async def test_the_task_that_a_remote_has_is_followed_and_not_begun_again(
+    tmp_path: Path, port: int, streams: bool
+) -> None:
+    remote = Remote(streams=streams)
     remote.url = f"http://127.0.0.1:{port}/"
     async with serving(remote, port):
         async with interrupted(tmp_path, CALL, lambda: has_child(tmp_path)) as request:
-            done = asyncio.create_task(request.done())
-            await until(lambda: remote.subscribed)
+            done, before = asyncio.create_task(request.done()), remote.looked
+            await until(lambda: remote.looked > before)
             remote.go.set()
             calls, answer = await done
         assert len(remote.messages) == 1
