@@ -174,3 +174,20 @@ async def test_an_agent_that_breaks_down_is_an_error_to_who_waits_and_a_failed_t
         body = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}}
         newer = await ada.rpc("index", "SendMessage", body, a2a_version="1.0")
         assert newer.json["result"]["task"]["status"]["state"] == "TASK_STATE_FAILED"
+
+
+async def test_a_definition_that_is_wrapped_is_an_object_too(ada: Caller) -> None:
+    assert (await ada("POST", "/v1/agents", {"agent_def": {"id": "scout"}})).status == 201
+    refused = await ada("POST", "/v1/agents", {"agent_def": 5})
+    assert refused.json["error"] == "an agent definition is a JSON object"
+
+
+async def test_what_a_command_is_called_says_little_of_what_it_writes() -> None:
+    replies = ["/mem write a secret\n/mem shared write another\n/mem add link 1 refines 2", "So."]
+    async with house(replies) as home:
+        ada = await home.tenant("ada")
+        told = await ada.ask("go")
+        called = [payload["tool"] for kind, payload in told if kind == "tool_call"]
+        assert called == ["mem:write", "mem:shared write", "mem:add link"]
+        fed = home.model.prompts[1].messages[-1].content
+        assert fed.count("[END MEMORY]") == 2 and fed.count("[END SHARED MEMORY]") == 1

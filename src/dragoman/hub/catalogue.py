@@ -169,8 +169,8 @@ class Catalogue:
         return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True))
 
     def _read(self, document: Any, id: str = "") -> Constitution:
-        if isinstance(document, dict) and isinstance(document.get("agent_def"), dict):
-            document = document["agent_def"]
+        if isinstance(document, dict) and (wrapped := document.get("agent_def")) is not None:
+            document = wrapped
         self._check(id)
         constitution = read(document, id=id)
         self._check(constitution.id)

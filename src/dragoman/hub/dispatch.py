@@ -148,7 +148,9 @@ class Dispatch:
 
 
 def _word(command: Command) -> str:
-    return "MEMORY" if command.name == "/mem" else command.name[1:].upper()
+    if command.name == "/mem":
+        return "SHARED MEMORY" if command.args.lower().startswith("shared") else "MEMORY"
+    return command.name[1:].upper()
 
 
 def _cut(body: str) -> str:

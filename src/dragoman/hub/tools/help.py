@@ -18,7 +18,7 @@ class HelpTool:
         self._tools = tuple(tools)
 
     def label(self, command: Command) -> str:
-        return f"help:{command.args}" if command.args else "help"
+        return f"help:{command.args[:40]}" if command.args else "help"
 
     async def run(self, command: Command, session: Session) -> str:
         granted = session.constitution.granted

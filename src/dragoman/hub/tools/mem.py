@@ -46,7 +46,8 @@ class MemTool:
         }
 
     def label(self, command: Command) -> str:
-        return "mem:" + " ".join(command.args.split()[:2])
+        words = command.args.lower().split()
+        return "mem:" + " ".join(words[: 2 if words[:1] in (["add"], ["shared"]) else 1])[:40]
 
     async def run(self, command: Command, session: Session) -> str:
         verb, _, rest = command.args.partition(" ")
@@ -87,6 +88,8 @@ class MemTool:
 
     async def _search(self, rest: str, command: Command, session: Session) -> str:
         query = rest.replace("--rerank", "").strip()
+        if not query:
+            return "ERR: usage: /mem search <words>"
         found = await self._memories.search(
             session.tenant, query, conversation=session.conversation, ranking=session.constitution.memory
         )
@@ -179,7 +182,7 @@ class MemTool:
 
 def _id(text: str) -> int:
     text = text.strip().removeprefix("#")
-    return int(text) if text.isdecimal() and len(text) < 18 else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 18 else 0
 
 
 def _line(entry: Entry) -> str:

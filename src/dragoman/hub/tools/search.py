@@ -68,7 +68,7 @@ class SearchTool:
         self._search = search
 
     def label(self, command: Command) -> str:
-        return f"search:{command.args}"
+        return f"search:{command.args[:200]}"
 
     async def run(self, command: Command, session: Session) -> str:
         query, top = command.args, 10
