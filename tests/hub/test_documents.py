@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dragoman.hub.scheduler import Scheduler
+from dragoman.hub.schedules import Schedules
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
 from tests.hub.house import house
@@ -16,7 +18,12 @@ async def test_every_route_is_in_the_reference_and_no_other() -> None:
     text = (DOCS / "hub-api.md").read_text()
     documented = set(re.findall(r"\| `([A-Z]+)` \| `(/[^`]+)` \|", text))
     async with house() as hub:
-        routes = {(route.method, route.path) for route in Site(hub.hub, hub.model).table.routes}
+        routes = {
+            (route.method, route.path)
+            for route in Site(
+                hub.hub, hub.model, Scheduler(hub.hub, Schedules(hub.hub.database))
+            ).table.routes
+        }
     assert documented == routes
 
 

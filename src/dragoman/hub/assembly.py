@@ -37,6 +37,8 @@ from dragoman.hub.prompt import roster
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.reach import Reach
 from dragoman.hub.residents import Stoppable
+from dragoman.hub.scheduler import Scheduler
+from dragoman.hub.schedules import Schedules
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
 from dragoman.hub.tenants import Tenant
@@ -86,14 +88,17 @@ def application(
         **engine,
     )
     residence.open(hub)
+    scheduler = Scheduler(hub, Schedules(database))
     limits = Limits(max_body=MAX_BODY, max_connections=settings.max_connections)
 
     async def start() -> None:
         await hub.start(retain=settings.retain_days * 86_400 or None)
         await hub.tenants.admin(settings.admin_token)
         reach.remotes.refresh()
+        scheduler.start()
 
     async def stop() -> None:
+        await scheduler.stop()
         await hub.stop(settings.drain)
         await reach.close()
 
@@ -105,7 +110,9 @@ def application(
         limits=limits,
         public_url=settings.public_url,
         trusted_proxies=settings.trusted_proxies,
-        elsewhere=Site(hub, residence.model, models=listed(settings), origins=settings.cors_origins),
+        elsewhere=Site(
+            hub, residence.model, scheduler, models=listed(settings), origins=settings.cors_origins
+        ),
         on_startup=[start, grpc.start] if grpc else [start],
         on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
         metrics=hub.numbers,

@@ -1,7 +1,8 @@
 """The hub: many tenants' agents on one engine.
 
 To the bindings it is a `Service` like any other. On the way in (`admission.py`) it decides what no agent should have to:
-whether the tenant may, and which version of the agent a new task is for. Everything after that is the engine's and the log's. What came in over A2A and what came in over the native API are the same tasks.
+whether the tenant may, and which version of the agent a new task is for. Everything after that is the engine's and the
+log's. What came in over A2A and what came in over the native API are the same tasks.
 """
 
 from __future__ import annotations

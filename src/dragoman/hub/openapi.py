@@ -16,6 +16,7 @@ _TAGS = {
     "agents": "The tenant's agents.",
     "memory": "What agents keep in mind.",
     "todos": "What is still to do.",
+    "schedules": "Work to be done later, and how it went.",
     "lessons": "What agents learned from their mistakes.",
     "files": "What agents keep with a conversation.",
     "judge": "What the hub thinks of an answer, or of a request, without doing anything.",

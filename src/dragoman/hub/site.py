@@ -29,6 +29,7 @@ from dragoman.hub import (
     api_lessons,
     api_memory,
     api_runs,
+    api_schedules,
 )
 from dragoman.hub.api_about import ModelInfo
 from dragoman.hub.doors import AGENTS, Known, bearer
@@ -36,6 +37,7 @@ from dragoman.hub.hub import Hub
 from dragoman.hub.model import Model
 from dragoman.hub.refusals import NotConfigured, NotFound
 from dragoman.hub.routing import ANYBODY, Answer, Route, Table, Visit, refused, say
+from dragoman.hub.scheduler import Scheduler
 from dragoman.hub.tenants import Tenant
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class Site:
         self,
         hub: Hub,
         model: Model,
+        scheduler: Scheduler,
         *,
         models: Sequence[ModelInfo] = (),
         origins: Sequence[str] = ("*",),
@@ -67,6 +70,7 @@ class Site:
                 *api_agents.routes(hub),
                 *api_memory.routes(hub),
                 *api_lessons.routes(hub),
+                *api_schedules.routes(hub, scheduler),
                 *api_files.routes(hub),
                 *api_judge.routes(hub, model),
                 *api_admin.routes(hub),

@@ -15,6 +15,7 @@ from dragoman.hub.model import Model
 from dragoman.hub.pictures import Pictures
 from dragoman.hub.remotes import Remotes
 from dragoman.hub.sandbox import Sandbox
+from dragoman.hub.schedules import Schedules
 from dragoman.hub.scratchpads import Scratchpads
 from dragoman.hub.todos import Todos
 from dragoman.hub.tool import Session, Tool
@@ -28,6 +29,7 @@ from dragoman.hub.tools.help import AbsentTool, HelpTool
 from dragoman.hub.tools.lesson import LessonTool
 from dragoman.hub.tools.mcp import McpCommand
 from dragoman.hub.tools.mem import MemTool
+from dragoman.hub.tools.schedule import ScheduleTool
 from dragoman.hub.tools.search import Search, SearchTool
 from dragoman.hub.tools.todo import TodoTool
 
@@ -35,7 +37,6 @@ _ABSENT = {
     "/browse": "this hub has no browser; use /fetch",
     "/map": "a hub has no workspace; use /list",
     "/pane": "there are no panes on a server; use /agent",
-    "/schedule": "this hub does not schedule work",
 }
 
 
@@ -79,5 +80,6 @@ def toolbox(
         ExecTool(sandbox),
         todo,
         LessonTool(Lessons(database)),
+        ScheduleTool(Schedules(database)),
     ]
     return (*tools, HelpTool(tools), *(AbsentTool(name, why) for name, why in _ABSENT.items()))

@@ -1,0 +1,122 @@
+"""`/v1/schedules`, `/v1/runs` and `/v1/notifications/stream`: work to be done later, and how it went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.hub.constitution import INDEX_ID
+from dragoman.hub.events import Event, EventFrames
+from dragoman.hub.hub import Hub
+from dragoman.hub.refusals import NotFound
+from dragoman.hub.routing import Answer, Handler, Route, Visit
+from dragoman.hub.scheduler import Scheduler
+
+
+class NewSchedule(Struct):
+    """When (`every monday at 09:00`), what, and by whom."""
+
+    schedule: str
+    message: str
+    agent: str = INDEX_ID
+    conversation_id: int = 0
+
+
+class ScheduleChange(Struct, forbid_unknown_fields=True):
+    status: str
+
+
+def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
+    schedules = scheduler.schedules
+
+    async def add(visit: Visit) -> Answer:
+        body, tenant = await visit.json(NewSchedule), visit.tenant.id
+        if hub.catalogue.find(tenant, body.agent) is None:
+            raise NotFound(f"there is no agent {body.agent[:80]!r}")
+        if body.conversation_id:
+            hub.conversations.find(tenant, body.conversation_id)
+        made, said = await schedules.add(
+            tenant, body.agent, body.schedule, body.message, conversation=body.conversation_id
+        )
+        return Answer({"scheduled_task": _shown(made), "normalized": said}, 201)
+
+    async def browse(visit: Visit) -> Answer:
+        found = await schedules.list(visit.tenant.id, visit.asked("status"))
+        return Answer({"count": len(found), "schedules": [_shown(each) for each in found]})
+
+    async def get(visit: Visit) -> Answer:
+        return Answer({"scheduled_task": _shown(await _there(visit))})
+
+    async def change(visit: Visit) -> Answer:
+        status = (await visit.json(ScheduleChange)).status
+        await _there(visit)
+        changed = await schedules.mark(visit.tenant.id, visit.number("id"), status)
+        return Answer({"scheduled_task": _shown(changed)})
+
+    async def delete(visit: Visit) -> Answer:
+        await _there(visit)
+        return Answer({"deleted": await schedules.delete(visit.tenant.id, visit.number("id"))})
+
+    async def its_runs(visit: Visit) -> Answer:
+        found = await schedules.runs(visit.tenant.id, schedule=(await _there(visit)).id)
+        return Answer({"count": len(found), "runs": [_shown(each) for each in found]})
+
+    async def runs(visit: Visit) -> Answer:
+        found = await schedules.runs(
+            visit.tenant.id, schedule=visit.count("task_id", 0), since=visit.count("since", 0)
+        )
+        return Answer({"count": len(found), "runs": [_shown(each) for each in found]})
+
+    async def run(visit: Visit) -> Answer:
+        found = await schedules.run(visit.tenant.id, visit.number("id"))
+        if found is None:
+            raise NotFound(f"there is no run {visit.values['id'][:40]}")
+        return Answer({"run": _shown(found)})
+
+    async def notifications(visit: Visit) -> None:
+        await visit.exchange.shared.streams.serve(
+            visit.exchange,
+            scheduler.listen(visit.tenant),
+            EventFrames(),
+            failed=lambda error: Event("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
+        )
+
+    async def _there(visit: Visit) -> Any:
+        found = await schedules.get(visit.tenant.id, visit.number("id"))
+        if found is None:
+            raise NotFound(f"there is no schedule {visit.values['id'][:40]}")
+        return found
+
+    def route(method: str, path: str, handler: Handler, about: str, **more: Any) -> Route:
+        return Route(method=method, path=path, handler=handler, about=about, tag="schedules", **more)
+
+    all, one = "/v1/schedules", "/v1/schedules/{id}"
+    some = {
+        "task_id": "Only those of this schedule.",
+        "since": "Only those that began at this time or later.",
+    }
+    return [
+        route("POST", all, add, "Have work done later, or again and again.", body=NewSchedule, status=201),
+        route("GET", all, browse, "What is scheduled.", query={"status": "Only what stands so."}),
+        route("GET", one, get, "One schedule."),
+        route("PATCH", one, change, "Pause it, or let it go on.", body=ScheduleChange),
+        route("DELETE", one, delete, "Cancel it, and forget its runs."),
+        route("GET", f"{one}/runs", its_runs, "How it went, newest first."),
+        route("GET", "/v1/runs", runs, "How all of them went, newest first.", query=some),
+        route("GET", "/v1/runs/{id}", run, "How one went."),
+        route(
+            "GET",
+            "/v1/notifications/stream",
+            notifications,
+            "What happens to runs from now on: `notification` events, after one that says `open`.",
+            streams=True,
+        ),
+    ]
+
+
+def _shown(value: Any) -> dict[str, Any]:
+    out = msgspec.structs.asdict(value)
+    del out["tenant_id"]
+    return out

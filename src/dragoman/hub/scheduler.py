@@ -1,0 +1,162 @@
+"""Does what is due: a request for each run, like any other request of the tenant's, and a word to who listens.
+
+It looks every few seconds. What it knows is in the database: a hub that was down does what became due meanwhile, once,
+and a run whose request it had begun is ended when the request has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from dragoman.errors import A2AError, RateLimited
+from dragoman.hub import events
+from dragoman.hub.events import Event
+from dragoman.hub.hub import Hub
+from dragoman.hub.refusals import NotFound
+from dragoman.hub.schedules import PAUSED, Run, Schedule, Schedules
+from dragoman.hub.tenants import Tenant
+from dragoman.model.content import Part
+
+log = logging.getLogger(__name__)
+
+EVERY = 5.0
+_WAITING = 100
+"""Notifications that a listener may have unread; older ones are lost to it."""
+
+
+class Scheduler:
+    def __init__(self, hub: Hub, schedules: Schedules) -> None:
+        self._hub, self.schedules = hub, schedules
+        self._listeners: dict[int, set[asyncio.Queue[Event]]] = {}
+        self._ticking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._ticking = asyncio.create_task(self._tick())
+
+    async def stop(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.wait((self._ticking,))
+
+    async def look(self) -> None:
+        """Begin what is due, and end what has ended."""
+        for schedule in await self.schedules.due():
+            await self._fire(schedule)
+        for run in await self.schedules.open():
+            await self._follow(run)
+
+    async def listen(self, tenant: Tenant) -> AsyncIterator[list[Event]]:
+        """What happens to a tenant's runs from now on, for as long as its token is good."""
+        queue: asyncio.Queue[Event] = asyncio.Queue(_WAITING)
+        self._listeners.setdefault(tenant.id, set()).add(queue)
+        try:
+            yield [Event("open", {"ok": True})]
+            while True:
+                event = await queue.get()
+                now = self._hub.tenants.look(tenant.id)
+                if now is None or now.disabled or now.generation != tenant.generation:
+                    return
+                yield [event]
+        finally:
+            self._listeners[tenant.id].discard(queue)
+
+    async def _tick(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except (A2AError, sqlite3.Error) as error:
+                log.warning("what is scheduled cannot be looked at right now: %s", error)
+            await asyncio.sleep(EVERY)
+
+    async def _fire(self, schedule: Schedule) -> None:
+        tenant = self._hub.tenants.look(schedule.tenant_id)
+        if tenant is None or not self._there(schedule):
+            await self.schedules.mark(schedule.tenant_id, schedule.id, PAUSED)
+            log.warning("schedule %d is paused: its agent or its conversation is gone", schedule.id)
+            return
+        run = await self.schedules.begin(schedule)
+        if run is not None:
+            self._tell("run.started", schedule, run)
+            await self._ask(tenant, schedule, run)
+
+    def _there(self, schedule: Schedule) -> bool:
+        try:
+            if schedule.conversation_id:
+                self._hub.conversations.find(schedule.tenant_id, schedule.conversation_id)
+        except NotFound:
+            return False
+        return self._hub.catalogue.find(schedule.tenant_id, schedule.agent_id) is not None
+
+    async def _ask(self, tenant: Tenant, schedule: Schedule, run: Run) -> None:
+        try:
+            asked = await self._hub.ask(
+                tenant,
+                schedule.agent_id,
+                (Part(text=schedule.message),),
+                key=f"\0run/{run.id}",  # no client can say that
+                conversation=schedule.conversation_id,
+            )
+        except RateLimited:
+            return  # the tenant has enough to do; later
+        except A2AError as error:
+            await self._end(schedule, run, error=error.message)
+        else:
+            await self.schedules.begun(run, asked.request_id)
+
+    async def _follow(self, run: Run) -> None:
+        """End a run whose request has ended; begin the request of one that has none."""
+        tenant = self._hub.tenants.look(run.tenant_id)
+        schedule = await self.schedules.get(run.tenant_id, run.task_id)
+        if tenant is None or schedule is None:
+            return
+        if not run.request_id:
+            await self._ask(tenant, schedule, run)
+            return
+        try:
+            snapshot = await self._hub.snapshot(tenant, self._hub.find(tenant, run.request_id))
+        except NotFound:
+            await self._end(schedule, run, error="its request is gone")
+            return
+        if not snapshot.terminal:
+            return
+        if schedule.conversation_id:
+            with suppress(NotFound):
+                await self._hub.settle(tenant, schedule.conversation_id)
+        said = snapshot.reply or snapshot.status.message
+        text = said.text if said is not None else snapshot.task.text
+        used = {
+            "read": snapshot.metadata.get("x-arbiter.input_tokens", 0),
+            "written": snapshot.metadata.get("x-arbiter.output_tokens", 0),
+        }
+        if events.state_of(snapshot) == "completed":
+            await self._end(schedule, run, answer=text, **used)
+        else:
+            await self._end(schedule, run, error=text or events.state_of(snapshot), **used)
+
+    async def _end(self, schedule: Schedule, run: Run, **outcome: Any) -> None:
+        ended = await self.schedules.end(run, **outcome)
+        if ended is not None:
+            self._tell("run.failed" if ended.error_message else "run.completed", schedule, ended)
+
+    def _tell(self, kind: str, schedule: Schedule, run: Run) -> None:
+        told = {
+            "kind": kind,
+            "task_id": schedule.id,
+            "run_id": run.id,
+            "agent_id": schedule.agent_id,
+            "status": run.status,
+            "started_at": run.started_at,
+            "completed_at": run.completed_at,
+        }
+        for name in ("result_summary", "error_message"):
+            if getattr(run, name):
+                told[name] = getattr(run, name)
+        for queue in self._listeners.get(schedule.tenant_id, ()):
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(Event("notification", told))

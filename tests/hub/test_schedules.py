@@ -1,0 +1,258 @@
+"""Work that is done later, or again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidParams
+from dragoman.hub import phrases
+from dragoman.hub.model import ModelError
+from dragoman.hub.scheduler import Scheduler
+from dragoman.hub.schedules import Schedules
+from tests.hub.house import SCOUT, Caller, House, events, house
+
+MONDAY = datetime(2100, 1, 4, 10, 30)
+"""Far away, so that nothing is due by the clock on the wall."""
+
+
+@pytest.mark.parametrize(
+    ("phrase", "first", "said", "then"),
+    [
+        ("in 30 minutes", "2100-01-04 11:00", "in 30 minutes", ""),
+        ("In 1 Week", "2100-01-11 10:30", "in 1 week", ""),
+        ("at 17:00", "2100-01-04 17:00", "at 17:00", ""),
+        ("at 9:05", "2100-01-05 09:05", "at 09:05", ""),
+        ("tomorrow", "2100-01-05 10:30", "tomorrow at 10:30", ""),
+        ("tomorrow at 08:00", "2100-01-05 08:00", "tomorrow at 08:00", ""),
+        ("on 2100-06-01", "2100-06-01 09:00", "on 2100-06-01 at 09:00", ""),
+        ("every hour", "2100-01-04 11:30", "every hour", "2100-01-04 12:30"),
+        ("hourly", "2100-01-04 11:30", "every hour", "2100-01-04 12:30"),
+        ("every  15 minutes", "2100-01-04 10:45", "every 15 minutes", "2100-01-04 11:00"),
+        ("daily", "2100-01-05 10:30", "every day at 10:30", "2100-01-06 10:30"),
+        ("every day at 23:00", "2100-01-04 23:00", "every day at 23:00", "2100-01-05 23:00"),
+        ("every monday at 09:00", "2100-01-11 09:00", "every Mon at 09:00", "2100-01-18 09:00"),
+        ("every monday at 11:00", "2100-01-04 11:00", "every Mon at 11:00", "2100-01-11 11:00"),
+        ("weekly on thu at 7:00", "2100-01-07 07:00", "every Thu at 07:00", "2100-01-14 07:00"),
+        ("every wednesday", "2100-01-06 10:30", "every Wed at 10:30", "2100-01-13 10:30"),
+        ("every week", "2100-01-11 10:30", "every Mon at 10:30", "2100-01-18 10:30"),
+    ],
+)
+def test_what_people_say_about_when_is_understood(phrase: str, first: str, said: str, then: str) -> None:
+    when = phrases.read(phrase, MONDAY)
+    assert (f"{when.first:%Y-%m-%d %H:%M}", when.normalized) == (first, said)
+    assert when.kind == ("recurring" if then else "once")
+    if then:
+        assert f"{phrases.following(when.recur, when.first):%Y-%m-%d %H:%M}" == then
+
+
+@pytest.mark.parametrize(
+    "phrase",
+    [
+        "",
+        "soon",
+        "at 25:00",
+        "on 2100-02-30",
+        "on 2099-12-31",
+        "in 0 minutes",
+        "every 0 hours",
+        "every moonday",
+    ],
+)
+def test_what_is_no_time_is_refused_with_what_is(phrase: str) -> None:
+    with pytest.raises(InvalidParams, match="every DAY"):
+        phrases.read(phrase, MONDAY)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = MONDAY.timestamp()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def scheduling(replies: Any, **options: Any) -> AsyncIterator[tuple[House, Caller, Scheduler, Clock]]:
+    """A hub, a tenant, and a scheduler whose clock is ours."""
+    async with house(replies, **options) as hub:
+        clock = Clock()
+        scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
+        yield hub, await hub.tenant("acme"), scheduler, clock
+
+
+async def ended(scheduler: Scheduler, caller: Caller, id: int) -> Any:
+    """A run, when it has ended."""
+    async with asyncio.timeout(10):
+        while True:
+            await scheduler.look()
+            run = (await caller("GET", f"/v1/runs/{id}")).json["run"]
+            if run["status"] != "running":
+                return run
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_due_is_done_and_on_record() -> None:
+    async with scheduling(["All green."]) as (hub, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 hour", "check the deploy")
+        await scheduler.look()
+        assert hub.model.prompts == []
+        clock.now += 3600
+        run = await ended(scheduler, acme, 1)
+        assert (run["status"], run["result_summary"], run["task_id"]) == ("succeeded", "All green.", 1)
+        assert run["output_tokens"] > 0 and "check the deploy" in hub.model.prompts[0].messages[-1].content
+        request = (await acme("GET", f"/v1/requests/{run['request_id']}")).json["request"]
+        assert request["state"] == "completed"
+        schedule = (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]
+        assert (schedule["status"], schedule["run_count"], schedule["last_run_id"]) == ("completed", 1, 1)
+        clock.now += 86_400
+        await scheduler.look()
+        assert len(hub.model.prompts) == 1
+
+
+async def test_what_comes_again_is_done_each_time_and_missed_times_once() -> None:
+    async with scheduling(["one", ModelError("provider_error", "down")]) as (_, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "index", "every 15 minutes", "look")
+        clock.now += 900
+        assert (await ended(scheduler, acme, 1))["result_summary"] == "one"
+        clock.now += 86_400
+        failed = await ended(scheduler, acme, 2)
+        assert (failed["status"], failed["error_message"]) == ("failed", "down")
+        schedule = (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]
+        assert (schedule["status"], schedule["run_count"]) == ("active", 2)
+        assert schedule["next_fire_at"] == int(clock.now) + 900
+        assert [run["id"] for run in (await acme("GET", "/v1/schedules/1/runs")).json["runs"]] == [2, 1]
+        since = int(clock.now)
+        assert [run["id"] for run in (await acme("GET", f"/v1/runs?since={since}")).json["runs"]] == [2]
+
+
+async def test_a_run_belongs_to_its_conversation() -> None:
+    async with scheduling(["Done, as you asked."]) as (_, acme, scheduler, clock):
+        id = (await acme("POST", "/v1/conversations", {})).json["id"]
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "go on", conversation=id)
+        clock.now += 60
+        await ended(scheduler, acme, 1)
+        said = (await acme("GET", f"/v1/conversations/{id}/messages")).json["messages"]
+        assert [each["content"] for each in said] == ["go on", "Done, as you asked."]
+
+
+async def test_a_hub_that_died_before_the_request_began_begins_it_once(tmp_path: Path) -> None:
+    async with scheduling(["once"], folder=tmp_path) as (hub, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "look")
+        clock.now += 60
+        (due,) = await scheduler.schedules.due()
+        run = await scheduler.schedules.begin(due)
+        assert run is not None and await scheduler.schedules.begin(due) is None
+    async with house(["once", "twice"], folder=tmp_path) as hub:
+        again = Caller(hub.app, acme.token, acme.tenant)
+        scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
+        await asyncio.gather(scheduler.look(), scheduler.look())
+        assert (await ended(scheduler, again, 1))["result_summary"] == "once"
+        assert len(hub.model.prompts) == 1
+
+
+async def test_a_schedule_is_paused_when_its_agent_is_gone_and_rests_while_its_tenant_is_disabled() -> None:
+    async with scheduling(["back"]) as (hub, acme, scheduler, clock):
+        await acme("POST", "/v1/agents", SCOUT)
+        await scheduler.schedules.add(acme.tenant.id, "scout", "every hour", "look")
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 hour", "look")
+        await acme("DELETE", "/v1/agents/scout")
+        tenant = await hub.hub.tenants.disable(acme.tenant, True)
+        clock.now += 3600
+        await scheduler.look()
+        assert await scheduler.schedules.open() == []
+        await hub.hub.tenants.disable(tenant, False)
+        assert (await ended(scheduler, acme, 1))["result_summary"] == "back"
+        assert (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]["status"] == "paused"
+
+
+async def test_a_tenant_that_has_enough_to_do_gets_its_run_later() -> None:
+    hold = asyncio.Event()
+    async with scheduling([("busy", hold), "later"], max_concurrent=1) as (_, acme, scheduler, clock):
+        live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"busy" in live.body)
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "look")
+        clock.now += 60
+        await scheduler.look()
+        assert (await acme("GET", "/v1/runs/1")).json["run"]["request_id"] == ""
+        hold.set()
+        await live.end()
+        assert (await ended(scheduler, acme, 1))["result_summary"] == "later"
+
+
+async def test_schedules_over_http_are_the_tenants_own() -> None:
+    async with house() as hub:
+        acme, other = await hub.tenant("acme"), await hub.tenant("other")
+        body = {"schedule": "every monday at 09:00", "message": "sum up the week"}
+        made = await acme("POST", "/v1/schedules", body)
+        assert made.status == 201 and made.json["normalized"] == "every Mon at 09:00"
+        task = made.json["scheduled_task"]
+        assert (
+            task["recur_json"] == '{"every":"week","day":"mon","at":"09:00"}' and task["status"] == "active"
+        )
+        for wrong, status in (
+            ({"schedule": "soon"}, 400),
+            ({"message": " "}, 400),
+            ({"agent": "nobody"}, 404),
+            ({"conversation_id": 9}, 404),
+        ):
+            assert (await acme("POST", "/v1/schedules", {**body, **wrong})).status == status
+        for state in ("paused", "active"):
+            changed = await acme("PATCH", "/v1/schedules/1", {"status": state})
+            assert changed.json["scheduled_task"]["status"] == state
+        assert (await acme("PATCH", "/v1/schedules/1", {"status": "asleep"})).status == 400
+        assert len((await acme("GET", "/v1/schedules?status=active")).json["schedules"]) == 1
+        assert (await acme("GET", "/v1/schedules?status=paused")).json["schedules"] == []
+        assert (await other("GET", "/v1/schedules")).json["schedules"] == []
+        for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/runs")):
+            assert (await other(method, f"/v1/schedules/1{path}")).status == 404
+        assert (await other("PATCH", "/v1/schedules/1", {"status": "paused"})).status == 404
+        assert (await acme("DELETE", "/v1/schedules/1")).json == {"deleted": True}
+        assert (await acme("GET", "/v1/schedules/1")).status == 404
+        assert (await acme("GET", "/v1/runs/1")).status == 404
+
+
+async def test_who_listens_hears_of_their_own_runs() -> None:
+    async with scheduling(["All green."]) as (hub, acme, scheduler, clock):
+        other = await hub.tenant("other")
+        mine, theirs = scheduler.listen(acme.tenant), scheduler.listen(other.tenant)
+        assert (await anext(mine))[0].kind == (await anext(theirs))[0].kind == "open"
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "look")
+        clock.now += 60
+        await ended(scheduler, acme, 1)
+        told = [(await asyncio.wait_for(anext(mine), 5))[0] for _ in range(2)]
+        assert [event.kind for event in told] == ["notification"] * 2
+        assert [event.payload["kind"] for event in told] == ["run.started", "run.completed"]
+        assert told[1].payload["result_summary"] == "All green."
+        waiting = asyncio.ensure_future(anext(theirs))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        live = acme.open("GET", "/v1/notifications/stream")
+        await live.until(lambda: b'event: open\ndata: {"ok":true}' in live.body)
+
+
+async def test_agents_schedule_their_own_work() -> None:
+    replies = [
+        "/schedule in 2 hours: look again\n/schedule every day at 09:00: sum up\n/schedule list\n/schedule pause #2\n"
+        "/schedule cancel 1\n/schedule cancel 1\n/schedule sometime: never",
+        "Scheduled.",
+    ]
+    async with house(replies) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        told = events(await acme("POST", "/v1/agents/scout/chat", {"message": "go"}))
+        assert told[-1][1]["content"] == "Scheduled."
+        said = hub.model.prompts[1].messages[-1].content
+        assert "OK: scheduled #1: in 2 hours (" in said and "), for scout" in said
+        assert "OK: - #2 [paused] every day at 09:00, for scout: sum up" in said
+        assert "OK: #1 is canceled" in said and "ERR: there is no schedule '1'" in said
+        assert "'sometime' is no time that is understood" in said
+        (left,) = (await acme("GET", "/v1/schedules")).json["schedules"]
+        assert (left["id"], left["agent_id"], left["status"]) == (2, "scout", "paused")
