@@ -51,15 +51,24 @@ class Process:
         self._process = await asyncio.create_subprocess_exec(
             *self._command, cwd=self._folder, env=environment, stdout=asyncio.subprocess.DEVNULL
         )
+        try:
+            async with asyncio.timeout(30):
+                await self._ready()
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def _ready(self) -> None:
         http = HttpTransport()
-        async with asyncio.timeout(30):
+        try:
             while True:
                 with suppress(A2AError):
                     response = await http.request("GET", f"{self.url}/v1/health", {})
                     if await response.read() == b"ok\n":
-                        break
+                        return
                 await asyncio.sleep(0.02)
-        await http.close()
+        finally:
+            await http.close()
 
     async def stop(self) -> int:
         """As an operator does it; the exit code."""

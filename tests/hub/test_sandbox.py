@@ -57,6 +57,18 @@ async def test_a_command_sees_nothing_of_the_hubs_environment(
     assert "sk-secret" not in ran.output and "PYTEST" not in ran.output
 
 
+@pytest.mark.parametrize("kind", [Process, Bare], ids=["apart", "bare"])
+async def test_a_command_whose_hub_is_gone_ends_when_its_time_is_over(
+    tmp_path: Path, kind: type[Process]
+) -> None:
+    arguments, environment = await kind(seconds=0.0).enter("1", tmp_path, "sleep 600 & sleep 600; echo late")
+    alone = await asyncio.create_subprocess_exec(
+        *arguments, cwd=tmp_path, env=environment, stdout=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    said, _ = await asyncio.wait_for(alone.communicate(), 30)
+    assert alone.returncode and said == b"", "and so does all it began: nobody holds its output any more"
+
+
 async def test_a_command_is_killed_when_its_time_is_over_with_all_it_began(tmp_path: Path) -> None:
     metrics = Metrics()
     sandbox = Sandbox(tmp_path, Bare(), seconds=0.3, counted=metrics.sandbox)

@@ -51,6 +51,8 @@ class Process:
         memory, file, cpu = memory_mb << 20, file_mb << 20, int(seconds) + 1
         self._limits = f"--as={memory} --fsize={file} --cpu={cpu} --core=0 --nofile=256"
         self._bare = [str(memory >> 10), str(file >> 9), str(cpu)]
+        self._at_most = ["timeout", "-s", "KILL", str(cpu)] if shutil.which("timeout") else []
+        """Ends a command also when the hub that would is gone."""
         self._way: list[str] | None = None
         self._trying = asyncio.Lock()
 
@@ -58,7 +60,7 @@ class Process:
         async with self._trying:
             if self._way is None:
                 self._way = await self._find(folder)
-        return self._arguments(self._way, command), _environment(folder)
+        return [*self._at_most, *self._arguments(self._way, command)], _environment(folder)
 
     async def clear(self, tenant: str) -> None:
         """Its process was the parent of all of them: the kernel has seen to it."""
