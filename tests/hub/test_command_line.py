@@ -78,6 +78,19 @@ def test_tenants_from_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tenant", "enable", "nobody", "--data", "d"]) == 1
 
 
+def test_the_doctor_says_how_commands_are_kept_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = ["doctor", "--model", "echo", "--data", "d", "--allow-exec", "--exec-image", "img"]
+    (tmp_path / "docker").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(image) == 0 and "commands run in containers of img" in capsys.readouterr().out
+    (tmp_path / "docker").unlink()
+    assert main(image) == 1 and "there is no docker" in capsys.readouterr().out
+    assert main(image[:-2]) == 0
+    assert "commands run with limits alone" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words", [["list"], ["disable", "x"], ["enable", "x"], ["rotate", "x"]], ids=lambda w: w[0]
 )

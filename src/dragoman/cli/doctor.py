@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +18,7 @@ from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub import mcp_servers, remotes
 from dragoman.hub.database import Database
 from dragoman.hub.models import embedded
+from dragoman.hub.process import Process
 from dragoman.hub.reach import AGENTS, SERVERS
 from dragoman.hub.settings import KEYS, Settings
 from dragoman.hub.tenants import Tenants
@@ -46,7 +49,8 @@ async def run(args: argparse.Namespace) -> int:
     given = read(args)
     show.fields([(name, _said(value)) for name, value in given.shown().items()])
     print()
-    findings = [*_python(), *_model(given), *_folder(given), *_files(given), *await _tenants(given)]
+    findings = [*_python(), *_model(given), *_folder(given), *_files(given)]
+    findings += [*await _commands(given), *await _tenants(given)]
     for kind, text in findings:
         print(f"{kind:5}  {text}")
     return 1 if any(kind == _BAD for kind, _ in findings) else 0
@@ -115,6 +119,21 @@ def _files(given: Settings) -> Iterator[tuple[str, str]]:
     for name in given.agents:
         if not Path(name.partition(":")[0]).is_file():
             yield _BAD, f"{name}: no such file"
+
+
+async def _commands(given: Settings) -> list[tuple[str, str]]:
+    if not given.allow_exec:
+        return []
+    if given.exec_image:
+        there = shutil.which("docker") is not None
+        return (
+            [(_OK, f"commands run in containers of {given.exec_image}")]
+            if there
+            else [(_BAD, "there is no docker")]
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        how = await Process().how(Path(folder))
+    return [(_OK if how.endswith("nothing of the hub") else _WARN, how)]
 
 
 async def _tenants(given: Settings) -> list[tuple[str, str]]:

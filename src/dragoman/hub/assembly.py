@@ -188,7 +188,7 @@ def listed(settings: Settings) -> list[ModelInfo]:
     if "/" in settings.model:
         out.append(ModelInfo(id=settings.model, provider=settings.model.partition("/")[0]))
     if embedded.available():
-        out.append(ModelInfo(id="embedded/smollm2-135m", provider=EMBEDDED, context_window=4096))
+        out.append(ModelInfo(id=embedded.NAME, provider=EMBEDDED, context_window=4096))
     if not out or settings.model.startswith((ECHO, SCRIPTED)):
         out.append(ModelInfo(id=settings.model.partition(":")[0] or ECHO, provider="dragoman"))
     return out

@@ -39,6 +39,12 @@ exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all prlimit $limits 
 _OFFLINE = 'limits=$1; exec prlimit $limits sh -c "$2"'
 _BARE = 'ulimit -v $3; ulimit -f $4; ulimit -t $5; ulimit -c 0; ulimit -n 256; exec sh -c "$2"'
 
+_WORDS = {
+    _APART: "commands run without a network, and see nothing of the hub",
+    _OFFLINE: "commands run without a network, but they see the files of this machine",
+    _BARE: "commands run with limits alone: they reach the network, and see the files of this machine",
+}
+
 
 class Process:
     """`hidden`: folders that commands do not see. The limit on processes does not bind a hub that runs as root."""
@@ -60,7 +66,14 @@ class Process:
         async with self._trying:
             if self._way is None:
                 self._way = await self._find(folder)
+                if self._way[-1] != _APART:
+                    log.warning("%s", _WORDS[self._way[-1]])
         return [*self._at_most, *self._arguments(self._way, command)], _environment(folder)
+
+    async def how(self, folder: Path) -> str:
+        """How commands are kept apart here, in words."""
+        way = await self._find(folder)
+        return _WORDS[way[-1]]
 
     async def clear(self, tenant: str) -> None:
         """Its process was the parent of all of them: the kernel has seen to it."""
@@ -83,12 +96,7 @@ class Process:
             ]
         for way in ways:
             if await _works(self._arguments(way, "true | true"), folder):
-                if way[-1] != _APART:
-                    log.warning("commands run without a network, but they see the files of this machine")
                 return way
-        log.warning(
-            "commands run with limits alone: they reach the network, and see the files of this machine"
-        )
         return ["sh", "-c", _BARE]
 
 

