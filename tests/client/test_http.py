@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -93,6 +95,7 @@ async def get(http: HttpTransport, port: int, path: str = "/", **headers: str) -
             % (len(gzip.compress(b"ok", mtime=0)), gzip.compress(b"ok", mtime=0)),
             b"ok",
         ),
+        (b"HTTP/1.1 200 OK\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 2\r\n\r\nok", b"ok"),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\nok", b"ok"),
     ],
 )
@@ -124,6 +127,7 @@ async def test_a_body_without_a_length_ends_with_the_connection() -> None:
         b"\x16\x03\x01\x02\x00 is this TLS?",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 400_000 + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
     ],
 )
 async def test_an_answer_that_breaks_off_or_is_none_is_an_unreachable_peer(answer: bytes) -> None:
@@ -209,6 +213,40 @@ async def test_a_connection_with_an_answer_nobody_read_is_not_used_again() -> No
         server.answers = [OK]
         assert await get(http, port) == b"ok"
     assert server.connections == 2
+
+
+async def test_a_connection_the_server_is_just_closing_is_not_used_again() -> None:
+    """Servers without patience for idle connections do not say so, and no message shall be lost to them."""
+    closed = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(3):
+            peer, _ = listener.accept()
+            while b"\r\n\r\n" not in peer.recv(1 << 16):
+                pass
+            peer.sendall(OK)
+            peer.close()
+            closed.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        async with transport() as http:
+            for _ in range(3):
+                assert await get(http, listener.getsockname()[1]) == b"ok"
+                closed.wait()  # the kernel knows, and the loop could not yet look
+                closed.clear()
+        thread.join()
+
+
+async def test_a_transport_that_was_closed_opens_nothing() -> None:
+    server = Server(OK, OK)
+    async with serving(server) as port, transport() as http:
+        assert await get(http, port) == b"ok"
+        await http.close()
+        with pytest.raises(RuntimeError, match="the client was closed"):
+            await get(http, port)
+    assert server.connections == 1
 
 
 async def test_calls_at_the_same_time_have_connections_of_their_own() -> None:

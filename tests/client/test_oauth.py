@@ -18,7 +18,7 @@ BASE, NEW = "http://agent.test", "/.well-known/agent-card.json"
 class Login(Site):
     """An agent that wants a token, and the place that gives them, on one origin."""
 
-    def __init__(self, *, flow: str, lasts: int | None = 3600, **urls: str) -> None:
+    def __init__(self, *, flow: str, lasts: Any = 3600, **urls: str) -> None:
         super().__init__()
         self.given = 0
         self.lasts = lasts
@@ -144,3 +144,19 @@ async def test_a_token_endpoint_that_refuses_is_quoted() -> None:
     async with reach(site, credentials=ClientCredentials("me", "wrong")) as agent:
         with pytest.raises(Unauthenticated, match="invalid_client"):
             await agent("hello")
+
+
+@pytest.mark.parametrize("token", ["a\r\nX-Admin: 1", "a\nb", "\u0130d", 7, ""])
+async def test_a_token_that_does_not_fit_into_a_header_is_refused(token: Any) -> None:
+    site = Login(flow="clientCredentials")
+    site.pages["/token"] = page({"access_token": token})
+    async with reach(site, credentials=ClientCredentials("me", "s3cret")) as agent:
+        with pytest.raises(Unauthenticated, match=r"gave (no|a) token"):
+            await agent("hello")
+
+
+@pytest.mark.parametrize("lasts", ["3600", -5, "soon", [], {}])
+async def test_how_long_a_token_lasts_may_be_said_in_any_way(lasts: Any) -> None:
+    site = Login(flow="clientCredentials", lasts=lasts)
+    async with reach(site, credentials=ClientCredentials("me", "s3cret")) as agent:
+        assert await agent("hello") == "fine"

@@ -14,7 +14,7 @@ from dragoman.client import Client, Piece, Policy, connect
 from dragoman.client.asgi import AsgiTransport
 from dragoman.errors import A2AError, RateLimited
 from dragoman.model.task import StatusUpdate
-from tests.client.fakes import Answer, Asked, Site, card, page
+from tests.client.fakes import Answer, Asked, Site, answer, card, page
 
 HASTY = Policy(shortest=0.01, longest=0.02)
 SSE = {"content-type": "text/event-stream"}
@@ -136,3 +136,12 @@ async def test_whatever_a_refusal_says_over_http_json_it_is_an_error_of_ours(bod
     async with connect("http://agent.test/card.json", transport=AsgiTransport(site), policy=HASTY) as agent:
         with pytest.raises(A2AError):
             await agent.get("x")
+
+
+async def test_an_answer_is_an_answer_whatever_kind_of_success_it_is() -> None:
+    def accepted(asked: Asked) -> Answer:
+        _, headers, body = answer(asked)
+        return 202, headers, body
+
+    async with agent_of(accepted) as (agent, _):
+        assert await agent.send("go") == "fine"

@@ -285,6 +285,26 @@ def test_nonsense_from_a_peer_is_an_invalid_response(result: Any) -> None:
         dialect.reader().read(result)
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"statusUpdate": {"taskId": "t", "status": {"state": "TASK_STATE_WORKING"}}},
+        {"artifactUpdate": {"taskId": "t", "artifact": {"artifactId": "a"}, "lastChunk": True}},
+        {"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}, "artifacts": [{"artifactId": "a"}]}},
+    ],
+)
+def test_what_protobuf_leaves_out_when_it_is_empty_may_be_missing(event: dict[str, Any]) -> None:
+    [read] = dialect.reader().read(event)
+    assert read.context_id == ""
+
+
+def test_an_empty_page_may_have_no_members() -> None:
+    assert dialect.read_result(ops.LIST, {}) == ops.TaskPage()
+    assert dialect.write_result(ops.LIST, ops.TaskPage()) == (
+        b'{"tasks":[],"nextPageToken":"","pageSize":0,"totalSize":0}'
+    )
+
+
 def test_a_wrapper_in_snake_case_is_found() -> None:
     update = {"task_id": "t", "context_id": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
     assert dialect.reader().read({"status_update": update}) == [

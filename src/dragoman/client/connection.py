@@ -8,6 +8,7 @@ a reader that falls behind holds up the peer, and a connection left in doubt is 
 from __future__ import annotations
 
 import asyncio
+import select
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -164,6 +165,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self._break(why)
 
+    def hung_up(self) -> bool:
+        """Whether the peer has closed it, or said something out of turn, and the loop has not told us yet."""
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        return sock is None or bool(_readable(sock.fileno()))
+
     def pause(self) -> None:
         if not self._paused and self._transport is not None:
             self._paused = True
@@ -186,6 +193,8 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.abort("it changed to another protocol, which nobody asked for")
         except httptools.HttpParserError as error:
             self.abort(f"what came back is not HTTP: {error}")
         if self._response is not None and not self._response.status:
@@ -222,7 +231,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < 200 and status != 101:
+        if status < 200:
             return
         assert self._response is not None
         headers = self._response.headers
@@ -249,6 +258,14 @@ class Connection(asyncio.Protocol):
             self._on_idle(self)
         elif self._transport is not None:
             self._transport.close()
+
+
+def _readable(fd: int) -> bool:
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([fd], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _keep_alive(value: str) -> float:

@@ -58,10 +58,13 @@ class HttpTransport:
         self._idle: dict[_Route, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._routes: dict[str, tuple[_Route, str]] = {}
+        self._closed = False
 
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> HttpResponse:
+        if self._closed:  # or a call that was cut off would open a connection that nobody closes
+            raise RuntimeError("the client was closed")
         route, target = self._routes.get(url) or self._resolve(url)
         shown = url.partition("?")[0]  # a query may hold a key, and errors are logged
         connection = self._take(route)
@@ -84,6 +87,7 @@ class HttpTransport:
         return response
 
     async def close(self) -> None:
+        self._closed = True
         for connection in list(self._open):
             connection.abort()
         self._open.clear()
@@ -119,7 +123,8 @@ class HttpTransport:
         now = asyncio.get_running_loop().time()
         while idle:
             connection = idle.pop()
-            if connection.usable and now - connection.idle_since < (connection.keep_alive or _IDLE):
+            fresh = connection.usable and now - connection.idle_since < (connection.keep_alive or _IDLE)
+            if fresh and not connection.hung_up():
                 return connection
             self._discard(connection)
         return None

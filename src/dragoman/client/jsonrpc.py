@@ -102,7 +102,7 @@ class JsonRpc:
         )
         if "dragoman" in response.headers:
             self.ours = True
-        if response.status != 200:
+        if not 200 <= response.status < 300:
             raise error_of(response, await response.read(), self.url, self._error)
         return response
 

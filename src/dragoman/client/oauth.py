@@ -101,11 +101,10 @@ class _Token:
         token = answer.get("access_token")
         if not isinstance(token, str) or not token:
             raise Unauthenticated(f"{self.token_url} gave no token: {_said(answer)}")
-        lasts = answer.get("expires_in")
+        if not (token.isascii() and token.isprintable()):
+            raise Unauthenticated(f"{self.token_url} gave a token that does not fit into a header")
         self._access_token = token
-        self._expires = (
-            time.time() + max(1.0, float(lasts) - _EARLY) if isinstance(lasts, int | float) else 1e18
-        )
+        self._expires = time.time() + max(1.0, _seconds(answer.get("expires_in"), 1e18) - _EARLY)
         if isinstance(answer.get("refresh_token"), str):
             self._refresh_token = answer["refresh_token"]
             await self._rotated(self._refresh_token)
@@ -195,8 +194,8 @@ class DeviceCode(_Token):
         told = self._prompt(where, str(begun.get("user_code", "")))
         if inspect.isawaitable(told):
             await told
-        interval = float(begun.get("interval", 5))
-        until = time.monotonic() + float(begun.get("expires_in", 900))
+        interval, lasts = _seconds(begun.get("interval"), 5), _seconds(begun.get("expires_in"), 900)
+        until = time.monotonic() + lasts
         form = {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": code}
         while time.monotonic() < until:
             await asyncio.sleep(interval)
@@ -208,6 +207,13 @@ class DeviceCode(_Token):
             elif answer.get("error") != "authorization_pending":
                 raise Unauthenticated(f"the login failed: {_said(answer)}")
         raise Unauthenticated("the login was not completed in time")
+
+
+def _seconds(said: Any, usual: float) -> float:
+    try:
+        return max(0.0, float(said))
+    except (TypeError, ValueError):
+        return usual
 
 
 def _trusted(url: str, parameter: str, origin: str) -> str:

@@ -209,5 +209,18 @@ def _read_event(result: Any) -> Any:
         for member, shape in _EVENTS.items():
             body = result.get(member, result.get(snake(member)))
             if body is not None:
-                return _read(body, shape)
+                return _read(_whole(body), shape)
     raise InvalidAgentResponse("the peer's answer has none of task, message, statusUpdate and artifactUpdate")
+
+
+def _whole(event: Any) -> Any:
+    """An event with what writers of protobuf's JSON leave out when it is empty: a context, the parts of an artifact."""
+    event = tidy(event)
+    if not isinstance(event, dict):
+        return event
+    whole = {"contextId": "", **event}
+    if isinstance(artifact := event.get("artifact"), dict):
+        whole["artifact"] = {"parts": [], **artifact}
+    if isinstance(artifacts := event.get("artifacts"), list):
+        whole["artifacts"] = [{"parts": [], **each} if isinstance(each, dict) else each for each in artifacts]
+    return whole

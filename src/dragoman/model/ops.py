@@ -78,12 +78,12 @@ class ListTasks(Request, frozen=True, kw_only=True):
 
 
 class TaskPage(Struct, frozen=True, kw_only=True, rename="camel"):
-    """All four members are always there; the last page has an empty token."""
+    """We write all four members always; the last page has an empty token. Some peers leave out what is empty or zero."""
 
-    tasks: tuple[Task, ...]
-    next_page_token: str
-    page_size: int
-    total_size: int
+    tasks: tuple[Task, ...] = ()
+    next_page_token: str = ""
+    page_size: int = 0
+    total_size: int = 0
 
 
 class CancelTask(Request, frozen=True, kw_only=True):
