@@ -26,6 +26,10 @@ LISTS = (
     "/v1/memory/entries?q=persimmon+tamarind",
     "/v1/memory/graph",
     "/v1/todos",
+    "/v1/lessons",
+    "/v1/lessons?q=a",
+    "/v1/schedules",
+    "/v1/runs",
     "/v1/agents/helper",
     "/v1/a2a/agents/helper/agent-card.json",
 )
@@ -33,7 +37,20 @@ LISTS = (
 does = st.lists(
     st.tuples(
         st.sampled_from(sorted(WORDS)),
-        st.sampled_from(["agent", "native", "a2a", "conversation", "memory", "file", "todo", "command"]),
+        st.sampled_from(
+            [
+                "agent",
+                "native",
+                "a2a",
+                "conversation",
+                "memory",
+                "file",
+                "todo",
+                "lesson",
+                "schedule",
+                "command",
+            ]
+        ),
     ),
     min_size=2,
     max_size=10,
@@ -129,6 +146,18 @@ async def _todo(who: Caller, word: str, n: int) -> list[tuple[str, str]]:
     return [("PATCH", f"/v1/todos/{id}"), ("DELETE", f"/v1/todos/{id}")]
 
 
+async def _lesson(who: Caller, word: str, n: int) -> list[tuple[str, str]]:
+    made = await who("POST", "/v1/lessons", {"signature": word, "lesson_text": word})
+    base = f"/v1/lessons/{made.json['lesson']['id']}"
+    return [("GET", base), ("PATCH", base), ("DELETE", base)]
+
+
+async def _schedule(who: Caller, word: str, n: int) -> list[tuple[str, str]]:
+    made = await who("POST", "/v1/schedules", {"schedule": "every week", "message": word})
+    base = f"/v1/schedules/{made.json['scheduled_task']['id']}"
+    return [("GET", base), ("GET", f"{base}/runs"), ("PATCH", base), ("DELETE", base)]
+
+
 async def _command(who: Caller, word: str, n: int) -> list[tuple[str, str]]:
     answer = await who("POST", "/v1/orchestrate", {"message": f"please remember {word} {n}"})
     return [("GET", f"/v1/requests/{answer.headers['x-request-id']}")]
@@ -142,5 +171,7 @@ DEEDS: dict[str, Callable[[Caller, str, int], Any]] = {
     "memory": _memory,
     "file": _file,
     "todo": _todo,
+    "lesson": _lesson,
+    "schedule": _schedule,
     "command": _command,
 }

@@ -45,6 +45,7 @@ def routes(hub: Hub) -> list[Route]:
         return Answer({"lesson": _there(await lessons.get(visit.tenant.id, visit.number("id")), visit)})
 
     async def change(visit: Visit) -> Answer:
+        _there(await lessons.get(visit.tenant.id, visit.number("id")), visit)
         body = await visit.json(LessonChange)
         if body.signature is None and body.lesson_text is None:
             raise InvalidParams("nothing is to be changed: say signature or lesson_text")

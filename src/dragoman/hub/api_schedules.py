@@ -50,8 +50,8 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
         return Answer({"scheduled_task": _shown(await _there(visit))})
 
     async def change(visit: Visit) -> Answer:
-        status = (await visit.json(ScheduleChange)).status
         await _there(visit)
+        status = (await visit.json(ScheduleChange)).status
         changed = await schedules.mark(visit.tenant.id, visit.number("id"), status)
         return Answer({"scheduled_task": _shown(changed)})
 
