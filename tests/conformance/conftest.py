@@ -12,6 +12,7 @@ import pytest
 from dragoman.buses.local import LocalBus
 from dragoman.engine.seams import Bus, Log, Store
 from dragoman.model.ops import Scope
+from dragoman.stores import heartbeat
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite import SqliteStore
 
@@ -28,11 +29,11 @@ SCOPE = Scope("acme", "echo", "alice")
 
 
 class Clock:
-    """The wall clock, which a test can put forward."""
+    """A clock that a test can put forward."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: Callable[[], float] = time.time) -> None:
         self._ahead = 0.0
-        self._time = time.time
+        self._time = time
 
     def __call__(self) -> float:
         return self._time() + self._ahead
@@ -43,9 +44,19 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+    """All clocks: time goes by."""
+    clock, began = Clock(), time.time() - heartbeat.now()
     monkeypatch.setattr(time, "time", clock)
+    monkeypatch.setattr(heartbeat, "now", lambda: clock() - began)
     return clock
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock on the wall alone: somebody sets it, or the machine has slept."""
+    wall = Clock()
+    monkeypatch.setattr(time, "time", wall)
+    return wall
 
 
 @pytest.fixture(params=sorted(STORES))

@@ -285,6 +285,15 @@ async def test_a_deleted_hook_is_not_told_anything_more(store: Store, log: Log) 
     assert await due(store) == []
 
 
+async def test_who_tells_a_hook_goes_on_when_a_clock_is_set(store: Store, log: Log, wall: Clock) -> None:
+    lease = await begin(log, hook=hook())
+    await log.append(lease, [chunk()])
+    (delivery,) = await due(store, "n1")
+    wall.forward(3600)
+    assert await due(store, "n2") == await due(store, "n1") == []
+    await store.outbox.advance(delivery, delivery.last)
+
+
 async def test_what_a_dead_node_held_is_taken_over_and_it_can_say_nothing(
     store: Store, log: Log, clock: Clock
 ) -> None:

@@ -93,6 +93,19 @@ async def test_a_lapsed_node_that_nobody_replaced_may_go_on(store: Store, log: L
     assert list(await store.renew("n1", ttl=60)) == [Held(lease.key, 1, 1)]
 
 
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_nobody_dies_because_a_clock_is_set_or_the_machine_has_slept(
+    store: Store, log: Log, wall: Clock, hours: int
+) -> None:
+    lease = (await log.create("t", "c", mail(), node="n1")).lease
+    assert lease is not None
+    wall.forward(hours * 3600)
+    assert list(await store.claim("n2", limit=10)) == list(await store.claim("n1", limit=10)) == []
+    assert (await log.deliver("t", mail(), node="n2")).lease is None
+    await store.renew("n1", ttl=60)
+    assert await log.append(lease, [chunk()]) == 3
+
+
 async def test_delivering_takes_a_task_over_from_a_lapsed_node(store: Store, log: Log, clock: Clock) -> None:
     await log.create("t", "c", mail(), node="n1")
     clock.forward(61)

@@ -9,6 +9,7 @@ from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number
 from dragoman.engine.seams import Delivered, Found, Held, Hook, Lease, LeaseLost, NewMail, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
+from dragoman.stores import heartbeat
 from dragoman.stores.memory_audit import MemoryAudit
 from dragoman.stores.memory_hooks import MemoryHooks
 from dragoman.stores.pages import read_filters
@@ -70,10 +71,10 @@ class MemoryStore:
         return MemoryLog(self, scope)
 
     async def join(self, node: str, *, ttl: float) -> None:
-        self._nodes[node] = time.time() + ttl
+        self._nodes[node] = heartbeat.now() + ttl
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
-        self._nodes[node] = time.time() + ttl
+        self._nodes[node] = heartbeat.now() + ttl
         return [Held(t.key, t.fence, t.snapshot.mail) for t in self._tasks.values() if t.node == node]
 
     async def leave(self, node: str) -> None:
@@ -116,7 +117,7 @@ class MemoryStore:
         return len(old[:limit])
 
     def _alive(self, node: str) -> bool:
-        return self._nodes.get(node, 0.0) > time.time()
+        return self._nodes.get(node, float("-inf")) > heartbeat.now()
 
 
 class MemoryLog:

@@ -15,7 +15,7 @@ from sqlite3 import Connection
 
 from dragoman.engine.seams import Held, Lease
 from dragoman.model.ops import Scope
-from dragoman.stores import sqlite_hooks
+from dragoman.stores import heartbeat, sqlite_hooks
 from dragoman.stores.sqlite_audit import SqliteAudit
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
@@ -122,7 +122,7 @@ class SqliteStore:
 
     def _renew(self, node: str, ttl: float, db: Connection) -> Finish[Sequence[Held]]:
         self._bury(db)
-        db.execute(_JOIN, (node, time.time() + ttl))
+        db.execute(_JOIN, (node, heartbeat.now() + ttl))
         held = [Held(*row) for row in db.execute(_HOLDS, (node,))]
         return lambda: held
 
@@ -131,7 +131,7 @@ class SqliteStore:
     ) -> Finish[Sequence[Lease]]:
         self._bury(db)
         # Two searches, because together they would sort everything that waits.
-        waiting = chain(db.execute(_ORPHANED, (time.time(),)), db.execute(_FREE))
+        waiting = chain(db.execute(_ORPHANED, (heartbeat.now(),)), db.execute(_FREE))
         free = ((Scope(*row[1:4]), row) for row in waiting)
         chosen = list(islice((each for each in free if fits is None or fits(each[0])), limit))
         leases = []

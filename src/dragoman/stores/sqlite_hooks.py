@@ -21,6 +21,7 @@ from dragoman.engine.seams import MAX_HOOKS, Delivery, Hook, LeaseLost
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
+from dragoman.stores import heartbeat
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
 
@@ -45,8 +46,9 @@ from hooks {index} cross join tasks using (key) cross join scopes using (scope) 
 _DUE = (
     _DELIVERY.format(index="indexed by hooks_due")
     + """
-and dead = 0 and at <= ?1 and (hooks.node is null or hooks.node not in (select node from nodes where until > ?1))
-order by at limit ?2
+and dead = 0 and at <= ?1
+and (hooks.node is null or hooks.node not in (select node from nodes where until > ?2))
+order by at limit ?3
 """
 )
 _CLAIM = "update hooks set node = ?, fence = fence + 1 where hook = ?"
@@ -200,7 +202,7 @@ class SqliteHooks:
     def _claim_due(self, node: str, limit: int, db: Connection) -> Finish[Sequence[Delivery]]:
         self._bury(db)
         claimed = []
-        for row in db.execute(_DUE, (time.time(), limit)).fetchall():
+        for row in db.execute(_DUE, (time.time(), heartbeat.now(), limit)).fetchall():
             delivery = _delivery(row)
             db.execute(_CLAIM, (node, delivery.key))
             claimed.append(replace(delivery, fence=delivery.fence + 1))

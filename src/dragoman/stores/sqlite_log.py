@@ -16,6 +16,7 @@ from dragoman.engine.seams import Delivered, Found, Hook, Lease, LeaseLost, NewM
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
+from dragoman.stores import heartbeat
 from dragoman.stores.sqlite_commits import Finish, Job
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
@@ -184,7 +185,7 @@ class SqliteLog:
             hook = self._hooks.check(db, key, hook)
         seq += 1
         lease = None
-        if node and not (holder and db.execute(_ALIVE, (holder, time.time())).fetchone()):
+        if node and not (holder and db.execute(_ALIVE, (holder, heartbeat.now())).fetchone()):
             holder, fence, attempt = node, fence + 1, attempt + 1
             lease = Lease(self._scope, task, key, fence, attempt)
         db.execute(_DELIVER, (seq, holder, fence, attempt, key))
