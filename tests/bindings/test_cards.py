@@ -239,3 +239,21 @@ async def test_the_extended_card_says_where_the_agent_is(method: str, version: s
     card = (await rpc(app, method, headers={"A2A-Version": version})).json["result"]
     found = card["supportedInterfaces"][0]["url"] if version == "1.0" else card["url"]
     assert found == "http://agents.example/"
+
+
+@pytest.mark.parametrize(
+    ("versions", "label"),
+    [
+        (("1.0", "0.3", "0.2", "0.1"), "0.3.0"),
+        (("1.0", "0.2"), "0.2.6"),
+        (("0.2", "0.1"), "0.2.6"),
+        (("0.1",), None),
+    ],
+)
+async def test_a_card_claims_no_version_that_is_not_spoken(
+    versions: tuple[str, ...], label: str | None
+) -> None:
+    card = (await request(app_of(versions=versions), "GET", "/.well-known/agent.json")).json
+    assert card.get("protocolVersion") == label
+    assert {each["protocolVersion"] for each in card["supportedInterfaces"]} <= set(versions)
+    assert card["url"]

@@ -124,6 +124,37 @@ def test_an_agent_speaks_only_what_it_is_allowed_to() -> None:
     assert refusal("", "tasks/send", allowed=("1.0", "0.3")) == ("0.1", -32600, VersionNotSupported)
 
 
+@pytest.mark.parametrize(
+    ("method", "allowed", "dialect"),
+    [
+        ("message/send", ("0.2",), "0.2"),
+        ("message/send", ("1.0", "0.2", "0.1"), "0.2"),
+        ("message/send", ("0.3", "0.2"), "0.3"),
+        ("tasks/get", ("0.2", "0.1"), "0.2"),
+        ("tasks/get", ("0.1",), "0.1"),
+        ("tasks/cancel", ("1.0", "0.1"), "0.1"),
+    ],
+)
+def test_who_says_no_version_speaks_the_newest_old_one_that_there_is(
+    method: str, allowed: tuple[str, ...], dialect: str
+) -> None:
+    assert select.rpc("", method, KINDED, allowed=allowed).dialect.name == dialect
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed", "dialect"),
+    [
+        ("1.0", ("1.0", "0.1"), "0.1"),
+        ("0.3", ("0.2",), "0.2"),
+        ("0.2-type", ("0.2",), "0.2-type"),
+        ("draft", ("0.3", "0.1"), "draft"),
+        ("", ("0.1",), "0.1"),
+    ],
+)
+def test_an_origin_counts_if_it_is_spoken(origin: str, allowed: tuple[str, ...], dialect: str) -> None:
+    assert select.by_origin(origin, allowed).name == dialect
+
+
 def test_a_refusal_names_versions_and_not_our_words_for_them() -> None:
     with pytest.raises(select.Refused) as caught:
         select.rpc("", "message/send", TYPED, allowed=("0.3", "arbiter", "1.0"))

@@ -19,8 +19,8 @@ HOOK = "https://client.example/hook"
 OLD = ("0.1", "0.2", "0.3")
 
 
-def agent_of() -> Agent:
-    agent = Agent("Wire", description="Says what came", input_modes=["*/*"], output_modes=["*/*"])
+def agent_of(**options: Any) -> Agent:
+    agent = Agent("Wire", description="Says what came", input_modes=["*/*"], output_modes=["*/*"], **options)
 
     @agent.skill(default=True)
     async def do(turn: Turn) -> AsyncIterator[str]:
@@ -109,6 +109,28 @@ async def waiting(url: str) -> str:
     params = {**v1("wait"), "configuration": {"returnImmediately": True}}
     id: str = (await rpc(url, "SendMessage", params))["result"]["task"]["id"]
     return id
+
+
+# --- an agent of one version alone
+
+
+@pytest.mark.parametrize(
+    ("version", "method", "params"),
+    [
+        ("0.3", "message/send", v03("ask")),
+        ("0.2", "message/send", v03("ask")),
+        ("0.2", "message/send", v03("ask", tag="type")),
+        ("0.1", "tasks/send", v01("t", "ask")),
+    ],
+)
+async def test_an_agent_of_one_version_is_whole_to_callers_who_do_not_say_theirs(
+    version: str, method: str, params: Any
+) -> None:
+    async with running(application(agent_of(versions=(version,)), store="memory:")) as url:
+        task = (await rpc(url, method, params))["result"]
+        assert (await rpc(url, "tasks/get", {"id": task["id"]}))["result"].keys() >= task.keys() - {"history"}
+        assert (await rpc(url, "tasks/cancel", {"id": task["id"]}))["result"]["status"]["state"] == "canceled"
+        assert await code(url, "SendMessage", v1("ask")) == -32009
 
 
 # --- which dialect it is (rows 1, 2, 3 and 41)

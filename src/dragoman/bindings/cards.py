@@ -129,7 +129,7 @@ class Cards:
             body = msgspec.json.encode(
                 cards.write_card(whole, "1.0")
                 if pure
-                else cards.superset_card(whole, home=mount.home or "0.3")
+                else cards.superset_card(whole, home=mount.home or select.unsaid(mount.versions))
             )
             # Two signatures of one card differ, so it is the card and the keys that make the tag.
             tag = hashlib.sha256(body + repr(stamp).encode()).hexdigest()[:32]

@@ -59,14 +59,16 @@ def write_card(card: AgentCard, dialect: str) -> dict[str, Any]:
 def superset_card(card: AgentCard, *, home: str = "0.3") -> dict[str, Any]:
     """One document for peers of every version. A signature fits one shape only, so this one has none.
 
-    `home` is the dialect of its older members: `0.3`, or `arbiter`, which is nearly the same.
+    `home` is the dialect of its older members: the newest one that is spoken, or `arbiter`, which is nearly 0.3.
     """
-    newest, older = _write_1_0(card), {**write_card(card, "0.3"), **write_card(card, home)}
+    newest, older = _write_1_0(card), write_card(card, home)
+    if home == "arbiter":
+        older = {**write_card(card, "0.3"), **older}
     out = {**older, **newest}
     out["capabilities"] = {**older["capabilities"], **newest["capabilities"]}
     out["skills"] = [{**a, **b} for a, b in zip(older["skills"], newest["skills"], strict=True)]
     if card.security_schemes:
-        wrapped, flat = newest["securitySchemes"], older["securitySchemes"]
+        wrapped, flat = newest["securitySchemes"], security.write_legacy_schemes(card.security_schemes)
         out["securitySchemes"] = {name: {**flat[name], **wrapped[name]} for name in wrapped}
     out["authentication"] = {"schemes": security.scheme_words(card.security_schemes)}
     out.pop("signatures", None)

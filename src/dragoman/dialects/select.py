@@ -96,7 +96,10 @@ def rpc(
         if "1.0" not in allowed:
             raise Refused(DIALECTS["1.0"], _unsupported(label, allowed))
         return _find(DIALECTS["1.0"], method)
-    chosen = _mounted(mount, label, method) if mount else _neutral(label, method, params, strict)
+    if mount:
+        chosen = _mounted(mount, label, method)
+    else:
+        chosen = _neutral(label, method, params, strict, unsaid(allowed))
     return _allowed(chosen, allowed)
 
 
@@ -104,7 +107,7 @@ def rpc(
 def _named(version: str, method: str, mount: str, strict: bool, allowed: tuple[str, ...] | None) -> Chosen:
     """A method of 1.0, whose name alone says what it is."""
     label = version_of(version)
-    chosen = _mounted(mount, label, method) if mount else _neutral(label, method, b"", strict)
+    chosen = _mounted(mount, label, method) if mount else _neutral(label, method, b"", strict, "0.3")
     return _allowed(chosen, allowed)
 
 
@@ -156,9 +159,17 @@ def by_name(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def by_origin(origin: str) -> Dialect:
-    """The dialect for a call that only the task's origin can place; 0.3 where that does not help."""
-    return DIALECTS["0.3" if origin in ("", "1.0", "0.3-proto") or origin not in DIALECTS else origin]
+def by_origin(origin: str, allowed: Collection[str] | None = None) -> Dialect:
+    """The dialect for a call that only the task's origin can place; where that does not help, the newest before 1.0."""
+    dialect = DIALECTS.get(origin)
+    if dialect is None or origin in ("1.0", "0.3-proto") or not (allowed is None or speaks(dialect, allowed)):
+        return DIALECTS[unsaid(allowed)]
+    return dialect
+
+
+def unsaid(allowed: Collection[str] | None) -> str:
+    """The version of a caller from before 1.0 who does not say which: the newest that the agent speaks."""
+    return next((v for v in VERSIONS[1:] if allowed is None or v in allowed), "0.3")
 
 
 def _mounted(mount: str, label: str, method: str) -> Chosen:
@@ -169,7 +180,7 @@ def _mounted(mount: str, label: str, method: str) -> Chosen:
     return _find(dialect, method)
 
 
-def _neutral(label: str, method: str, params: bytes, strict: bool) -> Chosen:
+def _neutral(label: str, method: str, params: bytes, strict: bool, otherwise: str) -> Chosen:
     newest = DIALECTS["1.0"]
     if label and label not in VERSIONS:
         raise Refused(newest, _unsupported(label, VERSIONS))
@@ -184,14 +195,16 @@ def _neutral(label: str, method: str, params: bytes, strict: bool) -> Chosen:
     op = _OPS["0.3"].get(method)
     if op in _SHARED:
         assert op is not None
-        return Chosen(DIALECTS[label or "0.3"], op, certain=bool(label))
+        return Chosen(DIALECTS[label or otherwise], op, certain=bool(label))
     if op is None and method in _OPS["0.1"]:
         if method in _OLD_PUSH and (label == "0.2" or _TASK_ID.search(params)):
             return Chosen(DIALECTS["0.2"], _OLD_PUSH[method])
         _veto(label, "0.1")
         return _find(DIALECTS["draft" if _FILE_DATA.search(params) else "0.1"], method)
     _veto(label, "0.3", "0.2")
-    return _find(DIALECTS["0.2-type" if _is_typed(params) else label or "0.3"], method)
+    if _is_typed(params):
+        return _find(DIALECTS["0.2-type"], method)
+    return _find(DIALECTS[label or ("0.2" if otherwise == "0.2" else "0.3")], method)
 
 
 def _speaks(name: str, method: str) -> bool:
