@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.agent.agent import Agent
+from dragoman.engine.turn import Turn
 from dragoman.hub.model import ModelError
 from dragoman.hub.models.scripted import ScriptedModel, by_agent
 from tests.hub.house import SCOUT, Caller, House, events, house, message
@@ -191,3 +193,42 @@ async def test_what_a_command_is_called_says_little_of_what_it_writes() -> None:
         assert called == ["mem:write", "mem:shared write", "mem:add link"]
         fed = home.model.prompts[1].messages[-1].content
         assert fed.count("[END MEMORY]") == 2 and fed.count("[END SHARED MEMORY]") == 1
+
+
+# -- agents that are code -------------------------------------------------------------------------------------------
+
+WORKER = Agent("Worker", description="Works")
+
+
+@WORKER.skill
+async def work(text: str, turn: Turn) -> str:
+    """Repeat it, as a file too."""
+    await turn.artifact("copy").write(text)
+    return f"done: {text}"
+
+
+async def test_an_agent_that_is_code_gets_the_task_and_nothing_around_it() -> None:
+    async with house(["/agent worker sweep the floor", "So."], code=[WORKER]) as home:
+        ada = await home.tenant("ada")
+        told = await ada.ask("go")
+        answers = [payload["content"] for kind, payload in told if kind == "sub_agent_response"]
+        assert answers == ["sweep the floor\ndone: sweep the floor"]
+
+
+async def test_an_agent_that_thinks_is_told_who_asks_and_why() -> None:
+    async with house(by_agent({"Index": ["/agent scout look", "So."], "Scout": ["seen"]})) as home:
+        ada = await home.tenant("ada")
+        await ada("POST", "/v1/agents", SCOUT)
+        await ada.ask("what is there?")
+        asked = home.model.prompts[1].messages[-1].content
+        assert asked.startswith(
+            "[DELEGATION CONTEXT]\noriginal request: what is there?\ndelegated by: index\n"
+        )
+        assert asked.endswith("[END DELEGATION CONTEXT]\nlook")
+
+
+async def test_what_code_made_in_several_places_is_told_line_by_line() -> None:
+    async with house(code=[WORKER]) as home:
+        ada = await home.tenant("ada")
+        told = await ada.ask("sweep", "/v1/agents/worker/chat")
+        assert told[-1][1]["content"] == "sweep\ndone: sweep"

@@ -70,7 +70,8 @@ class Reading:
         self._text = f"{asked.request_id}-text-0"
         self._mail: Mail | None = None
         self._files = 0
-        self._said: list[str] = []
+        self._said: dict[str, str] = {}
+        """What was said, by artifact."""
         self._streams: dict[int, str] = {}
         """The streams that began and have not ended, and whose they are."""
 
@@ -133,25 +134,25 @@ class Reading:
     def _artifact(self, update: ArtifactUpdate) -> list[tuple[str, dict[str, Any]]]:
         artifact = update.artifact
         if artifact.artifact_id == self._text:
-            return self._delta(artifact.text, replaces=not update.append and bool(self._said))
+            return self._delta(self._text, artifact.text, replaces=not update.append and bool(self._said))
         if not self._code:
             return []  # a note says the same
         out = []
         for part in artifact.parts:
             if part.text is not None:
-                out += self._delta(part.text)
+                out += self._delta(artifact.artifact_id, part.text)
             elif part.data is not msgspec.UNSET:
                 out.append(("data", {**self._who, "name": artifact.name, "data": part.data}))
             else:
                 out.append(("file", self._file(part, artifact.name)))
         return out
 
-    def _delta(self, text: str, *, replaces: bool = False) -> list[tuple[str, dict[str, Any]]]:
+    def _delta(self, id: str, text: str, *, replaces: bool = False) -> list[tuple[str, dict[str, Any]]]:
         if not text and not replaces:
             return []
         if replaces:
             self._said.clear()
-        self._said.append(text)
+        self._said[id] = self._said.get(id, "") + text
         return [("text", {**self._who, "delta": text, **({"replaces": True} if replaces else {})})]
 
     def _file(self, part: Part, name: str) -> dict[str, Any]:
@@ -181,9 +182,10 @@ class Reading:
         self, state: TaskState, message: Message | None, metadata: dict[str, Any], at: str
     ) -> list[tuple[str, dict[str, Any]]]:
         ok = state is TaskState.COMPLETED
-        text = message.text if message is not None else "".join(self._said)
+        said = "\n".join(self._said.values())
+        text = message.text if message is not None else said
         out = self._ends(ok)
-        end = self._end(ok, text if ok else "".join(self._said), metadata, at)
+        end = self._end(ok, text if ok else said, metadata, at)
         if not ok:
             error, code = _failure(state, text, metadata)
             out.append(("error", {"message": error, "reason": code}))

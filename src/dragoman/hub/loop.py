@@ -9,7 +9,7 @@ A caller of this hub says more about a request in its metadata. It is believed o
 
     x-arbiter.conversation_id   the conversation a native request belongs to
     x-arbiter.original          what the user asked in the first place
-    x-arbiter.relay, .stream_id, .budget, .asker   from the agent that asks
+    x-arbiter.relay, .stream_id, .budget, .asker, .context   from the agent that asks
 
 The last status of the task has `x-arbiter.agent_id .input_tokens .output_tokens .stop_reason .files_bytes`, on failure
 `.error .error_type`, and `.gate_approved` when an advisor let the answer pass. Its message is the clean answer, with the

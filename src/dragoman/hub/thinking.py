@@ -46,6 +46,7 @@ class Thinking:
         stream_id = _int(given, "stream_id") if relayed else 0
         depth = mail.depth if relayed else 0
         self._text = text_of(turn.message)
+        self._why = str(given.get("x-arbiter.context") or "")
         self._telling = Telling(turn, agent.id, depth=depth, stream_id=stream_id, relayed=relayed)
         self._session = Session(
             tenant=turn.scope.tenant,
@@ -186,7 +187,7 @@ class Thinking:
         if self._plain:
             return self._text
         if self._session.depth and self._agent.id != INDEX_ID:
-            return self._text
+            return f"{self._why}\n{self._text}" if self._why else self._text
         return await self._turn.step("query", self._whole_query)
 
     async def _whole_query(self) -> str:

@@ -117,6 +117,7 @@ async def delegate(
         "stream_id": stream,
         "asker": session.agent,
         "original": session.original,
+        "context": _context(session, depth, context),
         "conversation_id": session.conversation,
         "budget": max(1, left // share) if (left := session.budget.left) is not None else 0,
     }
@@ -126,7 +127,7 @@ async def delegate(
         fold = await _follow(
             session,
             agent,
-            "\n".join([*_context(session, depth, context), task]),
+            task,
             key,
             {f"x-arbiter.{name}": value for name, value in about.items() if value},
         )
@@ -170,8 +171,9 @@ def _outcome(agent: str, fold: Fold) -> tuple[bool, str]:
     return False, f"{agent} ended {task.state.word}: {said or 'no reason given'}. Do not try the same again."
 
 
-def _context(session: Session, depth: int, more: list[str]) -> list[str]:
-    return [
+def _context(session: Session, depth: int, more: list[str]) -> str:
+    """What an agent that thinks is told before its task. One that is code gets the task alone."""
+    lines = [
         "[DELEGATION CONTEXT]",
         f"original request: {session.original[:200]}",
         f"delegated by: {session.agent}",
@@ -179,3 +181,4 @@ def _context(session: Session, depth: int, more: list[str]) -> list[str]:
         *more,
         "[END DELEGATION CONTEXT]",
     ]
+    return "\n".join(lines)
