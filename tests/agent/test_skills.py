@@ -78,6 +78,13 @@ def test_two_skills_of_one_name_and_functions_that_fit_no_message_are_refused() 
         async def two(*words: str) -> None: ...
 
 
+@pytest.mark.parametrize("versions", ["1.0", (), ("0.3.0",), ("2.0", "1.0")])
+def test_versions_that_nobody_speaks_are_refused(versions: Any) -> None:
+    with pytest.raises(ValueError, match=r"some of 1\.0, 0\.3, 0\.2, 0\.1"):
+        Agent("A", versions=versions)
+    assert Agent("A", versions=["0.1", "1.0"]).versions == ("1.0", "0.1")
+
+
 async def ask(function: Any, *content: Any, **options: Any) -> Any:
     """What a single-skill agent answers."""
     agent = Agent("A")

@@ -62,7 +62,9 @@ class Agent:
     ) -> None:
         self.name = name
         self.id = id or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "agent"
-        self.versions = tuple(versions)
+        if not versions or any(each not in VERSIONS for each in versions):
+            raise ValueError(f"versions are some of {', '.join(VERSIONS)}, not {versions!r}")
+        self.versions = tuple(each for each in VERSIONS if each in versions)
         self.auth = Requirements(auth)
         if private_card and not self.auth:
             raise ValueError("a private card is for callers who say who they are: give auth=")
