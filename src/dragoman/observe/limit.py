@@ -7,14 +7,24 @@ back; when the whole house is full, new work is turned away with `Unavailable` a
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.errors import RateLimited, Unavailable
-from dragoman.model.ops import Batch, Call, ListTasks, Request, SendMessage, Service, SubscribeToTask
+from dragoman.errors import RateLimited, TaskNotFound, Unavailable
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    GetTask,
+    ListTasks,
+    Request,
+    Scope,
+    SendMessage,
+    Service,
+    SubscribeToTask,
+)
 from dragoman.model.task import TaskState
 
 _KNOWN = 10_000
@@ -74,6 +84,7 @@ class Limited:
         self._counts = quota.counts
         self._callers: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
         self._agents: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
+        self._beginning: Counter[Scope] = Counter()
 
     def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
         if self._counts or self._quota.open_tasks is not None:
@@ -84,18 +95,18 @@ class Limited:
     async def _call(self, call: Call, request: Request) -> Any:
         buckets = self._admit(call, request)
         try:
-            if isinstance(request, SendMessage):
-                await self._room(call, request)
-            return await self._service.call(call, request)
+            async with self._room(call, request):
+                return await self._service.call(call, request)
         finally:
             _leave(buckets)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         buckets = self._admit(call, request)
         try:
-            if isinstance(request, SendMessage):
-                await self._room(call, request)
-            async with aclosing(self._service.stream(call, request)) as batches:  # type: ignore[type-var]
+            async with (
+                self._room(call, request),
+                aclosing(self._service.stream(call, request)) as batches,  # type: ignore[type-var]
+            ):
                 async for batch in batches:
                     yield batch
         finally:
@@ -110,24 +121,53 @@ class Limited:
             return ()
         caller = _of(self._callers, (scope.tenant, scope.owner), quota.burst)
         agent = _of(self._agents, (scope.tenant, scope.agent), quota.agent_burst)
-        _pass(caller, quota.rate, quota.burst, quota.concurrency, "you are")
-        _pass(agent, quota.agent_rate, quota.agent_burst, quota.agent_concurrency, "this agent is")
+        _pass(caller, quota.rate, quota.burst, quota.concurrency, "you are doing", "you ask")
+        _pass(
+            agent,
+            quota.agent_rate,
+            quota.agent_burst,
+            quota.agent_concurrency,
+            "this agent is doing",
+            "this agent is asked",
+        )
         caller.busy += 1
         agent.busy += 1
         return caller, agent
 
-    async def _room(self, call: Call, request: SendMessage) -> None:
+    @asynccontextmanager
+    async def _room(self, call: Call, request: Request) -> AsyncIterator[None]:
+        """Room for one more unfinished task, if the request begins one."""
         limit = self._quota.open_tasks
-        if limit is None or request.message.task_id:
+        if limit is None or not isinstance(request, SendMessage) or not await self._begins(call, request):
+            yield
             return
         opened = 0
         for state in _OPEN:
             page = await self._service.call(call, ListTasks(status=state, page_size=1, history_length=0))
             opened += page.total_size
+        # Of those on their way, some are tasks by now and some are not yet: there are at least as many as either.
+        opened = max(opened, self._beginning[call.scope])
         if opened >= limit:
             raise RateLimited(
                 f"you have {opened} unfinished tasks here, and {limit} are allowed", retry_after=5
             )
+        self._beginning[call.scope] += 1
+        try:
+            yield
+        finally:
+            self._beginning[call.scope] -= 1
+            self._beginning += Counter()  # without those that are at zero
+
+    async def _begins(self, call: Call, request: SendMessage) -> bool:
+        """Whether it begins a task. In the oldest versions, its name alone does not say so: callers choose it."""
+        id = request.message.task_id
+        if not id or not call.names_tasks:
+            return not id
+        try:
+            await self._service.call(call, GetTask(id=id, history_length=0))
+        except TaskNotFound:
+            return True
+        return False
 
 
 def _leave(buckets: tuple[_Bucket, ...]) -> None:
@@ -149,8 +189,10 @@ def _of(buckets: OrderedDict[tuple[str, str], _Bucket], key: tuple[str, str], bu
     return bucket
 
 
-def _pass(bucket: _Bucket, rate: float | None, burst: int, concurrency: int | None, who: str) -> None:
+def _pass(
+    bucket: _Bucket, rate: float | None, burst: int, concurrency: int | None, does: str, asks: str
+) -> None:
     if concurrency is not None and bucket.busy >= concurrency:
-        raise RateLimited(f"{who} doing {bucket.busy} things at once already", retry_after=1)
+        raise RateLimited(f"{does} {bucket.busy} things at once already", retry_after=1)
     if rate is not None and (wait := bucket.take(rate, burst)) > 0:
-        raise RateLimited(f"{who} asked too often", retry_after=max(1.0, round(wait, 1)))
+        raise RateLimited(f"{asks} too often", retry_after=max(1.0, round(wait, 1)))
