@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -16,14 +17,15 @@ from tests import raw
 
 
 @pytest.fixture
-async def url() -> AsyncIterator[str]:
+async def url(tmp_path: Path) -> AsyncIterator[str]:
     agent = Agent("Asks")
 
     @agent.skill
     async def ask(turn: Turn) -> str:
         return await turn.ask("what?")
 
-    async with running(application(agent, store="memory:", quota=Quota(open_tasks=2))) as url:
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with running(application(agent, store=store, quota=Quota(open_tasks=2))) as url:
         yield url
 
 
