@@ -14,7 +14,7 @@ from dragoman.hub.model import ModelError
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.models.steady import SteadyModel
 from dragoman.server import running
-from tests.hub.house import events, house, message
+from tests.hub.house import SCOUT, events, house, message
 from tests.hub.test_models import BUSY, DOWN, prompt
 
 
@@ -133,3 +133,37 @@ async def test_more_connections_than_allowed_are_told_to_come_back() -> None:
         for writer, _ in answers:
             writer.close()
             await writer.wait_closed()
+
+
+async def test_a_request_is_counted_when_it_ends_by_how_it_ended() -> None:
+    hold = asyncio.Event()
+    async with house(
+        [("one", hold), ModelError("provider_error", "down"), "/agent scout x", "S", "D"]
+    ) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+
+        async def counted(what: str, **labels: str) -> float:
+            said = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
+            lines = (await hub.nobody("GET", "/v1/metrics")).body.decode().splitlines()
+            found = [line for line in lines if line.startswith(f"dragoman_hub_requests_{what}{{{said}}} ")]
+            return float(found[0].rpartition(" ")[2]) if found else 0
+
+        async def ended(n: int, **labels: str) -> None:
+            async with asyncio.timeout(5):
+                while await counted("completed_total", tenant="1", **labels) != n:
+                    await asyncio.sleep(0.01)
+
+        live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"one" in live.body)
+        assert await counted("started_total", route="native", tenant="1") == 1
+        assert await counted("completed_total", ok="true", route="native", tenant="1") == 0
+        hold.set()
+        await live.end()
+        await ended(1, ok="true", route="native")
+        assert await counted("duration_ms_sum", route="native", tenant="1") > 0
+        await acme.rpc("index", "message/send", message("fail"))
+        await ended(1, ok="false", route="a2a")
+        await acme.ask("delegate")
+        assert await counted("started_total", route="native", tenant="1") == 2
+        await ended(2, ok="true", route="native")

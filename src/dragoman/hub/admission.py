@@ -15,7 +15,14 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.errors import ContentTypeNotSupported, InvalidParams, RateLimited, TaskNotFound, Unauthenticated
+from dragoman.errors import (
+    A2AError,
+    ContentTypeNotSupported,
+    InvalidParams,
+    RateLimited,
+    TaskNotFound,
+    Unauthenticated,
+)
 from dragoman.hub.catalogue import Catalogue, Entry
 from dragoman.hub.loop import NATIVE, VIA
 from dragoman.hub.metrics import Metrics
@@ -77,14 +84,17 @@ class Admission:
         except RateLimited as error:
             self._metrics.limited(tenant, error.metadata["reason"])
             raise
-        with self._metrics.request(tenant, via):
-            try:
-                yield (
-                    replace(call, idempotency_key=key),
-                    replace(request, message=message, metadata=metadata),
-                )
-            finally:
-                self._quotas.forgo(tenant.key, message.task_id)
+        self._metrics.started(tenant.key, via)
+        try:
+            yield (
+                replace(call, idempotency_key=key),
+                replace(request, message=message, metadata=metadata),
+            )
+        except A2AError:
+            self._metrics.ended(tenant.key, via, False)  # of one that was taken, the engine says how it ended
+            raise
+        finally:
+            self._quotas.forgo(tenant.key, message.task_id)
 
 
 def _named(message: Message) -> Message:

@@ -110,7 +110,7 @@ class Hub:
         self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
         self._watching: asyncio.Task[None] | None = None
         outside = Outside(remotes, peers, self.catalogue)
-        engine = {"max_attempts": ATTEMPTS, **engine}
+        engine = {"max_attempts": ATTEMPTS, "observer": self.metrics, **engine}
         self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
 
     async def start(self, **options: Any) -> None:

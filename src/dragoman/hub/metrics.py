@@ -5,16 +5,21 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
 
+from dragoman.engine.log import Snapshot
+from dragoman.engine.turn import Turn
+from dragoman.hub.events import state_of
+from dragoman.hub.loop import VIA
 from dragoman.hub.tenants import Tenant
 
 _Labels = tuple[tuple[str, str], ...]
 
 _HELP = {
     "requests_started_total": "Requests that were let in.",
-    "requests_completed_total": "Calls that ended, by whether they were answered.",
-    "requests_duration_ms_sum": "Milliseconds that those calls took, together.",
+    "requests_completed_total": "Requests that ended, by whether it was well.",
+    "requests_duration_ms_sum": "Milliseconds from asking to the end of those, together.",
     "rate_limited_total": "Requests that were refused because a tenant had too many.",
     "idempotency_replay_total": "Requests that were answered with an earlier one.",
     "idempotency_miss_total": "Requests that came with a key that was new.",
@@ -44,16 +49,33 @@ class Metrics:
 
     @contextmanager
     def request(self, tenant: Tenant, route: str) -> Iterator[None]:
-        """Around a request, however it came in."""
-        self.count("requests_started_total", tenant=tenant.key, route=route)
-        began, ok = time.monotonic(), False
+        """Around something that is answered at once."""
+        self.started(tenant.key, route)
+        began, ok = time.time(), False
         try:
             yield
             ok = True
         finally:
-            took = (time.monotonic() - began) * 1000
-            self.count("requests_completed_total", tenant=tenant.key, route=route, ok=str(ok).lower())
-            self.count("requests_duration_ms_sum", took, tenant=tenant.key, route=route)
+            self.ended(tenant.key, route, ok, time.time() - began)
+
+    def started(self, tenant: str, route: str) -> None:
+        self.count("requests_started_total", tenant=tenant, route=route)
+
+    def ended(self, tenant: str, route: str, ok: bool, seconds: float = 0.0) -> None:
+        self.count("requests_completed_total", tenant=tenant, route=route, ok=str(ok).lower())
+        self.count("requests_duration_ms_sum", seconds * 1000, tenant=tenant, route=route)
+
+    # -- what the engine says of tasks (`Observer`) --------------------------------------------------------------
+
+    def turn(self, turn: Turn) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def settled(self, snapshot: Snapshot) -> None:
+        """A task came to rest. It is a request if somebody from outside asked for it."""
+        first = snapshot.mails[0][1]
+        if snapshot.terminal and (via := first.metadata.get(VIA)):
+            began = datetime.fromisoformat(first.at).timestamp()
+            self.ended(snapshot.scope.tenant, via, state_of(snapshot) == "completed", time.time() - began)
 
     def limited(self, tenant: Tenant, reason: str) -> None:
         self.count("rate_limited_total", tenant=tenant.key, reason=reason)
