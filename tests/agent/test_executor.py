@@ -20,16 +20,19 @@ from dragoman.executor import (
     FilePart,
     FileWithBytes,
     FileWithUri,
+    InvalidParamsError,
     Message,
     Part,
     RequestContext,
     Role,
+    ServerError,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
     TaskUpdater,
     TextPart,
+    UnsupportedOperationError,
     new_agent_text_message,
     new_task,
     new_text_artifact,
@@ -53,6 +56,26 @@ class Executor(AgentExecutor):
 
 def agent_of(execute: Execute) -> ExecutorAgent:
     return ExecutorAgent(Executor(execute), AgentCard(name="Exec", description="Executes"))
+
+
+async def test_the_sdks_errors_are_how_a_task_fails_or_cannot_be_undone() -> None:
+    class Stubborn(AgentExecutor):
+        async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+            if not context.get_user_input().isdigit():
+                raise ServerError(error=InvalidParamsError(message="a number, please"))
+            await TaskUpdater(event_queue).start_work()
+            await asyncio.Event().wait()
+
+        async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+            raise ServerError(error=UnsupportedOperationError())
+
+    agent = ExecutorAgent(Stubborn(), AgentCard(name="Stubborn"))
+    async with agent.test() as client:
+        with pytest.raises(TaskFailed, match="a number, please"):
+            await client("many")
+        begun = await client.send("1", wait=False)
+        assert (await client.cancel(begun.id)).state is State.CANCELED
+    assert str(ServerError()) == "Internal error"
 
 
 async def test_a_message_alone_is_the_answer_and_no_task() -> None:

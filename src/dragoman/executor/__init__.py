@@ -10,6 +10,17 @@ too, so that it ports by changing its imports.
 
 from __future__ import annotations
 
+from dragoman.executor.errors import (
+    ContentTypeNotSupportedError,
+    InternalError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    InvalidRequestError,
+    ServerError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from dragoman.executor.execution import AgentExecutor, EventQueue, ExecutorAgent, RequestContext, TaskUpdater
 from dragoman.executor.server import A2AStarletteApplication, DefaultRequestHandler, InMemoryTaskStore
 from dragoman.executor.types import (
@@ -46,6 +57,7 @@ __all__ = [
     "AgentExecutor",
     "AgentSkill",
     "Artifact",
+    "ContentTypeNotSupportedError",
     "DataPart",
     "DefaultRequestHandler",
     "EventQueue",
@@ -54,17 +66,25 @@ __all__ = [
     "FileWithBytes",
     "FileWithUri",
     "InMemoryTaskStore",
+    "InternalError",
+    "InvalidAgentResponseError",
+    "InvalidParamsError",
+    "InvalidRequestError",
     "Message",
     "Part",
     "RequestContext",
     "Role",
+    "ServerError",
     "Task",
     "TaskArtifactUpdateEvent",
+    "TaskNotCancelableError",
+    "TaskNotFoundError",
     "TaskState",
     "TaskStatus",
     "TaskStatusUpdateEvent",
     "TaskUpdater",
     "TextPart",
+    "UnsupportedOperationError",
     "new_agent_parts_message",
     "new_agent_text_message",
     "new_data_artifact",
