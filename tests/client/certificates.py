@@ -52,19 +52,20 @@ class Authority:
         path.write_bytes(pem)
         return str(path)
 
+    @property
+    def pem(self) -> str:
+        return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
+
     def client(self) -> ssl.SSLContext:
         """A context that trusts this authority and nobody else."""
-        pem = self._certificate.public_bytes(serialization.Encoding.PEM).decode()
-        return ssl.create_default_context(cadata=pem)
+        return ssl.create_default_context(cadata=self.pem)
 
-    def server(self, name: str, *, ask: bool = False) -> ssl.SSLContext:
+    def server(self, name: str, *, ask: bool = False, insist: bool = True) -> ssl.SSLContext:
         """A server's context; `ask` it for client certificates of ours."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         with tempfile.TemporaryDirectory() as directory:
             context.load_cert_chain(self.files(name, Path(directory)))
         if ask:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(
-                cadata=self._certificate.public_bytes(serialization.Encoding.PEM).decode()
-            )
+            context.verify_mode = ssl.CERT_REQUIRED if insist else ssl.CERT_OPTIONAL
+            context.load_verify_locations(cadata=self.pem)
         return context

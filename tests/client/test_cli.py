@@ -7,10 +7,12 @@ import io
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from dragoman import Agent, Turn
 from dragoman.application import application
 from dragoman.cli import main
 from dragoman.server import running
+from tests.client.certificates import Authority
 
 agent = Agent("Clerk", description="Takes notes", input_modes=["*/*"], output_modes=["*/*"])
 
@@ -73,14 +76,14 @@ async def other(turn: Turn) -> str:
     return "other"
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+@contextmanager
+def served(tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """The agent, served from a thread: a command runs an event loop of its own."""
     ready, found, stop = threading.Event(), [], asyncio.Event()
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
-        async with running(application(agent, store="memory:")) as url:
+        async with running(application(agent, store="memory:"), tls=tls) as url:
             found.append(url)
             ready.set()
             await stop.wait()
@@ -92,6 +95,12 @@ def url() -> Iterator[str]:
     loop.call_soon_threadsafe(stop.set)
     thread.join()
     loop.close()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with served() as url:
+        yield url
 
 
 Out = pytest.CaptureFixture[str]
@@ -356,3 +365,20 @@ def test_what_cannot_be_sent_is_one_sentence(
 def test_the_time_of_a_command_covers_all_of_it(url: str, capsys: Out) -> None:
     assert main(["send", url, "wait", "--timeout", "0.5"]) == 1
     assert "did not finish in time" in capsys.readouterr().err
+
+
+def test_an_authority_and_a_certificate_of_ones_own_can_be_named(tmp_path: Path, capsys: Out) -> None:
+    authority = Authority()
+    (tmp_path / "ca.pem").write_text(authority.pem)
+    ca, cert = ["--ca", str(tmp_path / "ca.pem")], ["--cert", authority.files("a client", tmp_path)]
+    with served(authority.server("localhost", ask=True)) as url:
+        url = url.replace("127.0.0.1", "localhost")
+        assert main(["send", url, "hi", *ca, *cert]) == 0
+        assert capsys.readouterr().out == "HI\n"
+        assert main(["send", url, "hi", *cert]) == 1
+        assert "its certificate is not trusted" in capsys.readouterr().err
+        assert main(["send", url, "hi", *ca]) == 1, "it lets nobody in without a certificate"
+    assert main(["card", "http://127.0.0.1:9", "--ca", str(tmp_path / "none.pem")]) == 1
+    assert "No such file" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="not both"):
+        main(["card", "http://127.0.0.1:9", "--auth", "x", *cert])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import socket
 import ssl
 import threading
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.client import ClientCertificate
+from dragoman.client import ClientCertificate, connect
 from dragoman.client.http import HttpTransport
 from dragoman.client.transport import NotSent, retry_after
 from dragoman.errors import Unreachable
 from tests.client.certificates import Authority
+from tests.client.fakes import card
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -308,6 +310,17 @@ async def test_tls_is_verified() -> None:
                 await http.request("GET", f"https://127.0.0.1:{port}/", {})
 
 
+async def test_a_server_without_tls_is_said_to_be_one() -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with serving(plain) as port, transport() as http:
+        with pytest.raises(NotSent, match="TLS failed: "):
+            await http.request("GET", f"https://127.0.0.1:{port}/", {})
+
+
 async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
     authority = Authority()
     server = Server(OK)
@@ -319,6 +332,38 @@ async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
     ):
         assert await (await http.request("GET", f"https://localhost:{port}/", {})).read() == b"ok"
     assert "a client" in str(server.peers[0])
+
+
+async def test_a_client_certificate_is_shown_to_the_origin_it_was_given_for_and_no_other(
+    tmp_path: Path,
+) -> None:
+    authority = Authority()
+    certificate = ClientCertificate(authority.files("a client", tmp_path))
+    message = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "fine"}]}
+    elsewhere = Server(_json({"jsonrpc": "2.0", "id": "1", "result": {"message": message}}))
+    asking = authority.server("localhost", ask=True, insist=False)
+    async with serving(elsewhere, asking) as there:
+        interface = {
+            "url": f"https://localhost:{there}/",
+            "protocolBinding": "JSONRPC",
+            "protocolVersion": "1.0",
+        }
+        named = Server(_json(card(supportedInterfaces=[interface])))
+        async with (
+            serving(named, asking) as here,
+            connect(
+                f"https://localhost:{here}/card.json", tls=authority.client(), credentials=certificate
+            ) as agent,
+        ):
+            assert await agent("hello") == "fine"
+    assert "a client" in str(named.peers[0])
+    assert elsewhere.peers == [{}] or elsewhere.peers == [None]
+
+
+def _json(document: object) -> bytes:
+    body = json.dumps(document).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
 
 
 async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.client import Client, connect
+from dragoman.client import Client, ClientCertificate, connect
 from dragoman.errors import A2AError
 from dragoman.model.task import TaskState
 
@@ -32,6 +33,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--version", default="", help="speak this version of A2A only: 1.0, 0.3, 0.2, 0.1, draft, arbiter"
     )
     parser.add_argument("--binding", default="", help="use this binding only: JSONRPC, HTTP+JSON, GRPC")
+    parser.add_argument(
+        "--ca", metavar="FILE", help="believe servers whose certificate this authority has signed (PEM)"
+    )
+    parser.add_argument(
+        "--cert", metavar="FILE", help="show this client certificate, with its key (PEM), instead of --auth"
+    )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long, all told")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -58,8 +65,11 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
         if not colon:
             raise SystemExit(f"dragoman: --header {line!r} should be NAME:VALUE")
         headers[name.strip()] = value.strip()
+    if args.cert and args.auth:
+        raise SystemExit("dragoman: show --auth or --cert, not both")
     return {
-        "credentials": args.auth,
+        "credentials": ClientCertificate(args.cert) if args.cert else args.auth,
+        "tls": ssl.create_default_context(cafile=args.ca) if args.ca else None,
         "headers": headers,
         "version": args.version,
         "binding": args.binding,

@@ -152,6 +152,18 @@ class ClientCertificate(Struct, frozen=True):
         return context
 
 
+def showing_nothing(context: ssl.SSLContext) -> ssl.SSLContext:
+    """A context that believes whom `context` believes, as far as it can list them, and has no certificate to show."""
+    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    bare.check_hostname, bare.verify_mode = context.check_hostname, context.verify_mode
+    bare.minimum_version, bare.options = context.minimum_version, context.options
+    if trusted := context.get_ca_certs(binary_form=True):
+        bare.load_verify_locations(cadata=b"".join(trusted))
+    else:
+        bare.load_default_certs()
+    return bare
+
+
 Given = Any
 """What a user may give: a `Credential`, a secret, a `(name, password)`, or those by the name of a scheme."""
 

@@ -228,8 +228,10 @@ class HttpTransport:
 
 
 def _why(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):  # its number is OpenSSL's
+        return f"TLS failed: {error.reason or error}"
     if isinstance(error, socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
+        return error.strerror or str(error) or "the connection was closed"
     return os.strerror(error.errno)
 
 

@@ -72,12 +72,13 @@ def _carrier(target: Any, options: Options) -> tuple[Authorized, Any]:
     if callable(target):
         return Authorized(AsgiTransport(target)), options.url or IN_PROCESS
     if isinstance(target, str | Path | AgentCard | Mapping):
-        certificate = options.credentials
-        plain = HttpTransport(tls=options.tls, proxy=options.proxy)
+        certificate, tls = options.credentials, options.tls
         if isinstance(certificate, creds.ClientCertificate):
-            shown = HttpTransport(tls=certificate.context(options.tls), proxy=options.proxy)
-            return Authorized(shown, elsewhere=plain, tls=options.tls, certificate=certificate), target
-        return Authorized(plain, tls=options.tls), target
+            bare = None if tls is None else creds.showing_nothing(tls)
+            plain = HttpTransport(tls=bare, proxy=options.proxy)
+            shown = HttpTransport(tls=certificate.context(tls), proxy=options.proxy)
+            return Authorized(shown, elsewhere=plain, tls=bare, certificate=certificate), target
+        return Authorized(HttpTransport(tls=tls, proxy=options.proxy), tls=tls), target
     raise TypeError(f"{target!r} is not an agent, a card, or the name of one")
 
 
