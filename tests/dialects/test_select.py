@@ -76,6 +76,28 @@ def test_an_origin_is_answered_in_its_own_way_where_it_has_the_method(origin: st
     assert select.by_origin(origin).name == dialect
 
 
+@pytest.mark.parametrize(
+    ("origin", "dialect"),
+    [
+        ("0.1", "0.1"),
+        ("draft", "draft"),
+        ("0.2", "arbiter"),
+        ("0.3", "arbiter"),
+        ("1.0", "arbiter"),
+        ("native", "arbiter"),
+        ("", "arbiter"),
+    ],
+)
+def test_at_home_in_arbiters_only_the_oldest_origins_are_answered_in_their_own_way(
+    origin: str, dialect: str
+) -> None:
+    for method in ("tasks/get", "tasks/cancel", "tasks/resubscribe"):
+        chosen = select.rpc("", method, home="arbiter")
+        assert (chosen.dialect.name, chosen.certain) == ("arbiter", False)
+        assert select.by_origin(origin, home="arbiter").name == dialect
+        assert select.rpc("1.0", method, home="arbiter").certain
+
+
 def refusal(*args: Any, **kw: Any) -> tuple[str, int, type]:
     with pytest.raises(select.Refused) as caught:
         select.rpc(*args, **kw)

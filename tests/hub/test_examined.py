@@ -232,3 +232,13 @@ async def test_what_code_made_in_several_places_is_told_line_by_line() -> None:
         ada = await home.tenant("ada")
         told = await ada.ask("sweep", "/v1/agents/worker/chat")
         assert told[-1][1]["content"] == "sweep\ndone: sweep"
+
+
+async def test_a_task_of_the_oldest_clients_is_read_in_their_tongue(ada: Caller) -> None:
+    asked = {"role": "user", "parts": [{"type": "text", "text": "hi"}]}
+    made = (await ada.rpc("index", "tasks/send", {"id": "t-1", "message": asked})).json["result"]
+    got = (await ada.rpc("index", "tasks/get", {"id": "t-1"})).json["result"]
+    assert "sessionId" in got and "kind" not in got
+    assert got["artifacts"] == made["artifacts"]
+    refused = (await ada.rpc("index", "tasks/cancel", {"id": "t-1"})).json["error"]
+    assert refused["code"] == -32002

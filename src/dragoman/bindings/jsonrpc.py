@@ -112,7 +112,8 @@ class _Rpc:
         call = call_of(exchange, mount, principal, dialect)
         if not chosen.certain:
             origin = await mount.service.call(call, GetOrigin(id=request.id))  # type: ignore[attr-defined]
-            if (created := select.by_origin(origin, mount.dialects)) is not dialect:
+            created = select.by_origin(origin, mount.dialects, home=mount.home)
+            if created is not dialect:
                 self._dialect = dialect = created
                 self._in_stream = False
                 request = dialect.read_request(op, params)

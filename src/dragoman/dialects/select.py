@@ -86,11 +86,12 @@ def rpc(
     if "/" not in method and len(version) < _SHORT and method in OPS:
         return _named(version, method, mount, strict, None if allowed is None else tuple(allowed))
     label = version_of(version)
+    perhaps = False
     if home and not mount and label in ("", "1.0"):
         if pushes and method.startswith(_PUSHES):
             label = ""
         elif _speaks(home, method):
-            mount = home
+            mount, perhaps = home, not label
     if allowed is not None and "arbiter" not in allowed and not mount and label == "1.0" and "/" in method:
         # Only Arbiter's clients say 1.0 and mean this; here 1.0 is 1.0.
         if "1.0" not in allowed:
@@ -98,6 +99,8 @@ def rpc(
         return _find(DIALECTS["1.0"], method)
     if mount:
         chosen = _mounted(mount, label, method)
+        if perhaps and chosen.op in _SHARED:
+            chosen = chosen._replace(certain=False)
     else:
         chosen = _neutral(label, method, params, strict, unsaid(allowed))
     return _allowed(chosen, allowed)
@@ -159,9 +162,14 @@ def by_name(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def by_origin(origin: str, allowed: Collection[str] | None = None) -> Dialect:
-    """The dialect for a call that only the task's origin can place; where that does not help, the newest before 1.0."""
+def by_origin(origin: str, allowed: Collection[str] | None = None, *, home: str = "") -> Dialect:
+    """The dialect for a call that only the task's origin can place; where that does not help, the newest before 1.0.
+
+    At `home` in another, only what cannot be read otherwise is told in its own: the tasks of 0.1 and of the draft.
+    """
     dialect = DIALECTS.get(origin)
+    if home and _FAMILY.get(origin, origin) != "0.1":
+        return DIALECTS[home]
     if dialect is None or origin in ("1.0", "0.3-proto") or not (allowed is None or speaks(dialect, allowed)):
         return DIALECTS[unsaid(allowed)]
     return dialect
