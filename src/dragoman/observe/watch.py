@@ -5,6 +5,7 @@ The same object watches the runner (`engine.seams.Observer`) and the door (faile
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
@@ -36,6 +37,8 @@ from dragoman.model.task import Task
 from dragoman.observe.logs import ABOUT
 from dragoman.observe.metrics import Metrics
 
+LEFT = "LEFT"
+"""How an operation ended whose caller did not wait for its end."""
 _CHANGES = (SendMessage, CancelTask, CreatePushConfig, DeletePushConfig)
 
 
@@ -154,6 +157,9 @@ class _Watched:
         except A2AError as error:
             outcome = error.reason
             raise
+        except asyncio.CancelledError:
+            outcome = LEFT
+            raise
         finally:
             seconds = time.perf_counter() - began
             self._done(call, type(request).__name__, request, task, outcome, seconds)
@@ -179,7 +185,7 @@ class _Watched:
             except A2AError as error:
                 outcome = error.reason
                 raise
-            except GeneratorExit:
+            except (GeneratorExit, asyncio.CancelledError):
                 outcome = "OK"  # the reader left; that is its right
                 raise
             finally:
@@ -190,7 +196,7 @@ class _Watched:
     def _done(
         self, call: Call, operation: str, request: Request, task: str, outcome: str, seconds: float | None
     ) -> None:
-        task = task or getattr(request, "id", "") or getattr(request, "task_id", "")
+        task = task or _named(request)
         if self._watch.metrics is not None:
             self._watch.metrics.answered(call.scope.agent, operation, call.dialect, outcome, seconds)
         self._watch.note(call, operation, request, task, outcome)
@@ -220,6 +226,16 @@ def _task_of(result: Any) -> str:
     if isinstance(result, Task):
         return result.id
     return getattr(result, "task_id", "") if not isinstance(result, Message) else result.task_id
+
+
+def _named(request: Request) -> str:
+    """The task that a request speaks of."""
+    if isinstance(request, SendMessage):
+        return request.message.task_id
+    if isinstance(request, CreatePushConfig):
+        return request.config.task_id
+    named: str = getattr(request, "task_id", "") or getattr(request, "id", "")
+    return named
 
 
 def _about(call: Call) -> Mapping[str, str]:

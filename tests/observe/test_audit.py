@@ -1,0 +1,87 @@
+"""Who did what to which task, also when it did not work out or nobody waited for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import Agent, Turn
+from dragoman.application import application
+from dragoman.push.options import PushOptions
+from dragoman.server import running
+from dragoman.stores import open_store
+from tests import raw
+
+HELLO = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "x"}]}
+
+
+def asking() -> Agent:
+    agent = Agent("Asks")
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        return await turn.ask("what?")
+
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "operation"),
+    [
+        ("SendMessage", {"message": {**HELLO, "taskId": "nobody's"}}, "SendMessage"),
+        ("CancelTask", {"id": "nobody's"}, "CancelTask"),
+        ("DeleteTaskPushNotificationConfig", {"taskId": "nobody's", "id": "c"}, "DeletePushConfig"),
+        ("CreateTaskPushNotificationConfig", {"taskId": "nobody's", "url": "http://a/"}, "CreatePushConfig"),
+    ],
+)
+async def test_what_did_not_work_out_is_audited_with_its_task(
+    tmp_path: Path, method: str, params: dict[str, Any], operation: str
+) -> None:
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    async with running(application(asking(), store=url, push=PushOptions(allow_private=True))) as here:
+        assert "error" in await raw.call(here, method, params)
+    store = open_store(url)
+    await store.open()
+    (entry,) = await store.audit.entries(task="nobody's")
+    await store.close()
+    assert (entry.operation, entry.outcome) == (operation, "TASK_NOT_FOUND")
+
+
+async def outcome(url: str, operation: str) -> str:
+    """How the one operation of this kind ended, once it has."""
+    async with asyncio.timeout(10):
+        while True:
+            async with raw.post(url + "/metrics", b"", {}, method="GET") as response:
+                for line in (await raw.read(response)).decode().splitlines():
+                    if line.startswith("dragoman_requests_total{") and f'operation="{operation}"' in line:
+                        return line.partition('outcome="')[2].partition('"')[0]
+            await asyncio.sleep(0.01)
+
+
+async def test_to_leave_a_stream_is_no_error_of_ours() -> None:
+    async with running(application(asking(), store="memory:")) as url:
+        task = (await raw.result(url, "SendMessage", {"message": HELLO}))["task"]["id"]
+        async for _ in raw.stream(url, "SubscribeToTask", {"id": task}):
+            break
+        assert await outcome(url, "SubscribeToTask") == "OK"
+
+
+async def test_nor_is_it_to_leave_before_the_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, begun = Agent("Waits"), asyncio.Event()
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    app = application(agent, store="memory:", drain=0)
+    monkeypatch.setattr(app._attendance, "_seconds", 0.01)
+    async with running(app) as url:
+        sending = asyncio.create_task(raw.call(url, "SendMessage", {"message": HELLO}))
+        await begun.wait()
+        sending.cancel()
+        assert await outcome(url, "SendMessage") == "LEFT"
