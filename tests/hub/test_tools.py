@@ -23,10 +23,13 @@ from dragoman.hub.fetcher import HttpFetcher, html_text
 from dragoman.hub.lessons import Lessons
 from dragoman.hub.mcp_servers import McpServer, McpServers, read_registry
 from dragoman.hub.memory import Memories, RelationExists
+from dragoman.hub.metrics import Metrics
 from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.reach import Reach
 from dragoman.hub.remotes import Remote, Remotes
 from dragoman.hub.remotes import read_registry as read_remotes
 from dragoman.hub.scratchpads import SHARED, Scratchpads
+from dragoman.hub.settings import Settings
 from dragoman.hub.todos import Todos
 from dragoman.hub.tool import Command, Session
 from dragoman.hub.toolbox import toolbox
@@ -392,6 +395,41 @@ def test_registries_are_read_and_explained(tmp_path: Path) -> None:
     file.write_text('{"agents": {"x": {"url": "https://x", "auth": {"type": "basic"}}}}')
     with pytest.raises(InvalidParams, match=r"auth\.type 'basic'"):
         read_remotes(file)
+
+
+async def test_pages_are_opened_in_a_browser_if_there_is_one(
+    shed: Begin, database: Database, tmp_path: Path
+) -> None:
+    pytest.importorskip("mcp")
+    script = str(Path(__file__).with_name("mcp_browser.py"))
+    servers = McpServers({"playwright": McpServer(command=sys.executable, args=(script,))})
+
+    async def check(url: str) -> None:
+        if "private" in url:
+            raise OSError("its host is not on the internet")
+
+    tools = toolbox(database, model=ScriptedModel([]), mcp=servers, check=check)
+    home = await shed(ScriptedModel([]), tools=tools)
+    said = await fed(home, "/browse https://x/a\n/browse https://private/\n/browse file:///etc/passwd")
+    assert "[/browse https://x/a]\n- heading: welcome to https://x/a\n[END BROWSE]" in said
+    assert "ERR: refused: its host is not on the internet" in said and "ERR: usage: /browse <url>" in said
+    assert "ERR:" in await fed(home, "/browse https://x/broken")
+    assert "SKIPPED: max 3 pages" in await fed(home, "\n".join(f"/browse https://x/{n}" for n in range(4)))
+    await servers.close()
+    home = await shed(ScriptedModel([]), tools=toolbox(database, model=ScriptedModel([])))
+    assert "ERR: /browse is not available: this hub has no browser" in await fed(home, "/browse https://x/a")
+
+
+async def test_a_browser_is_sent_only_where_the_guard_lets_it_go(tmp_path: Path) -> None:
+    for private in (False, True):
+        reach = Reach(Settings(data=str(tmp_path), allow_private=private), Metrics())
+        async with served(neighbour().app(store="memory:")) as url:
+            if private:
+                await reach._check(f"{url}/page#part")
+            else:
+                with pytest.raises(OSError, match="not on the internet"):
+                    await reach._check(f"{url}/page")
+        await reach.close()
 
 
 # -- agents of others ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from urllib.parse import urlsplit
 
 from dragoman.errors import InvalidParams
 from dragoman.hub import mcp_servers, remotes
@@ -34,7 +35,7 @@ class Reach:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         guard = Guard(allow_private=settings.allow_private, http=True)
         folder = settings.folder
-        self._settings = settings
+        self._settings, self._guard = settings, guard
         self.fetcher = HttpFetcher(guard.dial)
         try:
             agents = remotes.read_registry(folder / AGENTS)
@@ -52,11 +53,19 @@ class Reach:
             database,
             model=model,
             fetcher=self.fetcher,
+            check=self._check,
             search=BraveSearch(settings.search_key) if settings.search_key else None,
             mcp=self._servers,
             remotes=self.remotes,
             sandbox=self._sandbox,
         )
+
+    async def _check(self, url: str) -> None:
+        """Go where a browser would go, as far as the door. Raises `OSError`."""
+        self._guard.check(url.partition("#")[0])
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        (await self._guard.dial(parts.hostname or "", port)).close()
 
     async def close(self) -> None:
         await self.fetcher.close()

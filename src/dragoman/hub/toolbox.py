@@ -21,6 +21,7 @@ from dragoman.hub.todos import Todos
 from dragoman.hub.tool import Session, Tool
 from dragoman.hub.tools.a2a import A2ATool
 from dragoman.hub.tools.advise import AdviseTool
+from dragoman.hub.tools.browse import BROWSER, BrowseTool, Check
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
 from dragoman.hub.tools.exec import ExecTool
 from dragoman.hub.tools.fetch import FetchTool
@@ -34,7 +35,7 @@ from dragoman.hub.tools.search import Search, SearchTool
 from dragoman.hub.tools.todo import TodoTool
 
 _ABSENT = {
-    "/browse": "this hub has no browser; use /fetch",
+    "/browse": f"this hub has no browser (an MCP server {BROWSER!r} would be one); use /fetch",
     "/map": "a hub has no workspace; use /list",
     "/pane": "there are no panes on a server; use /agent",
 }
@@ -45,12 +46,13 @@ def toolbox(
     *,
     model: Model,
     fetcher: Fetcher | None = None,
+    check: Check | None = None,
     search: Search | None = None,
     mcp: McpServers | None = None,
     remotes: Remotes | None = None,
     sandbox: Sandbox | None = None,
 ) -> tuple[Tool, ...]:
-    """Every command. `model` answers `/advise`, and says who sees."""
+    """Every command. `model` answers `/advise`, and says who sees; `check` refuses addresses."""
     pictures = Pictures(database, model)
     artifacts, memories, todo = Artifacts(database), Memories(database), TodoTool(Todos(database))
 
@@ -82,4 +84,8 @@ def toolbox(
         LessonTool(Lessons(database)),
         ScheduleTool(Schedules(database)),
     ]
-    return (*tools, HelpTool(tools), *(AbsentTool(name, why) for name, why in _ABSENT.items()))
+    if mcp is not None and BROWSER in mcp.names:
+        tools.append(BrowseTool(mcp, check))
+    served = {name for tool in tools for name in tool.names}
+    absent = (AbsentTool(name, why) for name, why in _ABSENT.items() if name not in served)
+    return (*tools, HelpTool(tools), *absent)
