@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.observe.logs import ABOUT, PlainLines, redacted
+from tests import raw
 from tests.serving import Server
 
 
@@ -85,3 +86,19 @@ async def test_every_line_of_a_server_is_json_whoever_wrote_it(tmp_path: Path) -
         writer.close()
     said = server.said.decode().splitlines()
     assert said and all(json.loads(each)["level"] for each in said)
+
+
+async def test_what_an_agent_raised_is_logged_with_what_it_was_about(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "from dragoman import Agent\nagent = Agent('A')\n@agent.skill\nasync def a(x: str) -> str: raise ValueError(x)\n"
+    )
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "no"}]}
+    async with Server(file, options=("--log", "json")) as server:
+        events = [
+            heard.result
+            async for heard in raw.stream(server.url, "SendStreamingMessage", {"message": message})
+        ]
+    task = events[0]["task"]
+    (line,) = [each for each in map(json.loads, server.said.decode().splitlines()) if "exception" in each]
+    assert (line["task"], line["context"], line["agent"]) == (task["id"], task["contextId"], "a")

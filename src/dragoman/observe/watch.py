@@ -117,7 +117,8 @@ class _WatchedTurn:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if self._watch.metrics is not None:
             self._watch.metrics.running(self._turn.scope.agent, -1)
-        ABOUT.reset(self._before)
+        if error is None:  # what an agent raises is logged after this, and in a context of the task's own
+            ABOUT.reset(self._before)
         if self._watch.tracer is not None:
             self._span.__exit__(kind, error, traceback)
 
