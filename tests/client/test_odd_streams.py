@@ -12,9 +12,9 @@ import pytest
 
 from dragoman.client import Client, Piece, Policy, connect
 from dragoman.client.asgi import AsgiTransport
-from dragoman.errors import A2AError, RateLimited
+from dragoman.errors import A2AError, RateLimited, Unavailable, Unreachable
 from dragoman.model.task import StatusUpdate
-from tests.client.fakes import Answer, Asked, Site, answer, card, page
+from tests.client.fakes import Answer, Asked, Site, answer, card, error, page
 
 HASTY = Policy(shortest=0.01, longest=0.02)
 SSE = {"content-type": "text/event-stream"}
@@ -145,3 +145,32 @@ async def test_an_answer_is_an_answer_whatever_kind_of_success_it_is() -> None:
 
     async with agent_of(accepted) as (agent, _):
         assert await agent.send("go") == "fine"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("streams", [True, False])
+async def test_an_oldest_agent_whose_answer_is_lost_is_asked_for_the_task_that_we_named(
+    streams: bool, begun: bool
+) -> None:
+    known: list[str] = []
+
+    def rpc(asked: Asked) -> Answer:
+        params, method = asked.json["params"], asked.json["method"]
+        if method in ("tasks/send", "tasks/sendSubscribe"):
+            known.extend([params["id"]] if begun else [])
+            return (200, SSE, b"") if method.endswith("Subscribe") else (500, {}, b"")
+        if method != "tasks/get" or params["id"] not in known:
+            return error(asked, -32601 if method == "tasks/resubscribe" else -32001)
+        artifact = {"index": 0, "parts": [{"type": "text", "text": "done"}]}
+        task = {"id": params["id"], "status": {"state": "completed"}, "artifacts": [artifact]}
+        return page({"jsonrpc": "2.0", "id": asked.json["id"], "result": task})
+
+    async with agent_of(rpc, version="0.1") as (agent, site):
+        if begun:
+            said = await heard(agent) if streams else (await agent.send("go"), [], [])
+            assert said[0] == "done"
+        else:
+            with pytest.raises(Unreachable if streams else Unavailable):
+                await (heard(agent) if streams else agent.send("go"))
+    sent = [asked.json["method"] for asked in site.asked[1:] if "send" in asked.json["method"]]
+    assert len(sent) == 1

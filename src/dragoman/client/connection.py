@@ -226,6 +226,8 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self._response is not None
+        if self._response.status:
+            return  # what comes after a body is no header
         headers, key, text = self._response.headers, name.decode("latin-1").lower(), value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
 

@@ -99,18 +99,27 @@ class Reading:
             rung = self._rung_below(request, error, failures)
             if rung is None:
                 error = error or Unreachable("the stream ended before the task did")
+                if not self._fold.task_id and (begun := await self._lost(failures, error)) is not None:
+                    self._fold.task_id = begun.id
                 if self._fold.task_id:
                     request = SubscribeToTask(id=self._fold.task_id, tenant=self._request.tenant)
                     if time.monotonic() - lost_at > self._policy.patience:
                         raise error
-                elif failures >= self._policy.attempts or not await self._service.may_repeat(
-                    self._call, self._request, error
-                ):
-                    raise error
                 await pause(self._policy, failures, error, self._call.deadline)
         async with aclosing(rung()) as batches:
             async for batch in batches:
                 yield batch
+
+    async def _lost(self, failures: int, error: A2AError) -> Task | None:
+        """The stream broke before its task had a name. None if it may be begun again; raises `error` if it must not."""
+        if failures < self._policy.attempts and await self._service.may_repeat(
+            self._call, self._request, error
+        ):
+            return None
+        begun = await self._service.begun(self._call, self._request, error)
+        if begun is None:
+            raise error
+        return begun
 
     def _rung_below(
         self, request: SendMessage | SubscribeToTask, error: A2AError | None, failures: int

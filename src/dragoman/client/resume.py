@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dragoman.client.reading import Reading
 from dragoman.client.retry import Policy, pause, repeatable, transient
+from dragoman.client.transport import NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.errors import A2AError, TaskNotCancelable, Unreachable
 from dragoman.model.content import Message
@@ -65,7 +66,7 @@ class Lasting:
                 and self.streams
                 and self.peer.dialect.name in _ALWAYS_WAIT
             ):
-                return await self._begun(call, request)
+                return await self._sent(call, request)
         return await self.repeated(call, request)
 
     async def repeated(self, call: Call, request: Request) -> Any:
@@ -83,10 +84,12 @@ class Lasting:
                     return await self._canceled(call, request, error)
                 attempt = attempt + 1 if time.monotonic() - began < self.policy.longest else 1
                 if attempt >= self.policy.attempts or not await self.may_repeat(call, request, error):
+                    if (begun := await self.begun(call, request, error)) is not None:
+                        return begun
                     raise
                 await pause(self.policy, attempt, error, call.deadline)
 
-    async def _begun(self, call: Call, request: SendMessage) -> Task | Message:
+    async def _sent(self, call: Call, request: SendMessage) -> Task | Message:
         """Send, and do not wait for the end: the first event says that the agent has the message."""
         fold = Fold()
         async with aclosing(self.stream(call, request)) as batches:  # type: ignore[type-var]
@@ -94,10 +97,10 @@ class Lasting:
                 for response in batch:
                     fold.apply(response.event)
                 break
-        begun = fold.message or fold.task
-        if begun is None:
+        first = fold.message or fold.task
+        if first is None:
             raise Unreachable("the stream ended without an event")
-        return begun
+        return first
 
     async def may_repeat(self, call: Call, request: Request, error: A2AError) -> bool:
         """Whether sending `request` again is safe. A server that was not heard yet is asked whether it is one of ours."""
@@ -116,6 +119,18 @@ class Lasting:
             self._introduced = True
             return self.peer.ours
         return False
+
+    async def begun(self, call: Call, request: Request, error: A2AError) -> Task | None:
+        """The task of a send whose answer was lost, where that can be told: in the oldest versions we choose its name."""
+        if not isinstance(request, SendMessage) or request.message.task_id or not transient(error):
+            return None
+        if not self.peer.dialect.names_tasks or isinstance(error, NotSent):
+            return None
+        try:
+            task: Task = await self.repeated(call, GetTask(id=call.idempotency_key, tenant=request.tenant))
+        except A2AError:
+            return None
+        return task
 
     async def _canceled(self, call: Call, request: CancelTask, error: TaskNotCancelable) -> Task:
         """A repeated cancel was refused: because the first one worked?"""
