@@ -106,6 +106,11 @@ class Reads:
         if len(self._snapshots) > self._keep:
             self._snapshots.popitem(last=False)
 
+    def seq(self, key: int) -> int:
+        """The last record of a task that we know of; 0 if we know none."""
+        snapshot = self._snapshots.get(key)
+        return snapshot.seq if snapshot is not None else 0
+
     def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
         """Move the kept snapshot on by what was just committed. None if there is none to move."""
         snapshot = self._snapshots.get(key)
