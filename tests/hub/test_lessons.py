@@ -56,6 +56,8 @@ async def test_people_correct_lessons() -> None:
         for body in ({}, {"signature": " "}, {"lesson_text": "x" * 4097}, {"signature": "x" * 201}):
             assert (await acme("PATCH", "/v1/lessons/1", body)).status == 400
         assert (await acme("POST", "/v1/lessons", {"signature": "x"})).status == 400
+        long = {"signature": "x", "lesson_text": "y", "agent_id": "z" * 65}
+        assert (await acme("POST", "/v1/lessons", long)).status == 400
         assert (await acme("DELETE", "/v1/lessons/1")).status == 204
         assert (await acme("GET", "/v1/lessons/1")).status == 404
 

@@ -7,6 +7,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.errors import A2AError, Unreachable
@@ -182,7 +183,7 @@ async def test_a_provider_that_takes_no_pictures_after_all_is_asked_again_in_wor
 def test_models_say_whether_they_see_and_what_they_are_called() -> None:
     hosted = HostedModel("openai/x", completion=Provider([]))
     assert (about(hosted, "").name, about(hosted, "").sees) == ("openai/x", True)
-    assert about(hosted, "mistral/y").sees is False  # any-llm hands that provider no pictures
+    assert about(hosted, "llamafile/y").sees is False  # any-llm hands that provider no pictures
     assert (about(EchoModel(), "").name, about(EchoModel(), "").sees) == ("echo", False)
 
 
@@ -243,6 +244,11 @@ async def test_a_model_that_does_not_see_is_told_of_a_callers_picture() -> None:
             id="no-picture",
         ),
         pytest.param(
+            {"type": "image", "source": {"type": "base64", "media_type": "image/p,\n", "data": "aGk="}},
+            "message[0].source",
+            id="odd-type",
+        ),
+        pytest.param(
             {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:9/x.png"}},
             "message[0].source.url",
             id="loopback",
@@ -267,3 +273,41 @@ async def test_over_a2a_a_constitution_still_takes_text_alone() -> None:
             "metadata": {"x-dragoman.via": "native"},
         }
         assert (await acme.rpc("index", "message/send", params)).json["error"]["code"] == -32005
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+async def test_a_picture_reaches_a_provider_in_its_own_tongue(provider: str) -> None:
+    pytest.importorskip("any_llm")
+    pytest.importorskip(provider)
+    asked: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            asked.append(msgspec.json.decode(await _body(receive)))
+            refusal = {"type": "error", "error": {"type": "overloaded_error", "message": "later"}}
+            head = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 400, "headers": head})
+            await send({"type": "http.response.body", "body": msgspec.json.encode(refusal)})
+
+    async with served(app) as url:
+        base = f"{url}/v1" if provider == "openai" else url
+        model = HostedModel(f"{provider}/m", api_base=base, api_key="k")
+        assert (await respond(model, with_picture())).error_code == "invalid_request"
+    seen, again = (each["messages"][-1]["content"] for each in asked)
+    data = base64.b64encode(PNG).decode()
+    if provider == "openai":
+        assert seen[1] == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    else:
+        source = {"type": "base64", "media_type": "image/png", "data": data}
+        assert seen[1] == {"type": "image", "source": source}
+    assert "which this model cannot see" in str(again)
+
+
+async def _body(receive: Any) -> bytes:
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return body

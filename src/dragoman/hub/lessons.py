@@ -63,6 +63,8 @@ class Lessons:
     ) -> Lesson:
         """Raises `InvalidParams`."""
         signature, text = _checked(signature, text)
+        if not 1 <= len(agent) <= 64:
+            raise InvalidParams("an agent's id has 1 to 64 characters", fields=(("agent_id", "has 1 to 64"),))
         now = int(time.time())
 
         def add(db: sqlite3.Connection) -> Lesson:

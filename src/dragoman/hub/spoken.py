@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 
 from msgspec import Struct
 
@@ -15,6 +16,7 @@ from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.fetcher import Fetcher
 from dragoman.model.content import Part
 
+_PICTURE = re.compile(r"image/[\w.+-]{1,64}", re.ASCII)
 PICTURES = 20 << 20
 """Bytes that the pictures of one message may have together."""
 
@@ -81,7 +83,7 @@ async def _picture(source: Source, field: str, fetcher: Fetcher | None, room: in
         content, kind = page.content, page.media_type
     else:
         raise _wrong(f"{field}.source.type", f"is {source.type[:40]!r}: base64 and url are understood")
-    if not kind.startswith("image/") or not content:
+    if not _PICTURE.fullmatch(kind) or not content:
         raise _wrong(f"{field}.source", f"is no picture, but {kind[:80] or 'of no media type'}")
     if len(content) > room:
         raise _wrong(f"{field}.source", f"pictures may have {PICTURES >> 20} MB together")
