@@ -226,6 +226,17 @@ def test_errors_tables_and_fields_give_no_orders_either(
         assert not set(shown) & set("\x1b\x9b\x08\x07\r\x7f"), command
 
 
+def test_a_task_can_be_copied_from_a_narrow_terminal(
+    url: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["send", url, "orders", "--no-wait"]) == 0
+    id = capsys.readouterr().out.strip()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["tasks", url]) == 0
+    assert id in capsys.readouterr().out
+
+
 def test_data_is_printed_as_json(url: str, capsys: Out) -> None:
     assert main(["send", url, "data"]) == 0
     assert capsys.readouterr().out == '{"n":1}\n'

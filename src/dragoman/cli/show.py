@@ -76,9 +76,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             print("\t".join(" ".join(cell.split()) for cell in row))
         return
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    drawn = Table(*headings, box=None, pad_edge=False, header_style="bold")
+    # What a row is called by is there to be copied, so it is the rest that has to make room.
+    columns = [Column(heading, no_wrap=n == 0) for n, heading in enumerate(headings)]
+    drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         drawn.add_row(*(escape(readable(cell)) for cell in row))
     rich.print(drawn)
