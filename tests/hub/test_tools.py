@@ -19,8 +19,9 @@ from dragoman.errors import InvalidParams
 from dragoman.hub.artifacts import Artifacts, QuotaExceeded, clean_path
 from dragoman.hub.constitution import Advisor, Constitution
 from dragoman.hub.database import Database
-from dragoman.hub.fetcher import HttpFetcher, html_text
+from dragoman.hub.fetcher import HttpFetcher
 from dragoman.hub.lessons import Lessons
+from dragoman.hub.markup import html_text
 from dragoman.hub.mcp_servers import McpServer, McpServers, read_registry
 from dragoman.hub.memory import Memories, RelationExists
 from dragoman.hub.metrics import Metrics

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from html.parser import HTMLParser
 from typing import Protocol
 from urllib.parse import urljoin, urlsplit
 
@@ -17,36 +16,10 @@ from msgspec import Struct
 from dragoman.client.http import Dial, HttpTransport
 from dragoman.client.transport import Response
 from dragoman.errors import Unreachable
+from dragoman.hub.markup import html_text
 
 LIMIT = 8 << 20
 REDIRECTS = 10
-_BLOCKS = frozenset(
-    [
-        "p",
-        "div",
-        "br",
-        "li",
-        "ul",
-        "ol",
-        "tr",
-        "table",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "section",
-        "article",
-        "header",
-        "footer",
-        "pre",
-        "blockquote",
-        "dt",
-        "dd",
-    ]
-)
-_SILENT = frozenset(["script", "style", "noscript", "template", "svg", "head"])
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -114,42 +87,10 @@ async def _page(url: str, response: Response, limit: int) -> Page:
     except LookupError:
         text = bytes(body).decode("utf-8", "replace")
     if kind in ("text/html", "application/xhtml+xml"):
-        text = html_text(text)
+        text = await asyncio.to_thread(html_text, text)  # a page may be large
     elif not kind.startswith("text/") and not kind.endswith(("json", "xml", "javascript")):
         text = f"({kind}, {len(body)} bytes: not text)"
     return Page(url=url, status=response.status, media_type=kind, text=text)
-
-
-def html_text(source: str) -> str:
-    """What a page says, without how it says it."""
-    reader = _Reader()
-    reader.feed(source)
-    reader.close()
-    lines = [" ".join(line.split()) for line in "".join(reader.said).splitlines()]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
-
-
-class _Reader(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.said: list[str] = []
-        self._silent = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in _SILENT:
-            self._silent += 1
-        elif tag in _BLOCKS:
-            self.said.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in _SILENT:
-            self._silent = max(0, self._silent - 1)
-        elif tag in _BLOCKS:
-            self.said.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if not self._silent:
-            self.said.append(data)
 
 
 def _shown(url: str) -> str:
