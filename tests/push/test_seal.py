@@ -11,7 +11,7 @@ import pytest
 from dragoman.errors import InvalidParams, Unavailable
 from dragoman.model.ops import AuthenticationInfo, Call, GetPushConfig, ListPushConfigs, PushConfig
 from dragoman.push import PushOptions
-from dragoman.push.seal import Seal, new_key
+from dragoman.push.seal import Seal, new_key, read_keys
 from tests.push.conftest import SCOPE, Office, Open
 from tests.push.hook import Hook
 
@@ -100,5 +100,8 @@ def test_nobody_can_have_a_secret_that_only_looks_sealed() -> None:
 def test_what_is_no_key_is_refused_and_keys_are_not_shown() -> None:
     with pytest.raises(ValueError, match="32"):
         Seal(("short",))
+    with pytest.raises(ValueError, match="keys seal"):
+        read_keys(f"{KEY}, short")
+    assert read_keys(f" {KEY},{OTHER} ,") == (KEY, OTHER) and read_keys("") == ()
     assert KEY not in repr(PushOptions(seal=(KEY,), secret="s3cret")) + repr(Seal((KEY,)))
     assert "s3cret" not in repr(PushOptions(secret="s3cret"))

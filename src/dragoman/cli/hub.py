@@ -69,6 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "cors_origins": "web pages that may call the hub; may be repeated (default: *)",
         "search_key": "better given as DRAGOMAN_SEARCH_KEY",
         "push": "let agents send push notifications",
+        "push_seal": "better given as DRAGOMAN_PUSH_SEAL",
         "allow_exec": "let agents run commands, confined",
         "exec_image": "run them in containers of this image, with Docker",
         "exec_seconds": "how long a command may run",

@@ -190,13 +190,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _push(args: argparse.Namespace) -> Any:
     from dragoman.push.options import PushOptions
-    from dragoman.push.seal import Seal
+    from dragoman.push.seal import read_keys
 
-    keys = tuple(key.strip() for key in os.environ.get("DRAGOMAN_PUSH_SEAL", "").split(",") if key.strip())
     try:
-        Seal(keys)
-    except ValueError:
-        raise SystemExit("DRAGOMAN_PUSH_SEAL is no key: `dragoman keys seal` makes one") from None
+        keys = read_keys(os.environ.get("DRAGOMAN_PUSH_SEAL", ""))
+    except ValueError as error:
+        raise SystemExit(f"dragoman: DRAGOMAN_PUSH_SEAL: {error}") from None
     return PushOptions(allow_private=args.allow_private_push, seal=keys)
 
 

@@ -44,6 +44,7 @@ from dragoman.hub.site import Site
 from dragoman.hub.tenants import Tenant
 from dragoman.push.deliver import courier
 from dragoman.push.options import PushOptions
+from dragoman.push.seal import read_keys
 from dragoman.stores import open_store
 
 if TYPE_CHECKING:
@@ -214,4 +215,8 @@ def _grpc(settings: Settings, hub: Hub, others: Sequence[Binding], limits: Limit
 
 def _push(settings: Settings) -> PushOptions:
     """Only the public internet, unless the operator says that private addresses are meant."""
-    return PushOptions(allow_private=settings.allow_private, http=settings.allow_private)
+    return PushOptions(
+        allow_private=settings.allow_private,
+        http=settings.allow_private,
+        seal=read_keys(settings.push_seal),
+    )

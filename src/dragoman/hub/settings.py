@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 CONFIG = "dragoman.toml"
 PREFIX = "DRAGOMAN_"
-SECRET = ("admin_token", "metrics_token", "search_key")
+SECRET = ("admin_token", "metrics_token", "push_seal", "search_key")
 KEYS = {
     "OPENAI_API_KEY": "openai/gpt-4o-mini",
     "ANTHROPIC_API_KEY": "anthropic/claude-3-5-haiku-latest",
@@ -67,6 +67,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """A key for Brave's web search."""
     push: bool = False
     """Agents send push notifications, over https and to public addresses; with `allow_private` to any."""
+    push_seal: str = ""
+    """Keys that seal the credentials of webhooks while they are kept, with commas between them."""
     allow_exec: bool = False
     """Let agents run commands, confined."""
     exec_image: str = ""

@@ -49,6 +49,18 @@ class Seal:
             raise Unavailable("the push config is sealed with a key that is not here") from None
 
 
+def read_keys(text: str) -> tuple[str, ...]:
+    """The keys in a setting, with commas between them. Raises `ValueError`."""
+    keys = tuple(key.strip() for key in text.split(",") if key.strip())
+    try:
+        Seal(keys)
+    except ValueError:
+        raise ValueError(
+            "what is to seal push credentials is no key: `dragoman keys seal` makes one"
+        ) from None
+    return keys
+
+
 def new_key() -> str:
     return Fernet.generate_key().decode()
 
