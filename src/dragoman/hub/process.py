@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ class Process:
     def __init__(
         self, *, hidden: Sequence[Path] = (), seconds: float = 30.0, memory_mb: int = 512, file_mb: int = 1024
     ) -> None:
-        places = [each.expanduser().resolve() for each in (*hidden, *_SHARED)]
+        places = [Path(os.path.expanduser(each)).resolve() for each in (*hidden, *_SHARED)]
         self._hidden = [str(place) for place in places if place != Path("/")]
         memory, file, cpu = memory_mb << 20, file_mb << 20, int(seconds) + 1
         self._limits = f"--as={memory} --fsize={file} --cpu={cpu} --core=0 --nofile=256"

@@ -21,7 +21,6 @@ from dragoman.hub.artifacts import QuotaExceeded, clean_path
 READ_LIMIT = 1 << 20
 _LEAST = 1024
 """Bytes that an entry counts for, however empty it is."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class Workspace:
@@ -104,14 +103,15 @@ class Workspace:
     @contextmanager
     def _inside(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
         """A folder below the root, reached without following a link. Raises `OSError`, or `InvalidParams` to who makes it."""
-        at = os.open(self.root, _FOLDER)
+        folder = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        at = os.open(self.root, folder)
         try:
             for name in folders:
                 try:
                     if make:
                         with suppress(FileExistsError):
                             os.mkdir(name, 0o700, dir_fd=at)
-                    below = os.open(name, _FOLDER, dir_fd=at)
+                    below = os.open(name, folder, dir_fd=at)
                 except OSError as error:
                     if make:
                         raise InvalidParams(f"{name} is not a folder to write into") from error

@@ -83,6 +83,9 @@ class HostedModel:
             from any_llm import acompletion
 
             completion = acompletion
+            _takes_pictures(
+                default.partition("/")[0]
+            )  # loads the provider's library before anybody waits for it
         self._completion: Callable[..., Any] = completion
         self._default, self._options, self._tools = default, options, tools
         self._window = window
