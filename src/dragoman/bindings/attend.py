@@ -44,7 +44,7 @@ class Attendance:
             raise Disconnected from None
         finally:
             self._waiting.pop(task, None)
-            if watcher := self._watchers.pop(task, None):
+            if self._watchers and (watcher := self._watchers.pop(task, None)):
                 watcher.cancel()
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class TaskExists(Exception):
     """The id is taken in this scope."""
 
 
-class Lease(Struct, frozen=True):
+class Lease(Struct, frozen=True, gc=False):
     """The right to write a task's output, until somebody with a higher `fence` has it."""
 
     scope: Scope
@@ -111,7 +111,7 @@ class Log(Protocol):
     need from it before the next `await`.
     """
 
-    async def create(
+    def create(
         self,
         task: str,
         context: str,
@@ -120,14 +120,14 @@ class Log(Protocol):
         dedupe: str = "",
         node: str = "",
         hook: Hook | None = None,
-    ) -> Delivered:
+    ) -> Awaitable[Delivered]:
         """Begin a task. With `node`, that node holds its lease from the start. Raises `TaskExists`.
 
         With `hook`, it is there from the first record on.
         """
         ...
 
-    async def deliver(
+    def deliver(
         self,
         task: str,
         mail: Mail | Cancel,
@@ -135,7 +135,7 @@ class Log(Protocol):
         dedupe: str = "",
         node: str = "",
         hook: Hook | None = None,
-    ) -> Delivered:
+    ) -> Awaitable[Delivered]:
         """Add mail and make the task claimable. With `node`, claim it if no live node holds it. With `hook`, `put` it.
 
         Raises `TaskNotFound`, and `TaskClosed` on a finished task.
@@ -146,14 +146,14 @@ class Log(Protocol):
         """What became of an earlier delivery with this key, in the last 24 hours."""
         ...
 
-    async def append(self, lease: Lease, records: Sequence[Record]) -> int:
+    def append(self, lease: Lease, records: Sequence[Record]) -> Awaitable[int]:
         """Add output, numbered without a gap, all or none; return the last number. Raises `LeaseLost`.
 
         If it is progress, this attempt is the first one again.
         """
         ...
 
-    async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
+    def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[int]:
         """`append`, and give the lease back. Raises `NewMail` (and writes nothing) if mail came after `mail`."""
         ...
 

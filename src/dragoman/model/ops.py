@@ -183,7 +183,7 @@ OPS: dict[str, Op] = {
 }
 
 
-class Scope(Struct, frozen=True):
+class Scope(Struct, frozen=True, gc=False):
     """Whose tasks these are. A task outside a scope cannot be named from inside it.
 
     It is made in one place, from the authenticated principal and the path, never from a request's body.
@@ -194,7 +194,7 @@ class Scope(Struct, frozen=True):
     owner: str = ""
 
 
-class Principal(Struct, frozen=True, kw_only=True):
+class Principal(Struct, frozen=True, kw_only=True, gc=False):
     """Who is calling. `id` is empty for an anonymous caller."""
 
     id: str = ""
@@ -203,7 +203,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     claims: dict[str, Any] = {}
 
 
-class Call(Struct, frozen=True, kw_only=True):
+class Call(Struct, frozen=True, kw_only=True, gc=False):
     """Everything about a request that is not its parameters."""
 
     scope: Scope = Scope()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from sqlite3 import Connection, IntegrityError
 
@@ -68,7 +68,7 @@ class SqliteLog:
         self._scope = scope
         self._hooks = hooks
 
-    async def create(
+    def create(
         self,
         task: str,
         context: str,
@@ -77,10 +77,10 @@ class SqliteLog:
         dedupe: str = "",
         node: str = "",
         hook: Hook | None = None,
-    ) -> Delivered:
-        return await self._given(partial(self._create, task, context, mail, dedupe, node, hook))
+    ) -> Awaitable[Delivered]:
+        return self._given(partial(self._create, task, context, mail, dedupe, node, hook))
 
-    async def deliver(
+    def deliver(
         self,
         task: str,
         mail: Mail | Cancel,
@@ -88,8 +88,8 @@ class SqliteLog:
         dedupe: str = "",
         node: str = "",
         hook: Hook | None = None,
-    ) -> Delivered:
-        return await self._given(partial(self._deliver, task, mail, dedupe, node, hook))
+    ) -> Awaitable[Delivered]:
+        return self._given(partial(self._deliver, task, mail, dedupe, node, hook))
 
     async def _given(self, job: Job[Delivered]) -> Delivered:
         """What a delivery gives. A caller that is cancelled meanwhile runs nothing, so a lease of its goes back."""
@@ -112,11 +112,11 @@ class SqliteLog:
         row = None if scope is None else reads.one(_SEEN, (scope, dedupe, time.time() - DAY))
         return None if row is None else self._duplicate(*row)
 
-    async def append(self, lease: Lease, records: Sequence[Record]) -> int:
-        return await self._file.commits.submit(partial(self._append, lease, records))
+    def append(self, lease: Lease, records: Sequence[Record]) -> Awaitable[int]:
+        return self._file.commits.submit(partial(self._append, lease, records))
 
-    async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
-        return await self._file.commits.submit(partial(self._settle, lease, records, mail))
+    def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[int]:
+        return self._file.commits.submit(partial(self._settle, lease, records, mail))
 
     async def read(self, task: str, *, after: int = 0) -> Sequence[Record]:
         return await self._file.reads.read(self._scope, task, after)
