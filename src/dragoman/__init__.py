@@ -17,7 +17,7 @@ from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
 
 if TYPE_CHECKING:
-    from dragoman.client import connect, connect_sync
+    from dragoman.client import Client, connect, connect_sync
     from dragoman.server import serve
 
 __version__ = "0.1.0"
@@ -26,6 +26,7 @@ __all__ = [
     "Agent",
     "Artifact",
     "ArtifactUpdate",
+    "Client",
     "Message",
     "Part",
     "Role",
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Client": "dragoman.client",
     "connect": "dragoman.client",
     "connect_sync": "dragoman.client",
     "serve": "dragoman.server",

@@ -31,6 +31,7 @@ from dragoman.errors import (
     TaskNotCancelable,
     TaskNotFound,
     Unauthenticated,
+    Unreachable,
     UnsupportedOperation,
 )
 from dragoman.model.card import AgentCard, Capabilities, Interface
@@ -540,6 +541,34 @@ async def test_a_context_that_checks_nothing_is_refused(authority: Authority) ->
     with pytest.raises(ValueError, match="checking the server's certificate"):
         async with connect(AgentCard(name="X", supported_interfaces=(where,)), tls=careless):
             pass
+
+
+@pytest.mark.parametrize("options", [{}, {"proxy": ""}])
+async def test_no_proxy_of_the_environment_stands_before_this_machine(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with serving(Helper()) as url, connect(url, binding="GRPC", timeout=10, **options) as agent:
+        assert await agent("hello") == "HELLO"
+
+
+async def test_a_proxy_that_was_named_is_asked() -> None:
+    asked: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    there = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    interface = Interface(url="grpc://agent.test:50051", protocol_binding="GRPC", protocol_version="1.0")
+    card = AgentCard(name="Far", supported_interfaces=(interface,))
+    async with server, connect(card, proxy=there, policy=Policy(attempts=1)) as agent:
+        with pytest.raises(Unreachable):
+            await agent.send("hello", timeout=10)
+    assert asked[0].startswith(b"CONNECT agent.test:50051 HTTP/1.1\r\n")
 
 
 async def test_who_has_not_installed_grpc_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:

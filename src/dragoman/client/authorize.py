@@ -30,14 +30,15 @@ class Authorized:
         *,
         elsewhere: Transport | None = None,
         tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
         certificate: ClientCertificate | None = None,
     ) -> None:
         self._transport = transport
         self._elsewhere = elsewhere or transport
         self.credential = credential
         self.origin = origin
-        self.tls = tls
-        """Whom to believe; for bindings that connect by themselves."""
+        self.tls, self.proxy = tls, proxy
+        """Whom to believe, and the way there; for bindings that connect by themselves."""
         self._certificate = certificate
         self._also_close: list[Callable[[], Awaitable[object]]] = []
 

@@ -10,14 +10,12 @@ import asyncio
 from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
-from dragoman.client.http import HttpTransport
+from dragoman.client.http import HERE, HttpTransport
 from dragoman.client.transport import Transport, read_at_most
 from dragoman.errors import Unreachable
 
 MAX_DOCUMENT = 256 << 10
 TIMEOUT = 10.0
-
-_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class Fetcher:
@@ -30,7 +28,7 @@ class Fetcher:
         """With a `form`, what is answered to it. Raises `Unreachable`."""
         try:
             parts = urlsplit(url)
-            plain = parts.scheme == "http" and parts.hostname in _HERE
+            plain = parts.scheme == "http" and parts.hostname in HERE
         except ValueError:
             raise Unreachable(f"{url[:200]!r} is not a URL") from None
         if (parts.scheme != "https" and not plain) or parts.username or parts.password:

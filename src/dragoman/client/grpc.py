@@ -66,7 +66,8 @@ class Grpc:
 
     def _open(self) -> aio.Channel:
         transport = self._transport
-        channel = open_channel(self.url, tls=transport.tls, certificate=transport.certificate_for(self.url))
+        certificate = transport.certificate_for(self.url)
+        channel = open_channel(self.url, tls=transport.tls, proxy=transport.proxy, certificate=certificate)
         transport.also_close(channel.close)
         return channel
 

@@ -11,6 +11,7 @@ import grpc
 from grpc import aio
 
 from dragoman.client.credentials import ClientCertificate
+from dragoman.client.http import HERE
 from dragoman.client.transport import MAX_BODY
 
 _OPTIONS = (
@@ -25,13 +26,25 @@ _OPTIONS = (
 
 
 def open_channel(
-    url: str, *, tls: ssl.SSLContext | None = None, certificate: ClientCertificate | None = None
+    url: str,
+    *,
+    tls: ssl.SSLContext | None = None,
+    proxy: str | None = None,
+    certificate: ClientCertificate | None = None,
 ) -> aio.Channel:
-    """`grpc://host:port` is plain, `grpcs://host:port` is TLS: `tls` says whom to believe, `certificate` who we are."""
+    """`grpc://host:port` is plain, `grpcs://host:port` is TLS: `tls` says whom to believe, `certificate` who we are.
+
+    `proxy` overrides the one of the environment, as over HTTP: "" means none, and none is used on this machine.
+    """
     parts = urlsplit(url)
+    options: list[tuple[str, Any]] = list(_OPTIONS)
+    if proxy:
+        options.append(("grpc.http_proxy", proxy))
+    elif proxy == "" or parts.hostname in HERE:
+        options.append(("grpc.enable_http_proxy", 0))
     if parts.scheme == "grpc":
-        return aio.insecure_channel(parts.netloc, options=_OPTIONS)
-    return aio.secure_channel(parts.netloc, _credentials(tls, certificate), options=_OPTIONS)
+        return aio.insecure_channel(parts.netloc, options=options)
+    return aio.secure_channel(parts.netloc, _credentials(tls, certificate), options=options)
 
 
 def _credentials(tls: ssl.SSLContext | None, certificate: ClientCertificate | None) -> Any:

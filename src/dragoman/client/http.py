@@ -21,6 +21,8 @@ from dragoman.client.transport import NotSent
 _IDLE = 4.0
 """Give up an idle connection after this many seconds. Common servers do so after 5, and must not be the first."""
 _KEPT = 64
+HERE = ("localhost", "127.0.0.1", "::1")
+"""Who is never asked through the environment's proxy."""
 _UNQUOTED = "!#$%&'()*+,/:;=?@[]~"
 
 
@@ -222,7 +224,7 @@ class HttpTransport:
             return ""
         from urllib.request import getproxies, proxy_bypass  # slow to import, and seldom needed
 
-        if route.host in ("localhost", "127.0.0.1", "::1") or proxy_bypass(route.host):
+        if route.host in HERE or proxy_bypass(route.host):
             return ""
         return getproxies().get("https" if route.secure else "http", "")
 

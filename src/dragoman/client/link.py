@@ -72,13 +72,13 @@ def _carrier(target: Any, options: Options) -> tuple[Authorized, Any]:
     if callable(target):
         return Authorized(AsgiTransport(target)), options.url or IN_PROCESS
     if isinstance(target, str | Path | AgentCard | Mapping):
-        certificate, tls = options.credentials, options.tls
+        certificate, tls, proxy = options.credentials, options.tls, options.proxy
         if isinstance(certificate, creds.ClientCertificate):
             bare = None if tls is None else creds.showing_nothing(tls)
-            plain = HttpTransport(tls=bare, proxy=options.proxy)
-            shown = HttpTransport(tls=certificate.context(tls), proxy=options.proxy)
-            return Authorized(shown, elsewhere=plain, tls=bare, certificate=certificate), target
-        return Authorized(HttpTransport(tls=tls, proxy=options.proxy), tls=tls), target
+            plain = HttpTransport(tls=bare, proxy=proxy)
+            shown = HttpTransport(tls=certificate.context(tls), proxy=proxy)
+            return Authorized(shown, elsewhere=plain, tls=bare, proxy=proxy, certificate=certificate), target
+        return Authorized(HttpTransport(tls=tls, proxy=proxy), tls=tls, proxy=proxy), target
     raise TypeError(f"{target!r} is not an agent, a card, or the name of one")
 
 
