@@ -24,6 +24,15 @@ class Stage:
         self.deaths = 0
         self._told: list[tuple[Teller, list[Heard], dict[str, Any]]] = []
 
+    async def start(self, die: str) -> None:
+        """A life that ends at a transaction. If that is before anybody is served, another one follows."""
+        try:
+            await self.server.start(DIE=die)
+        except AssertionError:
+            self.deaths += 1
+            await self.server.ended()
+            await self.server.start()
+
     async def restart(self) -> None:
         """SIGKILL, and another life."""
         self.deaths += 1
@@ -55,4 +64,4 @@ async def rise(stage: Stage, *again: str) -> None:
     for die in (*again, ""):
         await stage.server.ended()
         stage.deaths += 1
-        await stage.server.start(DIE=die)
+        await stage.start(die)

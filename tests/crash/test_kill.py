@@ -60,7 +60,7 @@ async def test_killed_before_and_after_each_transaction(tmp_path: Path) -> None:
             if survived.is_set():
                 return
             stage = Stage(tmp_path / str(number))
-            await stage.server.start(DIE=f"before:{number}")
+            await stage.start(f"before:{number}")
             rising = asyncio.create_task(rise(stage, f"after:{2 + number % 9}"))
             try:
                 await stage.tell("doomed")
