@@ -242,3 +242,20 @@ async def test_a_task_of_the_oldest_clients_is_read_in_their_tongue(ada: Caller)
     assert got["artifacts"] == made["artifacts"]
     refused = (await ada.rpc("index", "tasks/cancel", {"id": "t-1"})).json["error"]
     assert refused["code"] == -32002
+
+
+async def test_code_that_raises_is_an_error_to_who_waits_and_code_that_refuses_is_not() -> None:
+    agent = Agent("Odd", description="Fails in several ways")
+
+    @agent.skill
+    async def fail(text: str, turn: Turn) -> str:
+        if text == "reject":
+            turn.reject("not today")
+        raise RuntimeError("a secret of the house")
+
+    async with house(code=[agent]) as home:
+        ada = await home.tenant("ada")
+        answer = (await ada.rpc("odd", "message/send", message("raise"))).json
+        assert answer["error"]["code"] == -32006 and "secret" not in str(answer)
+        answer = (await ada.rpc("odd", "message/send", message("reject", "m-2"))).json
+        assert answer["result"]["status"]["state"] == "rejected"

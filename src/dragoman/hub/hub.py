@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.log import Snapshot
+from dragoman.engine.run import FAILED
 from dragoman.engine.seams import Bus, Peers, Push, Store
 from dragoman.engine.service import Engine
 from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound
@@ -58,7 +59,7 @@ from dragoman.model.ops import (
     SendMessage,
     SubscribeToTask,
 )
-from dragoman.model.task import Task
+from dragoman.model.task import Task, TaskState
 
 log = logging.getLogger(__name__)
 
@@ -345,4 +346,9 @@ class Hub:
 
 
 def _broken(result: Any) -> bool:
-    return isinstance(result, Task) and result.metadata.get("x-arbiter.error_type") == BROKEN
+    """Whether it was not the agent that said how its task ended."""
+    if not isinstance(result, Task) or result.state is not TaskState.FAILED:
+        return False
+    said = result.status.message
+    raised = said is not None and said.text == FAILED
+    return raised or result.metadata.get("x-arbiter.error_type") == BROKEN
