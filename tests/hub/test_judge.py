@@ -90,3 +90,58 @@ async def test_what_cannot_be_judged_is_refused(body: Any) -> None:
         acme = await hub.tenant("acme")
         answer = await acme("POST", "/v1/intent", body)
         assert answer.status == 400 and answer.json["error"]
+
+
+def routing(said: Any) -> Any:
+    """A model that answers, and says whom a request is for when that is asked of it."""
+    return lambda prompt: said if prompt.system.startswith("You route") else "Answered."
+
+
+HERE = [
+    pytest.param('{"agent": "scout", "confidence": 0.9}', "scout", True, False, id="named"),
+    pytest.param('```json\n{"agent": "", "confidence": 0.2}\n```', "", False, False, id="nobody"),
+    pytest.param('{"agent": "scout", "confidence": 0.5}', "scout", False, False, id="unsure"),
+    pytest.param('{"agent": "mallory", "confidence": 1}', "", False, True, id="unknown"),
+    pytest.param("scout, I think", "", False, True, id="prose"),
+    pytest.param(ModelError("provider_error", "down"), "", False, True, id="down"),
+]
+
+
+@pytest.mark.parametrize(("said", "target", "applied", "malformed"), HERE)
+async def test_a_model_says_whom_a_request_is_for_when_words_leave_it_open(
+    said: Any, target: str, applied: bool, malformed: bool
+) -> None:
+    async with house(routing(said)) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        await acme("POST", "/v1/agents", {"id": "desk", "intent": {"mode": "hybrid", "model": "p/small"}})
+        body = {"message": "hm", "mode": "hybrid", "model": "p/small"}
+        found = (await acme("POST", "/v1/intent", body)).json
+        told = dict(await acme.ask("hm", "/v1/agents/desk/chat"))
+        for each in (found, told["intent"]):
+            assert (each["target_agent"], each["applied"], each["malformed"]) == (target, applied, malformed)
+            assert each["llm_used"] is True
+        assert told["done"]["ok"] and told["intent"]["applied_agent"] == ("scout" if applied else "desk")
+        assert hub.model.prompts[0].model == "p/small"
+        assert "- scout: research-analyst. find things out" in hub.model.prompts[0].messages[0].content
+
+
+async def test_no_model_is_asked_when_words_are_clear_enough() -> None:
+    async with house(routing("never")) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        found = (await acme("POST", "/v1/intent", {"message": "@scout look", "mode": "hybrid"})).json
+        assert (found["target_agent"], found["llm_used"]) == ("scout", False)
+        assert hub.model.prompts == []
+        asked = (await acme("POST", "/v1/intent", {"message": "@scout look", "mode": "llm"})).json
+        assert asked["malformed"] and len(hub.model.prompts) == 1
+
+
+async def test_a_request_with_a_picture_is_not_handed_on_in_words() -> None:
+    async with house(["I see."]) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        await acme("POST", "/v1/agents", {"id": "desk", "intent": {"mode": "heuristic"}})
+        picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
+        told = await acme.ask([{"type": "text", "text": "@scout look"}, picture], "/v1/agents/desk/chat")
+        assert "intent" not in dict(told) and told[-1][1]["content"] == "I see."

@@ -6,6 +6,7 @@ Neither begins a request. Both count as one against the tenant's limits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from msgspec import Struct
@@ -13,16 +14,17 @@ from msgspec import Struct
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.asking import respond
 from dragoman.hub.constitution import INDEX_ID, Advisor, Constitution
+from dragoman.hub.constitution import Intent as Wanted
 from dragoman.hub.gate import HALT, Verdict, question, verdict
 from dragoman.hub.hub import Hub
-from dragoman.hub.intent import Guess, guess
+from dragoman.hub.intent import Guess, resolve
 from dragoman.hub.model import Model
 from dragoman.hub.residents import speaking_for
 from dragoman.hub.routing import Answer, Route, Visit
 
 MAX_MESSAGE = 64 * 1024
 MAX_ROSTER = 128
-HEURISTIC = "heuristic"
+_BY = {"heuristic": "words", "llm": "meaning"}
 
 
 class Gate(Struct):
@@ -45,9 +47,9 @@ class Somebody(Struct):
 
 class How(Struct):
     mode: Literal["off", "heuristic", "hybrid", "llm"] = "heuristic"
-    """Models are not asked: what is not `off` goes by the words."""
     min_confidence: float = 0.8
     apply_routing: bool = True
+    model: str = ""
 
 
 class Intent(How):
@@ -83,22 +85,24 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         how, whom = asked.intent or asked, asked.requested_agent
         _check(asked)
         explicit = whom != INDEX_ID
-        with hub.admission.anything(visit.tenant, "intent"):
+        with hub.admission.anything(visit.tenant, "intent"), speaking_for(visit.tenant):
             found = Guess()
             if how.mode != "off" and not explicit:
-                found = guess(asked.message, await _roster(visit, asked))
+                wanted = Wanted(mode=how.mode, min_confidence=how.min_confidence)
+                company = await _roster(visit, asked)
+                found = await resolve(asked.message, company, wanted, how.model, partial(respond, model))
         sure = bool(found.agent) and found.confidence >= how.min_confidence
         return Answer(
             {
                 "kind": "route" if found.agent else "none",
                 "confidence": 1.0 if explicit else found.confidence,
-                "source": "explicit" if explicit else HEURISTIC if how.mode != "off" else "none",
+                "source": "explicit" if explicit else found.source if how.mode != "off" else "none",
                 "target_agent": found.agent,
-                "brief": f"For {found.agent}, by its words." if found.agent else "",
+                "brief": f"For {found.agent}, by its {_BY[found.source]}." if found.agent else "",
                 "applied": sure and how.apply_routing,
                 "requested_agent": whom,
-                "llm_used": False,
-                "malformed": False,
+                "llm_used": found.asked,
+                "malformed": found.malformed,
                 "todo_seeds": [],
                 "plan_seeds": [],
             }
@@ -123,7 +127,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
             path="/v1/intent",
             handler=intent,
             tag="judge",
-            about="Which agent a message is for, judged by its words. Nobody is asked.",
+            about="Which agent a message is for. It is not handed over.",
             body=Intent,
         ),
     ]

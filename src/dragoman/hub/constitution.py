@@ -74,7 +74,9 @@ class Intent(Struct, frozen=True, kw_only=True):
 
     mode: Annotated[
         Literal["off", "heuristic", "hybrid", "llm"],
-        Meta(description="`heuristic` matches words of agents' roles and goals; the others do so too."),
+        Meta(
+            description="`heuristic` goes by words of agents' roles and goals, `llm` asks a model, `hybrid` if words leave it open."
+        ),
     ] = "off"
     min_confidence: Annotated[float, Meta(ge=0, le=1)] = 0.8
     apply_routing: Annotated[bool, Meta(description="False: only say who would have got it.")] = True

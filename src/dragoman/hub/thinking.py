@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragoman.engine.turn import Turn
-from dragoman.hub.asking import Reply, ask
+from dragoman.hub.asking import Reply, ask, respond
 from dragoman.hub.commands import ENDS, parse
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.dispatch import END, Dispatch
 from dragoman.hub.filter import TextFilter
 from dragoman.hub.gate import CONTINUE, REDIRECT, Verdict, question, verdict
-from dragoman.hub.intent import Guess, guess
+from dragoman.hub.intent import Guess, resolve
 from dragoman.hub.model import ChatMessage, Image, Prompt, ToolCall, ToolSpec, Usage, about, in_words
 from dragoman.hub.prompt import CONTINUE as GO_ON
 from dragoman.hub.prompt import query, system
@@ -127,8 +128,8 @@ class Thinking:
     async def _hand_over(self) -> bool:
         """Give the request to the agent it is for, if the constitution wants that and it is clear who that is."""
         intent, session = self._c.intent, self._session
-        if intent.mode == "off" or session.depth:
-            return False
+        if intent.mode == "off" or session.depth or images_of(self._turn.message):
+            return False  # what is handed on is words
         found = await self._turn.step("intent", self._guess)
         sure = found.confidence >= intent.min_confidence and intent.apply_routing
         target = found.agent if sure else ""
@@ -136,14 +137,17 @@ class Thinking:
             "intent",
             kind="route" if found.agent else "none",
             confidence=found.confidence,
-            source="heuristic",
+            source=found.source,
             target_agent=found.agent,
             applied=bool(target),
             requested_agent=self._agent.id,
             applied_agent=target or self._agent.id,
             todo_seed_count=0,
             plan_seed_count=0,
+            **({"llm_used": True, "malformed": found.malformed} if found.asked else {}),
         )
+        if found.asked:
+            await self._count(found.usage, about(self._agent.model, self._router).name, own=False)
         if not target or target == self._agent.id:
             return False
         ok, answer = await delegate(session, target, self._text, "intent", self._telling.next_stream(), [])
@@ -154,7 +158,14 @@ class Thinking:
         return ok
 
     async def _guess(self) -> Guess:
-        return guess(self._text, await self._agent.siblings())
+        ask = partial(respond, self._agent.model)
+        return await resolve(self._text, await self._agent.siblings(), self._c.intent, self._router, ask)
+
+    @property
+    def _router(self) -> str:
+        """The model that says whom a request is for."""
+        advisor = self._c.advisor
+        return self._c.intent.model or (advisor.model if advisor is not None else "") or self._c.model
 
     async def _before(self) -> list[ChatMessage]:
         """What was said earlier: in the conversation, and on this task."""
