@@ -259,3 +259,13 @@ async def test_code_that_raises_is_an_error_to_who_waits_and_code_that_refuses_i
         assert answer["error"]["code"] == -32006 and "secret" not in str(answer)
         answer = (await ada.rpc("odd", "message/send", message("reject", "m-2"))).json
         assert answer["result"]["status"]["state"] == "rejected"
+
+
+async def test_what_agents_do_for_one_another_is_numbered_too() -> None:
+    script = {"Index": ["/agent scout look", "So."], "Scout": ["/todo list\n/todo list", "seen"]}
+    async with house(by_agent(script)) as home:
+        ada = await home.tenant("ada")
+        await ada("POST", "/v1/agents", SCOUT)
+        task = (await ada.rpc("index", "message/send", message("go"))).json["result"]
+        ids = [each["artifactId"].removeprefix(task["id"]) for each in task["artifacts"]]
+        assert ids == ["-tool-100000", "-tool-100001", "-sub-1", "-tool-0", "-text-0"]

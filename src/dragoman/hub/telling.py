@@ -25,6 +25,8 @@ from dragoman.model.content import Part
 
 STREAMS = 1000
 """Stream ids of the agents that stream `n` asks begin at `n * STREAMS + 1`."""
+EVENTS = 100_000
+"""The numbers of what stream `n` did begin at `n * EVENTS`: the same however streams interleave."""
 
 
 class Telling:
@@ -144,13 +146,11 @@ class Telling:
             self._known[msgspec.json.encode(event)] += 1
 
     async def _artifact(self, kind: str, word: str, payload: dict[str, Any]) -> None:
-        stream, own = payload["stream_id"], payload["stream_id"] == self._stream
-        if kind == "sub_agent_response":
-            n = str(stream)
-        else:
+        stream = n = payload["stream_id"]
+        if kind != "sub_agent_response":
             count = f"{kind}/{stream}"
             seen = self.counts[count] = self.counts.get(count, -1) + 1
-            n = str(seen) if own else f"{stream}-{seen}"
+            n = seen if stream == self._stream else stream * EVENTS + seen
         name, description, part = kind, "", _part(kind, payload)
         if kind == "file":
             name = payload["path"]
