@@ -262,7 +262,10 @@ async def test_code_that_raises_is_an_error_to_who_waits_and_code_that_refuses_i
 
 
 async def test_what_agents_do_for_one_another_is_numbered_too() -> None:
-    script = {"Index": ["/agent scout look", "So."], "Scout": ["/todo list\n/todo list", "seen"]}
+    script: dict[str, Any] = {
+        "Index": ["/agent scout look", "So."],
+        "Scout": ["/todo list\n/todo list", "seen"],
+    }
     async with house(by_agent(script)) as home:
         ada = await home.tenant("ada")
         await ada("POST", "/v1/agents", SCOUT)
