@@ -19,11 +19,12 @@ from dragoman.hub.dispatch import END, Dispatch
 from dragoman.hub.filter import TextFilter
 from dragoman.hub.gate import CONTINUE, REDIRECT, Verdict, question, verdict
 from dragoman.hub.intent import Guess, resolve
-from dragoman.hub.model import ChatMessage, Image, Prompt, ToolCall, ToolSpec, Usage, about, in_words
+from dragoman.hub.model import ChatMessage, Image, Prompt, Usage, about, in_words
+from dragoman.hub.native import called, spec
 from dragoman.hub.prompt import CONTINUE as GO_ON
 from dragoman.hub.prompt import query, system
 from dragoman.hub.telling import Telling
-from dragoman.hub.tool import Budget, Command, Session, Tool
+from dragoman.hub.tool import Budget, Command, Session
 from dragoman.hub.tools.delegate import delegate
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.task import TaskState
@@ -253,7 +254,7 @@ class Thinking:
             messages=tuple(messages),
             max_tokens=self._c.max_tokens if left is None else min(self._c.max_tokens, max(1, left)),
             temperature=self._c.temperature,
-            tools=tuple(_spec(tool, name) for tool in self._tools if tool.usage for name in tool.names)
+            tools=tuple(spec(tool, name) for tool in self._tools if tool.usage for name in tool.names)
             if native
             else (),
         )
@@ -284,7 +285,7 @@ class Thinking:
     # -- doing -------------------------------------------------------------------------------------------------
 
     def _commands(self, reply: Reply) -> tuple[Command, ...]:
-        calls = (_command(call) for call in reply.tool_calls)
+        calls = (called(call) for call in reply.tool_calls)
         return (*parse(reply.text, self._agent.names).commands, *calls)
 
     async def _carry_out(self, i: int, reply: Reply, commands: Sequence[Command]) -> None:
@@ -385,21 +386,3 @@ def _int(given: dict[str, Any], name: str) -> int:
 
 def _said(reply: Reply) -> ChatMessage:
     return ChatMessage(role="assistant", content=reply.text, tool_calls=reply.tool_calls)
-
-
-def _spec(tool: Tool, name: str) -> ToolSpec:
-    """A tool for a model that calls tools: the words that would follow the command, and the block's body if it has one."""
-    properties = {"args": {"type": "string", "description": "What follows the command on its line."}}
-    if name in ENDS:
-        properties["body"] = {"type": "string", "description": f"What stands before {ENDS[name]}."}
-    parameters = {"type": "object", "properties": properties}
-    return ToolSpec(name=name[1:], description=tool.usage, parameters=parameters)
-
-
-def _command(call: ToolCall) -> Command:
-    args, body = call.arguments.get("args", ""), call.arguments.get("body")
-    return Command(
-        name=f"/{call.name}",
-        args=" ".join(str(args).split("\n")).strip(),
-        body=None if body is None else str(body),
-    )
