@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,40 @@ def test_what_cannot_be_served_together_is_said_before_it_is(
     with pytest.raises(SystemExit, match=sentence):
         main([*command.split(), "--port", "0"])
     assert not list(tmp_path.glob("*.db*"))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence"),
+    [
+        (200, b"<html>", "does not answer like a hub"),
+        (200, b"[]", "does not answer like a hub"),
+        (200, b"", "does not answer like a hub"),
+        (200, b'{"agents": [1]}', "does not answer like a hub"),
+        (404, b"<html>", "the hub answered HTTP 404"),
+        (400, b'{"error": "no", "fields": [1]}', "the hub answered HTTP 400"),
+        (
+            400,
+            b'{"error": "no", "fields": [{"field": "goal", "reason": "is missing"}]}',
+            "no\n  goal: is missing",
+        ),
+    ],
+)
+def test_what_is_no_hub_is_said_to_be_none(
+    status: int, body: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert main(["agent", "list", "--token", "x", "--url", f"http://127.0.0.1:{server.server_port}"]) == 1
+        thread.join()
+    assert sentence in capsys.readouterr().err

@@ -6,13 +6,19 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.cli import show
+from dragoman.cli.reach import failed
 from dragoman.client.http import HttpTransport
+from dragoman.client.transport import NOT_JSON
 from dragoman.errors import A2AError
+
+T = TypeVar("T")
 
 EPILOG = """\
   dragoman agent apply scout.json critic.json     make them, or replace them
@@ -58,6 +64,32 @@ class Refused(Exception):
     """The hub said no."""
 
 
+class _Listed(Struct):
+    id: str
+    role: str = ""
+    goal: str = ""
+    code: bool = False
+
+
+class _Page(Struct):
+    agents: list[_Listed]
+
+
+class _Applied(Struct):
+    id: str
+    version: int | str
+
+
+class _Field(Struct):
+    field: str
+    reason: str
+
+
+class _Error(Struct):
+    error: str
+    fields: list[_Field] = []
+
+
 class _Hub:
     def __init__(self, args: argparse.Namespace) -> None:
         if not args.token:
@@ -65,14 +97,18 @@ class _Hub:
         self._url, self._token = args.url.rstrip("/"), args.token
         self._http = HttpTransport()
 
-    async def __call__(self, method: str, path: str, body: bytes = b"") -> Any:
+    async def __call__(self, method: str, id: str = "", body: bytes = b"", *, shape: type[T]) -> T:
+        """What the hub has to say about an agent, or about all of them."""
+        path = f"/v1/agents/{quote(id, safe='')}" if id else "/v1/agents"
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         response = await self._http.request(method, self._url + path, headers, body)
-        raw = await response.read()
-        document = msgspec.json.decode(raw) if raw else None
+        raw = await response.read() or b"null"
         if response.status >= 400:
-            raise Refused(_reason(document, response.status))
-        return document
+            raise Refused(_reason(raw, response.status))
+        try:
+            return msgspec.json.decode(raw, type=shape)
+        except NOT_JSON as error:
+            raise Refused(f"{self._url} does not answer like a hub: {error}") from None
 
     async def close(self) -> None:
         await self._http.close()
@@ -85,9 +121,8 @@ async def run(args: argparse.Namespace) -> int:
             await args.work(hub, args)
         finally:
             await hub.close()
-    except (Refused, A2AError, OSError, msgspec.DecodeError) as error:
-        print(f"dragoman: {error}", file=sys.stderr)
-        return 1
+    except (Refused, A2AError, OSError, *NOT_JSON) as error:
+        return failed(error)
     return 0
 
 
@@ -98,8 +133,8 @@ async def _apply(hub: _Hub, args: argparse.Namespace) -> None:
         id = document.get("id") if isinstance(document, dict) else None
         if not isinstance(id, str) or not id:
             raise Refused(f"{name} has no id")
-        agent = await hub("PUT", f"/v1/agents/{id}", raw)
-        print(f"{agent['id']}  version {agent['version']}")
+        agent = await hub("PUT", id, raw, shape=_Applied)
+        show.say(f"{agent.id}  version {agent.version}")
 
 
 def _read(name: str) -> bytes:
@@ -107,23 +142,25 @@ def _read(name: str) -> bytes:
 
 
 async def _list(hub: _Hub, args: argparse.Namespace) -> None:
-    agents = (await hub("GET", "/v1/agents"))["agents"]
-    rows = [(a["id"], a.get("role", "code" if a.get("code") else ""), a.get("goal", "")) for a in agents]
+    page = await hub("GET", shape=_Page)
+    rows = [(each.id, each.role or ("code" if each.code else ""), each.goal) for each in page.agents]
     show.table(("agent", "role", "goal"), rows)
 
 
 async def _show(hub: _Hub, args: argparse.Namespace) -> None:
-    show.json(await hub("GET", f"/v1/agents/{args.id}"))
+    show.json(await hub("GET", args.id, shape=dict[str, Any]))
 
 
 async def _delete(hub: _Hub, args: argparse.Namespace) -> None:
-    await hub("DELETE", f"/v1/agents/{args.id}")
+    await hub("DELETE", args.id, shape=object)
 
 
-def _reason(document: Any, status: int) -> str:
-    if not isinstance(document, dict) or not isinstance(document.get("error"), str):
+def _reason(raw: bytes, status: int) -> str:
+    try:
+        said = msgspec.json.decode(raw, type=_Error)
+    except NOT_JSON:
         return f"the hub answered HTTP {status}"
-    lines = [document["error"]]
-    if not any(field["reason"] in document["error"] for field in document.get("fields", ())):
-        lines += [f"  {field['field']}: {field['reason']}" for field in document.get("fields", ())]
+    lines = [said.error]
+    if not any(field.reason in said.error for field in said.fields):
+        lines += [f"  {field.field}: {field.reason}" for field in said.fields]
     return "\n".join(lines)
