@@ -146,9 +146,10 @@ def test_a_moment_is_read_in_any_spelling(spelling: str) -> None:
         ({**HELLO, "role": "ROLE_UNSPECIFIED"}, "message.role", "must be given"),
         ({**HELLO, "role": 0}, "message.role", "must be given"),
         ({**HELLO, "role": "user"}, "message.role", "has the unknown value 'user'"),
-        ({**HELLO, "parts": [{"text": 3}]}, "message.parts[0].text", "must be `str | null`, not `int`"),
+        ({**HELLO, "parts": [{"text": 3}]}, "message.parts[0].text", "must be a string, not a whole number"),
         ({**HELLO, "parts": [{"raw": "%%%"}]}, "message.parts[0].raw", "is not base64"),
-        ([], "message", "must be `object`, not `array`"),
+        ({**HELLO, "parts": [{"raw": 3}]}, "message.parts[0].raw", "must be base64, not a whole number"),
+        ([], "message", "must be an object, not a list"),
     ],
 )
 def test_a_bad_message_is_refused_with_the_path_of_what_is_wrong(message: Any, path: str, why: str) -> None:

@@ -176,8 +176,17 @@ def _leniently(params: bytes, shape: type[T]) -> T:
 
 
 _WHERE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$?\.?(.*)`)?$", re.DOTALL)
+_EXPECTED = re.compile(r"^Expected `(\w+)(?: \| null)?`, got `(\w+)`$")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bytes": "base64",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
 _SENTENCES = (
-    (re.compile(r"^Expected (.*), got (.*)$"), r"must be \1, not \2"),
     (re.compile(r"^Invalid enum value (.*)$"), r"has the unknown value \1"),
     (re.compile(r"^Invalid base64.*$"), "is not base64"),
 )
@@ -191,6 +200,9 @@ def _path_and_reason(error: msgspec.ValidationError) -> tuple[str, str]:
     missing = re.match(r"^Object missing required field `(.*)`$", reason)
     if missing:
         return f"{path}.{missing[1]}".lstrip("."), "is missing"
+    if expected := _EXPECTED.match(reason):
+        wanted, got = (_KINDS.get(kind, kind) for kind in expected.groups())
+        return path or "params", f"must be {wanted}, not {got}"
     for pattern, sentence in _SENTENCES:
         if pattern.match(reason):
             return path or "params", pattern.sub(sentence, reason)
