@@ -130,6 +130,7 @@ def _scope(path: str, raw: str) -> dict[str, Any]:
 async def test_a_verb_that_does_not_fit_is_not_allowed(method: str, path: str) -> None:
     answer = await request(app_of(), method, path)
     assert answer.status == 405 and method not in answer.headers["allow"]
+    assert answer.json["error"]["status"] == "UNIMPLEMENTED", "the codes are those of google.rpc"
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere", "/v1/tasks", "/tasks/t1/x", "/a/b/tasks"])

@@ -265,7 +265,7 @@ _MEANT = re.compile(r"(%(?:2F|3A|25))", re.IGNORECASE)
 
 async def _not_allowed(exchange: Exchange, methods: Sequence[str] | Mapping[str, Handler]) -> None:
     allow = ", ".join(methods)
-    await _say(exchange, 405, "METHOD_NOT_ALLOWED", f"this path takes {allow}", (b"allow", allow.encode()))
+    await _say(exchange, 405, "UNIMPLEMENTED", f"this path takes {allow}", (b"allow", allow.encode()))
 
 
 async def _say(
