@@ -272,3 +272,16 @@ async def test_what_agents_do_for_one_another_is_numbered_too() -> None:
         task = (await ada.rpc("index", "message/send", message("go"))).json["result"]
         ids = [each["artifactId"].removeprefix(task["id"]) for each in task["artifacts"]]
         assert ids == ["-tool-100000", "-tool-100001", "-sub-1", "-tool-0", "-text-0"]
+
+
+async def test_who_asks_for_the_head_of_a_stream_does_not_wait_for_its_end() -> None:
+    never = asyncio.Event()
+    async with house([("hm", never)]) as home:
+        ada = await home.tenant("ada")
+        running = ada.open("POST", "/v1/orchestrate", {"message": "go"})
+        await running.until(lambda: b"event: text" in running.body)
+        id = running.headers["x-request-id"]
+        answer = await ada("HEAD", f"/v1/requests/{id}/events")
+        assert (answer.status, answer.headers["content-type"], answer.body) == (200, "text/event-stream", b"")
+        assert (await ada("HEAD", "/v1/requests/nothing/events")).status == 404
+        await ada("POST", f"/v1/requests/{id}/cancel")

@@ -77,14 +77,17 @@ def routes(hub: Hub) -> list[Route]:
         asked = hub.find(visit.tenant, visit.values["id"])
         return Answer({"request": shown(asked, await hub.snapshot(visit.tenant, asked))})
 
-    async def get_events(visit: Visit) -> None:
+    async def get_events(visit: Visit) -> Answer | None:
         asked = hub.find(visit.tenant, visit.values["id"])
         await hub.snapshot(visit.tenant, asked)
         since = visit.count("since_seq", 0)
         last = visit.exchange.header(b"last-event-id")
         if last.isascii() and last.isdigit() and len(last) < 16:
             since = max(since, int(last))
+        if visit.exchange.method == "HEAD":  # nobody waits for what will not be sent
+            return Answer(headers=((b"content-type", b"text/event-stream"),))
         await follow(hub, visit, asked, since)
+        return None
 
     async def cancel(visit: Visit) -> Answer:
         id = visit.values["id"]
