@@ -24,7 +24,7 @@ async def test_what_is_compressed_is_refused_and_not_unpacked(
     packed = pack(body + b" " * (32 << 20))
     assert len(packed) < 100_000
     answer = await request(app_of(service), "POST", path, packed, headers={**V1, "Content-Encoding": coding})
-    assert answer.json["error"]["code"] in (-32700, 400) and service.calls == []
+    assert answer.status == 415 and service.calls == []
 
 
 @pytest.mark.parametrize("member", ["metadata", "message"])

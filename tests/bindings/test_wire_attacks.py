@@ -88,6 +88,21 @@ async def test_a_body_is_chunked_and_nothing_else(url: str) -> None:
     assert (await answers(url, post(*head, body=CHUNKED + b"\r\n"))).startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize("path", ["/", "/message:send", "/tasks/t1:cancel"])
+async def test_a_web_page_cannot_have_a_browser_call_us_without_asking(url: str, path: str) -> None:
+    """`fetch(url, {mode: "no-cors", body: bytes})` has no type, so a browser does not ask; but it says where from."""
+    head = ("Host: here", f"X-API-Key: {KEY}", "Origin: https://evil.example", f"Content-Length: {len(LIST)}")
+    said = await answers(url, post(*head, body=LIST).replace(b"POST / ", f"POST {path} ".encode()))
+    assert said.startswith(b"HTTP/1.1 415 ")
+
+
+@pytest.mark.parametrize("path", ["/", "/message:send"])
+async def test_a_request_that_says_it_is_compressed_is_refused_and_not_unpacked(url: str, path: str) -> None:
+    head = ("Host: here", f"X-API-Key: {KEY}", "Content-Encoding: gzip", f"Content-Length: {len(LIST)}")
+    said = await answers(url, post(*head, body=LIST).replace(b"POST / ", f"POST {path} ".encode()))
+    assert said.startswith(b"HTTP/1.1 415 ")
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -25,10 +25,13 @@ class WrongContentType(InvalidRequest):
 
 
 def check_type(exchange: Exchange) -> None:
-    """No type is fine; what a form in a browser can send without asking is not."""
-    kind = exchange.headers.get(b"content-type", b"")
-    if kind and b"json" not in kind.split(b";")[0].lower():
+    """No type is fine, but not from a web page: what a browser sends for any page, without asking us, is not."""
+    headers = exchange.headers
+    kind = headers.get(b"content-type", b"")
+    if b"json" not in kind.split(b";")[0].lower() if kind else b"origin" in headers:
         raise WrongContentType("the Content-Type of a request is application/json")
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise WrongContentType("a request is not compressed")
 
 
 async def perform(
