@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import uvicorn
@@ -16,9 +17,32 @@ from tests.ports import free_port
 CLOSE = b"connection: close\r\n"
 
 
+heard: list[str] = []
+"""What requests heard that had no answer to give."""
+
+
 async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
     """Says how the body came, and the body."""
     direct = scope["extensions"][DIRECT]
+    match scope["path"]:
+        case "/broken":
+            raise RuntimeError("this is meant to fail")
+        case "/silent":
+            return
+        case "/no":  # without a look at the body
+            assert direct.answer(403, [], b"", 0)
+            return
+        case "/stream":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"X", b"1")]})
+            for piece in (b"one ", b"", b"two"):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body"})
+            return
+        case "/wait":
+            while (message := await receive())["type"] == "http.request":
+                pass
+            heard.append(message["type"])
+            return
     if scope["path"] == "/odd":
         with pytest.raises(ValueError, match="one line"):
             direct.answer(200, [(b"x", b"1\r\ny: 2")], b"", 0)
@@ -34,9 +58,16 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def _connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def _connected(**options: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     port = free_port()
-    config = uvicorn.Config(_app, port=port, http=HttpProtocol, lifespan="off", log_level="error")
+    config = uvicorn.Config(
+        _app,
+        port=port,
+        http=HttpProtocol,  # type: ignore[arg-type]
+        lifespan="off",
+        log_level="error",
+        **options,
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:
@@ -87,7 +118,7 @@ async def test_a_body_that_is_not_all_there_comes_in_pieces() -> None:
 
 def _begun() -> bool:
     """Whether the application has a request."""
-    return any("run_asgi" in repr(task.get_coro()) for task in asyncio.all_tasks())
+    return any("HttpRequest.run" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
 async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
@@ -104,3 +135,109 @@ async def test_an_old_client_gets_its_answer_and_the_end_of_the_connection() -> 
         writer.write(_request("GET", "/", version="1.0"))
         answer = await reader.read(-1)
     assert CLOSE in answer and answer.endswith(b"\r\n\r\nwhole: ")
+
+
+async def test_a_stream_is_chunked_and_the_connection_goes_on() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("GET", "/stream") + _request("HEAD", "/stream") + _request("GET", "/no"))
+        streamed = await reader.readuntil(b"0\r\n\r\n")
+        assert b"x: 1\r\n" in streamed and b"transfer-encoding: chunked\r\n" in streamed
+        assert streamed.endswith(b"\r\n\r\n4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n")
+        assert b"chunked" not in await reader.readuntil(b"\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 403 Forbidden\r\n")
+
+
+async def test_for_an_old_client_the_end_of_the_connection_is_the_end_of_a_stream() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("GET", "/stream", version="1.0"))
+        answer = await reader.read(-1)
+    assert b"chunked" not in answer and answer.endswith(b"\r\n\r\none two")
+
+
+@pytest.mark.parametrize("path", ["/broken", "/silent"])
+async def test_who_gets_no_answer_is_told_that_something_failed(path: str) -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("GET", path))
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n") and CLOSE in answer
+    assert b"meant" not in answer
+
+
+async def test_an_answer_does_not_wait_for_the_rest_of_a_body() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/no", "Content-Length: 10", body="hello"))
+        assert b" 403 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"world" + _request("POST", "/", "Content-Length: 5", body="again"))
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(12) == b"whole: again"
+
+
+async def test_who_waits_to_be_told_to_go_on_and_is_refused_is_not_listened_to_any_more() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/no", "Content-Length: 5", "Expect: 100-continue"))
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 403 ") and CLOSE in answer
+
+
+async def test_a_body_that_makes_no_sense_ends_its_request_and_the_connection() -> None:
+    heard.clear()
+    async with _connected() as (reader, writer):
+        writer.write(
+            _request("POST", "/wait", "Transfer-Encoding: chunked", body="5\r\nhello\r\nnonsense\r\n")
+        )
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 400 ") and CLOSE in answer
+    assert heard == ["http.disconnect"]
+
+
+async def test_what_was_asked_before_nonsense_is_answered() -> None:
+    async with _connected() as (reader, writer):
+        good = _request("POST", "/", "Content-Length: 2", body="me")
+        writer.write(good + _request("GET", "/stream") + b"\x00nonsense\r\n\r\n" + good)
+        answer = await reader.read(-1)
+    assert answer.count(b"HTTP/1.1 ") == 2
+    assert b"whole: me" in answer and answer.endswith(b"0\r\n\r\n")
+
+
+async def test_nothing_is_read_after_a_request_that_is_to_be_the_last() -> None:
+    async with _connected() as (reader, writer):
+        last = _request("POST", "/", "Content-Length: 2", "Connection: close", body="me")
+        writer.write(_request("GET", "/no") + last + _request("GET", "/stream"))
+        answer = await reader.read(-1)
+    assert answer.count(b"HTTP/1.1 ") == 2 and answer.endswith(b"whole: me")
+
+
+async def test_who_wants_another_protocol_gets_an_answer_in_this_one() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("GET", "/stream", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c"))
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and CLOSE in answer
+
+
+async def test_a_large_body_waits_in_the_network_until_it_is_asked_for() -> None:
+    size = 4 << 20
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/", f"Content-Length: {size}"))
+        writer.write(b"x" * size)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert f"content-length: {size + 8}\r\n".encode() in head
+        assert (await reader.readexactly(size + 8)).startswith(b"pieces: xxx")
+
+
+async def test_one_connection_too_many_is_told_to_come_back() -> None:
+    async with _connected(limit_concurrency=1) as (reader, writer):
+        writer.write(_request("GET", "/"))
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n") and CLOSE in answer
+
+
+async def test_a_request_hears_that_its_client_left() -> None:
+    heard.clear()
+    async with _connected() as (_, writer):
+        writer.write(_request("GET", "/wait"))
+        while not _begun():
+            await asyncio.sleep(0)
+        writer.close()
+        while not heard:
+            await asyncio.sleep(0)
+    assert heard == ["http.disconnect"]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.auth.filed import stamp_of
+from dragoman.bindings.request import HttpRequest
 from dragoman.bindings.wire import HttpProtocol
 
 log = logging.getLogger(__name__)
@@ -69,12 +70,11 @@ class ServerTls:
 class TlsProtocol(HttpProtocol):
     """HTTP with the client's certificate in the scope."""
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
+    def _extensions(self, request: HttpRequest) -> dict[str, Any]:
         connection = self.transport.get_extra_info("ssl_object")
         shown = connection.getpeercert(binary_form=True) if connection is not None else None
         chain = [ssl.DER_cert_to_PEM_cert(shown)] if shown else []
-        self.scope["extensions"] = {**self.scope.get("extensions", {}), "tls": {"client_cert_chain": chain}}
+        return {**super()._extensions(request), "tls": {"client_cert_chain": chain}}
 
 
 def client_certificate(scope: Mapping[str, Any]) -> bytes:

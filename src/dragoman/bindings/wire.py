@@ -1,9 +1,8 @@
-"""uvicorn's HTTP/1.1, with a short way for requests that are all here and answers that are whole.
+"""Connections of our own server: HTTP/1.1, read by httptools, for uvicorn to serve.
 
-Through ASGI, such a request is received in an event of its own and its answer is two messages and two writes. Most
-requests are small and most answers whole, so the application may ask for the body and give the answer directly
-(`exchange.Direct`, in the scope's extensions); where it meets another server, it does as ASGI says. Clients that are too
-slow to ask or to read are let go (`bindings/slow.py`).
+uvicorn's own protocol costs about as much as the rest of a small call. This one does what an A2A server needs: keep-alive,
+pipelining, chunked bodies, `Expect`, flow control both ways, and a short way for what is whole (`bindings/request.py`).
+Clients that are too slow to ask or to read are let go (`bindings/slow.py`).
 
 What could be read in two ways is not read at all: a request names one host, its body is chunked or has a length, and a
 trailer is never a header. A head has an end.
@@ -12,121 +11,275 @@ trailer is never a header. A head has an end.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
-from functools import lru_cache
-from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import httptools
+from uvicorn import Config
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
 
 from dragoman.bindings.exchange import DIRECT, Header
 from dragoman.bindings.limits import Limits
+from dragoman.bindings.request import App, HttpRequest, first_lines
 from dragoman.bindings.slow import Slow
 
 _MOST_HEADERS = 256
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_ROOM = 64 << 10
+"""Bytes of a body that may wait to be asked for."""
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 class _Refused(Exception):
-    """The parser stops here."""
+    """The parser stops here. Says with which status."""
+
+    def __init__(self, status: int = 400) -> None:
+        self.status = status
 
 
-class _Trailers(list[tuple[bytes, bytes]]):
-    """What comes after a body has no meaning for us, and some of it would have one among the headers."""
-
-    def append(self, header: tuple[bytes, bytes]) -> None:
-        pass
-
-
-_TRAILERS = _Trailers()
-
-
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(asyncio.Protocol):
     """`slow` is what the connections of a server share; one that comes without is on its own."""
 
-    def __init__(
-        self, *args: Any, slow: Slow | None = None, max_head: int = 64 << 10, **options: Any
-    ) -> None:
-        super().__init__(*args, **options)
-        self._slow = slow or Slow(Limits())
-        self._max_head, self._head = max_head, 0
-        self._answered: RequestResponseCycle | None = None
-        """The request that is being answered, while others wait behind it; uvicorn remembers only the last of them."""
+    __slots__ = ("_app", "_client", "_deaf", "_expects", "_head", "_headers", "_in_head", "_max_head", "_most", "_parser",
+                 "_quiet", "_receiving", "_requests", "_root", "_scheme", "_server", "_slow", "_state", "_url",
+                 "blocked", "loop", "transport")  # fmt: skip
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        slow: Slow | None = None,
+        max_head: int = 64 << 10,
+    ) -> None:
+        self.loop = _loop or asyncio.get_running_loop()
+        self.transport: asyncio.Transport
+        self.blocked: asyncio.Future[None] | None = None
+        self._app = cast(App, config.loaded_app)
+        self._most, self._root = config.limit_concurrency, config.root_path
+        self._state, self._slow, self._max_head = server_state, slow or Slow(Limits()), max_head
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: list[Header] = []
+        self._expects = self._in_head = False
+        self._head = 0
+        """Bytes of a head that has not ended."""
+        self._receiving: HttpRequest | None = None
+        self._requests: deque[HttpRequest] = deque()
+        """Those without their whole answer, oldest first; the first is being answered."""
+        self._quiet = False
+        """The client is not listened to, because there is no room for what it sends."""
+        self._deaf = False
+        """Nothing more that it sends will be read."""
+
+    # -- the transport -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._state.connections.add(self)  # type: ignore[arg-type]
+        self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
+        self._scheme = "https" if is_ssl(self.transport) else "http"
         self._slow.asked(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._slow.gone(self)
-        answered = self._answered
-        if answered is not None and not answered.response_complete:
-            answered.disconnected = True
-            answered.message_event.set()
-        super().connection_lost(exc)
+        self._state.connections.discard(self)
+        self._deaf = True
+        self._unblock()
+        for request in self._requests:
+            request.lose()
+        self._receiving = None
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.headers is not _TRAILERS:  # a head has begun and has not ended
-            self._head += len(data)
-            if self._head > self._max_head:
-                self._refuse(_TOO_LARGE)
+        if self._deaf:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._last()  # it is answered as if it had not asked to change the protocol
+        except httptools.HttpParserError as error:
+            refused = error.__context__
+            self._refuse(refused.status if isinstance(refused, _Refused) else 400)
+        else:
+            if self._in_head:
+                self._head += len(data)
+                if self._head > self._max_head:
+                    self._refuse(431)
+
+    def pause_writing(self) -> None:
+        self._slow.blocked(self)
+        if self.blocked is None:
+            self.blocked = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        self._slow.free(self)
+        self._unblock()
+
+    def _unblock(self) -> None:
+        if self.blocked is not None and not self.blocked.done():
+            self.blocked.set_result(None)
+        self.blocked = None
+
+    # -- the server --------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """End when what is being answered is answered."""
+        if self._requests:
+            self._last(self._requests[0])
+        else:
+            self.transport.close()
+
+    # -- the parser --------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._url, self._headers = b"", []
+        self._expects, self._in_head, self._head = False, True, 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            name = name.lower()
+            self._headers.append((name, value))
+            if name == b"expect" and value.lower() == b"100-continue":
+                self._expects = True
 
     def on_headers_complete(self) -> None:
         self._slow.sent(self)
-        self._check_head()
-        before = self.cycle
-        super().on_headers_complete()
-        if (cycle := self.cycle) is not before:
-            self.scope.setdefault("extensions", {})[DIRECT] = _Direct(cycle)  # type: ignore[assignment]
-        if self.pipeline and self._answered is None:
-            self._answered = before
-        self.headers, self._head = _TRAILERS, 0
+        version = self._parser.get_http_version()
+        self._check_head(version)
+        self._in_head = False
+        try:
+            url = httptools.parse_url(self._url)
+            raw = url.path or b"/"
+            path = raw.decode("ascii")
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+            raise _Refused from None
+        root = self._root
+        scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "method": self._parser.get_method().decode("ascii"),
+            "root_path": root,
+            "path": root + (unquote(path) if "%" in path else path),
+            "raw_path": root.encode() + raw if root else raw,
+            "query_string": url.query or b"",
+            "headers": self._headers,
+        }
+        keep_alive = version != "1.0" and self._parser.should_keep_alive()
+        request = HttpRequest(self, scope, keep_alive=keep_alive, expects=self._expects)
+        scope["extensions"] = self._extensions(request)
+        self._receiving = request
+        self._requests.append(request)
+        if len(self._requests) == 1:
+            self._begin(request)
+        else:
+            self._listen()
 
-    def _check_head(self) -> None:
-        if len(self.headers) > _MOST_HEADERS:
-            self._refuse(_TOO_LARGE)
-            raise _Refused
+    def on_body(self, body: bytes) -> None:
+        if self._receiving is not None:
+            self._receiving.feed(body)
+            if len(self._receiving.body_here) > _ROOM:
+                self._listen()
+
+    def on_message_complete(self) -> None:
+        request, self._receiving = self._receiving, None
+        if request is not None:
+            request.complete()
+
+    def _check_head(self, version: str) -> None:
+        if len(self._headers) > _MOST_HEADERS:
+            raise _Refused(431)
         hosts = 0
-        for name, value in self.headers:
+        for name, value in self._headers:
             if name == b"host":
                 hosts += 1
             elif name == b"transfer-encoding" and value.lower() != b"chunked":
                 raise _Refused
-        if hosts != 1 and (hosts or self.parser.get_http_version() != "1.0"):
+        if hosts != 1 and (hosts or version != "1.0"):
             raise _Refused
 
-    def _refuse(self, answer: bytes) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(answer)
+    def _extensions(self, request: HttpRequest) -> dict[str, Any]:
+        return {DIRECT: request}
+
+    # -- requests and answers ----------------------------------------------------------------------------------
+
+    @property
+    def default_headers(self) -> Sequence[Header]:
+        return self._state.default_headers
+
+    def _begin(self, request: HttpRequest) -> None:
+        tasks, most = self._state.tasks, self._most
+        full = most is not None and (len(self._state.connections) >= most or len(tasks) >= most)
+        task = self.loop.create_task(request.run(_full if full else self._app))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def answered(self, request: HttpRequest) -> None:
+        self._state.total_requests += 1
+        self._requests.remove(request)
+        if not request.keep_alive or (self._deaf and not self._requests):
+            self._deaf = True
             self.transport.close()
-
-    def send_400_response(self, msg: str) -> None:
-        if not self.transport.is_closing():  # or it has been said already
-            super().send_400_response(msg)
-
-    def on_response_complete(self) -> None:
-        """As uvicorn does, but without a timer for each pause between two requests: `Slow` has one clock for all."""
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            self._answered = None
+        elif self.transport.is_closing():
             return
-        self.flow.resume_reading()
-        if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            self._answered = cycle
-            self._start_asgi_task(cycle, app)
+        elif self._requests:
+            self._begin(self._requests[0])
+            self._listen()
         else:
-            self._answered = None
+            self._listen()
             self._slow.asked(self)  # also if the rest of a body is on its way: nobody else waits for that
 
-    def pause_writing(self) -> None:
-        self._slow.blocked(self)
-        super().pause_writing()
+    def read_on(self) -> None:
+        if self._quiet:
+            self._listen(room=True)
 
-    def resume_writing(self) -> None:
-        self._slow.free(self)
-        super().resume_writing()
+    def _listen(self, *, room: bool = False) -> None:
+        """Listen to the client, or not: not while a request waits, and not while a body does."""
+        body = self._receiving.body_here if self._receiving is not None else b""
+        quiet = len(self._requests) > 1 or (len(body) > _ROOM and not room)
+        if quiet != self._quiet and not self.transport.is_closing():
+            self._quiet = quiet
+            if quiet:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    def _last(self, request: HttpRequest | None = None) -> None:
+        """Read nothing more; end after the answer to `request`, or to the newest."""
+        self._deaf = True
+        for waiting in (request,) if request is not None else tuple(self._requests)[-1:]:
+            waiting.keep_alive = False
+
+    def _refuse(self, status: int) -> None:
+        """What came is no request, or no body of one. Answers that are owed are given, if they can be."""
+        receiving = self._receiving
+        self._last()
+        if receiving is not None and receiving in self._requests:
+            receiving.lose()  # the rest of its body will never come
+            self._requests.remove(receiving)
+            if receiving.started:
+                self.transport.close()
+                return
+        if self._requests:
+            self._requests[-1].keep_alive = False
+            return
+        if not self.transport.is_closing():
+            phrase = first_lines(status, ((b"content-length", b"0"), (b"connection", b"close")))
+            self.transport.write(phrase + b"\r\n")
+            self.transport.close()
+
+    # -- `slow.Peer` -------------------------------------------------------------------------------------------
 
     def unread(self) -> int:
         return self.transport.get_write_buffer_size()
@@ -138,56 +291,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.abort()
 
 
-class _Direct:
-    """One request and its answer, past ASGI (`exchange.Direct`)."""
-
-    __slots__ = ("_cycle",)
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-
-    def body(self) -> bytes | None:
-        cycle = self._cycle
-        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
-            return None
-        body, cycle.body = bytes(cycle.body), bytearray()
-        cycle.message_event.clear()
-        cycle.flow.resume_reading()
-        return body
-
-    def answer(self, status: int, headers: Sequence[Header], body: bytes, length: int | None) -> bool:
-        cycle = self._cycle
-        if cycle.response_started or cycle.flow.write_paused:
-            return False
-        if cycle.disconnected:
-            return True
-        head = _head(status, tuple(headers)) + _lines(tuple(cycle.default_headers))
-        if length is not None:
-            head += b"content-length: %d\r\n" % length
-        if not cycle.keep_alive:
-            head += b"connection: close\r\n"
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        cycle.transport.write(b"%b\r\n%b" % (head, body))
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            cycle.transport.close()
-        cycle.on_response()
-        return True
-
-
-@lru_cache(256)
-def _head(status: int, headers: tuple[Header, ...]) -> bytes:
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = ""
-    return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase.encode(), _lines(headers))
-
-
-@lru_cache(256)
-def _lines(headers: tuple[Header, ...]) -> bytes:
-    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
-    if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers) or b"\0" in lines:
-        raise ValueError("a header must be one line")
-    return lines
+async def _full(scope: Any, receive: Any, send: Any) -> None:
+    headers = ((b"content-length", b"0"), (b"connection", b"close"), (b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body"})
