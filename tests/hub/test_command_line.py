@@ -78,6 +78,17 @@ def test_tenants_from_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tenant", "enable", "nobody", "--data", "d"]) == 1
 
 
+def test_the_doctor_names_every_file_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a2a_agents.json", "mcp_servers.json"):
+        (tmp_path / name).write_text("[]")
+    assert main(["doctor", "--model", "echo", "--data", "."]) == 1
+    told = capsys.readouterr().out
+    assert "WRONG  a2a_agents.json" in told and "WRONG  mcp_servers.json" in told
+
+
 def test_the_doctor_says_how_commands_are_kept_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,9 @@ def _files(given: Settings) -> Iterator[tuple[str, str]]:
             auth = remote.auth
             if auth is not None and not auth.token and auth.token_env and not os.environ.get(auth.token_env):
                 yield _WARN, f"{name}: {auth.token_env} is not set"
+    except InvalidParams as error:
+        yield _BAD, error.message
+    try:
         servers = mcp_servers.read_registry(given.folder / SERVERS)
         yield _OK, f"{SERVERS}: {len(servers)} servers"
     except InvalidParams as error:
