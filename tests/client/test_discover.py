@@ -57,6 +57,13 @@ async def test_an_agent_below_a_path_is_looked_for_there_first_and_then_at_the_r
     assert site.paths() == [f"/agents/one{NEW}", f"/agents/one{OLD}", f"/agents/one{BESIDE}", NEW]
 
 
+async def test_what_a_url_asks_for_is_asked_for_everywhere() -> None:
+    site = Site({NEW: page(card())})
+    async with reach(site, f"{BASE}/?code=abc"):
+        pass
+    assert [asked.query for asked in site.asked] == [{"code": "abc"}]
+
+
 async def test_the_url_of_a_card_is_taken_as_it_is() -> None:
     site = Site({"/cards/x.json": page(card())})
     async with reach(site, f"{BASE}/cards/x.json"):

@@ -14,6 +14,7 @@ import pytest_asyncio
 from dragoman import connect
 from dragoman import errors as e
 from dragoman.client import Client
+from dragoman.client.asgi import AsgiTransport
 from dragoman.dialects.cards import write_card
 from dragoman.model.card import AgentCard, Capabilities, Interface
 from dragoman.model.task import TaskState
@@ -269,3 +270,34 @@ async def test_a_server_without_the_paths_it_promises_is_tried_in_the_other_vers
         assert (await it.send("hello")).id == "t1"
         assert it.link.peer.dialect.name == "0.3-proto"
     assert site.paths()[1:] == ["/base/message:send", "/base/v1/message:send"]
+
+
+async def test_what_an_address_asks_for_goes_with_every_request() -> None:
+    card = AgentCard(
+        name="Far",
+        supported_interfaces=(
+            Interface(
+                url="http://agent.test/a/?api-version=7",
+                protocol_binding="HTTP+JSON",
+                protocol_version="1.0",
+                tenant="acme",
+            ),
+        ),
+    )
+    task = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
+    site = Site(
+        {
+            "/a/acme/message:send": page({"task": task}),
+            "/a/acme/tasks/t": page(task),
+            "/a/acme/tasks/t:cancel": page(task),
+        }
+    )
+    async with connect(card, transport=AsgiTransport(site)) as agent:
+        await agent.send("hello")
+        await agent.get("t", history=1)
+        await agent.cancel("t")
+    assert [asked.query for asked in site.asked] == [
+        {"api-version": "7"},
+        {"api-version": "7", "historyLength": "1"},
+        {"api-version": "7"},
+    ]

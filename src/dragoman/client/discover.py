@@ -163,7 +163,7 @@ def candidates(url: str) -> list[str]:
     places = [base + path for path in _WELL_KNOWN] + [base + "/agent-card.json"]
     if base != root:
         places += [root + path for path in _WELL_KNOWN]
-    return places
+    return [f"{place}?{parts.query}" for place in places] if parts.query else places
 
 
 async def find(
@@ -175,7 +175,7 @@ async def find(
     """
     failures: list[A2AError] = []
     for place in candidates(url):
-        if can_tell and not place.startswith(url.rstrip("/")):
+        if can_tell and not place.startswith(url.partition("?")[0].rstrip("/")):
             for error in failures:
                 if isinstance(error, Unauthenticated):
                     raise error

@@ -45,7 +45,8 @@ class Rest:
         self, transport: Transport, url: str, dialect: Dialect, *, silence: float | None = None
     ) -> None:
         self.transport = transport
-        self.url = url.rstrip("/")
+        address, _, self._query = url.partition("?")
+        self.url = address.rstrip("/")
         self.dialect = dialect
         self.ours = False
         """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
@@ -110,9 +111,9 @@ class Rest:
     def _addressed(self, path: Path, verb: str, params: bytes, tenant: str) -> tuple[str, bytes]:
         """The URL and the body of a request."""
         base = f"{self.url}/{quote(tenant, safe='')}" if tenant and self._version == "1.0" else self.url
-        variables = path.variables
+        variables, own = path.variables, f"?{self._query}" if self._query else ""
         if verb == "POST" and not variables:
-            return base + path.template, params
+            return base + path.template + own, params
         members = msgspec.json.decode(params)
         try:
             target = base + path.written(members)
@@ -120,8 +121,9 @@ class Rest:
             raise InvalidParams(str(error)) from None
         rest = {name: value for name, value in members.items() if name not in variables}
         if verb == "POST":
-            return target, msgspec.json.encode(rest)
-        return (f"{target}?{_query(rest)}" if rest else target), b""
+            return target + own, msgspec.json.encode(rest)
+        asked = "&".join(filter(None, (self._query, _query(rest))))
+        return (f"{target}?{asked}" if asked else target), b""
 
     def _refusal(self, response: Response, document: Any, path: Path) -> A2AError:
         if not isinstance(document, dict):
