@@ -63,7 +63,7 @@ async def _connected(**options: Any) -> AsyncIterator[tuple[asyncio.StreamReader
     config = uvicorn.Config(
         _app,
         port=port,
-        http=HttpProtocol,  # type: ignore[arg-type]
+        http=HttpProtocol,
         lifespan="off",
         log_level="error",
         **options,
