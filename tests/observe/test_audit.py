@@ -10,6 +10,7 @@ import pytest
 
 from dragoman import Agent, Turn
 from dragoman.application import application
+from dragoman.cli import main
 from dragoman.push.options import PushOptions
 from dragoman.server import running
 from dragoman.stores import open_store
@@ -48,6 +49,17 @@ async def test_what_did_not_work_out_is_audited_with_its_task(
     (entry,) = await store.audit.entries(task="nobody's")
     await store.close()
     assert (entry.operation, entry.outcome) == (operation, "TASK_NOT_FOUND")
+
+
+async def test_a_name_that_somebody_chose_is_no_longer_than_names_are_and_begins_no_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    async with running(application(asking(), store=url)) as here:
+        assert "error" in await raw.call(here, "CancelTask", {"id": "x\n\x1b[2Jforged" + "y" * 100_000})
+    assert await asyncio.to_thread(main, ["audit", "--store", url]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert len(line) < 500 and "\x1b" not in line and "x\\n\\x1b[2Jforged" in line
 
 
 async def outcome(url: str, operation: str) -> str:

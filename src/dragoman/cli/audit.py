@@ -71,9 +71,13 @@ async def run(args: argparse.Namespace) -> int:
                 print(json.dumps(msgspec.to_builtins(entry)))
             else:
                 who = entry.principal or "somebody"
-                print(
-                    f"{entry.at}  {who}  {entry.operation}  {entry.agent}  {entry.task or '-'}  {entry.outcome}"
-                )
+                line = (entry.at, who, entry.operation, entry.agent, entry.task or "-", entry.outcome)
+                print("  ".join(map(_one_line, line)))
         return 0
 
     return await looked_into(args.store, work)
+
+
+def _one_line(text: str) -> str:
+    """A caller may have chosen it: it begins no line of its own, and tells a terminal nothing."""
+    return text if text.isprintable() else ascii(text)[1:-1]

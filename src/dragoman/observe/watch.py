@@ -39,6 +39,8 @@ from dragoman.observe.metrics import Metrics
 
 LEFT = "LEFT"
 """How an operation ended whose caller did not wait for its end."""
+_LONGEST = 256
+"""Of a task's name, when somebody else has chosen it."""
 _CHANGES = (SendMessage, CancelTask, CreatePushConfig, DeletePushConfig)
 
 
@@ -230,13 +232,14 @@ def _task_of(result: Any) -> str:
 
 
 def _named(request: Request) -> str:
-    """The task that a request speaks of."""
+    """The task that a request speaks of, as far as it could be one of ours."""
     if isinstance(request, SendMessage):
-        return request.message.task_id
-    if isinstance(request, CreatePushConfig):
-        return request.config.task_id
-    named: str = getattr(request, "task_id", "") or getattr(request, "id", "")
-    return named
+        named = request.message.task_id
+    elif isinstance(request, CreatePushConfig):
+        named = request.config.task_id
+    else:
+        named = getattr(request, "task_id", "") or getattr(request, "id", "")
+    return named[:_LONGEST]
 
 
 def _about(call: Call) -> Mapping[str, str]:
