@@ -116,6 +116,7 @@ def test_looking_for_tenants_where_there_is_no_hub_makes_none(
 async def test_agents_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "scout.json").write_text(json.dumps(SCOUT))
     (tmp_path / "bad.json").write_text(json.dumps({**SCOUT, "id": "bad", "capabilities": ["/serach"]}))
+    (tmp_path / "worse.json").write_text("{")
     async with house() as hub, running(hub.app) as url:
         acme = await hub.tenant("acme")
         there = ["--url", url, "--token", acme.token]
@@ -123,8 +124,11 @@ async def test_agents_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert await run("apply", "scout.json") == 0
         assert await run("apply", "scout.json") == 0
         assert "version 2" in capsys.readouterr().out
-        assert await run("apply", "bad.json") == 1
-        assert "did you mean '/search'" in capsys.readouterr().err
+        assert await run("apply", "scout.json", "bad.json") == 1
+        said = capsys.readouterr().err
+        assert "bad.json: " in said and "did you mean '/search'" in said
+        assert await run("apply", "worse.json") == 1
+        assert "worse.json: " in capsys.readouterr().err
         assert await run("list") == 0
         assert "research-analyst" in capsys.readouterr().out
         assert await run("show", "scout") == 0

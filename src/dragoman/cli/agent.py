@@ -129,11 +129,17 @@ async def run(args: argparse.Namespace) -> int:
 async def _apply(hub: _Hub, args: argparse.Namespace) -> None:
     for name in args.file:
         raw = _read(name)
-        document = msgspec.json.decode(raw)
+        try:
+            document = msgspec.json.decode(raw)
+        except NOT_JSON as error:
+            raise Refused(f"{name}: {error}") from None
         id = document.get("id") if isinstance(document, dict) else None
         if not isinstance(id, str) or not id:
             raise Refused(f"{name} has no id")
-        agent = await hub("PUT", id, raw, shape=_Applied)
+        try:
+            agent = await hub("PUT", id, raw, shape=_Applied)
+        except Refused as refused:
+            raise Refused(f"{name}: {refused}") from None
         show.say(f"{agent.id}  version {agent.version}")
 
 
