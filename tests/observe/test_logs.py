@@ -12,7 +12,6 @@ import pytest
 
 from dragoman.observe.logs import ABOUT, PlainLines, redacted
 from tests import raw
-from tests import raw
 from tests.serving import Server
 
 
