@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import uvicorn
 
 from dragoman.bindings.exchange import DIRECT, AsgiScope, Receive, Send
+from dragoman.bindings.request import HttpRequest
 from dragoman.bindings.wire import HttpProtocol
 from tests.ports import free_port
 
@@ -241,3 +243,18 @@ async def test_a_request_hears_that_its_client_left() -> None:
         while not heard:
             await asyncio.sleep(0)
     assert heard == ["http.disconnect"]
+
+
+async def test_a_request_that_is_answered_leaves_nothing_to_the_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with _connected() as (reader, writer):
+            writer.write(_request("GET", "/") + _request("GET", "/stream") + _request("GET", "/no"))
+            await reader.readuntil(b" 403 ")
+            while _begun():
+                await asyncio.sleep(0)
+        left = [each for each in gc.get_objects() if isinstance(each, HttpRequest | HttpProtocol)]
+    finally:
+        gc.enable()
+    assert left == []

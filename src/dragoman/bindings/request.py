@@ -43,11 +43,12 @@ class Connection(Protocol):
 
 
 class HttpRequest:
-    __slots__ = ("_chunked", "_connection", "_expects", "_head_only", "_left", "_news", "_waiter", "body_here", "done",
-                 "gone", "keep_alive", "more", "scope", "started")  # fmt: skip
+    __slots__ = ("_chunked", "_connection", "_expects", "_head_only", "_left", "_news", "_old", "_waiter", "body_here",
+                 "done", "gone", "keep_alive", "more", "started")  # fmt: skip
 
     def __init__(self, connection: Connection, scope: AsgiScope, *, keep_alive: bool, expects: bool) -> None:
-        self.scope = scope
+        # The scope is not kept: it holds us, and together we would wait for the collector.
+        self._head_only, self._old = scope["method"] == "HEAD", scope["http_version"] == "1.0"
         self.keep_alive = keep_alive
         """Whether the connection goes on after the answer."""
         self.body_here = bytearray()
@@ -60,16 +61,15 @@ class HttpRequest:
         self._connection = connection
         self._expects = expects
         """The client sends its body when it is told to."""
-        self._head_only = scope["method"] == "HEAD"
         self._news = False
         self._waiter: asyncio.Future[None] | None = None
         self._chunked = False
         self._left: int | None = None
         """How much of an answer of known length is still to come."""
 
-    async def run(self, app: App) -> None:
+    async def run(self, app: App, scope: AsgiScope) -> None:
         try:
-            await app(self.scope, self.receive, self.send)
+            await app(scope, self.receive, self.send)
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
                 logger.error("a request failed", exc_info=error)
@@ -172,7 +172,7 @@ class HttpRequest:
         if b"content-length" in said:
             self._left = int(said[b"content-length"])
         elif not self._head_only and status not in (204, 304):
-            if self.scope["http_version"] == "1.0":
+            if self._old:
                 self.keep_alive = False  # the end of the connection is the end of the answer
             else:
                 self._chunked = True

@@ -21,7 +21,7 @@ from uvicorn import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
-from dragoman.bindings.exchange import DIRECT, Header
+from dragoman.bindings.exchange import DIRECT, AsgiScope, Header
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.request import App, HttpRequest, first_lines
 from dragoman.bindings.slow import Slow
@@ -43,7 +43,7 @@ class HttpProtocol(asyncio.Protocol):
     """`slow` is what the connections of a server share; one that comes without is on its own."""
 
     __slots__ = ("_app", "_client", "_deaf", "_expects", "_head", "_headers", "_in_head", "_max_head", "_most", "_parser",
-                 "_quiet", "_receiving", "_requests", "_root", "_scheme", "_server", "_slow", "_state", "_url",
+                 "_quiet", "_receiving", "_requests", "_root", "_scheme", "_scopes", "_server", "_slow", "_state", "_url",
                  "blocked", "loop", "transport")  # fmt: skip
 
     def __init__(
@@ -71,6 +71,8 @@ class HttpProtocol(asyncio.Protocol):
         self._receiving: HttpRequest | None = None
         self._requests: deque[HttpRequest] = deque()
         """Those without their whole answer, oldest first; the first is being answered."""
+        self._scopes: deque[AsgiScope] = deque()
+        """Of those that have not begun."""
         self._quiet = False
         """The client is not listened to, because there is no room for what it sends."""
         self._deaf = False
@@ -93,7 +95,9 @@ class HttpProtocol(asyncio.Protocol):
         for request in self._requests:
             request.lose()
         self._receiving = None
+        self._scopes.clear()
         self.transport.close()
+        del self._parser  # it holds us
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -162,7 +166,7 @@ class HttpProtocol(asyncio.Protocol):
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             raise _Refused from None
         root = self._root
-        scope = {
+        scope: AsgiScope = {
             "type": "http",
             "asgi": _ASGI,
             "http_version": version,
@@ -182,8 +186,9 @@ class HttpProtocol(asyncio.Protocol):
         self._receiving = request
         self._requests.append(request)
         if len(self._requests) == 1:
-            self._begin(request)
+            self._begin(request, scope)
         else:
+            self._scopes.append(scope)
             self._listen()
 
     def on_body(self, body: bytes) -> None:
@@ -218,10 +223,10 @@ class HttpProtocol(asyncio.Protocol):
     def default_headers(self) -> Sequence[Header]:
         return self._state.default_headers
 
-    def _begin(self, request: HttpRequest) -> None:
+    def _begin(self, request: HttpRequest, scope: AsgiScope) -> None:
         tasks, most = self._state.tasks, self._most
         full = most is not None and (len(self._state.connections) >= most or len(tasks) >= most)
-        task = self.loop.create_task(request.run(_full if full else self._app))
+        task = self.loop.create_task(request.run(_full if full else self._app, scope))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -234,7 +239,7 @@ class HttpProtocol(asyncio.Protocol):
         elif self.transport.is_closing():
             return
         elif self._requests:
-            self._begin(self._requests[0])
+            self._begin(self._requests[0], self._scopes.popleft())
             self._listen()
         else:
             self._listen()
