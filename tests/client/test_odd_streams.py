@@ -93,7 +93,12 @@ async def test_a_server_that_tells_everything_again_is_heard_once(cut: int) -> N
     assert [asked.json["method"] for asked in site.asked[1:]] == ["SendStreamingMessage", "SubscribeToTask"]
 
 
-async def test_a_stream_that_stays_open_after_the_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("story", "text"), [(STORY, "one two"), ([*STORY[:1], report("INPUT_REQUIRED", "What?")], "What?")]
+)
+async def test_a_stream_that_stays_open_after_the_end_is_left(
+    story: list[dict[str, Any]], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dragoman.client.reading._GRACE", 0.05)
     site = Site({"/card.json": page(card(capabilities={"streaming": True}))})
     left = asyncio.Event()
@@ -104,13 +109,13 @@ async def test_a_stream_that_stays_open_after_the_end_is_left(monkeypatch: pytes
         await receive()
         head = [(name.encode(), value.encode()) for name, value in SSE.items()]
         await send({"type": "http.response.start", "status": 200, "headers": head})
-        await send({"type": "http.response.body", "body": told(*STORY)[2], "more_body": True})
+        await send({"type": "http.response.body", "body": told(*story)[2], "more_body": True})
         await receive()
         left.set()
 
     async with connect("http://agent.test/card.json", transport=AsgiTransport(app)) as agent:
         async with asyncio.timeout(10):
-            assert (await heard(agent))[0] == "one two"
+            assert (await heard(agent))[0] == text
             await left.wait()
 
 

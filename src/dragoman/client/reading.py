@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
 _GRACE = 1.0
-"""How long a stream may stay open after the end of its task."""
+"""How long a stream may stay open after the end of its task, or after the question that we were sent."""
 
 
 class Reading:
@@ -175,11 +175,12 @@ class Reading:
                     return
 
     async def _next(self, batches: AsyncIterator[Batch]) -> Batch | None:
+        all_said = self._ended or (self._sends and self._asked)
         try:
-            async with asyncio.timeout(_GRACE if self._ended else None) as self._wait:
+            async with asyncio.timeout(_GRACE if all_said else None) as self._wait:
                 return await anext(batches, None)
         except TimeoutError as error:
-            if self._ended:  # all is said, though the peer does not hang up
+            if all_said:  # though the peer does not hang up
                 return None
             raise Unreachable("the stream went on after its task was canceled") from error
         finally:
