@@ -333,8 +333,17 @@ async def test_the_extended_card_of_0_2_is_a_page(at: str) -> None:
     [
         ("http://0.0.0.0:8000/a", "http://agent.test:8000/a"),
         ("/a", "http://agent.test/a"),
+        ("a", "http://agent.test/a"),
+        ("", "http://agent.test/"),
+        ("//other.example/a", "http://other.example/a"),
         ("https://other.example/a", "https://other.example/a"),
     ],
 )
 def test_an_address_in_a_card_is_read_as_it_was_meant(url: str, means: str) -> None:
     assert discover.absolute(url, f"{BASE}{NEW}") == means
+    assert discover.absolute(url, f"{BASE}{OLD}?code=abc") == means
+
+
+def test_an_address_beside_a_card_is_relative_to_it() -> None:
+    assert discover.absolute("rpc", f"{BASE}/agents/one.json") == f"{BASE}/agents/rpc"
+    assert discover.absolute("rpc", f"{BASE}/agents/one{NEW}") == f"{BASE}/agents/one/rpc"

@@ -201,11 +201,16 @@ async def extended(transport: Transport, url: str) -> Found:
 
 
 def absolute(url: str, found_at: str) -> str:
-    """An interface's URL. Relative to its card; and an agent that calls itself 0.0.0.0 means where it was found."""
+    """An interface's URL. Relative to its card, or to the agent whose well-known card it is; and an agent that calls
+    itself 0.0.0.0 means where it was found."""
     if not found_at:
         return url
+    base = found_at.partition("?")[0]
+    for path in _WELL_KNOWN:
+        if base.endswith(path):
+            base = base.removesuffix(path) + "/"
     try:
-        url = urljoin(found_at, url)
+        url = urljoin(base, url)
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
     except ValueError:  # whoever uses it will be told; the card's other interfaces may do
