@@ -106,7 +106,7 @@ def serve(
     if workers > 1 and options.get("store", STORE).startswith("memory:"):
         raise SystemExit("memory: is for one process: workers share a file (sqlite:///dragoman.db)")
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
-    asyncio.run(_check_store(options.get("store", STORE)))
+    asyncio.run(check_store(options.get("store", STORE)))
     listener = _listen(host, port)
     url = f"{'https' if tls else 'http'}://{_show(host)}:{listener.getsockname()[1]}"
     if options.get("keys") and _loopback(host):
@@ -147,7 +147,7 @@ def _check_apart(agents: Sequence[Agent]) -> None:
             raise SystemExit(f"two agents have the id {id!r}: give one of them another (Agent(..., id=))")
 
 
-async def _check_store(url: str) -> None:
+async def check_store(url: str) -> None:
     """What is wrong with the store is said once, before anybody is served."""
     store = open_store(url)
     try:

@@ -65,6 +65,13 @@ def test_a_hub_is_begun_and_begun_again(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["doctor", "--model", "scripted:nowhere.json"]) == 1
 
 
+@pytest.mark.parametrize("file", ["tasks.db", "hub.db"])
+def test_a_hub_says_which_of_its_databases_is_none(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_bytes(b"these are not the bytes you are looking for" * 100)
+    with pytest.raises(SystemExit, match=f"dragoman: the database {file} cannot be opened"):
+        main(["hub", "--data", str(tmp_path), "--port", "0", "--model", "echo"])
+
+
 def test_tenants_from_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tenant", "add", "acme", "--data", "d"]) == 0
     token = capsys.readouterr().out.strip()

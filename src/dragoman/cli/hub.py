@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.cli.serve import load
+from dragoman.errors import A2AError
 from dragoman.hub.settings import Settings, WrongSetting, settings
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.hub.assembly import application
     from dragoman.hub.model import ModelError
     from dragoman.observe.logs import configure
+    from dragoman.server import check_store
     from dragoman.server import run as serve
 
     given = read(args)
@@ -112,9 +114,10 @@ def run(args: argparse.Namespace) -> int:
     code = [agent for name in given.agents for agent in load(name)]
     try:
         hub, app = application(given, code=code)
-    except (ModelError, ValueError) as error:
+        asyncio.run(check_store(f"sqlite:///{given.folder / 'tasks.db'}"))
+        hub.database.open()
+    except (A2AError, ModelError, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from None
-    hub.database.open()
     tokens = asyncio.run(_admin(hub, given))
     if args.demo:
         tokens = _demo(hub, given.folder / "demo.json", tokens)
