@@ -62,6 +62,30 @@ async def test_a_name_that_somebody_chose_is_no_longer_than_names_are_and_begins
     assert len(line) < 500 and "\x1b" not in line and "x\\n\\x1b[2Jforged" in line
 
 
+async def test_what_is_streamed_is_audited_once_and_when_it_begins(tmp_path: Path) -> None:
+    url, go_on = f"sqlite:///{tmp_path / 't.db'}", asyncio.Event()
+    agent = Agent("Waits")
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        await go_on.wait()
+        return "done"
+
+    store = open_store(url)
+    await store.open()
+    async with running(application(agent, store=url)) as here:
+        async for heard in raw.stream(here, "SendStreamingMessage", {"message": HELLO}):
+            if "task" in heard.result:
+                task = heard.result["task"]["id"]
+                async with asyncio.timeout(10):
+                    while not (entries := await store.audit.entries(task=task)):
+                        await asyncio.sleep(0.01)
+                go_on.set()
+    assert await store.audit.entries() == entries
+    await store.close()
+    assert [(entry.operation, entry.outcome) for entry in entries] == [("SendStreamingMessage", "OK")]
+
+
 async def outcome(url: str, operation: str) -> str:
     """How the one operation of this kind ended, once it has."""
     async with asyncio.timeout(10):

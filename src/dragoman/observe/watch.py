@@ -164,8 +164,11 @@ class _Watched:
             outcome = LEFT
             raise
         finally:
-            seconds = time.perf_counter() - began
-            self._done(call, type(request).__name__, request, task, outcome, seconds)
+            operation, metrics = type(request).__name__, self._watch.metrics
+            if metrics is not None:
+                seconds = time.perf_counter() - began
+                metrics.answered(call.scope.agent, operation, call.dialect, outcome, seconds)
+            self._watch.note(call, operation, request, task or _named(request), outcome)
             ABOUT.reset(before)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
@@ -181,8 +184,9 @@ class _Watched:
             try:
                 async with aclosing(self._service.stream(call, request)) as batches:  # type: ignore[type-var]
                     async for batch in batches:
-                        if not task and batch:
+                        if not task and batch:  # what was sent is taken; a stream may go on for days
                             task = _task_of(batch[0].event)
+                            self._watch.note(call, operation, request, task, "OK")
                         yield batch
                 outcome = "OK"
             except A2AError as error:
@@ -194,15 +198,9 @@ class _Watched:
             finally:
                 if metrics is not None:
                     metrics.stream(agent, -1)
-                self._done(call, operation, request, task, outcome, None)
-
-    def _done(
-        self, call: Call, operation: str, request: Request, task: str, outcome: str, seconds: float | None
-    ) -> None:
-        task = task or _named(request)
-        if self._watch.metrics is not None:
-            self._watch.metrics.answered(call.scope.agent, operation, call.dialect, outcome, seconds)
-        self._watch.note(call, operation, request, task, outcome)
+                    metrics.answered(agent, operation, call.dialect, outcome, None)
+                if not task:
+                    self._watch.note(call, operation, request, _named(request), outcome)
 
 
 class WatchedDoor:
