@@ -28,12 +28,17 @@ class Connection(Protocol):
     """What a request needs of its connection."""
 
     loop: asyncio.AbstractEventLoop
-    transport: asyncio.Transport
     blocked: asyncio.Future[None] | None
     """Done when the client has read enough of what was written to it; None if it has."""
 
     @property
     def default_headers(self) -> Iterable[Header]: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None:
+        """End when what was written is read."""
+        ...
 
     def read_on(self) -> None:
         """There is room again for what the client sends."""
@@ -83,7 +88,7 @@ class HttpRequest:
 
     def _give_up(self) -> None:
         if self.started or self.gone:
-            self._connection.transport.close()
+            self._connection.close()
         else:
             self.keep_alive = False
             self.answer(500, (_PLAIN,), b"Internal Server Error", 21, now=True)
@@ -129,16 +134,16 @@ class HttpRequest:
         head = self._head(status, headers)
         if length is not None:
             head += b"content-length: %d\r\n" % length
-        connection.transport.write(b"%b\r\n%b" % (head, body))
+        connection.write(b"%b\r\n%b" % (head, body))
         self._finish()
         return True
 
     # -- ASGI --------------------------------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        if self._expects and not self._connection.transport.is_closing():
+        if self._expects:
             self._expects = False
-            self._connection.transport.write(_CONTINUE)
+            self._connection.write(_CONTINUE)
         if not self.done:
             self._connection.read_on()
         while not self._news and not self.gone and not self.done:
@@ -177,12 +182,12 @@ class HttpRequest:
             else:
                 self._chunked = True
                 headers = [*headers, (b"transfer-encoding", b"chunked")]
-        self._connection.transport.write(self._head(status, headers) + b"\r\n")
+        self._connection.write(self._head(status, headers) + b"\r\n")
 
     def _write(self, body: bytes, *, more: bool) -> None:
         if not self.started or self.done:
             raise RuntimeError("there is no answer to go on with")
-        write = self._connection.transport.write
+        write = self._connection.write
         if self._head_only:
             self._left = None
         elif self._chunked:
