@@ -208,3 +208,7 @@ async def test_a_server_notices_its_new_certificate_over_http_and_grpc(tmp_path:
             files.authority.write(files.directory, "server")
             while ssl.get_server_certificate(("127.0.0.1", at)) == before:
                 await asyncio.sleep(0.05)
+        before = ssl.get_server_certificate(("127.0.0.1", port))
+        other, _ = files.authority.write(files.directory, "other")
+        Path(other).replace(files.certificate)  # and its key is still on its way
+        assert ssl.get_server_certificate(("127.0.0.1", port)) == before
