@@ -258,3 +258,16 @@ async def test_a_request_that_is_answered_leaves_nothing_to_the_collector() -> N
     finally:
         gc.enable()
     assert left == []
+
+
+async def test_a_body_that_nobody_wants_is_listened_to_all_the_same() -> None:
+    """A client that sends everything before it reads would wait for us, and we for it."""
+    size = 8 << 20
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/no", f"Content-Length: {size}") + b"x" * (1 << 20))
+        while b"403" not in await reader.readuntil(b"\r\n\r\n"):
+            pass
+        writer.write(b"x" * (size - (1 << 20)))
+        await writer.drain()
+        writer.write(_request("GET", "/", "Connection: close"))
+        assert b"200 OK" in await reader.read(-1)

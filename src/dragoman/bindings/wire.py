@@ -266,7 +266,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def _listen(self, *, room: bool = False) -> None:
         """Listen to the client, or not: not while a request waits, and not while a body does."""
-        body = self._receiving.body_here if self._receiving is not None else b""
+        receiving = self._receiving
+        body = receiving.body_here if receiving is not None and not receiving.done else b""
         quiet = len(self._requests) > 1 or (len(body) > _ROOM and not room)
         if quiet != self._quiet and not self.transport.is_closing():
             self._quiet = quiet
