@@ -285,3 +285,16 @@ async def test_who_asks_for_the_head_of_a_stream_does_not_wait_for_its_end() -> 
         assert (answer.status, answer.headers["content-type"], answer.body) == (200, "text/event-stream", b"")
         assert (await ada("HEAD", "/v1/requests/nothing/events")).status == 404
         await ada("POST", f"/v1/requests/{id}/cancel")
+
+
+async def test_who_comes_back_says_in_the_params_or_in_a_header_what_was_heard(ada: Caller) -> None:
+    first = await ada.rpc("index", "message/stream", message("hi"))
+    id, seen = first.results()[0]["taskId"], first.frames()[1].id
+    by_header = await ada.rpc("index", "tasks/resubscribe", {"id": id}, last_event_id=seen)
+    by_params = await ada.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": int(seen)})
+    assert by_params.body == by_header.body
+    missed = [each for each in by_params.results() if each["kind"] == "artifact-update"]
+    assert missed == [each for each in first.results()[2:] if each["kind"] == "artifact-update"]
+    for wrong in ("7", -1, 1.5, True):
+        refused = await ada.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": wrong})
+        assert refused.json["error"]["code"] == -32602

@@ -30,6 +30,12 @@ from dragoman.model.ops import Op, Request, StreamResponse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 
+class Resubscribe(ops.SubscribeToTask, frozen=True, kw_only=True):
+    """With `sinceSeq`: only what happened after that event, which other clients say in a header."""
+
+    since: int
+
+
 class Arbiter(V0_3):
     name = "arbiter"
     version = "1.0"
@@ -44,9 +50,14 @@ class Arbiter(V0_3):
         message = document.get("message")
         if isinstance(request, ops.SendMessage) and isinstance(message, dict):
             _check(message, "message.", ("messageId", "contextId", "taskId"))
-        else:
-            _check(document, "", ("id",))
-        return request
+            return request
+        _check(document, "", ("id",))
+        since = document.get("sinceSeq")
+        if not isinstance(request, ops.SubscribeToTask) or since is None:
+            return request
+        if type(since) is not int or since < 0:
+            refuse("sinceSeq", "must be the number of an event")
+        return Resubscribe(id=request.id, since=since)
 
     def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
         if isinstance(result, Message):

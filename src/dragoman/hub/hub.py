@@ -19,6 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.dialects.arbiter import Resubscribe
 from dragoman.engine.log import Snapshot
 from dragoman.engine.run import FAILED
 from dragoman.engine.seams import Bus, Peers, Push, Store
@@ -144,6 +145,8 @@ class Hub:
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         if not isinstance(request, SendMessage):
+            if isinstance(request, Resubscribe) and call.after is None:
+                call = replace(call, after=request.since)
             async for batch in self.engine.stream(call, request):
                 yield batch
             return
