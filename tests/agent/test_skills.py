@@ -314,3 +314,21 @@ async def test_yields_stream_as_they_come() -> None:
 
     async with agent.test() as client:
         assert [piece.text async for piece in client.stream("3") if piece.text] == ["0", "1", "2"]
+
+
+async def test_an_artifact_named_by_its_id_is_the_same_in_every_turn() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def draft(turn: Turn) -> None:
+        await turn.artifact("Draft", id="draft").write(f"version {turn.n}", last=True)
+        await turn.artifact("log").write(turn.text, last=True)
+        turn.finish(TaskState.INPUT_REQUIRED if turn.n == 1 else TaskState.COMPLETED, "Better?")
+
+    async with agent.test() as client:
+        task = (await (await client("one")).answer("two")).task
+    assert {each.artifact_id: each.text for each in task.artifacts} == {
+        "draft": "version 2",
+        "log": "one",
+        "log-2": "two",
+    }

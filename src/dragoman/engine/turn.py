@@ -191,12 +191,13 @@ class Turn:
         metadata: dict[str, Any] | None = None,
         extensions: Sequence[str] = (),
     ) -> ArtifactWriter:
-        """An artifact to write to, piece by piece. The same name gives the same artifact."""
+        """An artifact to write to, piece by piece. The same name gives the same artifact within a turn; a later turn
+        makes another, unless it says the same `id`: then what it writes takes the place of what was there."""
         self.show()
         key = id or name or "result"
         if key not in self._writers:
             head = Artifact(
-                artifact_id=key if self.n == 1 else f"{key}-{self.n}",
+                artifact_id=id or (key if self.n == 1 else f"{key}-{self.n}"),
                 parts=(),
                 name=name,
                 description=description,

@@ -130,7 +130,8 @@ class EventQueue:
         artifact = update.artifact
         key = artifact.artifact_id
         if _RANDOM.match(key):  # made anew at each run: name it by its place, so that a replay finds it again
-            key = self._names.setdefault(key, f"artifact-{len(self._names) + 1}")
+            place = f"artifact-{len(self._names) + 1}"
+            key = self._names.setdefault(key, place if self._turn.n == 1 else f"{place}-{self._turn.n}")
         writer = self._turn.artifact(
             artifact.name,
             id=key,

@@ -36,6 +36,8 @@ class Telling:
         self._turn, self._agent, self._depth, self._stream = turn, agent, depth, stream_id
         self.counts: dict[str, int] = {}
         """How many of each kind were told; part of what a recorded command left behind."""
+        self._later = "" if turn.n == 1 else f"-{turn.n}"
+        """What a later turn adds to the ids of its artifacts: they stand beside those of the first."""
         self._text: ArtifactWriter | None = None
         self._relay: ArtifactWriter | None = None
         self._known: Counter[bytes] = Counter()
@@ -44,7 +46,7 @@ class Telling:
         self._old = self._again = ""
         """Text in events from before a crash, as long as this run has not said all of it again; and what it has said."""
         if relayed:
-            self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id))
+            self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id) + self._later)
             for part in self._relay.keep():
                 self._remember(part.data)
 
@@ -118,7 +120,9 @@ class Telling:
     def _writer(self) -> ArtifactWriter:
         if self._text is None:
             self._text = self._turn.artifact(
-                "response", id=f"{self._turn.task_id}-text-0", description="What the agent says."
+                "response",
+                id=f"{self._turn.task_id}-text-0{self._later}",
+                description="What the agent says.",
             )
         return self._text
 
@@ -156,7 +160,9 @@ class Telling:
             name = payload["path"]
         elif kind == "sub_agent_response":
             description = f"{payload['agent']} (depth {payload['depth']})"
-        writer = self._turn.artifact(name, id=f"{self._turn.task_id}-{word}-{n}", description=description)
+        writer = self._turn.artifact(
+            name, id=f"{self._turn.task_id}-{word}-{n}{self._later}", description=description
+        )
         await writer.write(part, last=True)
 
 
