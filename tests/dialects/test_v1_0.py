@@ -299,7 +299,9 @@ def test_what_protobuf_leaves_out_when_it_is_empty_may_be_missing(event: dict[st
     assert read.context_id == ""
 
 
-def test_an_empty_page_may_have_no_members() -> None:
+def test_an_empty_page_may_have_no_members_and_ours_have_all() -> None:
+    assert dialect.read_result(ops.PUSH_LIST, {}) == ops.PushConfigPage()
+    assert dialect.write_result(ops.PUSH_LIST, ops.PushConfigPage()) == b'{"configs":[]}'
     assert dialect.read_result(ops.LIST, {}) == ops.TaskPage()
     assert dialect.write_result(ops.LIST, ops.TaskPage()) == (
         b'{"tasks":[],"nextPageToken":"","pageSize":0,"totalSize":0}'

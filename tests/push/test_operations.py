@@ -363,7 +363,7 @@ async def test_a_config_that_we_would_not_follow_is_refused(wire: Wire, bad: dic
     assert sent["error"]["code"] == -32602, sent
     listed = await wire.rpc("ListTasks", {}, "1.0")
     assert len(listed["result"]["tasks"]) == 1  # a message with such a config begins nothing
-    assert (await wire.ask(v1_0(task, "one")["list"], "1.0"))["result"] == {}
+    assert (await wire.ask(v1_0(task, "one")["list"], "1.0"))["result"] == {"configs": []}
 
 
 async def test_a_task_takes_a_limited_number_of_configs(wire: Wire) -> None:

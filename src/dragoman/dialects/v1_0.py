@@ -111,7 +111,11 @@ class V1_0:
         if isinstance(result, ops.PushConfig):
             result = _with_one_scheme(result)
         elif isinstance(result, ops.PushConfigPage):
-            result = replace(result, configs=tuple([_with_one_scheme(config) for config in result.configs]))
+            configs = [
+                _with_one_scheme(config) for config in result.configs
+            ]  # there even when there are none
+            more = {"nextPageToken": result.next_page_token} if result.next_page_token else {}
+            return encoder.encode({"configs": configs, **more})
         return encoder.encode(result)
 
     def writer(self, request: Request | None = None) -> EventWriter:
