@@ -127,6 +127,16 @@ async def test_nobody_is_told_to_stay_away_for_hours() -> None:
     assert caught.value.retry_after == 3600
 
 
+async def test_little_patience_with_silence_is_patience_enough_to_try_again() -> None:
+    busy = [page({}, 429), page({}, 429)]
+    site = Site(
+        {"/card.json": page(card()), "/rpc": lambda asked: busy.pop() if busy else answer(asked)},
+    )
+    policy = Policy(shortest=0.01, patience=0)
+    async with connect("http://agent.test/card.json", transport=AsgiTransport(site), policy=policy) as agent:
+        assert await agent.send("go") == "fine"
+
+
 @pytest.mark.parametrize(
     "body", [b"[" * 100_000, b'{"error": "\xff"}', b"<html>"], ids=["deep", "latin", "page"]
 )

@@ -61,7 +61,10 @@ def wait_for(policy: Policy, attempt: int, error: A2AError) -> float:
 async def pause(policy: Policy, attempt: int, error: A2AError, deadline: float | None) -> None:
     """Wait before trying again; raise `error` now if there is no time for it."""
     seconds = wait_for(policy, attempt, error)
-    left = policy.patience if deadline is None else deadline - time.time()
-    if seconds >= left:
+    if deadline is not None:
+        too_long = time.time() + seconds >= deadline
+    else:
+        too_long = error.retry_after is not None and seconds > policy.patience
+    if too_long:
         raise error
     await asyncio.sleep(seconds)
