@@ -298,3 +298,14 @@ async def test_who_comes_back_says_in_the_params_or_in_a_header_what_was_heard(a
     for wrong in ("7", -1, 1.5, True):
         refused = await ada.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": wrong})
         assert refused.json["error"]["code"] == -32602
+
+
+async def test_the_notes_that_agents_share_can_be_read() -> None:
+    async with house(["/mem shared write for all\n/mem write for me", "So."]) as home:
+        ada = await home.tenant("ada")
+        await ada.ask("go")
+        listed = (await ada("GET", "/v1/memory")).json["scratchpads"]
+        assert [each["agent_id"] for each in listed] == ["", "index"]
+        shared = (await ada("GET", "/v1/memory/*")).json
+        assert shared["agent_id"] == "" and "for all" in shared["content"]
+        assert "for me" in (await ada("GET", "/v1/memory/index")).json["content"]

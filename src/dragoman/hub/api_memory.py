@@ -10,6 +10,7 @@ from msgspec import Struct
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.routing import Answer, Natural, Route, Visit
+from dragoman.hub.scratchpads import SHARED
 
 MILLISECONDS = 10**11
 """Times from here on are milliseconds: as seconds they would be three thousand years away."""
@@ -67,7 +68,8 @@ def routes(hub: Hub) -> list[Route]:
 
     async def get_pad(visit: Visit) -> Answer:
         id = visit.values["agent_id"]
-        return Answer({"agent_id": id, "content": await pads.read(visit.tenant.id, id)})
+        scope = SHARED if id == "*" else id
+        return Answer({"agent_id": scope, "content": await pads.read(visit.tenant.id, scope)})
 
     async def add(visit: Visit) -> Answer:
         body = await visit.json(NewEntry)
@@ -190,7 +192,13 @@ def routes(hub: Hub) -> list[Route]:
     }
     table: list[tuple[str, str, Any, str, dict[str, Any]]] = [
         ("GET", "/v1/memory", list_pads, "The scratchpads there are.", {}),
-        ("GET", "/v1/memory/{agent_id}", get_pad, "An agent's scratchpad.", {}),
+        (
+            "GET",
+            "/v1/memory/{agent_id}",
+            get_pad,
+            "An agent's scratchpad; that of `*` is the one they share.",
+            {},
+        ),
         ("POST", entries, add, "Remember something.", {"body": NewEntry, "status": 201}),
         ("GET", entries, browse, "What is remembered.", {"query": filters}),
         ("GET", one, get, "One entry, with the file that belongs to it.", {}),
