@@ -6,6 +6,9 @@ import asyncio
 import os
 import shutil
 import stat
+import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +145,23 @@ async def test_a_command_sees_no_network_no_other_process_and_none_of_the_hubs_f
 
 
 @namespaces
+async def test_a_command_reaches_no_device_and_writes_to_no_other_mount(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path, Process(hidden=[Path(__file__)]), seconds=10.0)
+    ran = await sandbox.run(
+        "1",
+        f"cat {__file__} 2>/dev/null; ls /dev; for at in $(cut -d' ' -f2 /proc/self/mounts); do "
+        "mkdir $at/.made 2>/dev/null && rmdir $at/.made && echo wrote:$at; done; "
+        "echo heard > /dev/null; head -c 4 /dev/zero | wc -c",
+    )
+    *lines, zeros = ran.output.splitlines()
+    written = {line for line in lines if line.startswith("wrote:")}
+    devices = {"fd", "full", "null", "random", "shm", "stderr", "stdin", "stdout", "urandom", "zero"}
+    assert set(lines) - written == devices, "and nothing of a hidden file"
+    ours = {f"wrote:{at}" for at in ("/mnt", "/mnt/workspace", "/tmp", "/dev", "/dev/shm")}
+    assert "wrote:/mnt/workspace" in written and written <= ours and zeros.strip() == "4"
+
+
+@namespaces
 async def test_a_command_that_leaves_others_behind_takes_them_along(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path, Process(), seconds=10.0)
     ran = await sandbox.run("1", "(setsid sleep 4321 &) ; echo gone")
@@ -177,6 +197,69 @@ def test_a_workspace_follows_no_links(tmp_path: Path) -> None:
     assert (outside / "secret").read_text() == "secret" and workspace.read("file") == b"mine"
     workspace.save()
     assert not stat.S_ISFIFO((tmp_path / "before").stat().st_mode) and not (tmp_path / "before/pipe").exists()
+
+
+@pytest.fixture
+def commoner() -> Iterator[Path]:
+    """A folder of somebody whom permissions bind, as whom the test runs."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+            os.system(f"chmod -R u+rwX {folder}")
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_what_a_command_has_locked_is_counted_and_saved_all_the_same(commoner: Path) -> None:
+    workspace = Workspace(commoner / "t1", commoner / "before", limit=1 << 20)
+    workspace.write("locked/file", b"x" * 100_000)
+    (workspace.root / "locked/file").chmod(0)
+    (workspace.root / "locked").chmod(0o300)
+    assert workspace.used() > 100_000
+    (workspace.root / "locked").chmod(0)
+    workspace.save()
+    (workspace.root / "more").write_bytes(b"x" * 50_000)
+    (workspace.root / "locked").chmod(0)
+    assert workspace.settle(150_000), "and put back"
+    assert workspace.list() == [("locked/file", 100_000)]
+    assert workspace.read("locked/file") == b"x" * 100_000
+
+
+def test_a_file_with_holes_counts_in_full_because_a_copy_of_it_has_none(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "t1", tmp_path / "before", limit=1 << 20)
+    workspace.open()
+    with (workspace.root / "holes").open("wb") as file:
+        file.truncate(5_000_000)
+    assert workspace.used() >= 5_000_000
+
+
+async def test_a_command_that_is_canceled_while_its_folder_is_saved_leaves_it_to_the_next_one_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox, saving, go = Sandbox(tmp_path, Bare()), threading.Event(), threading.Event()
+    save = Workspace.save
+
+    def slow(workspace: Workspace) -> int:
+        saving.set()
+        go.wait(10)
+        return save(workspace)
+
+    monkeypatch.setattr(Workspace, "save", slow)
+    first = asyncio.create_task(sandbox.run("1", "echo one"))
+    await asyncio.to_thread(saving.wait, 10)
+    first.cancel()
+    second = asyncio.create_task(sandbox.run("1", "echo two"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not first.done(), "nobody else may have the folder yet"
+    go.set()
+    assert (await second).output == "two\n"
+    with pytest.raises(asyncio.CancelledError):
+        await first
 
 
 async def test_files_of_agents_and_of_commands_are_in_one_workspace(

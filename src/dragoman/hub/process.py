@@ -18,18 +18,36 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-_SHARED = (Path("~"), Path("/run"), Path("/var/tmp"), Path("/dev/shm"))
-"""Places where others leave their secrets, their sockets and their files."""
+_SHARED = (Path("~"), Path("/run"), Path("/sys"), Path("/var/tmp"))
+"""Places where others leave their secrets, their sockets and their files, and the machine's own."""
 _NEEDED = ("unshare", "mount", "setpriv", "prlimit")
 
-# The folder is taken along to where it stays visible when the places above it are covered up.
+# The folder is taken along to where it stays visible when the places above it are covered up. Of devices there are those
+# that any program needs: as root, a disk can be read past everything that is covered. What is mounted elsewhere can be
+# read and not written, as the rest.
 _APART = """\
-set -e
+set -ef
 mount -t tmpfs -o size=1m,mode=755 tmpfs /mnt
-mkdir /mnt/workspace
+mkdir -m 1777 /mnt/workspace /mnt/dev /mnt/dev/shm
 mount --bind . /mnt/workspace
+for device in null zero full random urandom; do
+    : > /mnt/dev/$device
+    mount --bind /dev/$device /mnt/dev/$device
+done
+ln -s /proc/self/fd /mnt/dev/fd
+for n in 0:stdin 1:stdout 2:stderr; do ln -s /proc/self/fd/${n%:*} /mnt/dev/${n#*:}; done
 limits=$1; command=$2; shift 2
-for hidden in "$@"; do [ ! -d "$hidden" ] || mount -t tmpfs -o size=1m,mode=755 tmpfs "$hidden"; done
+for hidden in "$@"; do
+    if [ -d "$hidden" ]; then mount -t tmpfs -o size=1m,mode=755 tmpfs "$hidden"
+    elif [ -e "$hidden" ]; then mount --bind /mnt/dev/null "$hidden"; fi
+done
+while read -r from at kind how rest; do
+    case $at in *\\040*) at=$(echo "$at" | sed 's/\\040/ /g') ;; esac
+    case $at,$how in /,*|/proc,*|/proc/*|/mnt,*|/mnt/*|*,ro|*,ro,*) continue ;; esac
+    [ -e "$at" ] || continue
+    { mount -o remount,bind,ro "$at" || mount -t tmpfs none "$at" || mount --bind /mnt/dev/null "$at"; } 2>/dev/null
+done < /proc/self/mounts
+mount --rbind /mnt/dev /dev
 mount -t tmpfs -o size=64m tmpfs /tmp
 mount -t proc proc /proc
 mount -o remount,bind,ro /
@@ -48,7 +66,7 @@ _WORDS = {
 
 
 class Process:
-    """`hidden`: folders that commands do not see. The limit on processes does not bind a hub that runs as root."""
+    """`hidden`: folders and files that commands do not see. The limit on processes does not bind a hub that runs as root."""
 
     def __init__(
         self, *, hidden: Sequence[Path] = (), seconds: float = 30.0, memory_mb: int = 512, file_mb: int = 1024

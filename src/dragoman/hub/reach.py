@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from dragoman.errors import InvalidParams
@@ -20,7 +21,7 @@ from dragoman.hub.model import Model
 from dragoman.hub.process import Process
 from dragoman.hub.remotes import Remotes
 from dragoman.hub.sandbox import Cell, Sandbox
-from dragoman.hub.settings import Settings
+from dragoman.hub.settings import CONFIG, Settings
 from dragoman.hub.tool import Tool
 from dragoman.hub.toolbox import toolbox
 from dragoman.hub.tools.search import BraveSearch
@@ -80,7 +81,7 @@ def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:
         cell = Container(settings.exec_image, memory_mb=settings.exec_memory_mb, counted=metrics.sandbox)
     else:
         cell = Process(
-            hidden=[settings.folder],
+            hidden=[settings.folder, Path(CONFIG)],
             seconds=settings.exec_seconds,
             memory_mb=settings.exec_memory_mb,
             file_mb=settings.exec_disk_mb,

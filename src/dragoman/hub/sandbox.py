@@ -66,14 +66,12 @@ class Sandbox:
         """Run a shell command to its end, or the end of its time. Cancelling kills it. Raises `A2AError`."""
         workspace = self._workspace(tenant)
         async with self._lock(tenant):
-            await asyncio.to_thread(workspace.open)
-            await asyncio.to_thread(workspace.save)
-            room = await asyncio.to_thread(lambda: workspace.room)
+            room = await _thread(workspace.save)
             undone = False
             try:
                 ran = await self._run(tenant, workspace, command, room)
             finally:
-                undone = await asyncio.to_thread(workspace.settle, room)
+                undone = await _thread(lambda: workspace.settle(room))
                 self._counted("rollback", int(undone))
         if not undone:
             return ran
@@ -129,7 +127,7 @@ class Sandbox:
 
     async def _file(self, tenant: str, work: Callable[[Workspace], T]) -> T:
         async with self._lock(tenant):
-            return await asyncio.to_thread(work, self._workspace(tenant))
+            return await _thread(lambda: work(self._workspace(tenant)))
 
     def _workspace(self, tenant: str) -> Workspace:
         return Workspace(
@@ -138,6 +136,16 @@ class Sandbox:
 
     def _lock(self, tenant: str) -> asyncio.Lock:
         return self._busy.setdefault(tenant, asyncio.Lock())
+
+
+async def _thread(work: Callable[[], T]) -> T:
+    """Do `work` on a thread, to its end: who is cancelled meanwhile has the folder until then."""
+    doing = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait((doing,))
+        raise
 
 
 async def _fills(workspace: Workspace, room: int) -> None:

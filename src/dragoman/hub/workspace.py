@@ -1,7 +1,7 @@
 """The folder of a tenant: where its commands run, and what `/write`, `/read` and `/list` see of that.
 
-Commands are strangers' work, so nothing in the folder is taken for what it seems: links are not followed, and only plain
-files are read. The folder has a limit. What a command may spoil is saved before it runs, and put back if it took too much.
+Commands are strangers' work, so nothing in the folder is taken for what it seems: links are not followed, only plain
+files are read, and what a command has locked is opened again. The folder has a limit. What a command may spoil is saved before it runs, and put back if it took too much.
 
 Everything here blocks: it belongs on a thread.
 """
@@ -71,21 +71,20 @@ class Workspace:
         return sorted((str(path.relative_to(self.root)), about.st_size) for path, about in found)[:most]
 
     def used(self) -> int:
-        """Bytes on the disk."""
-        return sum(max(_LEAST, about.st_blocks * 512) for _, about in self._entries())
-
-    @property
-    def room(self) -> int:
-        """Bytes that a command may leave here: as many as allowed, or, where there are more already, no more than those."""
-        return max(self._limit, self.used())
+        """Bytes on the disk, its own and those of a copy, in which a file has no holes."""
+        return sum(max(_LEAST, about.st_blocks * 512, about.st_size) for _, about in self._entries())
 
     # -- before and after a command ----------------------------------------------------------------------------
 
-    def save(self) -> None:
-        """Remember the folder as it is."""
+    def save(self) -> int:
+        """Remember the folder as it is. Returns how many bytes a command may leave here: as many as are allowed, or,
+        where there are more already, no more than those."""
+        self.open()
+        used = self.used()  # which opens what was locked
         _remove(self._saved)
         self._saved.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.copytree(self.root, self._saved, symlinks=True, copy_function=_copy)
+        return max(self._limit, used)
 
     def settle(self, room: int) -> bool:
         """Put everything back as it was if there is more than `room` now, and say so. What was saved is not needed again."""
@@ -127,23 +126,36 @@ class Workspace:
             for name in (*folders, *files):
                 path = Path(folder, name)
                 with suppress(OSError):  # a command may be taking it away
-                    yield path, path.lstat()
+                    about = path.lstat()
+                    if stat.S_ISDIR(about.st_mode):
+                        _unlock(path, about)
+                    yield path, about
+
+
+def _unlock(path: Path, about: os.stat_result) -> None:
+    """A command runs as the same user, and may have locked its own folders and files: nothing is to hide in there."""
+    needed = 0o700 if stat.S_ISDIR(about.st_mode) else 0o400
+    if about.st_mode & needed != needed:
+        path.chmod(stat.S_IMODE(about.st_mode) | needed)
 
 
 def _copy(source: str, target: str) -> None:
     """Plain files; pipes and sockets are not worth keeping."""
-    if stat.S_ISREG(os.lstat(source).st_mode):
+    about = os.lstat(source)
+    if stat.S_ISREG(about.st_mode):
+        _unlock(Path(source), about)
         shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _remove(path: Path) -> None:
-    """Whatever it is, and however it was locked by a command that ran as the same user."""
+    """Whatever it is, and however it was locked."""
     if path.is_dir() and not path.is_symlink():
+        _unlock(path, path.lstat())
         for folder, folders, _ in os.walk(path):
-            for name in (".", *folders):
+            for name in folders:
                 inside = Path(folder, name)
                 if not inside.is_symlink():
-                    inside.chmod(0o700)
+                    _unlock(inside, inside.lstat())
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
