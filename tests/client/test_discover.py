@@ -151,6 +151,12 @@ async def test_a_card_shown_to_one_caller_is_not_kept_for_another() -> None:
         await reach(site).open()
 
 
+async def test_the_card_at_the_root_is_not_that_of_an_agent_below_that_does_not_let_us_in() -> None:
+    site = Site({"/sub" + NEW: page({}, 401), NEW: page(card(name="The house"))})
+    with pytest.raises(Unauthenticated):
+        await reach(site, "http://agent/sub", credentials="wrong").open()
+
+
 async def test_no_card_anywhere_is_said_so() -> None:
     with pytest.raises(Unreachable, match="there is no agent card at http://agent"):
         await reach(Site()).open()

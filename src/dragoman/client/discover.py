@@ -171,7 +171,7 @@ async def find(
 ) -> Found:
     """Look for a card in all the places it may be. Raises `Unauthenticated` if it is there and not for us.
 
-    `can_tell`: we could say who we are, so if it is asked below `url`, another card at the root is not the one.
+    `can_tell`: we can say who we are, so if that is asked below `url`, another card at the root is not the one.
     """
     failures: list[A2AError] = []
     for place in candidates(url):

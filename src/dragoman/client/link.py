@@ -124,7 +124,7 @@ async def _find(transport: Authorized, url: str, options: Options) -> Found:
         transport.credential = _credential(options, None, transport.origin)
         if transport.credential is None:
             raise
-    return await find(transport, url, version=version, secret=True)
+    return await find(transport, url, version=version, secret=True, can_tell=True)
 
 
 async def _patiently(look: Callable[[], Awaitable[Found]], url: str, policy: Policy) -> Found:
