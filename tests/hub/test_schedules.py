@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParams
-from dragoman.hub import phrases
+from dragoman.hub import phrases, schedules
 from dragoman.hub.model import ModelError
 from dragoman.hub.scheduler import Scheduler
 from dragoman.hub.schedules import Schedules
@@ -184,6 +184,48 @@ async def test_a_tenant_that_has_enough_to_do_gets_its_run_later() -> None:
         hold.set()
         await live.end()
         assert (await ended(scheduler, acme, 1))["result_summary"] == "later"
+
+
+async def test_what_comes_again_is_not_begun_again_while_it_is_running() -> None:
+    hold = asyncio.Event()
+    async with scheduling([("slow", hold), "quick"]) as (_, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "index", "every 1 minutes", "look")
+        for _ in range(3):
+            clock.now += 60
+            await scheduler.look()
+        assert [run.id for run in await scheduler.schedules.runs(acme.tenant.id)] == [1]
+        hold.set()
+        assert (await ended(scheduler, acme, 1))["result_summary"] == "slow"
+        assert (await ended(scheduler, acme, 2))["result_summary"] == "quick"
+        assert await scheduler.schedules.due() == [], "the times that were missed are one"
+
+
+async def test_a_run_that_cannot_begin_holds_up_nobody_elses() -> None:
+    hold = asyncio.Event()
+    async with scheduling([("busy", hold), "Done."], max_concurrent=1) as (hub, acme, scheduler, clock):
+        other = await hub.tenant("other")
+        live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"busy" in live.body)
+        id = (await acme("POST", "/v1/conversations", {})).json["id"]
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "go on", conversation=id)
+        await scheduler.schedules.add(other.tenant.id, "index", "in 1 minute", "look")
+        clock.now += 60
+        await scheduler.look()
+        await acme("DELETE", f"/v1/conversations/{id}")
+        assert (await ended(scheduler, other, 2))["result_summary"] == "Done."
+        hold.set()
+        await live.end()
+        assert (await ended(scheduler, acme, 1))["error_message"] == "its agent or its conversation is gone"
+
+
+async def test_of_many_runs_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "KEPT", 2)
+    async with scheduling(["one", "two", "three"]) as (_, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "index", "every hour", "look")
+        for n in (1, 2, 3):
+            clock.now += 3600
+            await ended(scheduler, acme, n)
+        assert [run["id"] for run in (await acme("GET", "/v1/runs")).json["runs"]] == [3, 2]
 
 
 async def test_schedules_over_http_are_the_tenants_own() -> None:

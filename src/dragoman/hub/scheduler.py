@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ from dragoman.model.content import Part
 log = logging.getLogger(__name__)
 
 EVERY = 5.0
+_GONE = "its agent or its conversation is gone"
 _WAITING = 100
 """Notifications that a listener may have unread; older ones are lost to it."""
 
@@ -46,9 +47,9 @@ class Scheduler:
     async def look(self) -> None:
         """Begin what is due, and end what has ended."""
         for schedule in await self.schedules.due():
-            await self._fire(schedule)
+            await self._alone(self._fire(schedule))
         for run in await self.schedules.open():
-            await self._follow(run)
+            await self._alone(self._follow(run))
 
     async def listen(self, tenant: Tenant) -> AsyncIterator[list[Event]]:
         """What happens to a tenant's runs from now on, for as long as its token is good."""
@@ -67,17 +68,23 @@ class Scheduler:
 
     async def _tick(self) -> None:
         while True:
-            try:
-                await self.look()
-            except (A2AError, sqlite3.Error) as error:
-                log.warning("what is scheduled cannot be looked at right now: %s", error)
+            await self._alone(self.look())
             await asyncio.sleep(EVERY)
+
+    async def _alone(self, work: Awaitable[None]) -> None:
+        """What fails for one tenant must not keep the others from their turn, nor now from later."""
+        try:
+            await work
+        except (A2AError, sqlite3.Error) as error:
+            log.warning("something that is scheduled cannot be done right now: %s", error)
+        except Exception:
+            log.exception("something that is scheduled broke")
 
     async def _fire(self, schedule: Schedule) -> None:
         tenant = self._hub.tenants.look(schedule.tenant_id)
         if tenant is None or not self._there(schedule):
             await self.schedules.mark(schedule.tenant_id, schedule.id, PAUSED)
-            log.warning("schedule %d is paused: its agent or its conversation is gone", schedule.id)
+            log.warning("schedule %d is paused: %s", schedule.id, _GONE)
             return
         run = await self.schedules.begin(schedule)
         if run is not None:
@@ -115,7 +122,10 @@ class Scheduler:
         if tenant is None or schedule is None:
             return
         if not run.request_id:
-            await self._ask(tenant, schedule, run)
+            if self._there(schedule):
+                await self._ask(tenant, schedule, run)
+            else:
+                await self._end(schedule, run, error=_GONE)
             return
         try:
             snapshot = await self._hub.snapshot(tenant, self._hub.find(tenant, run.request_id))

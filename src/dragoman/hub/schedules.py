@@ -20,6 +20,8 @@ from dragoman.hub.database import Database
 
 MOST = 200
 """Schedules that a tenant may have."""
+KEPT = 200
+"""Runs of a schedule that are remembered."""
 ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED = "active", "paused", "completed", "failed", "canceled"
 STATES = (ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED)
 RUNNING, SUCCEEDED = "running", "succeeded"
@@ -44,12 +46,16 @@ update schedules set status = ?, next_fire_at = ?, updated_at = ? where tenant_i
 _DELETE = "delete from schedules where tenant_id = ? and id = ?"
 _DUE = f"""
 select {_SCHEDULE} from schedules where status = 'active' and next_fire_at <= ?
-and tenant_id in (select id from tenants where disabled = 0) order by next_fire_at limit 100
+and tenant_id in (select id from tenants where disabled = 0)
+and not exists (select 1 from runs where task_id = schedules.id and runs.status = 'running') order by next_fire_at limit 100
 """
 _BEGIN = f"insert into runs (tenant_id, task_id, started_at) values (?, ?, ?) returning {_RUN}"
 _FIRED = """
 update schedules set next_fire_at = ?, status = ?, last_run_at = ?, last_run_id = ?, run_count = run_count + 1, updated_at = ?
 where id = ? and status = 'active' and next_fire_at = ?
+"""
+_FORGET = """
+delete from runs where task_id = ? and id <= (select id from runs where task_id = ? order by id desc limit 1 offset ?)
 """
 _BEGUN = "update runs set request_id = ? where id = ?"
 _END = f"""
@@ -59,7 +65,7 @@ where id = ? and status = 'running' returning {_RUN}
 _OVER = (
     "update schedules set status = 'failed' where id = ? and schedule_kind = 'once' and status = 'completed'"
 )
-_OPEN = f"select {_RUN} from runs where status = 'running' order by id limit 500"
+_OPEN = f"select {_RUN} from runs where status = 'running' order by id"
 _RUNS = f"""
 select {_RUN} from runs where tenant_id = ? and (? = 0 or task_id = ?) and started_at >= ?
 order by started_at desc, id desc limit 200
@@ -173,7 +179,8 @@ class Schedules:
     # -- running -----------------------------------------------------------------------------------------------
 
     async def due(self) -> Sequence[Schedule]:
-        """What is to be done now. For a tenant that is disabled, nothing is; it is due when the tenant is back."""
+        """What is to be done now, unless it is being done. For a tenant that is disabled, nothing is; it is due when the
+        tenant is back."""
         now = int(self._clock())
         rows = await self._db.read(lambda db: db.execute(_DUE, (now,)).fetchall())
         return [Schedule(**row) for row in rows]
@@ -189,6 +196,7 @@ class Schedules:
             if db.execute(_FIRED, fired).rowcount == 0:
                 db.execute("delete from runs where id = ?", (run.id,))
                 return None
+            db.execute(_FORGET, (schedule.id, schedule.id, KEPT))
             return run
 
         return await self._db.run(begin)
