@@ -311,3 +311,24 @@ async def _body(receive: Any) -> bytes:
         body += message.get("body", b"")
         if not message.get("more_body"):
             return body
+
+
+async def test_pictures_are_fetched_once_and_only_for_who_may_ask() -> None:
+    said = {"message": [{"type": "image", "source": {"type": "url", "url": "https://x/a.png"}}]}
+    async with opened_hub(["A cat."], rate_per_min=1) as hub:
+        acme, hub.hub.fetcher = await hub.tenant("acme"), (web := Web())
+        for key, status in (("one", 200), ("one", 200), ("two", 429)):
+            answer = await acme("POST", "/v1/orchestrate", said, idempotency_key=key)
+            assert answer.status == status
+        assert len(web.asked) == 1
+        other = await hub.tenant("other")
+        answer = await other("POST", "/v1/orchestrate", {"message": said["message"] * 21})
+        assert (answer.status, len(web.asked)) == (400, 1)
+        assert answer.json["error"] == "message has more than 20 pictures"
+
+
+async def test_an_address_that_is_none_is_the_callers_mistake() -> None:
+    async with opened_hub() as hub:
+        acme = await hub.tenant("acme")
+        said = [{"type": "image", "source": {"type": "url", "url": "http://["}}]
+        assert (await acme("POST", "/v1/orchestrate", {"message": said})).status == 400

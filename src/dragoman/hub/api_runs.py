@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -165,7 +166,7 @@ async def ask(
     key = visit.exchange.header(b"idempotency-key")
     if len(key) > MAX_KEY:
         raise InvalidParams(f"an Idempotency-Key may have up to {MAX_KEY} characters")
-    tenant, said = visit.tenant, await parts(body.message, hub.fetcher)
+    tenant = visit.tenant
     given = body.agent_def.get("id") if body.agent_def is not None else None
     if not isinstance(given, str | None):
         raise InvalidParams("the id of an agent is text", fields=(("agent_def.id", "must be a string"),))
@@ -188,7 +189,7 @@ async def ask(
     asked = await hub.ask(
         tenant,
         name,
-        said,
+        partial(parts, body.message, hub.fetcher),
         key=key,
         inline=inline,
         conversation=conversation.id if conversation is not None else 0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import Protocol
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from msgspec import Struct
 
@@ -58,13 +58,13 @@ class HttpFetcher:
             "Accept": "text/html, text/plain;q=0.9, image/*;q=0.8, */*;q=0.5",
         }
         for _ in range(REDIRECTS + 1):
-            if urlsplit(url).scheme not in ("http", "https"):
+            if not url.lower().startswith(("http://", "https://")):
                 raise Unreachable(f"{_shown(url)} is not an http or https URL")
             response = await self._http.request("GET", url.partition("#")[0], headers)
             where = response.headers.get("location", "")
             if response.status in (301, 302, 303, 307, 308) and where:
                 await response.close()
-                url = urljoin(url, where)
+                url = _joined(url, where)
                 continue
             return await _page(url, response, limit)
         raise Unreachable(f"{_shown(url)}: more than {REDIRECTS} redirects")
@@ -91,6 +91,13 @@ async def _page(url: str, response: Response, limit: int) -> Page:
     elif not kind.startswith("text/") and not kind.endswith(("json", "xml", "javascript")):
         text = f"({kind}, {len(body)} bytes: not text)"
     return Page(url=url, status=response.status, media_type=kind, text=text)
+
+
+def _joined(url: str, where: str) -> str:
+    try:
+        return urljoin(url, where)
+    except ValueError:
+        raise Unreachable(f"{_shown(url)} points at {where[:200]!r}, which is no URL") from None
 
 
 def _shown(url: str) -> str:

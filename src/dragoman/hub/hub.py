@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -160,14 +160,17 @@ class Hub:
         self,
         tenant: Tenant,
         agent: str,
-        said: tuple[Part, ...],
+        said: Callable[[], Awaitable[tuple[Part, ...]]],
         *,
         key: str = "",
         inline: Entry | None = None,
         conversation: int = 0,
         about: dict[str, Any] | None = None,
     ) -> Asked:
-        """Begin a request, and say which it is; with a `key` that was used before, the one from then."""
+        """Begin a request, and say which it is; with a `key` that was used before, the one from then.
+
+        `said` is asked when it is sure that there will be a request: there may be pictures to fetch.
+        """
         id = secrets.token_hex(8)
         if key:
             id, before = await self._repeated(tenant, key, id)
@@ -186,7 +189,7 @@ class Hub:
             task_id=id,
             context_id=secrets.token_hex(8),
             role=Role.USER,
-            parts=said,
+            parts=(),
         )
         metadata = {f"x-arbiter.{name}": value for name, value in (about or {}).items()}
         if conversation:
@@ -195,8 +198,10 @@ class Hub:
             metadata[VERSION] = inline.version
         request = SendMessage(message=message, metadata=metadata)
         with self.admission.message(call, request, via=NATIVE, conversation=conversation) as (call, request):
+            parts = await said()
+            request = replace(request, message=replace(request.message, parts=parts))
             if conversation:
-                await self.conversations.ask(conversation, id, told(said))
+                await self.conversations.ask(conversation, id, told(parts))
             try:
                 await self.engine.deliver(call, request)
             except A2AError:

@@ -11,6 +11,7 @@ import logging
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from dragoman.errors import A2AError, RateLimited
@@ -19,8 +20,8 @@ from dragoman.hub.events import Event
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.schedules import PAUSED, Run, Schedule, Schedules
+from dragoman.hub.spoken import parts
 from dragoman.hub.tenants import Tenant
-from dragoman.model.content import Part
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Scheduler:
             asked = await self._hub.ask(
                 tenant,
                 schedule.agent_id,
-                (Part(text=schedule.message),),
+                partial(parts, schedule.message, None),
                 key=f"\0run/{run.id}",  # no client can say that
                 conversation=schedule.conversation_id,
             )

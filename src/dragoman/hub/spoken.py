@@ -1,7 +1,7 @@
 """What a caller of the native API says: words, and pictures among them.
 
 A picture comes along in base64, or is fetched from where it is said to be, through the guard that `/fetch` has. It is
-read before the request begins and belongs to its message, so nothing is fetched a second time.
+read before the request begins, if the tenant may ask at all, and belongs to its message: nothing is fetched a second time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dragoman.model.content import Part
 _PICTURE = re.compile(r"image/[\w.+-]{1,64}", re.ASCII)
 PICTURES = 20 << 20
 """Bytes that the pictures of one message may have together."""
+MOST = 20
+"""How many they may be."""
 
 
 class Source(Struct):
@@ -43,6 +45,8 @@ async def parts(message: str | list[Piece], fetcher: Fetcher | None) -> tuple[Pa
     pieces = [Piece(text=message)] if isinstance(message, str) else message
     out: list[Part] = []
     room = PICTURES
+    if sum(piece.type == "image" for piece in pieces) > MOST:
+        raise _wrong("message", f"has more than {MOST} pictures")
     for n, piece in enumerate(pieces):
         field = f"message[{n}]"
         if piece.type == "text":

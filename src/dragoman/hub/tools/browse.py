@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
 
 from dragoman.errors import A2AError
 from dragoman.hub.mcp_servers import McpServers
@@ -36,7 +35,7 @@ class BrowseTool:
 
     async def run(self, command: Command, session: Session) -> str:
         url = command.args.partition(" ")[0]
-        if urlsplit(url).scheme not in ("http", "https"):
+        if not url.lower().startswith(("http://", "https://")):
             return "ERR: usage: /browse <url>"
         try:
             if self._check is not None:
