@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from dragoman import Agent, Turn
 from dragoman.application import application
@@ -20,6 +22,7 @@ from dragoman.bindings.http import App
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.slow import Slow
 from dragoman.bindings.tls import server_context
+from dragoman.bindings.wire import HttpProtocol
 from dragoman.server import running
 from tests.auth.certificates import Authority
 from tests.raw import result, rpc
@@ -269,3 +272,38 @@ async def test_an_operator_says_how_long_we_wait(tmp_path: Path) -> None:
         async with wire(server.url) as (reader, writer):
             writer.write(post(b"x" * 2000))
             assert b"larger than 1000 bytes" in await reader.read(-1)
+
+
+class Full(asyncio.Transport):
+    """To somebody who reads nothing more. It does not hold enough to say that it is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing = False
+        self.ended = asyncio.Event()
+
+    def write(self, data: Any) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 100
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.ended.set()
+
+
+async def test_the_last_answer_on_a_connection_is_not_kept_for_ever_for_who_does_not_read_it() -> None:
+    full, limits = Full(), Limits(write_timeout=0.02)
+    config = Config(app_of())
+    config.load()
+    connection = HttpProtocol(config, ServerState(), {}, slow=Slow(limits))
+    connection.connection_made(full)
+    connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(5):
+        await full.ended.wait()
+    assert full.closing

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ CLOSE = b"connection: close\r\n"
 
 heard: list[str] = []
 """What requests heard that had no answer to give."""
+about: ContextVar[str] = ContextVar("about", default="nobody")
+PIECE = b"x" * 16384
+MANY = 1024
 
 
 async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -39,6 +43,24 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
             for piece in (b"one ", b"", b"two"):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body"})
+            return
+        case "/flood":  # without a pause of its own
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            most = 0
+            for _ in range(MANY):
+                await send({"type": "http.response.body", "body": PIECE, "more_body": True})
+                most = max(most, direct._connection.unread())
+            heard.append(f"{most < 1 << 20}")
+            await send({"type": "http.response.body"})
+            return
+        case "/empty":
+            await send({"type": "http.response.start", "status": int(scope["query_string"]), "headers": []})
+            await send({"type": "http.response.body", "body": b"HTTP/1.1 200 OK\r\n\r\n"})
+            return
+        case "/about":
+            before = about.get().encode()
+            about.set("somebody")
+            assert direct.answer(200, [], before, len(before))
             return
         case "/wait":
             while (message := await receive())["type"] == "http.request":
@@ -209,11 +231,58 @@ async def test_nothing_is_read_after_a_request_that_is_to_be_the_last() -> None:
     assert answer.count(b"HTTP/1.1 ") == 2 and answer.endswith(b"whole: me")
 
 
-async def test_who_wants_another_protocol_gets_an_answer_in_this_one() -> None:
+async def test_who_wants_another_protocol_may_go_on_in_this_one() -> None:
+    """As some clients ask with their first request on every connection."""
+    asks = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA")
     async with _connected() as (reader, writer):
-        writer.write(_request("GET", "/stream", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c"))
+        writer.write(_request("POST", "/", *asks, "Content-Length: 2", body="me") + _request("GET", "/no"))
+        assert b" 200 OK" in await reader.readuntil(b"whole: me")
+        assert b" 403 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(_request("POST", "/", *asks, "Content-Length: 5", body="again"))
+        assert b" 200 OK" in await reader.readuntil(b"whole: again")
+        writer.write(_request("GET", "/stream", *asks) * 2 + _request("CONNECT", "/stream"))
         answer = await reader.read(-1)
-    assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and CLOSE in answer
+    assert answer.count(b" 200 OK") == 2 and answer.endswith(b"0\r\n\r\n")
+
+
+async def test_a_request_knows_nothing_of_the_one_before_it() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("GET", "/about") * 2 + _request("GET", "/about", "Connection: close"))
+        answer = await reader.read(-1)
+    assert answer.count(b"nobody") == 3 and b"somebody" not in answer
+
+
+async def test_a_stream_waits_for_its_reader_also_if_it_never_pauses() -> None:
+    heard.clear()
+    async with _connected() as (reader, writer):
+        writer.write(_request("GET", "/flood", version="1.0"))
+        assert (await reader.read(-1)).count(b"x") == MANY * len(PIECE)
+    assert heard == ["True"]
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_that_has_no_body_gets_none(status: int) -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("GET", f"/empty?{status}") + _request("GET", "/no", "Connection: close"))
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert answer.count(b"HTTP/1.1 ") == 2 and b"HTTP/1.1 403" in answer
+
+
+async def test_an_old_client_is_not_told_to_go_on() -> None:
+    asks = ("Content-Length: 5", "Expect: 100-continue")
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/", *asks, body="hello", version="1.0"))
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"whole: hello")
+
+
+async def test_a_body_that_makes_no_sense_after_its_answer_gets_no_second_one() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/no", "Transfer-Encoding: chunked", body="5\r\nhel"))
+        assert b" 403 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"lo\r\nnonsense\r\n")
+        assert await reader.read(-1) == b""
 
 
 async def test_a_large_body_waits_in_the_network_until_it_is_asked_for() -> None:

@@ -115,6 +115,39 @@ async def test_a_head_is_not_endless(url: str, head: bytes) -> None:
     assert said.startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param(b"0\r\nX: " + b"a" * 5000, id="a trailer"),
+        pytest.param(b"0\r\n" + b"X: a\r\n" * 1000, id="many of them"),
+        pytest.param(b"1;" + b"a" * 5000, id="what is said about a chunk"),
+    ],
+)
+async def test_nor_is_what_is_around_a_body(url: str, rest: bytes) -> None:
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    head = ("Host: here", f"X-API-Key: {KEY}", "Transfer-Encoding: chunked", "Expect: 100-continue")
+    writer.write(post(*head, body=b""))
+    async with asyncio.timeout(10):
+        await reader.readuntil(b"100 Continue\r\n\r\n")
+        writer.write(rest)
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 431 ")
+    writer.close()
+
+
+async def test_many_requests_and_the_beginning_of_one_are_no_large_head(url: str) -> None:
+    health = b"GET /healthz HTTP/1.1\r\nHost: here\r\n"
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write((health + b"\r\n") * 300 + health)
+    async with asyncio.timeout(10):
+        for _ in range(300):
+            assert (await reader.readuntil(b'{"status":"ok"}')).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"Connection: close\r\n\r\n")
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
 async def test_a_large_body_is_no_large_head(url: str) -> None:
     body = LIST + b" " * 100_000
     head = ("Host: here", f"X-API-Key: {KEY}", f"Content-Length: {len(body)}")

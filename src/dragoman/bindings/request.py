@@ -48,12 +48,12 @@ class Connection(Protocol):
 
 
 class HttpRequest:
-    __slots__ = ("_chunked", "_connection", "_expects", "_head_only", "_left", "_news", "_old", "_waiter", "body_here",
+    __slots__ = ("_bodiless", "_chunked", "_connection", "_expects", "_left", "_news", "_old", "_waiter", "body_here",
                  "done", "gone", "keep_alive", "more", "started")  # fmt: skip
 
     def __init__(self, connection: Connection, scope: AsgiScope, *, keep_alive: bool, expects: bool) -> None:
         # The scope is not kept: it holds us, and together we would wait for the collector.
-        self._head_only, self._old = scope["method"] == "HEAD", scope["http_version"] == "1.0"
+        self._bodiless, self._old = scope["method"] == "HEAD", scope["http_version"] == "1.0"
         self.keep_alive = keep_alive
         """Whether the connection goes on after the answer."""
         self.body_here = bytearray()
@@ -176,7 +176,9 @@ class HttpRequest:
             headers = [header for header in headers if header[0] != b"connection"]
         if b"content-length" in said:
             self._left = int(said[b"content-length"])
-        elif not self._head_only and status not in (204, 304):
+        if status in (204, 304):
+            self._bodiless = True
+        elif not self._bodiless and self._left is None:
             if self._old:
                 self.keep_alive = False  # the end of the connection is the end of the answer
             else:
@@ -188,12 +190,10 @@ class HttpRequest:
         if not self.started or self.done:
             raise RuntimeError("there is no answer to go on with")
         write = self._connection.write
-        if self._head_only:
-            self._left = None
-        elif self._chunked:
+        if self._chunked:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             write(chunk if more else chunk + b"0\r\n\r\n")
-        else:
+        elif not self._bodiless:
             if self._left is not None:
                 self._left -= len(body)
             if self._left is not None and (self._left < 0 or (self._left and not more)):

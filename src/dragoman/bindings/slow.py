@@ -35,7 +35,7 @@ class Slow:
     """The connections of one server that we wait for."""
 
     def __init__(self, limits: Limits) -> None:
-        self._heads = _Waiting(limits.head_timeout, self._no_head)
+        self._heads = _Waiting(limits.head_timeout, lambda peer: peer.close())
         self._readers = _Waiting(limits.write_timeout, self._not_reading)
         self._least = limits.read_rate * limits.write_timeout
         self._unread: dict[Peer, int] = {}
@@ -60,10 +60,6 @@ class Slow:
     def gone(self, peer: Peer) -> None:
         self.sent(peer)
         self.free(peer)
-
-    def _no_head(self, peer: Peer) -> None:
-        self.blocked(peer)  # it may have an answer to read; who does not do that either is not waited for
-        peer.close()
 
     def _not_reading(self, peer: Peer) -> None:
         before = self._unread.pop(peer)

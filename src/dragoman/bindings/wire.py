@@ -5,7 +5,7 @@ pipelining, chunked bodies, `Expect`, flow control both ways, and a short way fo
 Clients that are too slow to ask or to read are let go (`bindings/slow.py`).
 
 What could be read in two ways is not read at all: a request names one host, its body is chunked or has a length, and a
-trailer is never a header. A head has an end.
+trailer is never a header. A head has an end, and so has what is around a body.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -42,9 +43,9 @@ class _Refused(Exception):
 class HttpProtocol(asyncio.Protocol):
     """`slow` is what the connections of a server share; one that comes without is on its own."""
 
-    __slots__ = ("_app", "_client", "_deaf", "_expects", "_head", "_headers", "_held", "_in_head", "_max_head", "_most", "_parser",
-                 "_quiet", "_receiving", "_requests", "_root", "_scheme", "_scopes", "_server", "_slow", "_state", "_url",
-                 "blocked", "loop", "transport")  # fmt: skip
+    __slots__ = ("_app", "_bare", "_client", "_context", "_deaf", "_expects", "_head", "_headers", "_held", "_holding",
+                 "_in_head", "_max_head", "_most", "_parser", "_quiet", "_receiving", "_requests", "_root", "_scheme",
+                 "_scopes", "_server", "_slow", "_state", "_url", "blocked", "loop", "transport")  # fmt: skip
 
     def __init__(
         self,
@@ -67,7 +68,9 @@ class HttpProtocol(asyncio.Protocol):
         self._headers: list[Header] = []
         self._expects = self._in_head = False
         self._head = 0
-        """Bytes of a head that has not ended."""
+        """Bytes of a head that has not ended, or of what is around a body (a trailer)."""
+        self._bare = False
+        """What is being read is that, and nothing else."""
         self._receiving: HttpRequest | None = None
         self._requests: deque[HttpRequest] = deque()
         """Those without their whole answer, oldest first; the first is being answered."""
@@ -76,10 +79,14 @@ class HttpProtocol(asyncio.Protocol):
         self._held: list[bytes] = []
         """Written, and on its way when the loop comes round: a client that is woken once for many answers costs less
         than one that is woken for each."""
+        self._holding = 0
+        """Bytes of that."""
         self._quiet = False
         """The client is not listened to, because there is no room for what it sends."""
         self._deaf = False
         """Nothing more that it sends will be read."""
+        self._context = copy_context()
+        """Every request begins with this one: not with that of the request whose answer let it begin."""
 
     # -- the transport -----------------------------------------------------------------------------------------
 
@@ -98,25 +105,28 @@ class HttpProtocol(asyncio.Protocol):
         for request in self._requests:
             request.lose()
         self._receiving = None
+        self._requests.clear()
         self._scopes.clear()
         self.transport.close()
         del self._parser  # it holds us
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._last()  # it is answered as if it had not asked to change the protocol
-        except httptools.HttpParserError as error:
-            refused = error.__context__
-            self._refuse(refused.status if isinstance(refused, _Refused) else 400)
-        else:
-            if self._in_head:
-                self._head += len(data)
-                if self._head > self._max_head:
-                    self._refuse(431)
+        unread: list[bytes | memoryview] = [data]
+        while unread and not self._deaf:
+            piece = unread.pop()
+            self._bare = True
+            try:
+                self._parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as asked:
+                unread += (memoryview(piece)[asked.args[0] :], self._plain_head())
+            except httptools.HttpParserError as error:
+                refused = error.__context__
+                self._refuse(refused.status if isinstance(refused, _Refused) else 400)
+            else:
+                if self._bare and (self._in_head or self._receiving is not None):
+                    self._head += len(piece)
+                    if self._head > self._max_head:
+                        self._refuse(431)
 
     def pause_writing(self) -> None:
         self._slow.blocked(self)
@@ -131,11 +141,12 @@ class HttpProtocol(asyncio.Protocol):
         if not self._held:
             self.loop.call_soon(self._flush)
         self._held.append(data)
-        if len(data) > _ROOM:
+        self._holding += len(data)
+        if self._holding > _ROOM:
             self._flush()
 
     def _flush(self) -> None:
-        held, self._held = self._held, []
+        held, self._held, self._holding = self._held, [], 0
         if held and not self.transport.is_closing():
             self.transport.write(held[0] if len(held) == 1 else b"".join(held))
 
@@ -157,7 +168,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._url, self._headers = b"", []
-        self._expects, self._in_head, self._head = False, True, 0
+        self._expects, self._in_head = False, True
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -170,10 +181,15 @@ class HttpProtocol(asyncio.Protocol):
                 self._expects = True
 
     def on_headers_complete(self) -> None:
+        if self._parser.should_upgrade():
+            if self._parser.get_method() == b"CONNECT":
+                raise _Refused
+            return  # it is read once more, without that wish
         self._slow.sent(self)
         version = self._parser.get_http_version()
         self._check_head(version)
-        self._in_head = False
+        self._in_head = self._bare = False
+        self._head = 0
         try:
             url = httptools.parse_url(self._url)
             raw = url.path or b"/"
@@ -196,7 +212,8 @@ class HttpProtocol(asyncio.Protocol):
             "headers": self._headers,
         }
         keep_alive = version != "1.0" and self._parser.should_keep_alive()
-        request = HttpRequest(self, scope, keep_alive=keep_alive, expects=self._expects)
+        expects = self._expects and version != "1.0"
+        request = HttpRequest(self, scope, keep_alive=keep_alive, expects=expects)
         scope["extensions"] = self._extensions(request)
         self._receiving = request
         self._requests.append(request)
@@ -207,15 +224,25 @@ class HttpProtocol(asyncio.Protocol):
             self._listen()
 
     def on_body(self, body: bytes) -> None:
+        self._bare, self._head = False, 0
         if self._receiving is not None:
             self._receiving.feed(body)
             if len(self._receiving.body_here) > _ROOM:
                 self._listen()
 
     def on_message_complete(self) -> None:
+        self._bare, self._head = False, 0
         request, self._receiving = self._receiving, None
         if request is not None:
             request.complete()
+
+    def _plain_head(self) -> bytes:
+        """The head of a request that asked to change the protocol, as if it had not: else its body would not be read."""
+        said = b"".join(
+            [b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade"],
+        )
+        version = self._parser.get_http_version().encode()
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (self._parser.get_method(), self._url, version, said)
 
     def _check_head(self, version: str) -> None:
         if len(self._headers) > _MOST_HEADERS:
@@ -241,7 +268,8 @@ class HttpProtocol(asyncio.Protocol):
     def _begin(self, request: HttpRequest, scope: AsgiScope) -> None:
         tasks, most = self._state.tasks, self._most
         full = most is not None and (len(self._state.connections) >= most or len(tasks) >= most)
-        task = self.loop.create_task(request.run(_full if full else self._app, scope))
+        run = request.run(_full if full else self._app, scope)
+        task = self.loop.create_task(run, context=self._context.copy())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -286,12 +314,12 @@ class HttpProtocol(asyncio.Protocol):
         """What came is no request, or no body of one. Answers that are owed are given, if they can be."""
         receiving = self._receiving
         self._last()
-        if receiving is not None and receiving in self._requests:
+        if receiving is not None:
             receiving.lose()  # the rest of its body will never come
-            self._requests.remove(receiving)
             if receiving.started:
                 self.close()
                 return
+            self._requests.remove(receiving)
         if self._requests:
             self._requests[-1].keep_alive = False
             return
@@ -303,10 +331,12 @@ class HttpProtocol(asyncio.Protocol):
     # -- `slow.Peer` -------------------------------------------------------------------------------------------
 
     def unread(self) -> int:
-        return self.transport.get_write_buffer_size() + sum(map(len, self._held))
+        return self.transport.get_write_buffer_size() + self._holding
 
     def close(self) -> None:
         self._flush()
+        if self.unread():
+            self._slow.blocked(self)  # who does not read that either is not waited for
         self.transport.close()
 
     def abort(self) -> None:
