@@ -107,3 +107,20 @@ async def test_a_summary_is_made_and_paid_for_once_also_when_the_hub_is_restarte
         assert "They talked about tea." in hub.model.prompts[0].messages[0].content
         paid = [data["input_tokens"] + data["output_tokens"] for kind, data in told if kind == "token_usage"]
         assert len(paid) == 2 and hub.model.prompts[0].max_tokens == 1000 - paid[0]
+
+
+async def test_an_agent_that_another_one_asks_sees_nothing_of_the_conversation() -> None:
+    def say(prompt: Prompt) -> str:
+        if prompt.system.startswith("Sum up"):
+            return "They talked about tea."
+        return "/agent scout look" if prompt.messages[-1].content.endswith("hand on") else "x" * 40
+
+    async with house(model=ScriptedModel(say, window=400)) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        path = await talk(acme, 14)
+        before = len(hub.model.prompts)
+        await acme.ask("hand on", path)
+        _, asker, scout, *_ = hub.model.prompts[before:]
+        assert "They talked about tea." in asker.messages[0].content
+        assert [message.content[:20] for message in scout.messages] == ["[DELEGATION CONTEXT]"]

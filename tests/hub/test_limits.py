@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.hub.asking import respond
 from dragoman.hub.idempotency import Keys
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.model import ModelError
+from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.models.steady import SteadyModel
 from dragoman.server import running
@@ -71,6 +74,20 @@ async def test_a_key_whose_request_is_forgotten_begins_another(tmp_path: Path) -
         for expected in ("one", "one"):
             told = events(await acme("POST", "/v1/orchestrate", body, idempotency_key="k"))
             assert told[-1][1]["content"] == expected
+
+
+async def test_a_provider_that_is_none_is_counted_without_its_name() -> None:
+    async def completion(**_: Any) -> Any:
+        raise LookupError("UnsupportedProviderError")
+
+    metrics = Metrics()
+    model = SteadyModel(HostedModel("openai/x", completion=completion), waits=(), counted=metrics.provider)
+    for name in ("made-up/x", "also made up", "mistral/y", ""):
+        with pytest.raises(ModelError):
+            [event async for event in model.respond(replace(prompt("hi"), model=name))]
+    text = metrics.text({}).decode()
+    counted = {line.partition("{")[2] for line in text.splitlines() if "provider_calls_total{" in line}
+    assert counted == {'provider="unknown"} 2', 'provider="mistral"} 1', 'provider="openai"} 1'}
 
 
 async def test_calls_of_models_are_counted_by_provider_and_by_how_they_failed() -> None:

@@ -29,8 +29,8 @@ class Talk:
         self._conversations, self._model = conversations, model
 
     async def __call__(self, session: Session) -> list[ChatMessage]:
-        if not session.conversation:
-            return []
+        if not session.conversation or session.depth:
+            return []  # who is asked by another agent sees what that one writes
         summary, said = await self._conversations.before(session.conversation, session.turn.task_id)
         room = int(about(self._model, session.constitution.model).window * _FULL * _CHARACTERS)
         if room and len(said) > KEPT and len(summary) + sum(len(each.content) for each in said) > room:

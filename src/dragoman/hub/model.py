@@ -94,6 +94,8 @@ class About(Struct, frozen=True, kw_only=True):
 
     name: str = ""
     """`provider/name`, also of one that is meant without being named."""
+    known: bool = True
+    """There is such a provider."""
     tools: bool = False
     """It calls tools. One that does not writes commands instead."""
     window: int = 0

@@ -23,7 +23,7 @@ class ChosenModel:
 
     def about(self, name: str) -> About:
         model = self._find(name)
-        return about(model, name) if model is not None else About(name=name)
+        return about(model, name) if model is not None else About(name=name, known=False)
 
     def _find(self, name: str) -> Model | None:
         provider = name.partition("/")[0] if "/" in name else ""

@@ -92,8 +92,9 @@ class HostedModel:
 
     def about(self, name: str) -> About:
         name = name or self._default
-        sees = _takes_pictures(name.partition("/")[0])
-        return About(name=name, tools=self._tools, sees=sees, window=self._window)
+        provider = name.partition("/")[0]
+        known, sees = provider in _providers(), _takes_pictures(provider)
+        return About(name=name, known=known, tools=self._tools, sees=sees, window=self._window)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         begun = False
@@ -196,6 +197,14 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 def _url(image: Image) -> str:
     return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
+
+
+@lru_cache(maxsize=1)
+def _providers() -> frozenset[str]:
+    """Those that any-llm knows."""
+    from any_llm import AnyLLM
+
+    return frozenset(AnyLLM.get_supported_providers())
 
 
 @lru_cache(maxsize=64)

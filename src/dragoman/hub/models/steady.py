@@ -55,7 +55,9 @@ class SteadyModel:
         self.plain = getattr(model, "plain", False)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
-        provider = about(self._model, prompt.model).name.partition("/")[0]
+        model = about(self._model, prompt.model)
+        # What a tenant writes before the slash is not kept, nor shown to who reads the numbers, if it is nobody's name.
+        provider = model.name.partition("/")[0] if model.known else "unknown"
         circuit = self._circuits.setdefault(provider, _Circuit())
         self._enter(provider, circuit)
         for wait in (*self._waits, None):
