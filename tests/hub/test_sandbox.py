@@ -21,6 +21,7 @@ from dragoman.hub.container import Container
 from dragoman.hub.database import Database
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.pictures import Pictures
 from dragoman.hub.process import Process
 from dragoman.hub.sandbox import OUTPUT_LIMIT, Sandbox
 from dragoman.hub.toolbox import toolbox
@@ -282,6 +283,20 @@ async def test_files_of_agents_and_of_commands_are_in_one_workspace(
     assert "ERR: big was not written: no room for big" in said
 
 
+async def test_a_picture_that_a_command_made_is_shown_whole_or_not_at_all(
+    shed: Begin, database: Database, tmp_path: Path
+) -> None:
+    sandbox = Sandbox(tmp_path, Bare(), disk=4 << 20)
+    made = "/exec head -c 1048577 /dev/zero > big.png; head -c 9 /dev/zero > small.png\n/read big.png\n/read small.png"
+    model = ScriptedModel([made, "Seen."], sees=True)
+    tools = toolbox(database, model=model, sandbox=sandbox)
+    home = await shed(model, tools=tools, pictures=Pictures(database, model))
+    await home.ask("look")
+    said = model.prompts[1].messages[-1]
+    assert "ERR: a picture may have 1048576 bytes here" in said.content
+    assert [len(image.content) for image in said.images] == [9]
+
+
 async def test_a_hub_runs_commands_only_if_its_operator_says_so(tmp_path: Path) -> None:
     for allowed, answer in ((False, "ERR: commands are disabled"), (True, "4\n[exit 0]")):
         replies = ["/exec echo $((2 + 2))", "Done."]
@@ -368,6 +383,18 @@ async def test_a_container_goes_when_it_is_idle_or_a_command_was_killed_in_it(
     assert not docker.running.exists() and docker.counted("container_reaped_total 1")
     assert (await sandbox.run("1", "sleep 60")).timed_out
     assert not docker.running.exists() and docker.counted("container_started_total 2")
+    await sandbox.close()
+
+
+async def test_a_container_that_a_hub_left_behind_goes_with_what_runs_in_it(
+    docker: Docker, tmp_path: Path
+) -> None:
+    docker.running.touch()
+    sandbox = Sandbox(tmp_path / "w", docker.cell, seconds=10.0)
+    await sandbox.run("1", "true")
+    await sandbox.run("1", "true")
+    assert [line.split()[0] for line in docker.told] == ["rm", "run", "exec", "inspect", "exec"]
+    assert docker.counted("containers_running 1")
     await sandbox.close()
 
 

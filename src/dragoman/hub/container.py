@@ -67,11 +67,8 @@ class Container:
 
     async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
         name = self._names.setdefault(tenant, _name(tenant, folder))
-        code, said = await self._docker("inspect", "--format={{.State.Running}}", name)
-        if code or said.strip() != "true":
+        if tenant not in self._used or not await self._runs(name):
             await self._start(tenant, name, folder)
-        elif tenant not in self._used:
-            self._counted("containers_running", 1)  # of a hub that was here before
         self._used[tenant] = self._clock()
         if self._reaping is None:
             self._reaping = asyncio.create_task(self._reap())
@@ -101,8 +98,14 @@ class Container:
             await asyncio.sleep(min(60.0, self._idle))
             await self.reap()
 
+    async def _runs(self, name: str) -> bool:
+        code, said = await self._docker("inspect", "--format={{.State.Running}}", name)
+        return not code and said.strip() == "true"
+
     async def _start(self, tenant: str, name: str, folder: Path) -> None:
-        await self._docker("rm", "--force", name)
+        await self._docker(
+            "rm", "--force", name
+        )  # a hub that died may have left one, with its last command in it
         mount = f"--mount=type=bind,source={folder},target={WORKSPACE}"
         named = [f"--name={name}", "--label=dragoman", "--init", f"--env=HOME={WORKSPACE}"]
         code, said = await self._docker(

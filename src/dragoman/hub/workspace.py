@@ -55,7 +55,7 @@ class Workspace:
                 raise InvalidParams(f"{path} cannot be written: {error.strerror}") from error
 
     def read(self, path: str) -> bytes | None:
-        """A plain file, as far as it is read at all; None if there is none."""
+        """A plain file, the first `READ_LIMIT` bytes of it and one more if there are more; None if there is none."""
         try:
             *folders, name = clean_path(path).split("/")
             with self._inside(folders) as folder:
@@ -63,7 +63,7 @@ class Workspace:
         except (InvalidParams, OSError):
             return None
         with open(file, "rb") as opened:
-            return opened.read(READ_LIMIT) if stat.S_ISREG(os.fstat(file).st_mode) else None
+            return opened.read(READ_LIMIT + 1) if stat.S_ISREG(os.fstat(file).st_mode) else None
 
     def list(self, most: int = 200) -> list[tuple[str, int]]:
         """Plain files: path and size, by path."""

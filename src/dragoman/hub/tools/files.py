@@ -17,6 +17,7 @@ from dragoman.hub.model import Image
 from dragoman.hub.pictures import Pictures
 from dragoman.hub.sandbox import Sandbox
 from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.workspace import READ_LIMIT
 
 RESPONSE_LIMIT = 10 * 1024 * 1024
 NO_STORE = "files are kept with a conversation, and this request has none"
@@ -102,7 +103,7 @@ class ReadTool:
         self, artifacts: Artifacts, command: Command, session: Session, made: bytes | None
     ) -> str:
         """A file of the conversation; if it has none of that name, `made`, which the workspace has."""
-        named = re.fullmatch(r"#(\d+)(?:\s+via=mem:#?(\d+))?", command.args)
+        named = re.fullmatch(r"#(\d{1,15})(?:\s+via=mem:#?(\d{1,15}))?", command.args)
         if named is None:
             found = await artifacts.by_path(session.tenant, session.conversation, command.args)
         else:
@@ -123,6 +124,8 @@ class ReadTool:
 
     async def _shown(self, session: Session, content: bytes, mime: str) -> str:
         if mime.startswith("image/") and not mime.endswith("xml") and self._pictures is not None:
+            if len(content) > READ_LIMIT:
+                return f"ERR: a picture may have {READ_LIMIT} bytes here"
             return await self._pictures.show(session, Image(media_type=mime, content=content))
         return content.decode("utf-8", "replace")
 

@@ -53,7 +53,9 @@ class LessonTool:
 
     async def _delete(self, which: str, session: Session) -> str:
         id = which.strip().removeprefix("#")
-        gone = id.isdecimal() and await self._lessons.delete(
-            session.tenant, int(id), session.agent, once=session.once
+        gone = (
+            id.isdecimal()
+            and len(id) < 16
+            and await self._lessons.delete(session.tenant, int(id), session.agent, once=session.once)
         )
         return f"OK: lesson #{id} is deleted" if gone else f"ERR: there is no lesson {which!r} of yours"
