@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from dragoman.errors import A2AError, Unreachable
+from dragoman.hub import pictures
 from dragoman.hub.artifacts import Artifacts
 from dragoman.hub.asking import respond
+from dragoman.hub.constitution import Constitution
 from dragoman.hub.database import Database
 from dragoman.hub.fetcher import LIMIT, HttpFetcher, Page
 from dragoman.hub.model import ChatMessage, Image, Prompt, ToolCall, about
@@ -332,3 +334,24 @@ async def test_an_address_that_is_none_is_the_callers_mistake() -> None:
         acme = await hub.tenant("acme")
         said = [{"type": "image", "source": {"type": "url", "url": "http://["}}]
         assert (await acme("POST", "/v1/orchestrate", {"message": said})).status == 400
+
+
+async def test_the_pictures_of_a_tenant_make_room_for_newer_ones_of_its_own(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "MOST", 2 * len(PNG))
+    shown = Pictures(database, ScriptedModel([], sees=True))
+
+    class Told:
+        constitution = Constitution(id="x")
+
+        def __init__(self, tenant: str, n: int) -> None:
+            self.tenant, self.once, self.pictures = tenant, f"{tenant}/x/task/1/tool/1/{n}", [""]
+
+    keys = []
+    for tenant, n in (("1", 1), ("2", 1), ("10", 1), ("1", 2), ("1", 3)):
+        told: Any = Told(tenant, n)
+        await shown.show(told, Image(media_type="image/png", content=PNG))
+        keys.append(told.once)
+    there = [key for key in keys if await shown.find([key])]
+    assert there == keys[1:], "the first of tenant 1 is gone"

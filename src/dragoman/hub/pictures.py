@@ -16,8 +16,14 @@ from dragoman.hub.tool import Session
 
 _KEPT = 7 * 86_400
 """Seconds. A turn that comes back later than that reads that there was a picture."""
+MOST = 256 << 20
+"""Bytes of pictures that a tenant has here; older ones make room."""
 _KEEP = "insert or replace into pictures (key, media_type, content, at) values (?, ?, ?, ?)"
 _FORGET = "delete from pictures where at < ?"
+_MAKE_ROOM = """
+delete from pictures where key in (select key from (select key, sum(length(content)) over (order by rowid desc) as bytes
+from pictures where key > ? || '/' and key < ? || '0') where bytes > ?)
+"""  # what comes after a slash comes before a 0
 _FIND = "select media_type, content from pictures where key = ?"
 
 
@@ -36,6 +42,7 @@ class Pictures:
         def keep(db: sqlite3.Connection) -> None:
             db.execute(_FORGET, (now - _KEPT,))
             db.execute(_KEEP, (key, image.media_type, image.content, now))
+            db.execute(_MAKE_ROOM, (session.tenant, session.tenant, MOST))
 
         await self._db.run(keep)
         session.pictures.append(key)

@@ -21,7 +21,6 @@ _ONE = f"select {_FIELDS} from requests where tenant_id = ? and request_id = ?"
 _LIST = f"""
 select {_FIELDS} from requests where tenant_id = ? order by n desc limit ?
 """
-_FORGET = "delete from requests where tenant_id = ? and request_id = ?"
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -52,10 +51,6 @@ class Requests:
         """Newest first."""
         rows = await self._db.read(lambda db: db.execute(_LIST, (tenant, limit)).fetchall())
         return [_asked(row) for row in rows]
-
-    async def forget(self, tenant: int, request: str) -> None:
-        """Its task is gone."""
-        await self._db.run(lambda db: db.execute(_FORGET, (tenant, request)))
 
 
 def _asked(row: sqlite3.Row) -> Asked:
