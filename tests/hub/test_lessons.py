@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dragoman.hub import lessons
 from dragoman.hub.commands import parse
 from tests.hub.house import SCOUT, house
 
@@ -70,3 +73,14 @@ def test_a_lesson_is_a_line_with_a_colon_or_a_block() -> None:
     (block,) = parse("/lesson see http://x\nbody\n/endlesson", names).commands
     assert (block.args, block.body) == ("see http://x", "body")
     assert parse("/lesson open", names).open
+
+
+async def test_lessons_are_only_so_many_for_an_agent_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lessons, "MOST", 2)
+    monkeypatch.setattr(lessons, "IN_ALL", 3)
+    async with house() as hub:
+        acme, other = await hub.tenant("acme"), await hub.tenant("other")
+        for agent, status in (("a", 201), ("a", 201), ("a", 400), ("b", 201), ("c", 400)):
+            body = {"signature": "where", "lesson_text": "what", "agent_id": agent}
+            assert (await acme("POST", "/v1/lessons", body)).status == status
+        assert (await other("POST", "/v1/lessons", body)).status == 201

@@ -74,9 +74,6 @@ class Entry(Struct, frozen=True, kw_only=True):
         return out
 
 
-THE_INDEX = Entry(id=INDEX_ID, constitution=INDEX)
-
-
 class Catalogue:
     def __init__(
         self, database: Database, code: Sequence[Agent] = (), *, index: Constitution = INDEX

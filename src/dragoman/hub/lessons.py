@@ -18,6 +18,8 @@ from dragoman.hub.database import Database
 
 MOST = 500
 """Lessons that an agent keeps."""
+IN_ALL = 10_000
+"""Those of all agents of a tenant, also of agents that are gone."""
 REMINDED = 3
 """How many are put before a request."""
 _COLUMNS = "id, agent_id, signature, lesson_text, hit_count, created_at, updated_at, last_seen_at"
@@ -25,7 +27,7 @@ _ADD = f"""
 insert into lessons (tenant_id, agent_id, signature, lesson_text, created_at, updated_at, last_seen_at)
 values (?, ?, ?, ?, ?, ?, ?) returning {_COLUMNS}
 """
-_COUNT = "select count(*) from lessons where tenant_id = ? and agent_id = ?"
+_COUNT = "select count(*), coalesce(sum(agent_id = ?), 0) from lessons where tenant_id = ?"
 _ALL = f"select {_COLUMNS} from lessons where tenant_id = ? and (? = '' or agent_id = ?)"
 _LIST = f"{_ALL} order by last_seen_at desc, id desc limit ?"
 _SEARCH = f"""
@@ -68,8 +70,11 @@ class Lessons:
         now = int(time.time())
 
         def add(db: sqlite3.Connection) -> Lesson:
-            if db.execute(_COUNT, (int(tenant), agent)).fetchone()[0] >= MOST:
-                raise InvalidParams(f"an agent keeps {MOST} lessons: delete one first")
+            in_all, its_own = db.execute(_COUNT, (agent, int(tenant))).fetchone()
+            if its_own >= MOST or in_all >= IN_ALL:
+                raise InvalidParams(
+                    f"an agent keeps {MOST} lessons, and a tenant {IN_ALL} in all: delete one first"
+                )
             values = (int(tenant), agent, signature, text, now, now, now)
             return Lesson(**db.execute(_ADD, values).fetchone())
 

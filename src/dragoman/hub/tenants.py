@@ -177,11 +177,6 @@ class Tenants:
         await self._db.run(lambda db: db.execute(_KEEP, (digest(token),)))
         return made
 
-    async def rotate_admin(self) -> str:
-        token = new_token(ADMIN)
-        await self._db.run(lambda db: db.execute(_KEEP, (digest(token),)))
-        return token
-
     @property
     def has_admin(self) -> bool:
         return self._db.look(lambda db: db.execute(_SECRET).fetchone()) is not None
