@@ -280,6 +280,18 @@ async def test_who_listens_hears_of_their_own_runs() -> None:
         await live.until(lambda: b'event: open\ndata: {"ok":true}' in live.body)
 
 
+async def test_who_listens_with_a_token_that_is_no_more_hears_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dragoman.hub.scheduler.EVERY", 0.01)
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        live = acme.open("GET", "/v1/notifications/stream")
+        await live.until(lambda: b"event: open" in live.body)
+        await hub.hub.tenants.rotate(acme.tenant)
+        await asyncio.wait_for(live.end(), 5)
+
+
 async def test_agents_schedule_their_own_work() -> None:
     replies = [
         "/schedule in 2 hours: look again\n/schedule every day at 09:00: sum up\n/schedule list\n/schedule pause #2\n"

@@ -59,11 +59,15 @@ class Scheduler:
         try:
             yield [Event("open", {"ok": True})]
             while True:
-                event = await queue.get()
+                event = None
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(EVERY):
+                        event = await queue.get()
                 now = self._hub.tenants.look(tenant.id)
                 if now is None or now.disabled or now.generation != tenant.generation:
                     return
-                yield [event]
+                if event is not None:
+                    yield [event]
         finally:
             self._listeners[tenant.id].discard(queue)
 

@@ -141,10 +141,11 @@ def _unlock(path: Path, about: os.stat_result) -> None:
 
 def _copy(source: str, target: str) -> None:
     """Plain files; pipes and sockets are not worth keeping."""
-    about = os.lstat(source)
-    if stat.S_ISREG(about.st_mode):
-        _unlock(Path(source), about)
-        shutil.copy2(source, target, follow_symlinks=False)
+    with suppress(FileNotFoundError):  # a command of a hub that died may still be at work
+        about = os.lstat(source)
+        if stat.S_ISREG(about.st_mode):
+            _unlock(Path(source), about)
+            shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _remove(path: Path) -> None:
