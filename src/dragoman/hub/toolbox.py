@@ -36,7 +36,7 @@ from dragoman.hub.tools.todo import TodoTool
 
 _ABSENT = {
     "/browse": f"this hub has no browser (an MCP server {BROWSER!r} would be one); use /fetch",
-    "/map": "a hub has no workspace; use /list",
+    "/map": "a hub draws no map of the workspace; use /list",
     "/pane": "there are no panes on a server; use /agent",
 }
 
