@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.agent.agent import Agent
+from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams
 from dragoman.hub import phrases, schedules
 from dragoman.hub.model import ModelError
@@ -198,6 +200,24 @@ async def test_what_comes_again_is_not_begun_again_while_it_is_running() -> None
         assert (await ended(scheduler, acme, 1))["result_summary"] == "slow"
         assert (await ended(scheduler, acme, 2))["result_summary"] == "quick"
         assert await scheduler.schedules.due() == [], "the times that were missed are one"
+
+
+async def test_a_run_in_which_an_agent_asks_for_an_answer_has_failed_and_the_next_one_comes() -> None:
+    agent = Agent("Shy")
+
+    @agent.skill
+    async def work(text: str, turn: Turn) -> str:
+        return await turn.ask("Shall I?", str)
+
+    async with scheduling([], code=[agent]) as (_, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "shy", "every hour", "work")
+        for n in (1, 2):
+            clock.now += 3600
+            run = await ended(scheduler, acme, n)
+            assert (run["status"], run["error_message"]) == (
+                "failed",
+                "the agent asks for an answer: Shall I?",
+            )
 
 
 async def test_a_run_that_cannot_begin_holds_up_nobody_elses() -> None:

@@ -137,7 +137,7 @@ class Scheduler:
         except NotFound:
             await self._end(schedule, run, error="its request is gone")
             return
-        if not snapshot.terminal:
+        if not (snapshot.terminal or snapshot.state.interrupted):
             return
         if schedule.conversation_id:
             with suppress(NotFound):
@@ -148,7 +148,11 @@ class Scheduler:
             "read": snapshot.metadata.get("x-arbiter.input_tokens", 0),
             "written": snapshot.metadata.get("x-arbiter.output_tokens", 0),
         }
-        if events.state_of(snapshot) == "completed":
+        if (
+            snapshot.state.interrupted
+        ):  # it can be answered over A2A, and what comes again does not wait for that
+            await self._end(schedule, run, error=f"the agent asks for an answer: {text}", **used)
+        elif events.state_of(snapshot) == "completed":
             await self._end(schedule, run, answer=text, **used)
         else:
             await self._end(schedule, run, error=text or events.state_of(snapshot), **used)
