@@ -31,6 +31,7 @@ mount -t tmpfs -o size=1m,mode=755 tmpfs /mnt
 mkdir -m 1777 /mnt/workspace /mnt/dev /mnt/dev/shm
 mount --bind . /mnt/workspace
 for device in null zero full random urandom; do
+    [ -e /dev/$device ] || continue
     : > /mnt/dev/$device
     mount --bind /dev/$device /mnt/dev/$device
 done

@@ -148,9 +148,8 @@ class Scheduler:
             "read": snapshot.metadata.get("x-arbiter.input_tokens", 0),
             "written": snapshot.metadata.get("x-arbiter.output_tokens", 0),
         }
-        if (
-            snapshot.state.interrupted
-        ):  # it can be answered over A2A, and what comes again does not wait for that
+        if snapshot.state.interrupted:
+            # It can be answered over A2A; what comes again does not wait for that.
             await self._end(schedule, run, error=f"the agent asks for an answer: {text}", **used)
         elif events.state_of(snapshot) == "completed":
             await self._end(schedule, run, answer=text, **used)
