@@ -518,3 +518,60 @@ async def test_a_question_waits_for_its_answer_also_if_the_function_does_not(
     task = await engine.call(call(), say("x"))
     assert task.state is TaskState.INPUT_REQUIRED and task.status.message.text == "well?"
     assert (await engine.call(call(), say("yes", task=task.id))).artifacts[-1].text == "yes"
+
+
+class Stuck:
+    """An agent whose function does not stop when it is told to; `rescued` is the same one, elsewhere, and gets on."""
+
+    def __init__(self) -> None:
+        self.agent, self.rescued = Agent("a"), Agent("a")
+        self.begun, self.leave = asyncio.Event(), asyncio.Event()
+
+        @self.agent.skill
+        async def stuck(turn: Turn) -> str:
+            self.begun.set()
+            while not self.leave.is_set():
+                try:
+                    await self.leave.wait()
+                except asyncio.CancelledError:
+                    continue
+            return "late"
+
+        @self.rescued.skill
+        async def rescue(turn: Turn) -> str:
+            return "done elsewhere"
+
+
+@pytest.mark.parametrize("cancels", [False, True], ids=["told so", "canceled meanwhile"])
+async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_ended_there(
+    start: Start, cancels: bool
+) -> None:
+    stuck = Stuck()
+    engine = await start(stuck.agent, grace=0.01)
+    sending = asyncio.create_task(engine.call(call(), say("x")))
+    await stuck.begun.wait()
+    await engine._store.leave(engine.runner.node)
+    other = await start(stuck.rescued)
+    try:
+        async with asyncio.timeout(10):
+            while (await other.call(call(), ListTasks())).tasks[0].state is not TaskState.COMPLETED:
+                await asyncio.sleep(0.001)
+            if cancels:
+                for run in engine.runner._runs.values():
+                    engine.runner.cancel(run)
+            else:
+                await engine.runner.beat()
+            assert (await sending).text == "done elsewhere"
+    finally:
+        stuck.leave.set()
+
+
+async def test_nobody_waits_for_news_from_an_engine_that_has_stopped(start: Start) -> None:
+    gates = Gates()
+    engine = await start(gates.agent)
+    task = await engine.call(call(), say("x", return_immediately=True))
+    await gates.at("x").wait()
+    await engine.stop(drain=0)
+    with pytest.raises(errors.Unavailable):
+        async with asyncio.timeout(10):
+            await events(engine.stream(call(), SubscribeToTask(id=task.id)))

@@ -417,3 +417,24 @@ def test_sqlites_own_memory_is_refused_because_only_one_connection_could_see_it(
 def test_durability_is_one_of_sqlites_words() -> None:
     with pytest.raises(ValueError, match="synchronous"):
         SqliteStore("x.db", synchronous="maybe; drop table tasks")
+
+
+async def test_a_store_closes_though_a_caller_left_while_its_task_was_put_on_disk(path: Path) -> None:
+    for n in range(16):
+        store = SqliteStore(path)
+        await store.open()
+        await store.join("n1", ttl=60)
+        log = store.scope(SCOPE)
+        leaving = asyncio.ensure_future(log.create(f"leaves-{n}", "c", mail(), node="n1"))
+        stays = asyncio.ensure_future(log.create(f"stays-{n}", "c", mail(), node="n1"))
+        for _ in range(n):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        async with asyncio.timeout(10):
+            if n:
+                closing = asyncio.create_task(store.close())
+                assert (await stays).seq == 1
+                await closing
+            else:  # neither has begun
+                stays.cancel()
+                await store.close()

@@ -55,6 +55,8 @@ class Run:
         if self.inside and not self.why:
             self.why = why
             self.job.cancel()
+            if why == "lost":
+                self.tell(None)  # somebody else will say how it ends; the function may not even stop
 
     async def work(self) -> None:
         """Run the task until it settles, or is not ours any more."""

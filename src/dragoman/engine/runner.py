@@ -220,5 +220,8 @@ class Runner:
         orphan.add_done_callback(self._orphans.discard)
 
     async def _cancel_stuck(self, run: Run) -> None:
-        with suppress(LeaseLost, Unavailable, TaskNotFound):
-            await run.end([], TaskState.CANCELED)
+        try:
+            with suppress(LeaseLost, Unavailable, TaskNotFound):
+                await run.end([], TaskState.CANCELED)
+        finally:
+            run.tell(None)

@@ -170,11 +170,12 @@ class Engine:
         snapshot = delivered.snapshot
         if request.configuration.return_immediately:
             await self._decided(call, snapshot, delivered.seq)
-        elif run is not None and (settled := await run.settled) is not None:
+            return snapshot.reply or trimmed(snapshot.task, length)
+        if run is not None and (settled := await run.settled) is not None:
             snapshot = settled
-        elif not _over(delivered):
-            with self._reader(call, snapshot, delivered.seq, look=delivered.seq > 1) as reader:
-                await _until(reader, snapshot, lambda record: record.over)
+        if not _over(snapshot, delivered.seq):  # it is not ours to run, or somebody set it in motion again
+            with self._reader(call, snapshot, snapshot.seq, look=True) as reader:
+                await _until(reader, snapshot, lambda: _over(snapshot, delivered.seq))
         return snapshot.reply or trimmed(snapshot.task, length)
 
     async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
@@ -194,7 +195,7 @@ class Engine:
         after = call.after if resumed and call.after is not None else snapshot.seq
         with self._reader(call, snapshot, after, look=look) as reader:
             if not resumed:
-                ended = _over(delivered) or (snapshot.seq > delivered.seq and snapshot.over)
+                ended = snapshot.over
                 yield (StreamResponse(trimmed(snapshot.task, length), after),)
                 if ended:
                     return
@@ -208,7 +209,7 @@ class Engine:
         """Wait and see: a Message, or a task after all."""
         if snapshot.undecided:
             with self._reader(call, snapshot, after) as reader:
-                await _until(reader, snapshot, lambda _: not snapshot.undecided)
+                await _until(reader, snapshot, lambda: not snapshot.undecided)
 
     async def _as_of(self, call: Call, snapshot: Snapshot, seq: int) -> Snapshot:
         """A task as it was at `seq`."""
@@ -267,7 +268,10 @@ class Engine:
     def _reader(self, call: Call, snapshot: Snapshot, after: int, *, look: bool = False) -> Reader:
         """`look`: there may be more in the log than `snapshot` shows."""
         log = self._store.scope(call.scope)
-        return Reader(log, self._bus, snapshot, after, look=look, others=self._readers)
+        reader = Reader(log, self._bus, snapshot, after, look=look, others=self._readers)
+        if self.runner.stopped:
+            reader.close()
+        return reader
 
     async def _push_config(self, call: Call, request: PushRequest) -> PushConfig | PushConfigPage | None:
         push = self._configs.need(self._program(call))
@@ -315,7 +319,7 @@ class Engine:
         if not snapshot.terminal:
             self._bus.wake(topic(call.scope, request.id), [Record("cancel", mail, delivered.seq)])
             with self._reader(call, snapshot, delivered.seq, look=True) as reader:
-                await _until(reader, snapshot, lambda record: record.terminal)
+                await _until(reader, snapshot, lambda: snapshot.terminal)
         return snapshot.task
 
     # -- agents that call agents -------------------------------------------------------------------------------
@@ -349,13 +353,11 @@ class Engine:
         return program
 
 
-async def _until(reader: Reader, snapshot: Snapshot, enough: Callable[[Record], bool]) -> None:
-    """Read, and move `snapshot` on, until a record is `enough`."""
-    ended = False
-    while not ended:
+async def _until(reader: Reader, snapshot: Snapshot, enough: Callable[[], bool]) -> None:
+    """Read, and move `snapshot` on, until that is `enough`."""
+    while not enough():
         for record in await reader.next():
             snapshot.apply(record)
-            ended = ended or enough(record)
 
 
 def _public(records: Sequence[Record], ends: Callable[[Record], bool]) -> tuple[list[StreamResponse], bool]:
@@ -375,10 +377,9 @@ def _length(length: int | None) -> int | None:
     return length
 
 
-def _over(delivered: Delivered) -> bool:
-    """Whether what was delivered has been dealt with: only a repeated send can find it so."""
-    snapshot = delivered.snapshot
-    return delivered.duplicate and snapshot.over and snapshot.mail <= max(snapshot.read, delivered.seq)
+def _over(snapshot: Snapshot, seq: int) -> bool:
+    """Whether the message at `seq` has been dealt with, and nothing that came since is about to be."""
+    return snapshot.terminal or (snapshot.over and snapshot.mail <= max(snapshot.read, seq))
 
 
 def _ends_send(record: Record) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from functools import partial
 from sqlite3 import Connection, IntegrityError
 
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number, pack
 from dragoman.engine.seams import Delivered, Found, Hook, Lease, LeaseLost, NewMail, TaskExists
-from dragoman.errors import TaskClosed, TaskNotFound
+from dragoman.errors import TaskClosed, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
 from dragoman.stores import heartbeat
@@ -103,8 +104,9 @@ class SqliteLog:
 
     def _give_back(self, delivered: Delivered) -> None:
         if delivered.lease is not None:
-            given = self._file.commits.submit(partial(release, delivered.lease, False))
-            given.add_done_callback(lambda done: done.cancelled() or done.exception())
+            with suppress(Unavailable):  # closed: then its node is gone, and the lease with it
+                given = self._file.commits.submit(partial(release, delivered.lease, False))
+                given.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def seen(self, dedupe: str) -> Delivered | None:
         reads = self._file.reads
