@@ -43,7 +43,7 @@ for hidden in "$@"; do
     elif [ -e "$hidden" ]; then mount --bind /mnt/dev/null "$hidden"; fi
 done
 while read -r from at kind how rest; do
-    case $at in *\\040*) at=$(echo "$at" | sed 's/\\040/ /g') ;; esac
+    case $at in *\\\\040*) at=$(printf %s "$at" | sed 's/\\\\040/ /g') ;; esac
     case $at,$how in /,*|/proc,*|/proc/*|/mnt,*|/mnt/*|*,ro|*,ro,*) continue ;; esac
     [ -e "$at" ] || continue
     { mount -o remount,bind,ro "$at" || mount -t tmpfs none "$at" || mount --bind /mnt/dev/null "$at"; } 2>/dev/null
