@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.hub.asking import respond
+from dragoman.hub.database import Database
 from dragoman.hub.idempotency import Keys
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.model import ModelError
@@ -184,3 +185,20 @@ async def test_a_request_is_counted_when_it_ends_by_how_it_ended() -> None:
         await acme.ask("delegate")
         assert await counted("started_total", route="native", tenant="1") == 2
         await ended(2, ok="true", route="native")
+
+
+async def test_what_was_done_once_is_remembered_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(":memory:").open()
+    done: list[str] = []
+
+    async def do(key: str) -> None:
+        await database.once(key, lambda db: done.append(key), type(None))
+
+    for key in ("a", "a", "b"):
+        await do(key)
+    assert done == ["a", "b"]
+    monkeypatch.setattr("dragoman.hub.database._REMEMBERED", -1)
+    await do("c")
+    await do("a")
+    assert done == ["a", "b", "c", "a"]
+    database.close()

@@ -65,7 +65,6 @@ class Database:
                 writing = self._connect()
                 writing.execute("pragma journal_mode = wal")
                 _migrate(writing)
-                writing.execute("delete from done where at < ?", (int(time.time()) - _REMEMBERED,))
                 self._open = writing, self._connect(), self._connect()
             except (sqlite3.Error, OSError) as error:
                 raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
@@ -96,8 +95,9 @@ class Database:
             if known is not None:
                 before: T = msgspec.json.decode(known["outcome"], type=kind)
                 return before
-            result = work(db)
-            outcome = key, msgspec.json.encode(result), int(time.time())
+            result, now = work(db), int(time.time())
+            db.execute("delete from done where at < ?", (now - _REMEMBERED,))
+            outcome = key, msgspec.json.encode(result), now
             db.execute("insert into done (key, outcome, at) values (?, ?, ?)", outcome)
             return result
 
