@@ -86,6 +86,24 @@ async def test_what_is_streamed_is_audited_once_and_when_it_begins(tmp_path: Pat
     assert [(entry.operation, entry.outcome) for entry in entries] == [("SendStreamingMessage", "OK")]
 
 
+async def test_a_message_that_is_streamed_is_audited_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    agent = Agent("Replies")
+
+    @agent.skill(reply=True)
+    async def reply(turn: Turn) -> str:
+        return "at once"
+
+    async with running(application(agent, store=url)) as here:
+        heard = [each async for each in raw.stream(here, "SendStreamingMessage", {"message": HELLO})]
+    assert "message" in heard[0].result
+    store = open_store(url)
+    await store.open()
+    entries = await store.audit.entries()
+    await store.close()
+    assert [(entry.operation, entry.outcome) for entry in entries] == [("SendStreamingMessage", "OK")]
+
+
 async def outcome(url: str, operation: str) -> str:
     """How the one operation of this kind ended, once it has."""
     async with asyncio.timeout(10):

@@ -173,7 +173,7 @@ class _Watched:
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         operation = "SubscribeToTask" if isinstance(request, SubscribeToTask) else "SendStreamingMessage"
-        metrics, agent, outcome, task = self._watch.metrics, call.scope.agent, "INTERNAL_ERROR", ""
+        metrics, agent, outcome, noted = self._watch.metrics, call.scope.agent, "INTERNAL_ERROR", False
         if metrics is not None:
             metrics.stream(agent, 1)
         tracer = self._watch.tracer
@@ -184,9 +184,9 @@ class _Watched:
             try:
                 async with aclosing(self._service.stream(call, request)) as batches:  # type: ignore[type-var]
                     async for batch in batches:
-                        if not task and batch:  # what was sent is taken; a stream may go on for days
-                            task = _task_of(batch[0].event)
-                            self._watch.note(call, operation, request, task, "OK")
+                        if not noted and batch:  # what was sent is taken; a stream may go on for days
+                            noted = True
+                            self._watch.note(call, operation, request, _task_of(batch[0].event), "OK")
                         yield batch
                 outcome = "OK"
             except A2AError as error:
@@ -199,7 +199,7 @@ class _Watched:
                 if metrics is not None:
                     metrics.stream(agent, -1)
                     metrics.answered(agent, operation, call.dialect, outcome, None)
-                if not task:
+                if not noted:
                     self._watch.note(call, operation, request, _named(request), outcome)
 
 
