@@ -30,8 +30,13 @@ Job = Callable[[sqlite3.Connection], Finish[T]]
 ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
 """What a job may raise as its answer. Anything else is a fault, and undoes the transaction."""
 
-_ROUNDS = 2
-"""How often the loop comes round between two transactions. Those who waited for the first have more to write by then."""
+_FEW, _MANY = 2, 10
+"""How often the loop comes round between two transactions: those who waited for the first have more to write by then, and
+who shares a transaction shares its cost. Where many do, it is worth waiting for all of them."""
+_CROWD = 8
+"""Jobs in one transaction that are many."""
+_LONGEST = 0.005
+"""Seconds after which nobody is waited for."""
 
 _Waiting = tuple[Job[Any], "asyncio.Future[Any]", Callable[[Any], None] | None]
 
@@ -57,6 +62,8 @@ class Commits:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ailing = False
+        self._shared = 0
+        """Jobs in the last transaction."""
         self._version = self._told = _version(db)
         self._errands: SimpleQueue[tuple[Callable[[], None], Callable[[Exception | None], None]] | None] = (
             SimpleQueue()
@@ -93,9 +100,9 @@ class Commits:
         self._errands.put(None)
         self._thread.join()
 
-    def _begin_in(self, rounds: int) -> None:
-        if rounds:
-            self._loop.call_soon(self._begin_in, rounds - 1)
+    def _begin_in(self, rounds: int, latest: float) -> None:
+        if rounds and time.perf_counter() < latest:
+            self._loop.call_soon(self._begin_in, rounds - 1, latest)
         else:
             self._begin()
 
@@ -140,7 +147,7 @@ class Commits:
             batch = [self._alone.popleft()]
         else:
             batch, self._queue = self._queue, []
-        db = self._db
+        db, self._shared = self._db, len(batch)
         before = db.total_changes
         outcomes: list[_Outcome] = []
         for job, future, dropped in batch:
@@ -198,7 +205,8 @@ class Commits:
 
     def _next(self) -> None:
         if self._queue or self._alone:
-            self._loop.call_soon(self._begin_in, _ROUNDS)
+            rounds = _MANY if self._shared >= _CROWD else _FEW
+            self._loop.call_soon(self._begin_in, rounds, time.perf_counter() + _LONGEST)
         else:
             self._active = False
             self._idle.set()

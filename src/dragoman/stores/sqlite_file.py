@@ -93,8 +93,5 @@ class SqliteFile:
             cached_statements=256,
         )
         db.execute(f"pragma synchronous = {self._synchronous}")
-        db.execute(
-            "pragma wal_autocheckpoint = 4000"
-        )  # 16 MiB: what is written again and again is moved once
         db.execute("pragma cache_size = -16384")  # 16 MiB: the indexes of a busy day
         return db
