@@ -228,6 +228,16 @@ def state_of(snapshot: Snapshot) -> str:
     return "failed" if snapshot.state is TaskState.REJECTED else snapshot.state.word
 
 
+def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
+    """What a request that has ended said last, and the tokens that it `read` and has `written`."""
+    said, used = snapshot.reply or snapshot.status.message, snapshot.metadata
+    text = said.text if said is not None else snapshot.task.text
+    return text, {
+        "read": used.get("x-arbiter.input_tokens", 0),
+        "written": used.get("x-arbiter.output_tokens", 0),
+    }
+
+
 def shown(asked: Asked, snapshot: Snapshot) -> dict[str, Any]:
     """A request as the API shows it."""
     error = ""

@@ -273,18 +273,9 @@ class Hub:
                 continue
             if not snapshot.terminal:
                 continue
-            said = snapshot.reply or snapshot.status.message
-            answer = None
-            if events.state_of(snapshot) == "completed":
-                answer = said.text if said is not None else snapshot.task.text
-            used = snapshot.metadata
-            await self.conversations.answer(
-                conversation,
-                request,
-                answer,
-                read=used.get("x-arbiter.input_tokens", 0),
-                written=used.get("x-arbiter.output_tokens", 0),
-            )
+            text, used = events.answer_of(snapshot)
+            answer = text if events.state_of(snapshot) == "completed" else None
+            await self.conversations.answer(conversation, request, answer, **used)
 
     # -- what administrators do to what runs -------------------------------------------------------------------
 

@@ -142,12 +142,7 @@ class Scheduler:
         if schedule.conversation_id:
             with suppress(NotFound):
                 await self._hub.settle(tenant, schedule.conversation_id)
-        said = snapshot.reply or snapshot.status.message
-        text = said.text if said is not None else snapshot.task.text
-        used = {
-            "read": snapshot.metadata.get("x-arbiter.input_tokens", 0),
-            "written": snapshot.metadata.get("x-arbiter.output_tokens", 0),
-        }
+        text, used = events.answer_of(snapshot)
         if snapshot.state.interrupted:
             # It can be answered over A2A; what comes again does not wait for that.
             await self._end(schedule, run, error=f"the agent asks for an answer: {text}", **used)
