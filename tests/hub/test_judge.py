@@ -47,6 +47,8 @@ async def test_judging_counts_as_a_request_and_wants_everything_it_needs() -> No
         acme = await hub.tenant("acme")
         for missing in GATE:
             assert (await acme("POST", "/v1/advise/gate", {**GATE, missing: ""})).status == 400
+        long = {**GATE, "advisor_model": "m" * 201}
+        assert (await acme("POST", "/v1/advise/gate", long)).status == 400
         assert (await hub.nobody("POST", "/v1/advise/gate", GATE)).status == 401
         assert (await acme("POST", "/v1/advise/gate", GATE)).json["signal"] == "CONTINUE"
         refused = await acme("POST", "/v1/advise/gate", GATE)

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.asking import respond
-from dragoman.hub.constitution import INDEX_ID, Advisor, Constitution
+from dragoman.hub.constitution import INDEX_ID, Advisor, Constitution, Short
 from dragoman.hub.constitution import Intent as Wanted
 from dragoman.hub.gate import HALT, Verdict, question, verdict
 from dragoman.hub.hub import Hub
@@ -30,7 +30,7 @@ _BY = {"heuristic": "words", "llm": "meaning"}
 class Gate(Struct):
     """An answer before it leaves: what was asked, what would be said, and which tools were used on the way."""
 
-    advisor_model: str
+    advisor_model: Short
     original_task: str
     terminating_text: str
     tool_summary: str = ""
@@ -49,7 +49,7 @@ class How(Struct):
     mode: Literal["off", "heuristic", "hybrid", "llm"] = "heuristic"
     min_confidence: float = 0.8
     apply_routing: bool = True
-    model: str = ""
+    model: Short = ""
 
 
 class Intent(How):
