@@ -6,7 +6,7 @@
        executor                          agent engine
        agent      bindings client push   agent: engine auth      bindings, client: dialects auth (not engine)
        observe                           engine
-       engine     stores buses           engine: model      stores, buses, push: engine.seams, engine.log
+       engine     stores buses           engine: model      stores, buses, push: engine.seams, .hooks, .log
        dialects   auth                   model errors
        model -> errors
 
@@ -25,7 +25,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src"
 
-SEAMS = ("engine.seams", "engine.log")
+SEAMS = ("engine.seams", "engine.hooks", "engine.log")
 ANYTHING = ("",)
 
 ALLOWED: dict[str, tuple[str, ...]] = {

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.seams import MAX_HOOKS, Delivery, Hook, Lease, LeaseLost, Log, Store
+from dragoman.engine.hooks import MAX_HOOKS, Delivery, Hook
+from dragoman.engine.seams import Lease, LeaseLost, Log, Store
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import AuthenticationInfo, PushConfig, Scope
 from dragoman.model.task import TaskState

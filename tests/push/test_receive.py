@@ -14,7 +14,7 @@ from dragoman.auth import jose
 from dragoman.auth.jwks import GivenKeys
 from dragoman.auth.keys import KeyRing, OurKey, new_key
 from dragoman.client.asgi import AsgiTransport
-from dragoman.engine.seams import Hook as Kept
+from dragoman.engine.hooks import Hook as Kept
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.model.content import Message
 from dragoman.model.ops import AuthenticationInfo, PushConfig

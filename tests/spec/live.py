@@ -17,8 +17,8 @@ from dragoman.bindings.mount import Mount
 from dragoman.buses.local import LocalBus
 from dragoman.dialects import select
 from dragoman.dialects.sse import SseReader
+from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Mail
-from dragoman.engine.seams import Hook
 from dragoman.engine.service import Engine
 from dragoman.engine.turn import Turn
 from dragoman.model import ops

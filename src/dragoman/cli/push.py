@@ -8,7 +8,8 @@ from typing import Any
 
 from dragoman.cli import show
 from dragoman.cli.stored import looked_into
-from dragoman.engine.seams import Delivery, Store
+from dragoman.engine.hooks import Delivery
+from dragoman.engine.seams import Store
 from dragoman.model.ids import timestamp
 
 LIMIT = 1000

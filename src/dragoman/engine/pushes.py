@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dragoman.engine.seams import Hook, Hooks, Program, Push
+from dragoman.engine.hooks import Hook, Hooks
+from dragoman.engine.seams import Program, Push
 from dragoman.errors import InvalidParams, PushNotSupported, TaskNotFound
 from dragoman.model.ops import (
     Call,

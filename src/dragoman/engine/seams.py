@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from dragoman.engine.hooks import Hook, Hooks, Outbox
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import Call, ListTasks, Principal, PushConfig, Request, Scope, SendMessage, Service
@@ -58,43 +59,6 @@ class Delivered(Struct, frozen=True):
     lease: Lease | None = None
     duplicate: bool = False
     """The same key was delivered before; this is what became of that one."""
-
-
-MAX_HOOKS = 16
-"""How many push configs a task may have."""
-
-
-class Hook(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A push config as it is kept: with the tongue it was registered in, which is the one its notifications speak."""
-
-    config: PushConfig
-    dialect: str = "1.0"
-    uid: str = ""
-    """Begins the ids of its deliveries. It stays when the config is replaced."""
-
-
-class Delivery(Struct, frozen=True, kw_only=True):
-    """A hook, and how far it has been told. Whoever claimed it may send, until somebody with a higher `fence` does."""
-
-    key: int
-    """The store's own name for the hook."""
-    scope: Scope
-    task: str
-    hook: Hook
-    cursor: int
-    """Everything up to this record has been told."""
-    last: int
-    """The last record there is to tell of."""
-    fence: int = 0
-    attempt: int = 0
-    """How often the next notification was tried in vain."""
-    since: float = 0.0
-    """When it first was."""
-    at: float = 0.0
-    """Not to be tried before this time."""
-    error: str = ""
-    dead: bool = False
-    """Given up. What comes meanwhile waits behind it, for `redeliver`."""
 
 
 class Found(Struct, frozen=True):
@@ -167,73 +131,6 @@ class Log(Protocol):
 
     async def find(self, query: ListTasks, *, limit: int) -> Found:
         """Tasks by last status, newest first, ties by id. Raises `InvalidParams` for a cursor it did not make."""
-        ...
-
-
-class Hooks(Protocol):
-    """The push configs of tasks. A task outside the scope is `TaskNotFound`."""
-
-    async def put(self, scope: Scope, task: str, hook: Hook) -> Hook:
-        """Add a hook, or replace the one with its id, which then goes on from where it is.
-
-        A new one is told what comes from now on, and how the task ended or what it waits for if it does already.
-        Raises `TaskNotFound`, and `InvalidParams` when the task has `MAX_HOOKS` of them.
-        """
-        ...
-
-    async def list(self, scope: Scope, task: str) -> Sequence[Hook]:
-        """Those of a task, oldest first. Raises `TaskNotFound`."""
-        ...
-
-    async def delete(self, scope: Scope, task: str, id: str) -> None:
-        """Forget a hook, if it is there; nothing is sent any more. Raises `TaskNotFound` if the task is not."""
-        ...
-
-
-class Outbox(Protocol):
-    """What is still to be told to whom. Only couriers use it.
-
-    A hook is due when its task's log has a public record after its cursor: that changes in the transaction that adds
-    the record, so nothing that was committed can be forgotten. One live node at a time holds a hook.
-    """
-
-    async def claim_due(self, node: str, *, limit: int) -> Sequence[Delivery]:
-        """Take up to `limit` hooks that are due and that no live node holds. The fence of each rises."""
-        ...
-
-    async def advance(self, delivery: Delivery, cursor: int) -> None:
-        """Everything up to `cursor` has been told. Raises `LeaseLost` if it is not ours (any more)."""
-        ...
-
-    async def release(
-        self,
-        delivery: Delivery,
-        cursor: int,
-        *,
-        retry_in: float = 0.0,
-        error: str = "",
-        dead: bool = False,
-    ) -> None:
-        """`advance`, and give it back. With `error` the attempt was in vain: the next one is in `retry_in` seconds.
-
-        `dead`: there is no next one. Does nothing if it is not ours.
-        """
-        ...
-
-    async def when(self) -> float | None:
-        """The time at which something that nobody holds is due; None if nothing is."""
-        ...
-
-    def listen(self, woken: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call `woken` when something becomes due by a write of this process. Those of others are found by looking."""
-        ...
-
-    async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
-        """What is not told yet, oldest hook first; only what was given up, if `dead`."""
-        ...
-
-    async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
-        """Make a hook due at once, from `cursor` on if given. False if there is no such hook."""
         ...
 
 

@@ -23,8 +23,9 @@ from msgspec.structs import replace
 from dragoman.auth.keys import KeyRing
 from dragoman.client.http import HttpTransport
 from dragoman.client.transport import Transport
+from dragoman.engine.hooks import Delivery, Hook
 from dragoman.engine.log import Record, Snapshot
-from dragoman.engine.seams import Delivery, Hook, LeaseLost, Log, Store
+from dragoman.engine.seams import LeaseLost, Log, Store
 from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, PushConfig

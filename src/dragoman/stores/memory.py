@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number
-from dragoman.engine.seams import Delivered, Found, Held, Hook, Lease, LeaseLost, NewMail, TaskExists
+from dragoman.engine.seams import Delivered, Found, Held, Lease, LeaseLost, NewMail, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores import heartbeat

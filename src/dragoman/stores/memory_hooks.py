@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from dragoman.engine.hooks import MAX_HOOKS, Delivery, Hook
 from dragoman.engine.log import PUBLIC, Record, Snapshot
-from dragoman.engine.seams import MAX_HOOKS, Delivery, Hook, LeaseLost
+from dragoman.engine.seams import LeaseLost
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 

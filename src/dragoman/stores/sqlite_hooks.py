@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.engine.hooks import MAX_HOOKS, Delivery, Hook
 from dragoman.engine.log import PUBLIC, Record
-from dragoman.engine.seams import MAX_HOOKS, Delivery, Hook, LeaseLost
+from dragoman.engine.seams import LeaseLost
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState

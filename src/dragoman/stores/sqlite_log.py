@@ -12,8 +12,9 @@ from contextlib import suppress
 from functools import partial
 from sqlite3 import Connection, IntegrityError
 
+from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number, pack
-from dragoman.engine.seams import Delivered, Found, Hook, Lease, LeaseLost, NewMail, TaskExists
+from dragoman.engine.seams import Delivered, Found, Lease, LeaseLost, NewMail, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
