@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman.engine.log import Child, Record, Snapshot
 from dragoman.engine.seams import Peers
-from dragoman.errors import A2AError, InvalidAgentResponse, UnsupportedOperation
+from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable, UnsupportedOperation
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import new_id
@@ -28,6 +28,7 @@ from dragoman.model.ops import (
     Configuration,
     GetTask,
     Principal,
+    Scope,
     SendMessage,
     Service,
     SubscribeToTask,
@@ -55,6 +56,21 @@ class Outcome(msgspec.Struct, omit_defaults=True):
         value = self.task or self.message
         assert value is not None
         return value
+
+
+def on_behalf(turn: Turn, scope: Scope, key: str) -> Call:
+    """A call of ours for whoever began the turn. Raises `Unavailable` where too many stand behind one another."""
+    mail = turn.mail
+    if mail.depth >= MAX_DEPTH:
+        raise Unavailable("too many agents call one another in a row")
+    return Call(
+        scope=scope,
+        principal=Principal(id=turn.principal, tenant=scope.tenant, scopes=frozenset(mail.scopes)),
+        idempotency_key=f"{turn.task_id}:{turn.n}:{key}",
+        deadline=mail.deadline,
+        trace=turn.trace,
+        depth=mail.depth + 1,
+    )
 
 
 def request_of(

@@ -17,7 +17,8 @@ from typing import Any, TypeVar, cast, overload
 
 import msgspec
 
-from dragoman.engine.delegate import MAX_DEPTH, delegate, request_of
+from dragoman.engine.ask import answer
+from dragoman.engine.delegate import delegate, on_behalf, request_of
 from dragoman.engine.journal import Journal
 from dragoman.engine.log import Building, Child, Mail, Note, Record, Snapshot, Started, Step
 from dragoman.engine.seams import Bus, Lease, Log, Peers
@@ -26,19 +27,11 @@ from dragoman.errors import Unavailable
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
-from dragoman.model.ops import Call, ListTasks, Principal
+from dragoman.model.ops import ListTasks
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
-from dragoman.model.values import answer_as, file_part, plain, returned
+from dragoman.model.values import file_part, plain, returned
 
 T = TypeVar("T")
-
-
-class Parked(BaseException):
-    """Unwinds the function; the turn goes on when the answer comes. Not an `Exception`: agent code must let it pass."""
-
-    def __init__(self, state: TaskState, message: Message, metadata: dict[str, Any]) -> None:
-        super().__init__(state.word)
-        self.state, self.message, self.metadata = state, message, metadata
 
 
 class Rejected(Exception):
@@ -285,26 +278,7 @@ class Turn:
     ) -> Any:
         self.show()
         self._asked += 1
-        key = f"ask/{key or self._asked}"
-        attempt = 0
-        while True:
-            attempt += 1
-            this = key if attempt == 1 else f"{key}/{attempt}"
-            step = self._steps.get(this)
-            if step is None:
-                unread = [seq for seq, _ in self.snapshot.mails if seq > self.read]
-                if not unread:
-                    message = self._agent_message(question, this.replace("/", "-"))
-                    self.parked = (state, message, metadata)
-                    raise Parked(*self.parked)
-                step = Step(key=this, value=msgspec.Raw(b"null"), mail=unread[0])
-                self.read = unread[0]
-                await self.put(Record("step", step))
-            mail = next(mail for seq, mail in self.snapshot.mails if seq == step.mail)
-            try:
-                return answer_as(kind, mail.message)
-            except (msgspec.ValidationError, ValueError) as error:
-                question = f"{question if isinstance(question, str) else question.text} ({error})"
+        return await answer(self, state, question, kind, f"ask/{key or self._asked}", metadata)
 
     # -- what must happen once ---------------------------------------------------------------------------------
 
@@ -360,19 +334,10 @@ class Turn:
         """`call`, event by event. When its result is on record already, that is the only event."""
         if self._peers is None:
             raise Unavailable("this agent is not connected to any other")
-        if self.mail.depth >= MAX_DEPTH:
-            raise Unavailable("too many agents call one another in a row")
         self._called += 1
         key = f"call/{key or self._called}"
         service, scope = await self._peers.find(peer, self.scope)
-        call = Call(
-            scope=scope,
-            principal=Principal(id=self.principal, tenant=scope.tenant, scopes=frozenset(self.mail.scopes)),
-            idempotency_key=f"{self.task_id}:{self.n}:{key}",
-            deadline=self.mail.deadline,
-            trace=self.trace,
-            depth=self.mail.depth + 1,
-        )
+        call = on_behalf(self, scope, key)
         async with aclosing(
             delegate(self, service, call, request_of(content, **options), key=key, peer=peer)
         ) as events:
