@@ -340,3 +340,17 @@ async def test_a_body_that_nobody_wants_is_listened_to_all_the_same() -> None:
         await writer.drain()
         writer.write(_request("GET", "/", "Connection: close"))
         assert b"200 OK" in await reader.read(-1)
+
+
+@pytest.mark.parametrize(("version", "header"), [("1.1", "Connection: close"), ("1.0", "X: 1")])
+async def test_who_sends_its_last_body_to_nobody_hears_the_answer_all_the_same(
+    version: str, header: str
+) -> None:
+    size = 8 << 20
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/no", header, f"Content-Length: {size}", version=version))
+        for _ in range(size >> 20):
+            writer.write(b"x" * (1 << 20))
+            await writer.drain()
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 403 ") and CLOSE in answer

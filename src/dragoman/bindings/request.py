@@ -206,7 +206,7 @@ class HttpRequest:
         head = first_lines(status, tuple(headers)) + lines(tuple(self._connection.default_headers))
         self.started = True
         if self._expects:  # it may send its body all the same, and who knows what that would be taken for
-            self._expects = self.keep_alive = False
+            self._expects = self.keep_alive = self.more = False
         return head if self.keep_alive else head + b"connection: close\r\n"
 
     def _finish(self) -> None:

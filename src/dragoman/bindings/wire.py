@@ -235,6 +235,9 @@ class HttpProtocol(asyncio.Protocol):
         request, self._receiving = self._receiving, None
         if request is not None:
             request.complete()
+            if request.done and not request.keep_alive:
+                self._deaf = True
+                self.close()
 
     def _plain_head(self) -> bytes:
         """The head of a request that asked to change the protocol, as if it had not: else its body would not be read."""
@@ -276,7 +279,12 @@ class HttpProtocol(asyncio.Protocol):
     def answered(self, request: HttpRequest) -> None:
         self._state.total_requests += 1
         self._requests.remove(request)
-        if not request.keep_alive or (self._deaf and not self._requests):
+        if request.more and not request.keep_alive and not self._deaf and not self._requests:
+            self._listen()
+            self._slow.asked(
+                self
+            )  # who is still speaking would not hear an answer that ends with the connection
+        elif not request.keep_alive or (self._deaf and not self._requests):
             self._deaf = True
             self.close()
         elif self.transport.is_closing():
