@@ -70,9 +70,6 @@ from dragoman.model.task import Task, TaskState
 PAGE = 50
 MAX_PAGE = 100
 
-Admit = Callable[..., bool]
-"""What an agent says to a message, and to the one that began its task: `Program.admit`."""
-
 
 class Engine:
     """A `Service` for every agent of this process, on one store. `programs` says which agent a scope's tasks belong to."""

@@ -31,8 +31,6 @@ _Counts = defaultdict[tuple[str, ...], int]
 
 
 class Metrics(Collector):
-    CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
     def __init__(self) -> None:
         self._requests: _Counts = defaultdict(int)
         self._seconds: defaultdict[tuple[str, ...], _Times] = defaultdict(_Times)
