@@ -63,7 +63,7 @@ class SqliteAudit:
     ) -> Sequence[AuditEntry]:
         asked = {
             "tenant = ?": tenant,
-            "principal = ?": principal or None,
+            "principal <> '' and principal = ?": principal or None,  # as its index says
             "task = ?": task or None,
             "operation = ?": operation or None,
             "at >= ?": since or None,

@@ -30,6 +30,7 @@ Job = Callable[[sqlite3.Connection], Finish[T]]
 ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
 """What a job may raise as its answer. Anything else is a fault, and undoes the transaction."""
 
+_LOG = "insert into log (place, body) values (?, ?)"
 _FEW, _MANY = 2, 10
 """How often the loop comes round between two transactions: those who waited for the first have more to write by then, and
 who shares a transaction shares its cost. Where many do, it is worth waiting for all of them."""
@@ -64,6 +65,8 @@ class Commits:
         self._ailing = False
         self._shared = 0
         """Jobs in the last transaction."""
+        self.records: list[tuple[int, bytes]] = []
+        """What this transaction adds to the log: place and body. It is written at the end, all of it together."""
         self._version = self._told = _version(db)
         self._errands: SimpleQueue[tuple[Callable[[], None], Callable[[Exception | None], None]] | None] = (
             SimpleQueue()
@@ -148,6 +151,7 @@ class Commits:
         else:
             batch, self._queue = self._queue, []
         db, self._shared = self._db, len(batch)
+        self.records.clear()
         before = db.total_changes
         outcomes: list[_Outcome] = []
         for job, future, dropped in batch:
@@ -160,6 +164,11 @@ class Commits:
             except Exception as error:
                 self._undo(batch, error)
                 return
+        try:
+            db.executemany(_LOG, self.records)
+        except sqlite3.Error as error:
+            self._undo(batch, error)
+            return
 
         def committed(error: Exception | None) -> None:
             if error is not None:

@@ -33,7 +33,6 @@ _CREATE = """
 insert into tasks (scope, id, context, updated, state, reply, seq, mail, node, fence, attempt)
 values (?, ?, ?, ?, 'TASK_STATE_SUBMITTED', ?, 1, 1, ?, ?, ?)
 """
-_LOG = "insert into log (place, body) values (?, ?)"
 _TASK = "select key, seq, state, updated, done, node, fence, attempt from tasks where scope = ? and id = ?"
 _DELIVER = (
     "update tasks set seq = ?1, mail = ?1, ready = 1, node = ?2, fence = ?3, attempt = ?4 where key = ?5"
@@ -152,7 +151,7 @@ class SqliteLog:
             raise TaskExists(task) from None
         assert key is not None
         record = Record("message", mail, 1)
-        db.execute(_LOG, (place(key, 1), pack((record,))))
+        self._file.commits.records.append((place(key, 1), pack((record,))))
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, 1, time.time()))
         if hook is not None:
@@ -204,7 +203,7 @@ class SqliteLog:
                 db.execute(_STATUS, (state, mail.at, key))
         else:
             record = Record("cancel", mail, seq)
-        db.execute(_LOG, (place(key, seq), pack((record,))))
+        self._file.commits.records.append((place(key, seq), pack((record,))))
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, seq, time.time()))
         if hook is not None:
@@ -222,9 +221,9 @@ class SqliteLog:
         if seq and status is None and not done and lease.attempt == 1 and lease.scope == self._scope:
             row = (seq + len(records), lease.key, lease.fence, seq)
             if db.execute(_APPEND_NEXT, row).rowcount:
-                return partial(self._moved, lease.key, records, _write(db, lease.key, seq, records), False)
+                return partial(self._moved, lease.key, records, self._write(lease.key, seq, records), False)
         seq, _, hooked = self._held(lease, db)
-        seq = _write(db, lease.key, seq, records)
+        seq = self._write(lease.key, seq, records)
         if status is None:
             db.execute(_APPEND, (seq, done, lease.key))
         else:
@@ -240,17 +239,25 @@ class SqliteLog:
         if seq and status is not None and lease.scope == self._scope:
             how = (seq + len(records), done, status.state.value, status.timestamp)
             if db.execute(_SETTLE_NEXT, (*how, lease.key, lease.fence, seq, mail)).rowcount:
-                return partial(self._moved, lease.key, records, _write(db, lease.key, seq, records), False)
+                return partial(self._moved, lease.key, records, self._write(lease.key, seq, records), False)
         seq, last_mail, hooked = self._held(lease, db)
         if last_mail != mail:
             raise NewMail(lease.task)
-        seq = _write(db, lease.key, seq, records)
+        seq = self._write(lease.key, seq, records)
         if status is None:
             db.execute(_SETTLE, (seq, done, lease.key))
         else:
             db.execute(_SETTLE_STATUS, (seq, done, status.state.value, status.timestamp, lease.key))
         news = bool(hooked) and self._hooks.mark(db, lease.key, records)
         return partial(self._moved, lease.key, records, seq, news)
+
+    def _write(self, key: int, seq: int, records: Sequence[Record]) -> int:
+        """Add `records` after `seq`; return the new last one."""
+        if records:
+            number(records, seq + 1)
+            seq += len(records)
+            self._file.commits.records.append((place(key, seq), pack(records)))
+        return seq
 
     def _held(self, lease: Lease, db: Connection) -> tuple[int, int, int]:
         """The last record and the last mail of a task that is still ours, and whether it has hooks."""
@@ -280,15 +287,6 @@ class SqliteLog:
         scope = row[0] if row else db.execute(_NEW_SCOPE, names).lastrowid
         assert isinstance(scope, int)
         return scope
-
-
-def _write(db: Connection, key: int, seq: int, records: Sequence[Record]) -> int:
-    """Add `records` after `seq`; return the new last one."""
-    if records:
-        number(records, seq + 1)
-        seq += len(records)
-        db.execute(_LOG, (place(key, seq), pack(records)))
-    return seq
 
 
 def _outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
