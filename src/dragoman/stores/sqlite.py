@@ -56,9 +56,10 @@ _PURGE_SEEN = "delete from seen where at <= ?"
 
 class SqliteStore:
     def __init__(
-        self, path: str | Path, *, synchronous: str = "full", patience: float = 10.0, keep: int = 1000
+        self, path: str | Path, *, synchronous: str = "full", patience: float = 10.0, keep: int = 128
     ) -> None:
-        """`patience` is how long to wait while another process writes; `keep` is how many snapshots stay in memory.
+        """`patience` is how long to wait while another process writes; `keep` is how many snapshots stay in memory: few
+        enough for the processor's own.
 
         `synchronous` is SQLite's. With `normal`, a power cut may take the last moments with it; a crash does not.
         """
