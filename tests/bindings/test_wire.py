@@ -145,6 +145,18 @@ def _begun() -> bool:
     return any("HttpRequest.run" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
+async def test_a_body_that_is_on_its_way_when_the_server_stops_still_arrives() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/", "Content-Length: 10", body="hello"))
+        while not _begun():
+            await asyncio.sleep(0)
+        for connection in [each for each in gc.get_objects() if isinstance(each, HttpProtocol)]:
+            connection.shutdown()
+        writer.write(b"world")
+        answer = await reader.read(-1)
+    assert CLOSE in answer and answer.endswith(b"pieces: helloworld")
+
+
 async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
     async with _connected() as (reader, writer):
         writer.write(_request("POST", "/", "Content-Length: 5", "Expect: 100-continue"))

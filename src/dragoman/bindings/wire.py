@@ -160,7 +160,7 @@ class HttpProtocol(asyncio.Protocol):
     def shutdown(self) -> None:
         """End when what is being answered is answered."""
         if self._requests:
-            self._last(self._requests[0])
+            self._requests[0].keep_alive = False  # its body may still be on its way
         else:
             self.close()
 
@@ -312,16 +312,9 @@ class HttpProtocol(asyncio.Protocol):
             else:
                 self.transport.resume_reading()
 
-    def _last(self, request: HttpRequest | None = None) -> None:
-        """Read nothing more; end after the answer to `request`, or to the newest."""
-        self._deaf = True
-        for waiting in (request,) if request is not None else tuple(self._requests)[-1:]:
-            waiting.keep_alive = False
-
     def _refuse(self, status: int) -> None:
         """What came is no request, or no body of one. Answers that are owed are given, if they can be."""
-        receiving = self._receiving
-        self._last()
+        self._deaf, receiving = True, self._receiving
         if receiving is not None:
             receiving.lose()  # the rest of its body will never come
             if receiving.started:
