@@ -17,7 +17,19 @@ from dragoman.dialects.errors import code, name
 from dragoman.model import ops
 from dragoman.model.ops import PushConfig, PushConfigPage, TaskPage
 from dragoman.model.task import TaskState
-from tests.bindings.wire import CARD, HELLO, Answer, Scripted, app_of, chunk, reply, request, status, task
+from tests.bindings.wire import (
+    CARD,
+    HELLO,
+    Answer,
+    Scripted,
+    app_of,
+    chunk,
+    open_request,
+    reply,
+    request,
+    status,
+    task,
+)
 
 BODY = msgspec.json.encode(HELLO)
 CONTENT = {"message": {"messageId": "m1", "role": "ROLE_USER", "content": [{"text": "hello"}]}}
@@ -220,11 +232,50 @@ async def test_a_bad_body_is_refused_and_changes_nothing(path: str, body: bytes,
     assert not service.calls
 
 
-async def test_a_body_that_is_too_deep_or_too_long_is_refused() -> None:
+async def test_a_body_that_is_too_deep_is_refused() -> None:
     deep = b'{"metadata":' + b"[" * 100 + b"]" * 100 + b"}"
     assert (await request(app_of(), "POST", "/tasks/t1:cancel", deep)).status == 400
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-length": "1000"}], ids=["counted", "declared"])
+async def test_a_body_that_is_too_long_is_refused_with_the_status_for_that(headers: dict[str, str]) -> None:
     app = app_of(limits=Limits(max_body=10))
-    assert (await request(app, "POST", "/message:send", BODY)).status == 400
+    answer = await request(app, "POST", "/message:send", BODY, headers=headers)
+    error = answer.json["error"]
+    assert (answer.status, error["code"], error["status"]) == (413, 413, "INVALID_ARGUMENT")
+    assert error["details"][0]["reason"] == "INVALID_REQUEST" and "10 bytes" in error["message"]
+    older = await request(app, "POST", "/v1/message:send", BODY, headers=headers)
+    assert (older.status, older.json["code"]) == (413, -32600)
+    rpc = await request(app, "POST", "/", BODY, headers=headers)
+    assert (rpc.status, rpc.json["error"]["code"]) == (200, -32600)
+
+
+async def test_a_body_that_does_not_come_is_refused_with_the_status_for_that() -> None:
+    slow = open_request(app_of(limits=Limits(body_timeout=0.01)), "POST", "/message:send")
+    slow.unread.clear()
+    answer = await slow.end()
+    assert answer.status == 408 and answer.json["error"]["code"] == 408
+
+
+HEADS: list[tuple[str, Any]] = [
+    ("/tasks", TaskPage(tasks=(), next_page_token="", page_size=50, total_size=0)),
+    ("/tasks/t1", None),
+    ("/acme/tasks/t1", None),
+    ("/tasks/t1/pushNotificationConfigs", PushConfigPage()),
+    ("/tasks/t1/pushNotificationConfigs/p1", PushConfig(url="u")),
+    ("/extendedAgentCard", CARD),
+    ("/agent/authenticatedExtendedCard", CARD),
+    ("/v1/tasks/t1", None),
+    ("/v1/card", CARD),
+    ("/tasks/t1", e.TaskNotFound("t1")),
+]
+
+
+@pytest.mark.parametrize(("path", "result"), HEADS, ids=[f"{n} {path}" for n, (path, _) in enumerate(HEADS)])
+async def test_head_is_get_without_the_body(path: str, result: Any) -> None:
+    get, head = [await request(app_of(Scripted(result=result)), verb, path) for verb in ("GET", "HEAD")]
+    assert get.body and not head.body
+    assert head.status == get.status and head.headers == get.headers
 
 
 async def test_a_form_cannot_send_a_message() -> None:

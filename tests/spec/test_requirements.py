@@ -919,7 +919,7 @@ async def test_who_may_not_do_something_hears_that(binding: str) -> None:
 async def test_what_is_too_large_is_refused() -> None:
     async with running(application(agent_of(), store="memory:", limits=Limits(max_body=1000))) as url:
         response, body = await fetch(url + "/message:send", "POST", json.dumps(message("x" * 2000)).encode())
-        assert response.status == 400 and b"larger than 1000 bytes" in body
+        assert response.status == 413 and b"larger than 1000 bytes" in body
 
 
 # --- Q. tenants

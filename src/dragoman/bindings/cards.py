@@ -62,7 +62,7 @@ class Cards:
             (b"cache-control", b"private, no-store"),
             (b"vary", b"A2A-Version, Authorization"),
         )
-        self._extended: Mapping[str, Handler] = {"GET": _get_extended}
+        self._extended: Mapping[str, Handler] = {"GET": _get_extended, "HEAD": _get_extended}
         self._keys: Mapping[str, Handler] = {"GET": self._get_keys, "HEAD": self._get_keys}
         self._documents: dict[tuple[str, str, bool], _Document] = {}
         self._seen: dict[str, tuple[AgentCard, int]] = {}

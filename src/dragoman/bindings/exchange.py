@@ -40,6 +40,14 @@ class Direct(Protocol):
         ...
 
 
+class TooLarge(InvalidRequest):
+    http = 413
+
+
+class TooSlow(InvalidRequest):
+    http = 408
+
+
 class Disconnected(Exception):
     """The client went away before its request was complete. There is nobody to answer."""
 
@@ -111,7 +119,7 @@ class Exchange:
         return client is None or client[0] in ("127.0.0.1", "::1", "testclient")
 
     async def body(self) -> bytes:
-        """The whole request body. Raises `InvalidRequest` when it is too large or too slow, `Disconnected`."""
+        """The whole request body. Raises `TooLarge`, `TooSlow` or `Disconnected`."""
         limit = self.shared.limits.max_body
         declared = self.headers.get(b"content-length", b"0")
         if not declared.isdigit() or len(declared) > 18 or int(declared) > limit:
@@ -130,7 +138,7 @@ class Exchange:
                     return body
                 return await self._pieces(message)
         except TimeoutError:
-            raise InvalidRequest("the request body did not arrive in time") from None
+            raise TooSlow("the request body did not arrive in time") from None
 
     async def _pieces(self, message: MutableMapping[str, Any]) -> bytes:
         pieces = bytearray()
@@ -143,8 +151,8 @@ class Exchange:
             message = await self.receive()
         raise Disconnected
 
-    def _too_large(self) -> InvalidRequest:
-        return InvalidRequest(f"the request body is larger than {self.shared.limits.max_body} bytes")
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the request body is larger than {self.shared.limits.max_body} bytes")
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         self.responding = True

@@ -60,7 +60,10 @@ class Rest:
         found = paths.find(path)
         if found is None:
             return None
-        return {verb: partial(self._answer, found=found, path=each) for verb, each in found.paths.items()}
+        methods = {verb: partial(self._answer, found=found, path=each) for verb, each in found.paths.items()}
+        if "GET" in methods and not found.paths["GET"].op.streams:
+            methods["HEAD"] = methods["GET"]
+        return methods
 
     def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
         return [

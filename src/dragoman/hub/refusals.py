@@ -23,12 +23,6 @@ class Conflict(A2AError):
         self.existing = existing
 
 
-class TooLarge(A2AError):
-    """More than there is room for."""
-
-    reason, http = "TOO_LARGE", 413
-
-
 class NotConfigured(A2AError):
     """This hub has no such thing, because nobody set it up."""
 

@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from dragoman.bindings.exchange import JSON, Exchange, Header
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest
-from dragoman.hub.refusals import TooLarge
 from dragoman.hub.tenants import Tenant
 
 T = TypeVar("T")
@@ -68,9 +67,6 @@ class Visit:
 
     async def json(self, kind: type[T]) -> T:
         """The body as `kind`. Raises `InvalidParams` and `InvalidRequest`."""
-        length, most = self.exchange.header(b"content-length"), self.exchange.shared.limits.max_body
-        if length.isdigit() and int(length[:18]) > most:
-            raise TooLarge(f"a body may have {most} bytes")
         raw = await self.exchange.body()
         try:
             return msgspec.json.decode(raw or b"{}", type=kind)
