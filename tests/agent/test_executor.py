@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -26,6 +28,7 @@ from dragoman.executor import (
     RequestContext,
     Role,
     ServerError,
+    Task,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
@@ -38,6 +41,7 @@ from dragoman.executor import (
     new_text_artifact,
 )
 from dragoman.model.content import Message as ModelMessage
+from dragoman.model.task import ArtifactUpdate
 
 Execute = Callable[[RequestContext, EventQueue], Awaitable[None]]
 
@@ -237,3 +241,77 @@ def test_what_is_no_event_is_refused_and_so_is_a_card_that_asks_for_credentials(
         AgentCard(name="x", authentication=("Bearer",))
     with pytest.raises(AttributeError):
         new_task(ModelMessage(message_id="m", role=Role.user, parts=())).nonsense  # type: ignore[attr-defined]
+
+
+def a_chunk(text: str, id: str = "notes", *, append: bool = True) -> ArtifactUpdate:
+    return TaskArtifactUpdateEvent(
+        append=append, lastChunk=True, artifact=Artifact(parts=[Part(text=text)], artifactId=id)
+    )
+
+
+async def test_a_later_turn_appends_to_the_artifact_of_an_earlier_one() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        queue.enqueue_event(a_chunk(context.get_user_input(), append=context.current_task is not None))
+        await TaskUpdater(queue).requires_input()
+
+    async with agent_of(execute).test() as client:
+        reply = await client.send("one ", wait=True)
+        reply = await reply.answer("two ")
+        reply = await reply.answer("three")
+        seen = await client.get(reply.id)
+    assert [(a.artifact_id, a.text) for a in reply.artifacts] == [("notes", "one two three")]
+    assert [(a.artifact_id, a.text) for a in seen.artifacts] == [("notes", "one two three")]
+
+
+async def test_an_interrupted_turn_appends_once_and_takes_back_only_what_it_said_itself(
+    tmp_path: Path,
+) -> None:
+    runs: list[str] = []
+    reached = asyncio.Event()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        task, said = context.current_task, context.get_user_input()
+        made = task.artifacts[0].artifact_id if task else str(uuid4())
+        await queue.enqueue_event(a_chunk(said, made, append=task is not None))
+        runs.append(said)
+        await queue.enqueue_event(a_chunk(f"[{len(runs)}] " if said == "differs" else "[same] ", made))
+        if runs.count(said) == 1:
+            reached.set()
+            await asyncio.Event().wait()  # and here the server stops
+        await TaskUpdater(queue).requires_input()
+
+    agent, store = agent_of(execute), f"sqlite:///{tmp_path}/tasks.db"
+    task, ids = "", set()
+    for said in ("first", "second", "differs"):
+        async with agent.test(store=store, drain=0) as client:
+            reply = await client.send(said, task=task, wait=False)
+            task = reply.id
+            async with asyncio.timeout(10):
+                await reached.wait()
+                async for piece in client.subscribe(task):
+                    if piece.task and f"{said}[" in piece.task.text:
+                        break
+            reached.clear()
+        async with agent.test(store=store) as client:
+            reply = await client.wait(task)
+        ids.add(reply.artifacts[0].artifact_id)
+    assert runs == ["first", "first", "second", "second", "differs", "differs"]
+    assert reply.text == "first[same] second[same] differs[6] "
+    assert len(ids) == len(reply.artifacts) == 1
+
+
+async def test_a_whole_task_brings_its_artifacts_and_those_on_record_stay() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        task = context.current_task or new_task(context.message)
+        await queue.enqueue_event(task)
+        made = Artifact(parts=[Part(text=context.get_user_input())], artifactId=f"a{len(task.artifacts)}")
+        state = TaskState.input_required if not task.artifacts else TaskState.completed
+        await queue.enqueue_event(
+            Task(id=task.id, context_id=task.context_id, status=TaskStatus(state=state), artifacts=(made,))
+        )
+
+    async with agent_of(execute).test() as client:
+        reply = await client.send("one")
+        assert reply.asks
+        reply = await reply.answer("two")
+    assert [(a.artifact_id, a.text) for a in reply.artifacts] == [("a0", "one"), ("a1", "two")]

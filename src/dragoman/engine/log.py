@@ -183,14 +183,16 @@ def number(records: Sequence[Record], first: int) -> None:
 
 
 class Building(Growing):
-    """An artifact in the log: which turn wrote it, and whether it was said to be whole."""
+    """An artifact in the log: which turn wrote to it last, and whether it was said to be whole."""
 
-    __slots__ = ("turn", "closed")
+    __slots__ = ("turn", "closed", "before")
 
     def __init__(self, update: ArtifactUpdate, turn: int) -> None:
         super().__init__(update.artifact)
         self.turn = turn
         self.closed = update.last_chunk
+        self.before = 0
+        """How many of its parts were there before that turn."""
 
 
 class Snapshot:
@@ -320,6 +322,8 @@ class Snapshot:
                 assert isinstance(body, ArtifactUpdate)
                 have = self.artifacts.get(body.artifact.artifact_id)
                 if body.append and have is not None:
+                    if have.turn != self.turn:
+                        have.turn, have.before = self.turn, len(have.parts)
                     have.extend(body.artifact)
                     have.closed = body.last_chunk
                 else:

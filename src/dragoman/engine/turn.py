@@ -183,9 +183,11 @@ class Turn:
         media_type: str = "",
         metadata: dict[str, Any] | None = None,
         extensions: Sequence[str] = (),
+        append: bool = False,
     ) -> ArtifactWriter:
         """An artifact to write to, piece by piece. The same name gives the same artifact within a turn; a later turn
-        makes another, unless it says the same `id`: then what it writes takes the place of what was there."""
+        makes another, unless it says the same `id`: then what it writes takes the place of what was there, or is added
+        to it (`append`)."""
         self.show()
         key = id or name or "result"
         if key not in self._writers:
@@ -197,8 +199,12 @@ class Turn:
                 metadata=metadata or {},
                 extensions=tuple(extensions),
             )
-            writer = ArtifactWriter(self, head, self._recorded.get(head.artifact_id), media_type)
-            self._writers[key] = writer
+            before: tuple[Part, ...] = ()
+            recorded = self._recorded.get(head.artifact_id)
+            if append and (known := recorded or self.snapshot.artifacts.get(head.artifact_id)) is not None:
+                head = known.head.extended_by(head)
+                before = tuple(known.parts[: recorded.before] if recorded else known.parts)
+            self._writers[key] = ArtifactWriter(self, head, recorded, media_type, before)
         return self._writers[key]
 
     async def file(

@@ -17,13 +17,22 @@ if TYPE_CHECKING:
 class ArtifactWriter:
     """`await turn.artifact("report").write("text")`: each write is a chunk that peers see as it comes."""
 
-    def __init__(self, turn: Turn, head: Artifact, recorded: Building | None, media_type: str) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        head: Artifact,
+        recorded: Building | None,
+        media_type: str,
+        before: tuple[Part, ...] = (),
+    ) -> None:
         self._turn, self._head, self._media_type = turn, head, media_type
-        self._old: list[Part] = list(recorded.parts) if recorded else []
+        self._before = before
+        """Of earlier turns, and there to stay."""
+        self._old: list[Part] = recorded.parts[recorded.before :] if recorded else []
         """On record, and not yet said again by this run."""
         self._replayed: list[Part] = []
         """Said again by this run; kept only while there is more on record."""
-        self._begun = recorded is not None
+        self._begun = recorded is not None or bool(before)
         self._closed = recorded is not None and recorded.closed
         self._last: Record | None = None
         self._written = False
@@ -56,6 +65,7 @@ class ArtifactWriter:
         """What comes next replaces what this run has written so far; what a run before it wrote is compared as ever."""
         if self._written:
             self._begun, self._old, self._replayed, self._written = False, [], [], False
+            self._before = ()
 
     def close(self) -> None:
         """Say that the artifact is whole."""
@@ -110,7 +120,9 @@ class ArtifactWriter:
     def _emit(self, parts: tuple[Part, ...], *, append: bool, last: bool) -> None:
         turn, head = self._turn, self._head
         artifact = (
-            Artifact(artifact_id=head.artifact_id, parts=parts) if append else replace(head, parts=parts)
+            Artifact(artifact_id=head.artifact_id, parts=parts)
+            if append
+            else replace(head, parts=self._before + parts)
         )
         update = ArtifactUpdate(
             task_id=turn.task_id,

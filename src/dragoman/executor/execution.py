@@ -80,7 +80,14 @@ class EventQueue:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
+        self._again = [
+            id
+            for id, known in turn.snapshot.artifacts.items()
+            if known.turn == turn.n and not known.before and _RANDOM.match(id)
+        ]
+        """Ids that an interrupted run of this turn made up, and this one has not yet made up anew."""
         self._names: dict[str, str] = {}
+        """What this run makes up, and what is on record in its place."""
         self._last: Message | None = None
         """A message said about a task that peers see already. If it was the last word, it is how the task ends."""
 
@@ -94,6 +101,8 @@ class EventQueue:
                 self._message(event)
             case Task():
                 self._turn.show()
+                for artifact in event.artifacts:
+                    self._standing(artifact)
                 self._status(event.status, {})
             case StatusUpdate():
                 self._status(event.status, event.metadata)
@@ -128,21 +137,32 @@ class EventQueue:
 
     def _artifact(self, update: ArtifactUpdate) -> None:
         artifact = update.artifact
-        key = artifact.artifact_id
-        if _RANDOM.match(key):  # made anew at each run: name it by its place, so that a replay finds it again
-            place = f"artifact-{len(self._names) + 1}"
-            key = self._names.setdefault(key, place if self._turn.n == 1 else f"{place}-{self._turn.n}")
         writer = self._turn.artifact(
             artifact.name,
-            id=key,
+            id=self._id(artifact.artifact_id),
             description=artifact.description,
             metadata=artifact.metadata,
             extensions=artifact.extensions,
+            append=update.append,
         )
         if not update.append:
             writer.restart()
         for i, part in enumerate(artifact.parts, 1):
             writer.put(part, last=update.last_chunk and i == len(artifact.parts))
+
+    def _standing(self, artifact: Artifact) -> None:
+        """An artifact of a whole task: new, or as it is on record."""
+        known = self._turn.snapshot.artifacts.get(artifact.artifact_id)
+        if known is None or known.artifact() != artifact:
+            self._artifact(ArtifactUpdate(task_id="", context_id="", artifact=artifact, last_chunk=True))
+
+    def _id(self, id: str) -> str:
+        """The id to record an artifact by. One made up anew at each run is matched with that of the run before."""
+        if id in self._again:
+            self._again.remove(id)
+        elif self._again and id not in self._names and _RANDOM.match(id):
+            self._names[id] = self._again.pop(0)
+        return self._names.get(id, id)
 
 
 class TaskUpdater:
