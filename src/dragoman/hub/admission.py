@@ -55,9 +55,12 @@ class Admission:
 
     @contextmanager
     def message(
-        self, call: Call, request: SendMessage, *, via: str, conversation: int = 0
+        self, call: Call, request: SendMessage, *, via: str, conversation: int = 0, inline: bool = False
     ) -> Iterator[tuple[Call, SendMessage]]:
-        """A message as it goes on to the engine, with room for its task. Raises what it is refused with."""
+        """A message as it goes on to the engine, with room for its task. Raises what it is refused with.
+
+        `inline`: its agent comes with it, and need not be there.
+        """
         number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
         tenant, agent = self._tenants.look(number), call.scope.agent
         if tenant is None or tenant.disabled:
@@ -66,11 +69,10 @@ class Admission:
         message, native = request.message, via == NATIVE
         if not isinstance(found, Agent) and not native:
             _check_text(message)
-        inline = request.metadata.get(VERSION) if native else None
-        if found is None and inline is None:
+        if found is None and not inline:
             raise TaskNotFound("", message=f"there is no agent {agent[:80]!r}")
         metadata = {VIA: via, **(request.metadata if native else _foreign(request.metadata))}
-        if inline is None and isinstance(found, Entry):
+        if not inline and isinstance(found, Entry):
             metadata[VERSION] = found.version
         key = call.idempotency_key or ("" if native else _key(message))
         message = replace(message, metadata=_foreign(message.metadata))

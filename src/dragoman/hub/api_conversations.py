@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.api_runs import Orchestrate, ask
-from dragoman.hub.constitution import INDEX_ID, read
+from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.routing import Answer, Route, Visit
@@ -35,13 +35,9 @@ def routes(hub: Hub) -> list[Route]:
         body = await visit.json(NewConversation)
         agent = body.agent_id or body.agent
         if body.agent_def is not None:
-            constitution = read(body.agent_def, id=agent)
+            constitution = hub.catalogue.inline(body.agent_def, agent)
             if agent and constitution.id != agent:
                 raise InvalidParams("agent_def and agent_id name different agents")
-            if constitution.id == INDEX_ID:
-                raise InvalidParams(
-                    f"{INDEX_ID!r} is built in", fields=(("agent_def.id", "may not be 'index'"),)
-                )
             agent = constitution.id
         elif hub.catalogue.find(visit.tenant.id, agent or INDEX_ID) is None:
             raise NotFound(f"there is no agent {agent[:80]!r}")

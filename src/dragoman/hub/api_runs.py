@@ -177,9 +177,7 @@ async def ask(
     name = names.pop() if names else INDEX_ID
     inline = None
     if body.agent_def is not None:
-        inline = await hub.catalogue.keep(
-            tenant.id, {"id": name if name != INDEX_ID else "", **body.agent_def}
-        )
+        inline = hub.catalogue.inline(body.agent_def, name if name != INDEX_ID else "")
         name = inline.id
     elif hub.catalogue.find(tenant.id, name) is None:
         raise NotFound(f"there is no agent {name[:80]!r}")

@@ -37,6 +37,7 @@ from dragoman.hub.prompt import roster
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.reach import Reach
 from dragoman.hub.residents import Stoppable
+from dragoman.hub.retention import Retention
 from dragoman.hub.scheduler import Scheduler
 from dragoman.hub.schedules import Schedules
 from dragoman.hub.settings import Settings
@@ -90,15 +91,19 @@ def application(
     )
     residence.open(hub)
     scheduler = Scheduler(hub, Schedules(database))
+    retention = Retention(hub, opened, settings.retain_days * 86_400)
     limits = Limits(max_body=MAX_BODY, max_connections=settings.max_connections)
 
     async def start() -> None:
-        await hub.start(retain=settings.retain_days * 86_400 or None)
+        await hub.start()
         await hub.tenants.admin(settings.admin_token)
         reach.remotes.refresh()
         scheduler.start()
+        if settings.retain_days:
+            retention.start()
 
     async def stop() -> None:
+        await retention.stop()
         await scheduler.stop()
         await hub.stop(settings.drain)
         await reach.close()

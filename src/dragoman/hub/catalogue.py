@@ -44,6 +44,14 @@ _PUT = """
 insert into agents (tenant_id, agent_id, version, created_at, updated_at) values (?, ?, ?, ?, ?)
 on conflict do update set version = excluded.version, updated_at = excluded.updated_at
 """
+_FORGET = """
+delete from agent_versions where (tenant_id, agent_id, version) in (
+    select tenant_id, agent_id, version from agent_versions old where inline = 1 and at < ? and not exists (
+        select 1 from requests where tenant_id = old.tenant_id and agent_id = old.agent_id
+        and (version = old.version or version is null)
+    ) limit ?
+)
+"""
 _DELETE = "delete from agents where tenant_id = ? and agent_id = ?"
 
 
@@ -158,12 +166,19 @@ class Catalogue:
         if not gone:
             raise NotFound(f"there is no agent {agent[:80]!r}")
 
-    async def keep(self, tenant: int, document: Any) -> Entry:
+    def inline(self, document: Any, id: str = "") -> Constitution:
+        """An agent that comes with a request or a conversation. Raises `InvalidParams`."""
+        constitution = read(document, id=id)
+        self._check(constitution.id)
+        return constitution
+
+    async def keep(self, tenant: int, constitution: Constitution) -> Entry:
         """An agent that comes with a request and is there for it alone."""
-        constitution = read(document)
-        if constitution.id == INDEX_ID:
-            raise InvalidParams(f"{INDEX_ID!r} is built in", fields=(("agent_def.id", "may not be 'index'"),))
         return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True))
+
+    async def forget(self, before: int, limit: int) -> int:
+        """Agents from before a time that came with requests, all of which are forgotten. Returns how many."""
+        return await self._db.run(lambda db: db.execute(_FORGET, (before, limit)).rowcount)
 
     def _read(self, document: Any, id: str = "") -> Constitution:
         if isinstance(document, dict) and (wrapped := document.get("agent_def")) is not None:

@@ -42,6 +42,10 @@ _UNSAY = "delete from messages where request_id = ? and role = 'user'"
 _OPEN = """
 select request_id from messages where conversation_id = ? and role = 'user' and settled = 0 order by id
 """
+_OPEN_BEFORE = """
+select distinct tenant_id, conversation_id from messages join conversations on conversations.id = conversation_id
+where messages.created_at < ? and role = 'user' and settled = 0 limit ?
+"""
 _MESSAGES = """
 select id, conversation_id, role, content, input_tokens, output_tokens, created_at, request_id
 from messages where conversation_id = ? and id > ? order by id limit ?
@@ -162,6 +166,11 @@ class Conversations:
         """Requests whose end nobody has noticed yet."""
         rows = await self._db.read(lambda db: db.execute(_OPEN, (conversation,)).fetchall())
         return [row[0] for row in rows]
+
+    async def open(self, before: int, limit: int) -> Sequence[tuple[int, int]]:
+        """Conversations in which something from before a time is unanswered, and whose they are: tenant, conversation."""
+        rows = await self._db.read(lambda db: db.execute(_OPEN_BEFORE, (before, limit)).fetchall())
+        return [(row["tenant_id"], row["conversation_id"]) for row in rows]
 
     async def messages(
         self, conversation: int, *, after: int = 0, limit: int = 200

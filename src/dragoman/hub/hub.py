@@ -28,7 +28,7 @@ from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, T
 from dragoman.hub import events
 from dragoman.hub.admission import Admission
 from dragoman.hub.artifacts import Artifacts
-from dragoman.hub.catalogue import Catalogue, Entry
+from dragoman.hub.catalogue import Catalogue
 from dragoman.hub.constitution import INDEX, Constitution
 from dragoman.hub.conversations import Conversations
 from dragoman.hub.database import Database
@@ -163,13 +163,14 @@ class Hub:
         said: Callable[[], Awaitable[tuple[Part, ...]]],
         *,
         key: str = "",
-        inline: Entry | None = None,
+        inline: Constitution | None = None,
         conversation: int = 0,
         about: dict[str, Any] | None = None,
     ) -> Asked:
         """Begin a request, and say which it is; with a `key` that was used before, the one from then.
 
-        `said` is asked when it is sure that there will be a request: there may be pictures to fetch.
+        `said` is asked when it is sure that there will be a request: there may be pictures to fetch. `inline` is an agent
+        for this request alone.
         """
         id = secrets.token_hex(8)
         if key:
@@ -194,12 +195,15 @@ class Hub:
         metadata = {f"x-arbiter.{name}": value for name, value in (about or {}).items()}
         if conversation:
             metadata["x-arbiter.conversation_id"] = conversation
-        if inline is not None:
-            metadata[VERSION] = inline.version
         request = SendMessage(message=message, metadata=metadata)
-        with self.admission.message(call, request, via=NATIVE, conversation=conversation) as (call, request):
+        with self.admission.message(
+            call, request, via=NATIVE, conversation=conversation, inline=inline is not None
+        ) as (call, request):
             parts = await said()
-            request = replace(request, message=replace(request.message, parts=parts))
+            metadata = request.metadata
+            if inline is not None:
+                metadata = {**metadata, VERSION: (await self.catalogue.keep(tenant.id, inline)).version}
+            request = replace(request, message=replace(request.message, parts=parts), metadata=metadata)
             if conversation:
                 await self.conversations.ask(conversation, id, told(parts))
             try:
@@ -208,7 +212,9 @@ class Hub:
                 if conversation:
                     await self.conversations.unask(id)
                 raise
-        await self.requests.note(tenant.id, id, agent, via=NATIVE, conversation=conversation)
+        await self.requests.note(
+            tenant.id, id, agent, via=NATIVE, conversation=conversation, version=metadata.get(VERSION)
+        )
         return self.requests.find(tenant.id, id) or Asked(
             request_id=id, agent_id=agent, conversation_id=conversation, via=NATIVE
         )

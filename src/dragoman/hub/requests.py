@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from dragoman.hub.database import Database
 
 _NOTE = """
-insert or ignore into requests (tenant_id, request_id, agent_id, conversation_id, via, started_at)
-values (?, ?, ?, ?, ?, ?)
+insert or ignore into requests (tenant_id, request_id, agent_id, conversation_id, via, started_at, version)
+values (?, ?, ?, ?, ?, ?, ?)
 """
 _FIELDS = "request_id, agent_id, conversation_id, via, started_at"
 _ONE = f"select {_FIELDS} from requests where tenant_id = ? and request_id = ?"
 _LIST = f"""
 select {_FIELDS} from requests where tenant_id = ? order by n desc limit ?
 """
+_OLD = f"select n, tenant_id, {_FIELDS} from requests where started_at < ? and n > ? order by n limit ?"
+_FORGET = "delete from requests where tenant_id = ? and request_id = ?"
+_FORGET_KEY = "delete from idempotency_keys where tenant_id = ? and request_id = ?"
+_FORGO = "update messages set settled = 1 where request_id = ? and role = 'user'"
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -38,20 +43,44 @@ class Requests:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def note(self, tenant: int, request: str, agent: str, *, via: str, conversation: int = 0) -> None:
-        """Remember a request; one that is known already stays as it is."""
-        values = (tenant, request, agent, conversation, via, int(time.time()))
+    async def note(
+        self,
+        tenant: int,
+        request: str,
+        agent: str,
+        *,
+        via: str,
+        conversation: int = 0,
+        version: int | None = None,
+    ) -> None:
+        """Remember a request; one that is known already stays as it is. `version`: of the agent, if it has any."""
+        values = (tenant, request, agent, conversation, via, int(time.time()), version)
         await self._db.run(lambda db: db.execute(_NOTE, values))
 
     def find(self, tenant: int, request: str) -> Asked | None:
         row = self._db.look(lambda db: db.execute(_ONE, (tenant, request)).fetchone())
         return None if row is None else _asked(row)
 
-    async def list(self, tenant: int, limit: int) -> list[Asked]:
+    async def list(self, tenant: int, limit: int) -> Sequence[Asked]:
         """Newest first."""
         rows = await self._db.read(lambda db: db.execute(_LIST, (tenant, limit)).fetchall())
         return [_asked(row) for row in rows]
 
+    async def old(self, before: int, after: int, limit: int) -> Sequence[tuple[int, int, Asked]]:
+        """Requests from before a time, oldest first, after the `after`th: the how manieth, whose, and which."""
+        rows = await self._db.read(lambda db: db.execute(_OLD, (before, after, limit)).fetchall())
+        return [(row["n"], row["tenant_id"], _asked(row)) for row in rows]
+
+    async def forget(self, gone: Sequence[tuple[int, str]]) -> None:
+        """Requests whose task is gone, by tenant; nobody waits for an answer to them any more."""
+
+        def forget(db: sqlite3.Connection) -> None:
+            db.executemany(_FORGET, gone)
+            db.executemany(_FORGET_KEY, gone)
+            db.executemany(_FORGO, [(request,) for _, request in gone])
+
+        await self._db.run(forget)
+
 
 def _asked(row: sqlite3.Row) -> Asked:
-    return Asked(**dict(row))
+    return Asked(**{name: row[name] for name in Asked.__struct_fields__})

@@ -66,7 +66,7 @@ class Residents:
     ) -> None:
         self.catalogue, self.tenants, self.quotas, self.requests = catalogue, tenants, quotas, requests
         self._make, self._push = make, push
-        self._made: dict[tuple[int, str, int], Program] = {}
+        self._made: dict[tuple[int, Entry], Program] = {}
 
     def find(self, scope: Scope) -> Program | None:
         """What the engine asks: who works on the tasks of a scope?"""
@@ -90,7 +90,7 @@ class Residents:
         )
 
     def made(self, tenant: Tenant, entry: Entry) -> Program:
-        key = tenant.id, entry.id, entry.version
+        key = tenant.id, entry
         program = self._made.get(key)
         if program is None:
             if len(self._made) >= _KEPT:
@@ -143,7 +143,12 @@ class Resident:
             if VIA in given:
                 conversation = given.get("x-arbiter.conversation_id", 0)
                 await all.requests.note(
-                    tenant.id, turn.task_id, self.agent, via=given[VIA], conversation=conversation
+                    tenant.id,
+                    turn.task_id,
+                    self.agent,
+                    via=given[VIA],
+                    conversation=conversation,
+                    version=given.get(VERSION),
                 )
             program = await self._program(tenant, turn)
             if program is None:

@@ -1,0 +1,122 @@
+"""What a hub forgets, and what it does not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from dragoman.agent.agent import Agent
+from dragoman.engine.turn import Turn
+from dragoman.hub.retention import Retention
+from tests.hub.house import SCOUT, Caller, House, house, message
+
+LATER = 10 * 86_400.0
+
+
+def retention(hub: House, seconds: float = 3600.0) -> Retention:
+    """As it will look in ten days."""
+    return Retention(hub.hub, hub.hub._store, seconds, clock=lambda: time.time() + LATER)
+
+
+def rows(hub: House, table: str) -> list[dict[str, Any]]:
+    return hub.hub.database.look(lambda db: [dict(row) for row in db.execute(f"select * from {table}")])
+
+
+async def request_of(caller: Caller, **body: Any) -> str:
+    told = await caller.ask("hello", **body)
+    assert told[-1][0] == "done" and told[-1][1]["ok"], told[-1]
+    id: str = told[-1][1]["request_id"]
+    return id
+
+
+async def test_requests_and_the_agents_that_came_with_them_are_forgotten_with_their_tasks(
+    tmp_path: Path,
+) -> None:
+    async with house(lambda prompt: "hi", folder=tmp_path) as hub:
+        acme = await hub.tenant("acme")
+        plain = await request_of(acme)
+        inline = await request_of(acme, agent_def={"id": "once", "goal": "be there once"})
+        over = (await acme.rpc("index", "message/send", message("hi"))).json["result"]["id"]
+        await acme("POST", "/v1/agents", SCOUT)
+        assert {row["request_id"] for row in rows(hub, "requests")} == {plain, inline, over}
+
+        assert not await retention(hub, seconds=2 * LATER).look()
+        assert len(rows(hub, "requests")) == 3 and len(rows(hub, "agent_versions")) == 2
+
+        assert not await retention(hub).look()
+        assert rows(hub, "requests") == []
+        assert [row["agent_id"] for row in rows(hub, "agent_versions")] == ["scout"]
+        assert (await acme("GET", f"/v1/requests/{inline}")).status == 404
+        assert (await acme("GET", "/v1/requests")).json == {"requests": []}
+        assert (await acme("GET", f"/v1/requests/{plain}/events")).status == 404
+        assert (await acme.rpc("index", "tasks/get", {"id": over})).json["error"]["code"] == -32001
+
+
+async def test_what_has_not_finished_stays_with_the_agent_it_needs(tmp_path: Path) -> None:
+    asker = Agent("asker", description="asks")
+
+    @asker.skill
+    async def ask(text: str, turn: Turn) -> str:
+        return str(await turn.ask("which one?"))
+
+    async with house(lambda prompt: "hi", folder=tmp_path, code=[asker]) as hub:
+        acme = await hub.tenant("acme")
+        told = await acme.ask("go", agent="asker")
+        assert told[-1][1]["error_code"] == "input-required"
+        await request_of(acme)
+        looking = retention(hub)
+        await looking.look()
+        await looking.look()
+        assert [row["request_id"] for row in rows(hub, "requests")] == [told[-1][1]["request_id"]]
+        assert (await acme("GET", "/v1/requests")).json["requests"][0]["agent_id"] == "asker"
+
+
+async def test_an_answer_that_nobody_looked_at_is_in_its_conversation_before_its_task_is_gone() -> None:
+    async with house(lambda prompt: "the answer") as hub:
+        acme = await hub.tenant("acme")
+        id = (await acme("POST", "/v1/conversations", {})).json["id"]
+        await acme.ask("hello", f"/v1/conversations/{id}/messages")
+
+        def unnotice(db: Any) -> None:
+            db.execute("update messages set settled = 0")
+            db.execute("delete from messages where role = 'assistant'")
+
+        await hub.hub.database.run(unnotice)
+        await retention(hub).look()
+        assert rows(hub, "requests") == []
+        said = (await acme("GET", f"/v1/conversations/{id}/messages")).json["messages"]
+        assert [each["content"] for each in said] == ["hello", "the answer"]
+
+
+async def test_a_key_whose_request_is_forgotten_begins_a_new_one() -> None:
+    async with house(lambda prompt: "hi") as hub:
+        acme = await hub.tenant("acme")
+
+        async def keyed() -> str:
+            answer = await acme("POST", "/v1/orchestrate", {"message": "hi"}, idempotency_key="k")
+            return answer.headers["x-request-id"]
+
+        first = await keyed()
+        assert await keyed() == first
+        await retention(hub).look()
+        assert await keyed() != first
+
+
+async def test_who_is_refused_leaves_no_agent_behind() -> None:
+    async with house(lambda prompt: "hi", rate_per_min=1) as hub:
+        acme = await hub.tenant("acme")
+        once = {"message": "hi", "agent_def": {"id": "once"}}
+        assert (await acme("POST", "/v1/orchestrate", {**once, "message": ""})).status == 400
+        for _ in range(3):
+            assert (await acme("POST", "/v1/orchestrate", once)).status == 429
+        assert rows(hub, "agent_versions") == []
+
+
+async def test_an_agent_that_comes_along_cannot_take_the_name_of_one_that_is_code() -> None:
+    async with house(code=[Agent("billing", description="bills")]) as hub:
+        acme = await hub.tenant("acme")
+        body = {"message": "hi", "agent_def": {"id": "billing"}}
+        for path in ("/v1/orchestrate", "/v1/conversations"):
+            answer = await acme("POST", path, body)
+            assert answer.status == 400 and "is code" in answer.json["error"], path
