@@ -11,12 +11,15 @@ import msgspec
 
 from dragoman.cli.stored import looked_into
 from dragoman.engine.seams import Store
+from dragoman.stores.audit_chain import Examined, examine
 
 EPILOG = """\
   dragoman audit                                the last hundred things that were done
   dragoman audit --task 01a1dfc9-...            everything done to a task
   dragoman audit --principal ada --since 2026-11-01
   dragoman audit --operation authenticate       who was not let in
+  dragoman audit verify                         whether anybody has changed the record
+  dragoman audit verify --known a1b2c3...       since its last hash was this
 """
 
 
@@ -26,6 +29,12 @@ def register(commands: Any) -> None:
         help="who did what to which task",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "verify",
+        nargs="?",
+        choices=("verify",),
+        help="say whether every entry still follows from the one before",
     )
     parser.add_argument(
         "--store", default="sqlite:///dragoman.db", help="of the server (default: %(default)s)"
@@ -44,6 +53,9 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--limit", type=int, default=100, help="at most so many (default: 100)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument(
+        "--known", default="", metavar="HASH", help="for `verify`: a hash it has printed before"
+    )
     parser.set_defaults(run=run)
 
 
@@ -58,6 +70,8 @@ def _time(text: str) -> str:
 
 async def run(args: argparse.Namespace) -> int:
     async def work(store: Store) -> int:
+        if args.verify:
+            return _verdict(await examine(store.audit, args.known.lower()))
         entries = await store.audit.entries(
             tenant=args.tenant,
             principal=args.principal,
@@ -76,6 +90,17 @@ async def run(args: argparse.Namespace) -> int:
         return 0
 
     return await looked_into(args.store, work)
+
+
+def _verdict(found: Examined) -> int:
+    for each in reversed(found.breaks):
+        print(each)
+    if found.breaks:
+        return 1
+    older = f" (the first {found.older} are older than the chain)" if found.older else ""
+    last = f"; the last is {found.last.id}, {found.last.hash}" if found.last else ""
+    print(f"{found.entries} entries, each follows from the one before{older}{last}")
+    return 0
 
 
 def _one_line(text: str) -> str:

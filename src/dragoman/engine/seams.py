@@ -292,6 +292,8 @@ class AuditEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dialect: str = ""
     trace: str = ""
     id: int = 0
+    hash: str = ""
+    """Of this entry and, through the one before it, of all that came before; in stores that outlive a process."""
 
 
 class Audit(Protocol):

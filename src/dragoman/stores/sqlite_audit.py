@@ -1,54 +1,66 @@
-"""Who did what, in the store's own file: an entry joins the commit that is being made anyway."""
+"""Who did what, in the store's own file: an entry joins the commit that is being made anyway.
+
+However many processes write, their transactions come one after the other, so all entries are one chain.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 
 from dragoman.engine.seams import AuditEntry
 from dragoman.errors import Unavailable
+from dragoman.stores.audit_chain import fields, link
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
 
 _RECORD = """
-insert into audit (at, tenant, agent, principal, operation, task, outcome, dialect, trace) values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+insert into audit (at, tenant, agent, principal, operation, task, outcome, dialect, trace, hash)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_ENTRIES = "select at, operation, outcome, tenant, agent, principal, task, dialect, trace, id from audit"
+_LAST = "select hash from audit order by id desc limit 1"
+_ENTRIES = "select at, operation, outcome, tenant, agent, principal, task, dialect, trace, id, lower(hex(hash)) from audit"
 
 
 class SqliteAudit:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._waiting: list[AuditEntry] = []
+        self._open: list[AuditEntry] | None = None
+        """What the next transaction takes along; None if nothing waits for one."""
 
     def record(self, entry: AuditEntry) -> None:
-        self._waiting.append(entry)
-        if len(self._waiting) > 1:
-            return  # a job is on its way, and takes this one along
-        try:
-            written = self._file.commits.submit(self._write)
-        except Unavailable:
-            self._waiting.clear()  # closed; the log has said why
+        if self._open is not None:
+            self._open.append(entry)
             return
-        written.add_done_callback(self._done)
+        batch = [entry]
+        try:
+            written = self._file.commits.submit(partial(self._write, batch))
+        except Unavailable:
+            return  # closed; the log has said why
+        self._open = batch
+        written.add_done_callback(partial(self._done, batch))
 
-    def _done(self, written: asyncio.Future[None]) -> None:
-        if written.cancelled() or written.exception():  # the store is away, and has said so in the log
-            self._waiting.clear()
+    def _done(self, batch: list[AuditEntry], written: asyncio.Future[None]) -> None:
+        self._shut(batch)
+        if not written.cancelled():
+            written.exception()  # the store is away, and has said so in the log
 
-    def _write(self, db: sqlite3.Connection) -> Finish[None]:
-        entries = list(self._waiting)
-        db.executemany(_RECORD, [_row(entry) for entry in entries])
+    def _shut(self, batch: list[AuditEntry]) -> None:
+        if self._open is batch:
+            self._open = None
 
-        def written() -> None:
-            del self._waiting[: len(entries)]
-            if self._waiting:  # they came while this was being committed
-                rest, self._waiting = self._waiting, []
-                for entry in rest:
-                    self.record(entry)
-
-        return written
+    def _write(self, batch: list[AuditEntry], db: sqlite3.Connection) -> Finish[None]:
+        self._shut(batch)
+        last = db.execute(_LAST).fetchone()
+        before, rows = (last and last[0]) or b"", []
+        for entry in batch:
+            row = fields(entry)
+            before = link(before, row)
+            rows.append((*row, before))
+        db.executemany(_RECORD, rows)
+        return _nothing
 
     async def entries(
         self,
@@ -77,15 +89,5 @@ class SqliteAudit:
         return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def _row(entry: AuditEntry) -> tuple[str, ...]:
-    return (
-        entry.at,
-        entry.tenant,
-        entry.agent,
-        entry.principal,
-        entry.operation,
-        entry.task,
-        entry.outcome,
-        entry.dialect,
-        entry.trace,
-    )
+def _nothing() -> None:
+    pass
