@@ -42,6 +42,7 @@ def application(
     store: str = STORE,
     public_url: str = "",
     trusted_proxies: Sequence[str] = (),
+    cors_origins: Sequence[str] = (),
     limits: Limits | None = None,
     keepalive: float = 15.0,
     drain: float = 10.0,
@@ -63,6 +64,7 @@ def application(
 ) -> App:
     """Agents as one ASGI app: a single one at `/`, several at `/<id>`.
 
+    `cors_origins`: web pages that may call them, by where they come from; `*` for all.
     `store` is `memory:` or `sqlite:///path`. `retain`: forget finished tasks after so many seconds. `shared`: other
     processes write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
     `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: how webhooks are told;
@@ -157,6 +159,7 @@ def application(
         limits=limits or Limits(),
         public_url=public_url,
         trusted_proxies=trusted_proxies,
+        cors_origins=cors_origins,
         keepalive=keepalive,
         on_startup=[start, grpc.start] if grpc else [start],
         on_shutdown=[grpc.drain, stop, grpc.stop, fetch.close] if grpc else [stop, fetch.close],

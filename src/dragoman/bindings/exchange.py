@@ -177,5 +177,5 @@ class Exchange:
         said = list(headers)
         if self.always:
             names = {name for name, _ in said}
-            said += [header for header in self.always if header[0] not in names]
+            said += [header for header in self.always if header[0] not in names or header[0] == b"vary"]
         return said

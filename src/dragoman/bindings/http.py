@@ -25,6 +25,7 @@ import msgspec
 from dragoman.bindings.address import Address
 from dragoman.bindings.attend import Attendance
 from dragoman.bindings.cards import JWKS, WELL_KNOWN, Cards
+from dragoman.bindings.cors import Cors
 from dragoman.bindings.exchange import JSON, AsgiScope, Disconnected, Exchange, Receive, Send, Shared
 from dragoman.bindings.jsonrpc import JsonRpc
 from dragoman.bindings.limits import Limits
@@ -40,6 +41,8 @@ Callback = Callable[[], Awaitable[object]]
 Elsewhere = Callable[[Exchange], Awaitable[Mount | None]]
 """Asked about a path that none of the mounts has: answers by itself, or says which agent is there."""
 
+_OWN = ("/healthz", "/readyz", "/metrics")
+"""Of the server, not of an agent: not for web pages."""
 _READY = 2.0
 """How long what we depend on may take to say that it is there."""
 
@@ -47,7 +50,9 @@ _READY = 2.0
 class App:
     """Serves `mounts` through `bindings` (JSON-RPC and HTTP+JSON, unless others are given).
 
-    `ready` raises when requests would fail, because something that we need is away.
+    `cors_origins`: web pages that may call the agents, by where they come from (`https://app.example.com`); a card that is
+    public may be read by all (`card_origin`). `ready` raises when requests would fail, because something that we need is
+    away.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class App:
         keepalive: float = 15.0,
         card_max_age: int = 300,
         card_origin: str = "*",
+        cors_origins: Sequence[str] = (),
         elsewhere: Elsewhere | None = None,
         on_startup: Sequence[Callback] = (),
         on_shutdown: Sequence[Callback] = (),
@@ -73,6 +79,7 @@ class App:
             raise ValueError("two agents are mounted at one path")
         self._first = mounts[0] if mounts else None
         self._elsewhere = elsewhere
+        self._cors = Cors(cors_origins) if cors_origins else None
         self._rest = tuple(bindings) if bindings is not None else (JsonRpc(), Rest())
         cards = Cards(max_age=card_max_age, allow_origin=card_origin)
         self._bindings: tuple[Binding, ...] = (*self._rest, cards)
@@ -142,6 +149,11 @@ class App:
                 await _say(exchange, 500, "INTERNAL", "internal error")
 
     async def _answer(self, exchange: Exchange) -> None:
+        if self._cors is not None and exchange.path not in _OWN:
+            exchange.always = self._cors.headers(exchange)
+            if exchange.method == "OPTIONS" and self._cors.allows(exchange):
+                await self._cors.preflight(exchange)
+                return
         found = self._find(exchange.path)
         if found is None and self._elsewhere is not None and not self.stopped:
             mount = await self._elsewhere(exchange)

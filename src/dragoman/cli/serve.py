@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
-import sys
-from pathlib import Path
 from typing import Any
 
-from dragoman.agent.agent import Agent
+from dragoman.bindings.cors import Cors
 from dragoman.bindings.limits import Limits
 from dragoman.stores import open_store
 
 EPILOG = """\
 FILE is a Python file that makes an Agent; FILE:name takes the one called name when there are several.
 One agent answers at /, several answer at /<id>. Every version of A2A is spoken at the same URL.
+An `agent.run()` in the file says which agents to serve; how they are served, the options here say.
 
   dragoman serve hello.py
   dragoman serve hello.py currency.py --port 9000
@@ -54,6 +52,14 @@ def register(commands: Any) -> None:
         default=[],
         metavar="CIDR",
         help="whose Forwarded headers to believe",
+    )
+    parser.add_argument(
+        "--cors-origin",
+        type=_origin,
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages that may call: https://app.example.com, or * for all; may be repeated (default: none)",
     )
     parser.add_argument(
         "--tls-cert", default="", metavar="FILE", help="speak TLS: the certificate chain (PEM)"
@@ -145,13 +151,21 @@ def _store(url: str) -> str:
     return url
 
 
+def _origin(text: str) -> str:
+    try:
+        Cors([text])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def run(args: argparse.Namespace) -> int:
+    from dragoman.cli.load import load
     from dragoman.observe.limit import Quota
     from dragoman.server import serve
 
-    agents = [agent for name in args.files for agent in load(name)]
     serve(
-        *agents,
+        *load(*args.files),
         host=args.host,
         port=args.port,
         store=args.store,
@@ -159,6 +173,7 @@ def run(args: argparse.Namespace) -> int:
         grpc_public=args.grpc_public,
         public_url=args.public_url,
         trusted_proxies=args.trusted_proxy,
+        cors_origins=args.cors_origin,
         tls_cert=args.tls_cert,
         tls_key=args.tls_key,
         tls_client_ca=args.tls_client_ca,
@@ -205,36 +220,3 @@ def _tracer() -> Any:
     except ImportError:
         raise SystemExit("--otel needs OpenTelemetry: pip install 'dragoman[otel]'") from None
     return OpenTelemetry()
-
-
-def load(name: str) -> list[Agent]:
-    """The agents a file makes. The file is run under a name of its own, so `if __name__ == "__main__"` stays quiet."""
-    path, _, wanted = name.partition(":")
-    file = Path(path)
-    if not file.is_file():
-        raise SystemExit(f"{path}: no such file")
-    module_name = f"dragoman_served_{file.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    sys.path.insert(0, str(file.parent.resolve()))
-    was, Agent.run = Agent.run, _stay_quiet  # type: ignore[method-assign]
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        Agent.run = was  # type: ignore[method-assign]
-    if wanted:
-        agent = getattr(module, wanted, None)
-        if not isinstance(agent, Agent):
-            raise SystemExit(f"{path} has no agent called {wanted}")
-        return [agent]
-    agents = [value for value in vars(module).values() if isinstance(value, Agent)]
-    if not agents:
-        raise SystemExit(f"{path} makes no Agent")
-    return list(dict.fromkeys(agents))
-
-
-def _stay_quiet(self: Agent, **options: Any) -> None:
-    """The seven-line agent ends with `agent.run()`; under `dragoman serve` the command serves it instead."""

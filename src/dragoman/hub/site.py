@@ -16,7 +16,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from dragoman.agent.agent import Agent
-from dragoman.bindings.exchange import Disconnected, Exchange, Header
+from dragoman.bindings.cors import Cors
+from dragoman.bindings.exchange import Disconnected, Exchange
 from dragoman.bindings.mount import Mount
 from dragoman.errors import A2AError, Unauthenticated
 from dragoman.hub import (
@@ -44,9 +45,6 @@ log = logging.getLogger(__name__)
 
 _THEIRS = ("/healthz", "/readyz", "/metrics")
 """Paths that every Dragoman server has."""
-_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
-_HEADERS = b"Authorization, Content-Type, Accept, Idempotency-Key, If-None-Match, Last-Event-ID, A2A-Version, A2A-Extensions"
-_EXPOSED = b"X-Request-Id, Retry-After, Location, ETag"
 
 
 class Site:
@@ -62,7 +60,7 @@ class Site:
         origins: Sequence[str] = ("*",),
     ) -> None:
         self._hub = hub
-        self._origins = tuple(origins)
+        self._cors = Cors(origins)
         self.table: Table = Table(
             [
                 *api_runs.routes(hub),
@@ -81,7 +79,7 @@ class Site:
     async def __call__(self, exchange: Exchange) -> Mount | None:
         if exchange.path in _THEIRS:
             return None
-        exchange.always = self._cors(exchange)
+        exchange.always = self._cors.headers(exchange)
         try:
             return await self._answer(exchange)
         except Disconnected:
@@ -100,11 +98,7 @@ class Site:
     async def _answer(self, exchange: Exchange) -> Mount | None:
         path = exchange.path
         if exchange.method == "OPTIONS":
-            allowed = (
-                (b"access-control-allow-methods", _METHODS),
-                (b"access-control-allow-headers", _HEADERS),
-            )
-            await exchange.respond(204, headers=(*allowed, (b"access-control-max-age", b"600")))
+            await self._cors.preflight(exchange)
             return None
         found = self.table.find(path)
         route = _route(exchange, found[0]) if found is not None else None
@@ -168,15 +162,6 @@ class Site:
             authenticator=Known(tenant),
             private=True,
         )
-
-    def _cors(self, exchange: Exchange) -> Sequence[Header]:
-        origin = exchange.headers.get(b"origin", b"")
-        if "*" in self._origins:
-            return ((b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED))
-        if origin.decode("latin-1") in self._origins:
-            allowed = (b"access-control-allow-origin", origin)
-            return (allowed, (b"vary", b"Origin"), (b"access-control-expose-headers", _EXPOSED))
-        return ((b"vary", b"Origin"),)
 
 
 def _route(exchange: Exchange, methods: Mapping[str, Route]) -> Route | None:
