@@ -14,7 +14,7 @@ from dragoman import Agent, Turn, connect, executor
 from dragoman.auth import Bearer, MutualTLS, hashed
 from dragoman.auth.keys import KeyRing
 from dragoman.cli import main
-from dragoman.cli.serve import load
+from dragoman.cli.load import load
 from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.model.card import AgentCard
 from dragoman.model.task import TaskState

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.cli.serve import load
 from dragoman.errors import A2AError
 from dragoman.hub.settings import Settings, WrongSetting, settings
 
@@ -101,6 +100,7 @@ def read(args: argparse.Namespace) -> Settings:
 
 
 def run(args: argparse.Namespace) -> int:
+    from dragoman.cli.load import load
     from dragoman.hub.assembly import application
     from dragoman.hub.model import ModelError
     from dragoman.observe.logs import configure
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     if given.log not in LEVELS:
         raise SystemExit(f"dragoman: log is one of {', '.join(LEVELS)}")
     configure(given.log)
-    code = [agent for name in given.agents for agent in load(name)]
+    code = load(*given.agents)
     try:
         hub, app = application(given, code=code)
         asyncio.run(check_store(f"sqlite:///{given.folder / 'tasks.db'}"))

@@ -1,0 +1,101 @@
+"""The file that is given to `dragoman serve`: what it serves, and what is said when it cannot be read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman import server
+from dragoman.cli.load import load
+
+AGENT = "from dragoman import Agent, serve\na, b = Agent('A'), Agent('B')\n"
+
+
+def a_file(folder: Path, text: str, name: str = "agents.py") -> str:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("end", "wanted", "names"),
+    [
+        ("", "", ["A", "B"]),
+        ("", ":b", ["B"]),
+        ("b.run(port=9)", "", ["B"]),
+        ("b.run(port=9)", ":a", ["A"]),
+        ("serve(b, a, port=9)", "", ["B", "A"]),
+        ("def main():\n    Agent('C').run()\nmain()", "", ["C"]),
+        ("if __name__ == '__main__':\n    b.run()", "", ["A", "B"]),
+    ],
+)
+def test_a_file_that_serves_itself_only_says_which_agents(
+    end: str, wanted: str, names: list[str], tmp_path: Path
+) -> None:
+    was = server.serve
+    assert [agent.name for agent in load(a_file(tmp_path, AGENT + end) + wanted)] == names
+    assert server.serve is was
+
+
+def test_files_of_one_name_in_two_folders_keep_their_own_types(tmp_path: Path) -> None:
+    text = """
+from __future__ import annotations
+from dataclasses import dataclass
+from dragoman import Agent
+agent = Agent("{0}")
+@dataclass
+class {0}:
+    of: {0} | None = None
+@agent.skill
+def take(it: {0}) -> None: ...
+"""
+    one, two = (a_file(tmp_path / each, text.format(each)) for each in ("One", "Two"))
+    agents = load(one, two, f"{one}:agent")
+    assert [agent.name for agent in agents] == ["One", "Two"]
+    for agent in agents:
+        [parameter] = agent._skills["take"].parameters
+        assert parameter.hint(of=None).of is None and parameter.hint.__name__ == agent.name
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "from dragoman import Agent\nagent = Agent('A'\n",
+            "agents.py, line 2: '(' was never closed\n    agent",
+        ),
+        ("def f():\nreturn 1\n", "agents.py, line 2: expected an indented block"),
+        ("import broken\n", "broken.py, line 1: invalid syntax\n    1 +\n"),
+    ],
+)
+def test_a_file_that_is_no_python_is_told_where(text: str, sentence: str, tmp_path: Path) -> None:
+    a_file(tmp_path, "1 +\n", "broken.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman.cli", "serve", a_file(tmp_path, text), "--port", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("dragoman: ") and sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_raises_is_told_with_its_own_lines_and_none_of_ours(tmp_path: Path) -> None:
+    file = a_file(tmp_path, "from dragoman import Agent\nagent = Agent('A', versions=('7',))\n")
+    with pytest.raises(SystemExit) as refused:
+        load(file)
+    told = str(refused.value.code)
+    assert 'agents.py", line 2' in told and "versions are some of" in told and "cannot be loaded" in told
+    assert "importlib" not in told and "agent/agent.py" not in told
+
+
+def test_an_agent_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="has no agent called c; it has a, b"):
+        load(a_file(tmp_path, AGENT) + ":c")
+    with pytest.raises(SystemExit, match="makes no Agent"):
+        load(a_file(tmp_path, "x = 1\n", "empty.py"))
