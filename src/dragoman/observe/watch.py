@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
-from functools import partial
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -89,6 +88,23 @@ class Watch:
             )
         )
 
+    def resumed(self, turn: Turn) -> None:
+        """A turn begins again, because the process that took it on is gone."""
+        if self.audit is not None:
+            self.audit.record(
+                AuditEntry(
+                    at=timestamp(),
+                    tenant=turn.scope.tenant,
+                    agent=turn.scope.agent,
+                    principal=turn.principal,
+                    operation="resume",
+                    task=turn.task_id,
+                    outcome="OK",
+                    dialect=turn.mail.origin,
+                    trace=_trace_id(turn.trace),
+                )
+            )
+
     def refused(self, agent: str, error: A2AError) -> None:
         """Somebody was not let in."""
         if self.metrics is not None:
@@ -113,6 +129,11 @@ class _WatchedTurn:
             self._span = watch.tracer.turn(turn)
             turn.trace = self._span.__enter__()
         self._before = ABOUT.set(self._about)
+        asked = self._before.old_value
+        if isinstance(asked, _Asked):  # we run where the message came in, and in the context of its call
+            asked.note(turn.task_id, "OK")
+        if turn.attempt > 1:
+            watch.resumed(turn)
         if watch.metrics is not None:
             watch.metrics.running(turn.scope.agent, 1)
 
@@ -136,6 +157,34 @@ class _WatchedTurn:
         }
 
 
+class _Asked:
+    """A call that is under way: says what lines of the log are about, and is noted once.
+
+    What is sent is noted when its turn begins, before anything of that is on disk: a server that is killed leaves no
+    change of a task behind that nobody asked for. Everything else is noted when it ends.
+    """
+
+    __slots__ = ("_call", "_noted", "_request", "_watch")
+
+    def __init__(self, watch: Watch, call: Call, request: Request) -> None:
+        self._watch, self._call, self._request, self._noted = watch, call, request, False
+
+    def __call__(self) -> Mapping[str, str]:
+        call, scope = self._call, self._call.scope
+        return {
+            "agent": scope.agent,
+            "tenant": scope.tenant,
+            "principal": call.principal.id,
+            "trace": _trace_id(call.trace),
+        }
+
+    def note(self, task: str, outcome: str) -> None:
+        if not self._noted:
+            self._noted = True
+            request = self._request
+            self._watch.note(self._call, type(request).__name__, request, task or _named(request), outcome)
+
+
 class _Watched:
     def __init__(self, service: Service, watch: Watch) -> None:
         self._service, self._watch = service, watch
@@ -152,7 +201,8 @@ class _Watched:
 
     async def _call(self, call: Call, request: Request) -> Any:
         began, outcome, task = time.perf_counter(), "INTERNAL_ERROR", ""
-        before = ABOUT.set(partial(_about, call))
+        asked = _Asked(self._watch, call, request)
+        before = ABOUT.set(asked)
         try:
             result = await self._service.call(call, request)
             outcome, task = "OK", _task_of(result)
@@ -164,11 +214,11 @@ class _Watched:
             outcome = LEFT
             raise
         finally:
-            operation, metrics = type(request).__name__, self._watch.metrics
+            metrics = self._watch.metrics
             if metrics is not None:
                 seconds = time.perf_counter() - began
-                metrics.answered(call.scope.agent, operation, call.dialect, outcome, seconds)
-            self._watch.note(call, operation, request, task or _named(request), outcome)
+                metrics.answered(call.scope.agent, type(request).__name__, call.dialect, outcome, seconds)
+            asked.note(task, outcome)
             ABOUT.reset(before)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
@@ -238,16 +288,6 @@ def _named(request: Request) -> str:
     else:
         named = getattr(request, "task_id", "") or getattr(request, "id", "")
     return named[:_LONGEST]
-
-
-def _about(call: Call) -> Mapping[str, str]:
-    scope = call.scope
-    return {
-        "agent": scope.agent,
-        "tenant": scope.tenant,
-        "principal": call.principal.id,
-        "trace": _trace_id(call.trace),
-    }
 
 
 def _trace_id(trace: Mapping[str, str]) -> str:
