@@ -99,7 +99,7 @@ async def _open(transport: Authorized, where: Any, options: Options) -> Link:
     # A secret belongs to whoever the user named, not to wherever the card points.
     transport.origin = origin_of(options.origin or (where if isinstance(where, str) else ways[0].url))
     transport.credential = _credential(options, found.card, transport.origin)
-    peer = Routed(ways, transport, silence=options.policy.silence, ours=found.ours, remembered=elsewhere)
+    peer = Routed(ways, transport, silence=options.policy.silence, remembered=elsewhere)
     return Link(found, peer, Lasting(peer, options.policy, streams=_streams(found.card)), transport)
 
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from dragoman.client.heard import Heard
 from dragoman.client.replay import Replay, missed
 from dragoman.client.retry import pause, transient
+from dragoman.client.transport import Rejected
 from dragoman.errors import (
     A2AError,
     InvalidParams,
@@ -133,7 +134,9 @@ class Reading:
             return None
         if isinstance(error, _NOT_OFFERED):
             return self._poll if self._fold.task_id else self._send_and_poll
-        if isinstance(request, SubscribeToTask) and isinstance(error, TaskNotFound | InvalidParams):
+        if isinstance(request, SubscribeToTask) and isinstance(
+            error, TaskNotFound | InvalidParams | Rejected
+        ):
             return self._poll  # some say so of a task that is finished
         raise error
 

@@ -13,7 +13,7 @@ import time
 
 from msgspec import Struct
 
-from dragoman.client.transport import NotSent
+from dragoman.client.transport import NotSent, Rejected
 from dragoman.errors import A2AError, RateLimited, Unavailable, Unreachable
 from dragoman.model.ops import CreatePushConfig, Request, SendMessage
 
@@ -34,7 +34,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 def transient(error: A2AError) -> bool:
     """It may go away by itself."""
-    return isinstance(error, Unreachable | Unavailable | RateLimited)
+    return isinstance(error, Unreachable | Unavailable | RateLimited) and not isinstance(error, Rejected)
 
 
 def repeatable(error: A2AError, request: Request, *, deduplicates: bool) -> bool:

@@ -1,7 +1,8 @@
 """Which of an agent's interfaces to use, in which dialect, and what to do when it turns out to speak another.
 
 A card may be wrong about the version: then the agent does not know the method, has done nothing, and the next dialect
-is tried. It may also name a host that we cannot reach: then the next interface is. What worked is remembered for as long as the process runs.
+is tried. It may also name an address where nobody is: then the next interface is. What worked is remembered for as long
+as the process runs and the card promises the same.
 """
 
 from __future__ import annotations
@@ -16,14 +17,24 @@ from msgspec.structs import replace
 
 from dragoman.client.discover import Found, absolute, channel_address
 from dragoman.client.jsonrpc import JsonRpc
+from dragoman.client.origin import origin_of, within
 from dragoman.client.rest import Rest
-from dragoman.client.transport import NotSent, Transport
+from dragoman.client.transport import NotSent, NotThere, Transport
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS, for_card, speaks
 from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation, VersionNotSupported
 from dragoman.model.card import GRPC, HTTP_JSON, JSONRPC, Interface
-from dragoman.model.ops import Batch, Call, Request, SendMessage, Service, SubscribeToTask
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    CancelTask,
+    GetTask,
+    Request,
+    SendMessage,
+    Service,
+    SubscribeToTask,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +58,12 @@ if find_spec("grpc") is not None:  # the extra `grpc`
     BINDINGS[GRPC] = _grpc
 _FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto"), GRPC: ("1.0", "0.3-proto")}
 """What to try on an endpoint that does not know the methods its card promises."""
-_TRY_ANOTHER = (MethodNotFound, VersionNotSupported, NotSent)
+_TRY_ANOTHER = (MethodNotFound, VersionNotSupported, NotSent, NotThere)
 """The peer has done nothing, and would do as little if it were asked in the same way again."""
-_worked: dict[tuple[str, str], str] = {}
-"""The dialect in which each endpoint answered, by its URL and binding."""
+_EVERYWHERE = (SendMessage, GetTask, CancelTask, SubscribeToTask)
+"""What every version has."""
+_worked: dict[tuple[str, str, str], str] = {}
+"""The dialect in which each endpoint answered, by its URL, its binding and what its card promised."""
 
 
 class Route(NamedTuple):
@@ -58,6 +71,10 @@ class Route(NamedTuple):
     binding: str
     dialect: Dialect
     tenant: str = ""
+    promised: str = ""
+    """The dialect that the card would have us begin with."""
+    ours: bool = False
+    """One of our own servers is there, as far as can be told from the card."""
 
 
 def routes(
@@ -71,7 +88,7 @@ def routes(
         (_here(each, found.url), dialect) for each, dialect in for_card(found.document, found_at=found.url)
     ]
     usable = [
-        Route(each.url, each.protocol_binding.upper(), dialect, each.tenant)
+        Route(each.url, each.protocol_binding.upper(), dialect, each.tenant, ours=_ours(found, each.url))
         for each, dialect in offered
         if each.protocol_binding.upper() in BINDINGS
         and binding.upper() in ("", each.protocol_binding.upper())
@@ -91,12 +108,22 @@ def routes(
         return _pinned(usable, version)
     usable.sort(key=lambda route: route.url.rstrip("/") != prefer.rstrip("/"))
     first = usable[0]
-    known = _worked.get((first.url, first.binding)) if remembered else None
+    promised = first.dialect.name
+    known = _worked.get((first.url, first.binding, promised)) if remembered else None
     if known is not None:
         usable.insert(0, first._replace(dialect=DIALECTS[known]))
     for name in _FALLBACKS.get(first.binding, ()):
         usable.append(first._replace(dialect=DIALECTS[name]))
-    return list({(route.url, route.binding, route.dialect.name): route for route in usable}.values())
+    ways = {(way.url, way.binding, way.dialect.name): way._replace(promised=promised) for way in usable}
+    return list(ways.values())
+
+
+def _ours(found: Found, url: str) -> bool:
+    """A card from one of our servers says so of that server, and of no other it points to."""
+    try:
+        return found.ours and within(url, origin_of(found.url))
+    except NotSent:  # it is no URL, and whoever uses it will be told
+        return False
 
 
 def _here(interface: Interface, found_at: str) -> Interface:
@@ -129,13 +156,7 @@ class Routed:
     """A `Peer` on the first of several routes that turns out to work."""
 
     def __init__(
-        self,
-        routes: Sequence[Route],
-        transport: Transport,
-        *,
-        silence: float,
-        ours: bool = False,
-        remembered: bool = True,
+        self, routes: Sequence[Route], transport: Transport, *, silence: float, remembered: bool = True
     ) -> None:
         self._routes = tuple(routes)
         self._remembered = remembered
@@ -143,13 +164,13 @@ class Routed:
         self._silence = silence
         self._settled = len(self._routes) == 1
         self._tenants = {route.tenant for route in self._routes}
-        self._take(0, ours)
+        self._take(0)
 
-    def _take(self, n: int, ours: bool) -> None:
+    def _take(self, n: int) -> None:
         self._n, self.route = n, self._routes[n]
         make = BINDINGS[self.route.binding]
         self._peer = make(self._transport, self.route.url, self.route.dialect, silence=self._silence)
-        self._peer.ours = ours
+        self._peer.ours = self.route.ours
 
     @property
     def dialect(self) -> Dialect:
@@ -160,26 +181,34 @@ class Routed:
         return self._peer.ours
 
     async def call(self, call: Call, request: Request) -> Any:
+        tried: dict[int, A2AError] = {}
         while True:
+            n = self._n
             try:
                 result = await self._peer.call(call, self._addressed(request))
             except _TRY_ANOTHER as error:
-                self._next(request, error)
+                self._next(n, tried, request, error)
             else:
-                self._settle(request)
+                self._settle(n, request)
                 return result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        tried: dict[int, A2AError] = {}
+        heard = False
         while True:
+            n = self._n
             batches = cast(Any, self._peer.stream(call, self._addressed(request)))
             try:
                 async with aclosing(batches):
                     async for batch in batches:
-                        self._settle(request)
+                        heard = True
+                        self._settle(n, request)
                         yield batch
                 return
             except _TRY_ANOTHER as error:
-                self._next(request, error)
+                if heard:
+                    raise
+                self._next(n, tried, request, error)
 
     def _addressed(self, request: _R) -> _R:
         """The request for the tenant of the route it takes, unless its sender named another."""
@@ -188,26 +217,47 @@ class Routed:
             return request
         return replace(request, tenant=here)
 
-    def _next(self, request: Request, error: A2AError) -> None:
-        """Go on to the next route; raise `error` when there is none, and begin with the first again."""
-        absent = isinstance(error, NotSent)
-        if self._settled or not (absent or isinstance(request, SendMessage)):
+    def _next(self, n: int, tried: dict[int, A2AError], request: Request, error: A2AError) -> None:
+        """Route `n` was in vain: go on to one that this call has not `tried`.
+
+        When there is none, raise what the first one said, and begin with that again.
+        """
+        was = self._routes[n]
+        for i, route in enumerate(self._routes):
+            if i == n or _as_vain(route, was, error):
+                tried.setdefault(i, error)
+        if self._n not in tried:
+            return  # another call has gone on meanwhile
+        if self._settled or not (isinstance(error, NotSent | NotThere) or _telling(request, was)):
             raise error
-        was, ours, n = self.route, self._peer.ours, self._n + 1
-        while absent and n < len(self._routes) and _host(self._routes[n].url) == _host(was.url):
-            n += 1  # nobody is there, whatever is spoken
-        self._take(n % len(self._routes), ours)
-        if self._n == 0:
-            raise error
+        left = [i for i in range(len(self._routes)) if i not in tried]
+        self._take(left[0] if left else 0)
+        if not left:
+            raise next(iter(tried.values()))
         log.info(
             "%s does not speak A2A %s (%s); trying %s", was.url, was.dialect.name, error, self.dialect.name
         )
 
-    def _settle(self, request: Request) -> None:
+    def _settle(self, n: int, request: Request) -> None:
         if not self._settled and isinstance(request, SendMessage):
             self._settled = True
+            if n != self._n:  # another call has given up on what works
+                self._take(n)
             if self._remembered:
-                _worked[self.route.url, self.route.binding] = self.route.dialect.name
+                _worked[self.route.url, self.route.binding, self.route.promised] = self.route.dialect.name
+
+
+def _telling(request: Request, route: Route) -> bool:
+    """Whether who does not know `request` does not speak the version. Over HTTP+JSON a page that is not there may be a task
+    that is not."""
+    return isinstance(request, SendMessage if route.binding == HTTP_JSON else _EVERYWHERE)
+
+
+def _as_vain(route: Route, tried: Route, error: A2AError) -> bool:
+    """Whether `route` leads nowhere, too: nobody is there, whatever is spoken."""
+    if isinstance(error, NotSent):
+        return _host(route.url) == _host(tried.url)
+    return isinstance(error, NotThere) and (route.url, route.binding) == (tried.url, tried.binding)
 
 
 def _host(url: str) -> str:

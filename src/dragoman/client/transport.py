@@ -25,6 +25,14 @@ class NotSent(Unreachable):
     """The peer never saw the request, so repeating it is safe."""
 
 
+class Rejected(Unreachable):
+    """Turned down by whoever is there (HTTP 4xx). The same again would be, too."""
+
+
+class NotThere(Rejected):
+    """Nobody takes requests at that address (HTTP 404, 405, 410), so nothing was done."""
+
+
 class Response(Protocol):
     """The answer to one request. Header names are lower case. Read it or close it."""
 
@@ -84,8 +92,7 @@ def error_of(
     if isinstance(document, dict) and isinstance(document.get("error"), dict) and status not in _BY_STATUS:
         error = read(document, status)
     else:
-        kind = _BY_STATUS.get(status, Unavailable if status >= 500 else Unreachable)
-        error = kind(f"{url} answered HTTP {status}{_said(document, body)}")
+        error = _kind(status)(f"{url} answered HTTP {status}{_said(document, body)}")
     error.retry_after = retry_after(response.headers.get("retry-after", ""))
     return error
 
@@ -98,6 +105,18 @@ _BY_STATUS: dict[int, type[A2AError]] = {
     503: Unavailable,
     504: Unavailable,
 }
+_LATER = (408, 425)
+"""Refusals of the moment."""
+
+
+def _kind(status: int) -> type[A2AError]:
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    if status in (404, 405, 410):
+        return NotThere
+    if 400 <= status < 500 and status not in _LATER:
+        return Rejected
+    return Unavailable if status >= 500 else Unreachable
 
 
 def _said(document: Any, body: bytes) -> str:

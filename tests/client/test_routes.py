@@ -1,0 +1,145 @@
+"""Which way to an agent is taken when its card is wrong: by one call or by many, for a message or for a question."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from dragoman.client import Client, Policy, connect, discover, routes
+from dragoman.client.asgi import AsgiTransport
+from dragoman.client.transport import Response
+from dragoman.errors import MethodNotFound, Unreachable
+from dragoman.model.task import TaskState
+from tests.client.fakes import Answer, Asked, Site, answer, card, error, old_card, page
+
+BASE, NEW = "http://agent.test", "/.well-known/agent-card.json"
+MESSAGE = {"kind": "message", "messageId": "m", "role": "agent", "parts": [{"kind": "text", "text": "old"}]}
+DONE = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": "completed"}}
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discover, "CARDS", discover.Cards())
+    monkeypatch.setattr(routes, "_worked", {})
+
+
+def reach(site: Any, **options: Any) -> Client:
+    return connect(BASE, transport=AsgiTransport(site), policy=Policy(shortest=0.01, longest=0.02), **options)
+
+
+def methods(site: Site) -> list[str]:
+    return [asked.json["method"] for asked in site.asked if asked.method == "POST"]
+
+
+def speaks(results: Mapping[str, Any]) -> Callable[[Asked], Answer]:
+    """A server that knows these methods and no others."""
+
+    def rpc(asked: Asked) -> Answer:
+        result = results.get(asked.json["method"])
+        if result is None:
+            return error(asked, -32601)
+        return page({"jsonrpc": "2.0", "id": asked.json["id"], "result": result})
+
+    return rpc
+
+
+async def test_many_calls_at_once_find_the_version_together() -> None:
+    site = Site({NEW: page(card()), "/rpc": speaks({"message/send": MESSAGE})})
+    together = asyncio.Barrier(6)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == "/rpc" and methods(site).count("SendMessage") < 6:
+            await together.wait()  # all of them are under way before the first is refused
+        await site(scope, receive, send)
+
+    async with asyncio.timeout(10), reach(app) as agent:
+        assert await asyncio.gather(*[agent("hello") for _ in range(6)]) == ["old"] * 6
+        assert agent.version == "0.3"
+
+
+@pytest.mark.parametrize(
+    ("method", "ask"),
+    [("tasks/get", lambda agent: agent.get("t")), ("tasks/cancel", lambda agent: agent.cancel("t"))],
+    ids=["get", "cancel"],
+)
+async def test_a_question_about_a_task_finds_the_version_as_a_message_does(method: str, ask: Any) -> None:
+    site = Site({NEW: page(card()), "/rpc": speaks({method: DONE})})
+    async with reach(site) as agent:
+        assert (await ask(agent)).state is TaskState.COMPLETED
+
+
+async def test_so_does_a_subscription() -> None:
+    site = Site({NEW: page(card()), "/rpc": speaks({"tasks/resubscribe": DONE})})
+    async with reach(site) as agent:
+        assert [piece.state async for piece in agent.subscribe("t")] == [TaskState.COMPLETED]
+
+
+async def test_an_operation_that_no_version_has_is_refused_in_the_words_of_the_first() -> None:
+    def rpc(asked: Asked) -> Answer:
+        return error(asked, -32601, f"no {asked.json['method']} here")
+
+    async with reach(Site({NEW: page(card()), "/rpc": rpc})) as agent:
+        with pytest.raises(MethodNotFound, match="no CancelTask here"):
+            await agent.cancel("t")
+        assert agent.version == "1.0"
+
+
+async def test_a_new_card_is_believed_before_what_worked_with_the_old_one() -> None:
+    site = Site({NEW: page(old_card(protocolVersion="0.3.0")), "/rpc": speaks({"message/send": MESSAGE})})
+    async with reach(site) as agent:
+        assert await agent("hello") == "old"
+    site.pages = {NEW: page(card()), "/rpc": answer}
+    async with reach(site) as agent:
+        assert agent.version == "1.0"
+
+
+@pytest.mark.parametrize("status", [404, 405, 410])
+async def test_an_interface_where_nobody_takes_messages_is_left_for_the_next_one(status: int) -> None:
+    interfaces = [
+        {"url": f"{BASE}/{path}", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+        for path in ("gone", "rpc")
+    ]
+    site = Site(
+        {
+            NEW: page(card(supportedInterfaces=interfaces)),
+            "/gone": (status, {"content-type": "text/html"}, b"<h1>No</h1>"),
+            "/rpc": answer,
+        }
+    )
+    async with reach(site) as agent:
+        assert await agent("hello") == "fine"
+    assert site.paths() == [NEW, "/gone", "/rpc"]
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 415, 422])
+async def test_what_was_turned_down_is_not_asked_again(status: int) -> None:
+    site = Site({NEW: page(card(capabilities={"streaming": True})), "/rpc": (status, {}, b"no")})
+    async with reach(site) as agent:
+        for ask in (agent.get, agent.send, agent):
+            before = len(site.asked)
+            with pytest.raises(Unreachable, match=f"HTTP {status}: no"):
+                await ask("x")
+            assert len(site.asked) == before + 1
+
+
+class Breaks(AsgiTransport):
+    """A site whose endpoint takes a message and breaks off."""
+
+    async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Any:
+        response: Response = await super().request(method, url, headers, body)
+        if method == "POST":
+            raise Unreachable("the connection broke")
+        return response
+
+
+async def test_a_card_from_one_of_our_servers_says_nothing_about_a_server_elsewhere() -> None:
+    elsewhere = [{"url": "http://other.test/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
+    site = Site({NEW: page(card(supportedInterfaces=elsewhere), dragoman="1"), "/rpc": answer})
+    policy = Policy(shortest=0.01, longest=0.02)
+    async with connect(BASE, transport=Breaks(site), policy=policy) as agent:
+        with pytest.raises(Unreachable):
+            await agent.send("hello")
+    assert methods(site).count("SendMessage") == 1
