@@ -39,6 +39,10 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
 
+    @property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
+
     def issue(self, name: str, *, uri: str = "", days: float = 1) -> tuple[bytes, ec.EllipticCurvePrivateKey]:
         """A certificate in DER, and its key. A negative number of days: it is over since then."""
         key = ec.generate_private_key(ec.SECP256R1())

@@ -178,6 +178,60 @@ def test_a_new_certificate_is_shown_without_a_restart(files: Files) -> None:
     assert shown(tls.context, files) != before
 
 
+def showing(credential: ClientCertificate, files: Files) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=files.authority.pem)
+    context.load_cert_chain(credential.certificate, credential.key)
+    return context
+
+
+def shake(
+    tls: ServerTls, ours: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> ssl.SSLSession | None:
+    """A handshake with a client that shows a certificate, without a network. Raises `SSLError` if it is refused."""
+    back, forth = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ours.wrap_bio(back, forth, server_hostname="127.0.0.1", session=session)
+    server = tls.context.wrap_bio(forth, back, server_side=True)
+    for _ in range(4):
+        for side in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    server.write(b"x")
+    client.read(1)
+    assert server.getpeercert()
+    return client.session
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+def test_the_authority_of_clients_can_be_another_without_a_restart(
+    files: Files, version: ssl.TLSVersion
+) -> None:
+    theirs = Authority("Another")
+    old, new = showing(files.client("old"), files), showing(files.client("new", theirs), files)
+    old.maximum_version = new.maximum_version = version
+    tls = ServerTls(files.certificate, files.key, client_ca=files.ca)
+    session = shake(tls, old)
+    with pytest.raises(ssl.SSLError):
+        shake(tls, new)
+    theirs.ca(files.directory)  # in the place of ours
+    tls.renew()
+    shake(tls, new)
+    for each in (None, session):
+        with pytest.raises(ssl.SSLError):
+            shake(tls, old, each)
+
+
+def test_an_authority_that_cannot_be_read_changes_nothing_and_is_said_once(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = showing(files.client("ada"), files)
+    tls = ServerTls(files.certificate, files.key, client_ca=files.ca)
+    Path(files.ca).unlink()
+    for _ in range(3):
+        tls.renew()
+    shake(tls, client)
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("broken", ["half", "nonsense", "gone"])
 def test_a_pair_that_does_not_go_together_is_not_shown(files: Files, broken: str) -> None:
     tls = ServerTls(files.certificate, files.key)
@@ -212,3 +266,30 @@ async def test_a_server_notices_its_new_certificate_over_http_and_grpc(tmp_path:
         other, _ = files.authority.write(files.directory, "other")
         Path(other).replace(files.certificate)  # and its key is still on its way
         assert ssl.get_server_certificate(("127.0.0.1", port)) == before
+
+
+async def test_a_server_notices_whose_clients_it_believes(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    server_ca = files.authority.pem
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "from dragoman import Agent\nfrom dragoman.auth import MutualTLS\nagent = Agent('A', auth=[MutualTLS()])\n"
+        "@agent.skill\ndef a(x: str) -> str: return x\n"
+    )
+    server = Server(
+        file, options=("--tls-cert", files.certificate, "--tls-key", files.key, "--tls-client-ca", files.ca)
+    )
+    server.url = server.url.replace("http:", "https:")
+    theirs = Authority("Another")
+    credential = files.client("new", theirs)
+    async with server:
+        theirs.ca(files.directory)
+        trusting = ssl.create_default_context(cadata=server_ca)
+        while True:
+            with suppress(A2AError):
+                async with connect(
+                    server.url, tls=trusting, credentials=credential, binding="JSONRPC", timeout=10
+                ) as agent:
+                    assert (await agent("?")).text == "?"
+                    break
+            await asyncio.sleep(0.05)

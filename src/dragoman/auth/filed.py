@@ -48,9 +48,13 @@ class Filed(Generic[T]):
         self._looked = time.monotonic()
         try:
             stamp = stamp_of(path)
-            if stamp == self._stamp:
-                return
-            self._made, self._stamp = self._make(_read(path)), stamp
+        except OSError as error:
+            stamp = str(error)  # to be said once
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._made = self._make(_read(path))
             log.info("%s has changed, and counts from now on", path.name)
         except (OSError, ValueError) as error:
             log.error("%s cannot be read, so what it said before still counts: %s", path.name, error)

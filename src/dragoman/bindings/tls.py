@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from dragoman.auth.filed import stamp_of
@@ -30,41 +31,47 @@ def server_context(
     if client_ca is not None:
         context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        # A session that is taken up again shows no certificate: it would outlive the authority that signed it.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 class ServerTls:
-    """TLS that follows its files: new connections are shown the certificate that is there by now.
+    """TLS that follows its files: new connections are shown the certificate that is there by now, and asked for one of
+    those whom the authorities that are there by now have signed.
 
-    A pair that does not go together is left alone, as it may be half written. Whose client certificates are good is
-    read once.
+    Files that do not go together are left alone, as they may be half written.
     """
 
     def __init__(
         self, certificate: str, key: str | None = None, *, client_ca: str | None = None, required: bool = True
     ) -> None:
-        self._certificate, self._key = certificate, key
-        self._stamp = self._look()
-        self.context = server_context(certificate, key, client_ca=client_ca, required=required)
+        self._files = [file for file in (certificate, key, client_ca) if file]
+        self._make = partial(server_context, certificate, key, client_ca=client_ca, required=required)
+        self._stamp = stamp_of(*self._files)
+        self.context = self._newest = self._make()
+        self.context.sni_callback = self._choose
+        """For a server, which knows only this one. Each connection goes on with the newest."""
 
     def renew(self) -> None:
         """Read the files again, if they have changed."""
         try:
-            stamp = self._look()
-            if stamp == self._stamp:
-                return
-            self._stamp = stamp
-            server_context(
-                self._certificate, self._key
-            )  # one that fails half way would leave ours with two halves
-            self.context.load_cert_chain(self._certificate, self._key)
+            stamp = stamp_of(*self._files)
+        except OSError as error:
+            stamp = str(error)  # to be said once
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._newest = self._make()
             log.info("the certificate has changed; new connections get the new one")
         except (OSError, ValueError) as error:
             log.error("the certificate has changed and cannot be used, the old one stays: %s", error)
 
-    def _look(self) -> object:
-        return stamp_of(self._certificate, self._key or self._certificate)
+    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._newest
 
 
 class TlsProtocol(HttpProtocol):
