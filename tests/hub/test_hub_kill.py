@@ -149,7 +149,7 @@ def told(heard: list[Frame]) -> tuple[Counter[str], dict[int, str]]:
         if frame.event == "text":
             assert "replaces" not in data, "the model says the same again, so nothing needs to be taken back"
             text[data["stream_id"]] = text.get(data["stream_id"], "") + data["delta"]
-        else:
+        elif not data.get("estimated"):  # what a reply used that a kill broke off: nobody else has that
             events[f"{frame.event} {data}"] += 1
     return events, text
 

@@ -128,7 +128,9 @@ def shape(task: Task) -> dict[str, Any]:
 
 
 async def notes(home: House, task: str) -> list[str]:
-    return sorted(f"{name} {data}" for name, data in await home.notes(task))
+    """What was told, but for what replies used that were lost: those depend on when that was."""
+    told = await home.notes(task)
+    return sorted(f"{name} {data}" for name, data in told if not data.get("estimated"))
 
 
 async def steps(home: House, task: str, agent: str = "index") -> dict[tuple[str, str], Any]:

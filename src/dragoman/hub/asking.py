@@ -6,6 +6,7 @@ done with it, so a turn that runs again after a crash gets it from there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, cast
@@ -14,7 +15,10 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engine.turn import Turn
-from dragoman.hub.model import Delta, Model, ModelError, Prompt, Stop, ToolCall, Usage
+from dragoman.hub.model import Delta, Model, ModelError, Prompt, Stop, ToolCall, Usage, estimate
+
+Heard = Callable[[str], Awaitable[None]]
+Lost = Callable[[Usage], Awaitable[None]]
 
 
 class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,24 +35,27 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(
             more,
             text=self.text + more.text,
-            usage=Usage(
-                **{
-                    name: getattr(self.usage, name) + getattr(more.usage, name)
-                    for name in Usage.__struct_fields__
-                }
-            ),
+            usage=self.usage + more.usage,
         )
 
 
 async def ask(
-    turn: Turn, key: str, model: Model, prompt: Prompt, heard: Callable[[str], Awaitable[None]] | None = None
+    turn: Turn,
+    key: str,
+    model: Model,
+    prompt: Prompt,
+    heard: Heard | None = None,
+    lost: Lost | None = None,
 ) -> Reply:
-    """The model's reply to `prompt`, asked once for this turn. `heard` gets the text as it comes."""
+    """The model's reply to `prompt`, asked once for this turn. `heard` gets the text as it comes.
+
+    `lost` hears what a call has used, about, that is canceled while the model speaks.
+    """
     if (reply := asked(turn, key)) is not None:
         if heard is not None:
             await heard(reply.text)
         return reply
-    reply = await respond(model, prompt, heard)
+    reply = await respond(model, prompt, heard, lost)
     await turn.record(key, reply)
     return reply
 
@@ -60,12 +67,12 @@ def asked(turn: Turn, key: str) -> Reply | None:
 
 
 async def respond(
-    model: Model, prompt: Prompt, heard: Callable[[str], Awaitable[None]] | None = None
+    model: Model, prompt: Prompt, heard: Heard | None = None, lost: Lost | None = None
 ) -> Reply:
     """`ask`, without a record of it."""
     said: list[str] = []
     calls: list[ToolCall] = []
-    usage, stop = Usage(), "end_turn"
+    usage, stop, failed = Usage(), "end_turn", ModelError("", "")
     try:
         async with aclosing(cast(Any, model.respond(prompt))) as stream:
             events: AsyncIterator[Any] = stream
@@ -82,7 +89,19 @@ async def respond(
                     case Stop(reason):
                         stop = reason
     except ModelError as error:
-        return Reply(
-            text="".join(said), usage=usage, stop="error", error=error.message, error_code=error.code
-        )
-    return Reply(text="".join(said), tool_calls=tuple(calls), usage=usage, stop=stop)
+        failed, stop, calls = error, "error", []
+    except asyncio.CancelledError:
+        if said and lost is not None:
+            await lost(usage if usage.total else estimate(prompt, len("".join(said))))
+        raise
+    text = "".join(said)
+    if failed.message and text and not usage.total:
+        usage = estimate(prompt, len(text))
+    return Reply(
+        text=text,
+        tool_calls=tuple(calls),
+        usage=usage,
+        stop=stop,
+        error=failed.message,
+        error_code=failed.code,
+    )

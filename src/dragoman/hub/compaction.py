@@ -10,14 +10,12 @@ from collections.abc import Sequence
 
 from dragoman.hub.asking import Reply, ask, asked
 from dragoman.hub.conversations import Conversations, Said
-from dragoman.hub.model import ChatMessage, Model, Prompt, about
+from dragoman.hub.model import CHARACTERS, ChatMessage, Model, Prompt, about
 from dragoman.hub.tool import Session
 
 KEPT = 16
 """Messages that stay as they are."""
 _FULL = 0.75
-_CHARACTERS = 4
-"""In a token, about."""
 _SYSTEM = """Sum up this conversation, so that it can go on without its beginning. Keep names, numbers, decisions, what the user
 wants and what is still open. Leave out pleasantries. Write notes, not sentences about the conversation."""
 
@@ -32,7 +30,7 @@ class Talk:
         if not session.conversation or session.depth:
             return []  # who is asked by another agent sees what that one writes
         summary, said = await self._conversations.before(session.conversation, session.turn.task_id)
-        room = int(about(self._model, session.constitution.model).window * _FULL * _CHARACTERS)
+        room = int(about(self._model, session.constitution.model).window * _FULL * CHARACTERS)
         if room and len(said) > KEPT and len(summary) + sum(len(each.content) for each in said) > room:
             summary, said = await self._shortened(session, summary, said, room)
         elif (before := asked(session.turn, "summary")) is not None:
@@ -63,10 +61,4 @@ class Talk:
         return reply.text.strip(), new
 
     async def _pay(self, session: Session, reply: Reply) -> None:
-        session.budget.spent += reply.usage.input_tokens + reply.usage.output_tokens
-        await session.telling.tell(
-            "token_usage",
-            model=about(self._model, session.constitution.model).name,
-            input_tokens=reply.usage.input_tokens,
-            output_tokens=reply.usage.output_tokens,
-        )
+        await session.pay(reply.usage, about(self._model, session.constitution.model).name)

@@ -17,6 +17,7 @@ import msgspec
 from dragoman.engine.follow import follow
 from dragoman.engine.log import Mail, Note, Record, Snapshot
 from dragoman.engine.seams import Bus, Log
+from dragoman.hub.model import Usage
 from dragoman.hub.requests import Asked
 from dragoman.hub.tenants import Tenant
 from dragoman.model.content import Message, Part
@@ -70,6 +71,8 @@ class Reading:
         self._text = f"{asked.request_id}-text-0"
         self._mail: Mail | None = None
         self._files = 0
+        self._used = Usage()
+        """By the agent itself; for a request that ends without saying so."""
         self._said: dict[str, str] = {}
         """What was said, by artifact."""
         self._streams: dict[int, str] = {}
@@ -91,6 +94,10 @@ class Reading:
             case Note():
                 if body.name == "file":
                     self._files += int(body.data.get("size", 0))
+                elif body.name == "token_usage" and body.data["stream_id"] == 0:
+                    self._used += Usage(
+                        input_tokens=body.data["input_tokens"], output_tokens=body.data["output_tokens"]
+                    )
                 elif body.name == "stream_start":
                     self._streams[body.data["stream_id"]] = body.data["agent"]
                 elif body.name == "stream_end":
@@ -201,8 +208,8 @@ class Reading:
         end = {
             "ok": ok,
             "content": content,
-            "input_tokens": metadata.get("x-arbiter.input_tokens", 0),
-            "output_tokens": metadata.get("x-arbiter.output_tokens", 0),
+            "input_tokens": metadata.get("x-arbiter.input_tokens", self._used.input_tokens),
+            "output_tokens": metadata.get("x-arbiter.output_tokens", self._used.output_tokens),
             "files_bytes": self._files,
             "tenant_id": self._tenant.id,
             "request_id": self._asked.request_id,

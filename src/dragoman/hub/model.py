@@ -63,6 +63,21 @@ class Usage(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_create_tokens: int = 0
+    estimated: bool = False
+    """The model broke off, or was broken off, before it said."""
+
+    @property
+    def total(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, more: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + more.input_tokens,
+            output_tokens=self.output_tokens + more.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + more.cache_read_tokens,
+            cache_create_tokens=self.cache_create_tokens + more.cache_create_tokens,
+            estimated=self.estimated or more.estimated,
+        )
 
 
 class Stop(Struct, frozen=True):
@@ -70,6 +85,16 @@ class Stop(Struct, frozen=True):
 
 
 ModelEvent: TypeAlias = Delta | ToolCall | Usage | Stop
+
+
+CHARACTERS = 4
+"""In a token, about."""
+
+
+def estimate(prompt: Prompt, written: int) -> Usage:
+    """What a call used that did not live to say: of which so many characters had come."""
+    read = len(prompt.system) + sum(len(message.content) for message in prompt.messages)
+    return Usage(input_tokens=-(-read // CHARACTERS), output_tokens=-(-written // CHARACTERS), estimated=True)
 
 
 class ModelError(Exception):

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.engine.log import Building
 from dragoman.engine.turn import Turn
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.model.content import Part
@@ -49,10 +50,24 @@ class Telling:
             self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id) + self._later)
             for part in self._relay.keep():
                 self._remember(part.data)
+        told = self._told()
+        self._unsaid = len(self._old) + sum(
+            len(part.text or "") for part in (told.parts if told is not None else ())
+        )
+        """Characters of text from before a crash that this run has not said again."""
+
+    @property
+    def _text_id(self) -> str:
+        return f"{self._turn.task_id}-text-0{self._later}"
 
     @property
     def relayed(self) -> bool:
         return self._relay is not None
+
+    def lost(self) -> int:
+        """How much text was told before a crash of a reply that is not on record. Asked once, when it is asked for again."""
+        lost, self._unsaid = max(0, self._unsaid), 0
+        return lost
 
     def next_stream(self) -> int:
         """The id of the next stream that this one begins."""
@@ -87,6 +102,7 @@ class Telling:
         if self._gap:
             delta = "\n\n" + delta
         self._said, self._gap = True, False
+        self._unsaid -= len(delta)
         if self._relay is None:
             await self._writer().write(delta)
             return
@@ -108,20 +124,22 @@ class Telling:
             if self._old:
                 await self.tell("text", delta=self._again, replaces=True)
             return
-        if self._text is None and any(
-            known.turn == self._turn.n and id.startswith(f"{self._turn.task_id}-text-0")
-            for id, known in self._turn.snapshot.artifacts.items()
-        ):
+        if self._text is None and self._told() is not None:
             await self._writer().write("")
         if self._text is not None:
             self._text.finish()
             self._text.close()
 
+    def _told(self) -> Building | None:
+        """The text of this turn that is on record."""
+        known = self._turn.snapshot.artifacts.get(self._text_id)
+        return known if known is not None and known.turn == self._turn.n else None
+
     def _writer(self) -> ArtifactWriter:
         if self._text is None:
             self._text = self._turn.artifact(
                 "response",
-                id=f"{self._turn.task_id}-text-0{self._later}",
+                id=self._text_id,
                 description="What the agent says.",
             )
         return self._text

@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragoman.engine.turn import Turn
-from dragoman.hub.asking import Reply, ask, respond
+from dragoman.hub.asking import Reply, ask, asked, respond
 from dragoman.hub.commands import ENDS, parse
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.dispatch import END, Dispatch
 from dragoman.hub.filter import TextFilter
 from dragoman.hub.gate import CONTINUE, REDIRECT, Verdict, question, verdict
 from dragoman.hub.intent import Guess, resolve
-from dragoman.hub.model import ChatMessage, Image, Prompt, Usage, about, in_words
+from dragoman.hub.model import ChatMessage, Image, Prompt, Usage, about, estimate, in_words
 from dragoman.hub.native import called, spec
 from dragoman.hub.prompt import CONTINUE as GO_ON
 from dragoman.hub.prompt import query, system
@@ -62,6 +62,7 @@ class Thinking:
             stream_id=stream_id,
             original=str(given.get("x-arbiter.original") or self._text),
         )
+        self._model = about(agent.model, self._c.model).name
         self._plain = bool(getattr(agent.model, "plain", False))
         """A small model: it is told what was asked, and nothing around it."""
         self._tools = tuple(tool for tool in agent.tools if not tool.bundle or tool.bundle in self._c.granted)
@@ -148,7 +149,7 @@ class Thinking:
             **({"llm_used": True, "malformed": found.malformed} if found.asked else {}),
         )
         if found.asked:
-            await self._count(found.usage, about(self._agent.model, self._router).name, own=False)
+            await session.pay(found.usage, about(self._agent.model, self._router).name)
         if not target or target == self._agent.id:
             return False
         ok, answer = await delegate(session, target, self._text, "intent", self._telling.next_stream(), [])
@@ -258,29 +259,21 @@ class Thinking:
             if native
             else (),
         )
-        reply = await ask(self._turn, key, self._agent.model, prompt, heard)
-        await self._count(reply.usage, about(self._agent.model, self._c.model).name)
+        if asked(self._turn, key) is None and (written := self._telling.lost()):
+            await self._session.pay(estimate(prompt, written), self._model)
+        reply = await ask(self._turn, key, self._agent.model, prompt, heard, self._lost)
+        await self._pay(reply.usage)
         return reply
 
-    async def _count(self, usage: Usage, model: str, *, own: bool = True) -> None:
-        self._session.budget.spent += usage.input_tokens + usage.output_tokens
-        if own:
-            self._used = Usage(
-                input_tokens=self._used.input_tokens + usage.input_tokens,
-                output_tokens=self._used.output_tokens + usage.output_tokens,
-            )
-        cache = {
-            name: count
-            for name in ("cache_read_tokens", "cache_create_tokens")
-            if (count := getattr(usage, name))
-        }
-        await self._telling.tell(
-            "token_usage",
-            model=model,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            **cache,
-        )
+    async def _pay(self, usage: Usage) -> None:
+        """For a reply of its own: how the task ends has the sum of them."""
+        self._used += usage
+        await self._session.pay(usage, self._model)
+
+    async def _lost(self, usage: Usage) -> None:
+        """A reply that was canceled, not one that the next hub will ask for again."""
+        if self._turn.cancelled:
+            await self._pay(usage)
 
     # -- doing -------------------------------------------------------------------------------------------------
 
@@ -318,7 +311,7 @@ class Thinking:
             return Verdict(signal=CONTINUE)
         prompt = question(advisor, self._text, self._prose[-1], self._calls)
         reply = await ask(self._turn, f"gate/{i}", self._agent.model, prompt)
-        await self._count(reply.usage, about(self._agent.model, advisor.model).name, own=False)
+        await self._session.pay(reply.usage, about(self._agent.model, advisor.model).name)
         judged = verdict(reply.text, advisor)
         kind = f"gate_{judged.signal.lower()}"
         if judged.signal == REDIRECT:

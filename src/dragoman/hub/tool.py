@@ -13,7 +13,11 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from dragoman.engine.turn import Turn
     from dragoman.hub.constitution import Constitution
+    from dragoman.hub.model import Usage
     from dragoman.hub.telling import Telling
+
+_ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
+"""What of a usage is told if there is any."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -66,6 +70,18 @@ class Session(Struct, kw_only=True):
     """Keys of the pictures that commands gave since the model last spoke; it sees them with its next prompt."""
     scratch: dict[str, Any] = {}
     """What tools remember during one run of a turn."""
+
+    async def pay(self, usage: Usage, model: str) -> None:
+        """Count what a call of a model used, and say so."""
+        self.budget.spent += usage.total
+        more = {name: value for name in _ONLY_IF if (value := getattr(usage, name))}
+        await self.telling.tell(
+            "token_usage",
+            model=model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            **more,
+        )
 
     @property
     def once(self) -> str:

@@ -34,13 +34,6 @@ class AdviseTool:
             max_tokens=1024,
         )
         reply = await ask(session.turn, f"advise/{session.key}", self._model, prompt)
-        usage, telling = reply.usage, session.telling
-        session.budget.spent += usage.input_tokens + usage.output_tokens
-        await telling.tell(
-            "token_usage",
-            model=about(self._model, advisor.model).name,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-        )
-        await telling.tell("advisor", kind="consult", preview=reply.text[:200])
+        await session.pay(reply.usage, about(self._model, advisor.model).name)
+        await session.telling.tell("advisor", kind="consult", preview=reply.text[:200])
         return f"ERR: {reply.error}" if reply.error else reply.text or "(no advice)"

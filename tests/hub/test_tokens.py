@@ -1,0 +1,76 @@
+"""Tokens are counted also of a reply that nobody ever got whole, as far as is known."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from dragoman.hub.model import ModelError, Prompt, Usage
+from tests.hub.house import events, house
+
+BROKEN = ModelError("provider_error", "the model provider failed")
+
+
+def used(told: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+    return [payload for kind, payload in told if kind == "token_usage"]
+
+
+def total(prompt: Prompt) -> int:
+    return len(prompt.system) + sum(len(message.content) for message in prompt.messages)
+
+
+async def test_a_provider_that_breaks_off_is_paid_for_what_it_had_read_and_written() -> None:
+    async with house([("one two three four", BROKEN)]) as hub:
+        acme = await hub.tenant("acme")
+        told = await acme.ask("hello")
+        (asked,) = hub.model.prompts
+        (counted,) = used(told)
+        assert counted["estimated"] is True
+        assert counted["output_tokens"] == 5 and counted["input_tokens"] == -(-total(asked) // 4)
+        done = told[-1][1]
+        assert done["error_code"] == "provider_error" and done["output_tokens"] == 5
+
+
+async def test_what_a_provider_says_about_its_use_goes_before_an_estimate() -> None:
+    async with house([("one two", Usage(input_tokens=7, output_tokens=2))]) as hub:
+        told = await (await hub.tenant("acme")).ask("hello")
+        (counted,) = used(told)
+        assert (counted["input_tokens"], counted["output_tokens"]) == (7, 2) and "estimated" not in counted
+
+
+async def test_a_provider_that_never_began_is_paid_nothing() -> None:
+    async with house([BROKEN]) as hub:
+        told = await (await hub.tenant("acme")).ask("hello")
+        (counted,) = used(told)
+        assert (counted["input_tokens"], counted["output_tokens"]) == (0, 0) and "estimated" not in counted
+
+
+async def test_a_reply_that_is_canceled_is_counted() -> None:
+    async with house([("one two three four", asyncio.Event())]) as hub:
+        acme = await hub.tenant("acme")
+        going = acme.open("POST", "/v1/orchestrate", {"message": "hello"})
+        await going.until(lambda: b"four" in going.body)
+        await acme("POST", f"/v1/requests/{going.headers['x-request-id']}/cancel")
+        told = events(await going.end())
+        (counted,) = used(told)
+        assert counted["estimated"] is True and counted["output_tokens"] == 5
+        done = told[-1][1]
+        assert done["error_code"] == "cancelled"
+        assert (done["input_tokens"], done["output_tokens"]) == (counted["input_tokens"], 5)
+
+
+async def test_a_reply_that_a_hub_died_in_is_counted_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    async with house([("one two three four", asyncio.Event())], folder=tmp_path) as hub:
+        acme = await hub.tenant("acme")
+        going = acme.open("POST", "/v1/orchestrate", {"message": "hello"})
+        await going.until(lambda: b"four" in going.body)
+        request = going.headers["x-request-id"]
+    async with house(["one two three four five"], folder=tmp_path) as hub:
+        acme.app = hub.app
+        told = events(await acme("GET", f"/v1/requests/{request}/events"))
+        lost, counted = used(told)
+        assert lost["estimated"] is True and lost["output_tokens"] == 5 and lost["input_tokens"] > 100
+        assert counted["output_tokens"] == 5 and "estimated" not in counted
+        assert told[-1][1]["ok"] and told[-1][1]["output_tokens"] == 5, "the sum has what is on record"
+        assert told[-1][1]["content"] == "one two three four five"
