@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -110,6 +111,28 @@ async def test_a_refused_secret_is_asked_for_again_once() -> None:
     ]
 
 
+async def test_calls_that_are_refused_together_are_renewed_together() -> None:
+    asked_for = 0
+
+    async def token() -> str:
+        nonlocal asked_for
+        asked_for += 1
+        await asyncio.sleep(0)
+        return "old" if asked_for == 1 else "new"
+
+    site = Site({NEW: page(asks_for(it=BEARER)), "/rpc": only("new")})
+    together = asyncio.Barrier(5)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and dict(scope["headers"]).get(b"authorization") == b"Bearer old":
+            await together.wait()
+        await site(scope, receive, send)
+
+    async with asyncio.timeout(10), connect(BASE, transport=AsgiTransport(app), credentials=token) as agent:
+        assert await asyncio.gather(*[agent("hello") for _ in range(5)]) == ["fine"] * 5
+    assert asked_for == 2
+
+
 async def test_a_secret_that_stays_refused_is_an_error_that_says_what_is_asked_for() -> None:
     site = Site({NEW: page(asks_for(it=BEARER)), "/rpc": only("right")})
     async with reach(site, credentials="wrong") as agent:
@@ -141,6 +164,16 @@ async def test_credentials_go_to_another_origin_when_told_to() -> None:
     async with reach(site, credentials="token", origin="http://api.test") as agent:
         assert await agent("hello") == "fine"
     assert "authorization" not in site.asked[0].headers
+
+
+async def test_keys_in_cookies_go_together_and_a_header_is_sent_once_however_it_is_spelled() -> None:
+    schemes = {name: {"apiKeySecurityScheme": {"location": "cookie", "name": name}} for name in ("a", "b")}
+    site = Site({NEW: page(asks_for(**schemes)), "/rpc": answer})
+    headers = {"cookie": "theme=dark", "ACCEPT": "application/json; q=1"}
+    async with reach(site, credentials={"a": "1", "b": "2"}, headers=headers) as agent:
+        await agent("hello")
+    assert site.asked[-1].headers["cookie"] == "theme=dark; a=1; b=2"
+    assert site.asked[-1].headers["accept"] == "application/json; q=1"
 
 
 async def test_a_key_in_the_query_is_in_no_error() -> None:

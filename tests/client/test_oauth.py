@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -73,6 +74,23 @@ async def test_a_token_is_renewed_with_its_refresh_token(why: str) -> None:
         else:
             site.valid = set()
         assert await agent("hello") == "fine"
+    assert site.grants() == ["client_credentials", "refresh_token"]
+
+
+async def test_a_token_that_many_calls_find_refused_is_renewed_once() -> None:
+    site = Login(flow="clientCredentials")
+    together = asyncio.Barrier(5)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and dict(scope["headers"]).get(b"authorization") == b"Bearer token-1":
+            await together.wait()
+            site.valid.discard("token-1")
+        await site(scope, receive, send)
+
+    credentials = ClientCredentials("me", "s3cret")
+    transport = AsgiTransport(app)
+    async with asyncio.timeout(10), connect(BASE, transport=transport, credentials=credentials) as agent:
+        assert await asyncio.gather(*[agent("hello") for _ in range(5)]) == ["fine"] * 5
     assert site.grants() == ["client_credentials", "refresh_token"]
 
 

@@ -62,33 +62,34 @@ class Authorized:
 
     async def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
         carrier = self._carrier(url)
-        if self.credential is None or not self.reaches(url):
-            return await carrier.request(method, url, headers, body)
-        shown = await self.credential.apply(Outgoing(url, headers), self._elsewhere)
+        plain = Outgoing(url, headers)
+        shown = await self.shown(plain)
         response = await carrier.request(method, shown.url, shown.headers, body)
-        if response.status != 401 or not await self.credential.refused(self._elsewhere):
+        if response.status != 401 or (again := await self.renewed(plain, shown)) is None:
             return response
         await response.read()
-        shown = await self.credential.apply(Outgoing(url, headers), self._elsewhere)
-        return await carrier.request(method, shown.url, shown.headers, body)
+        return await carrier.request(method, again.url, again.headers, body)
 
     def reaches(self, url: str) -> bool:
         """Whether the credential is shown at `url`."""
         return self.credential is not None and within(url, self.origin)
 
-    async def shown(self, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The headers of a request that others carry, with the credential in them if it may be."""
-        if self.credential is None or not self.reaches(url):
-            return headers
-        return (await self.credential.apply(Outgoing(url, headers), self._elsewhere)).headers
+    async def shown(self, request: Outgoing) -> Outgoing:
+        """A request with the credential in it, if it may be."""
+        if self.credential is None or not self.reaches(request.url):
+            return request
+        return await self.credential.apply(request, self._elsewhere)
 
-    async def renewed(self, url: str) -> bool:
-        """What was shown at `url` was refused. True if something else can be shown next."""
-        return (
-            self.credential is not None
-            and self.reaches(url)
-            and await self.credential.refused(self._elsewhere)
-        )
+    async def renewed(self, request: Outgoing, refused: Outgoing) -> Outgoing | None:
+        """The request with another proof than the one that was `refused`; None if there is none."""
+        if self.credential is None or not self.reaches(request.url):
+            return None
+        again = await self.credential.apply(request, self._elsewhere)
+        if again != refused:
+            return again  # another call has renewed it meanwhile
+        if not await self.credential.refused(self._elsewhere):
+            return None
+        return await self.credential.apply(request, self._elsewhere)
 
     def certificate_for(self, url: str) -> ClientCertificate | None:
         return self._certificate if within(url, self.origin) else None

@@ -7,6 +7,7 @@ where credentials may go.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import ssl
@@ -32,7 +33,13 @@ class Outgoing(Struct, frozen=True):
     headers: Mapping[str, str]
 
     def with_header(self, name: str, value: str) -> Outgoing:
-        return replace(self, headers={**self.headers, name: value})
+        """Instead of one of that name, however it is spelled."""
+        others = {other: said for other, said in self.headers.items() if other.lower() != name.lower()}
+        return replace(self, headers={**others, name: value})
+
+    def with_cookie(self, cookie: str) -> Outgoing:
+        held = [said for name, said in self.headers.items() if name.lower() == "cookie"]
+        return self.with_header("Cookie", "; ".join([*held, cookie]))
 
 
 class Credential(Protocol):
@@ -53,20 +60,25 @@ class _Held:
     def __init__(self, secret: Secret) -> None:
         self._secret = secret
         self._value: str | None = None
+        self._reading = asyncio.Lock()
 
     async def value(self) -> str:
         if self._value is None:
-            if callable(self._secret):
-                made = self._secret()
-                self._value = await made if inspect.isawaitable(made) else made
-            elif self._secret.startswith("env:"):
-                name = self._secret[4:]
-                if name not in os.environ:
-                    raise Unauthenticated(f"the environment variable {name} is not set")
-                self._value = os.environ[name]
-            else:
-                self._value = self._secret
+            async with self._reading:  # calls at the same time ask for it once
+                if self._value is None:
+                    self._value = await self._read()
         return self._value
+
+    async def _read(self) -> str:
+        if callable(self._secret):
+            made = self._secret()
+            return await made if inspect.isawaitable(made) else made
+        if self._secret.startswith("env:"):
+            name = self._secret[4:]
+            if name not in os.environ:
+                raise Unauthenticated(f"the environment variable {name} is not set")
+            return os.environ[name]
+        return self._secret
 
     async def refused(self, transport: Transport) -> bool:
         before, self._value = self._value, None
@@ -106,7 +118,7 @@ class ApiKey(_Held):
         if self._location == "header":
             return request.with_header(self._name, key)
         if self._location == "cookie":
-            return request.with_header("Cookie", f"{self._name}={quote(key)}")
+            return request.with_cookie(f"{self._name}={quote(key)}")
         joint = "&" if "?" in request.url else "?"
         return replace(request, url=f"{request.url}{joint}{quote(self._name)}={quote(key, safe='')}")
 
@@ -118,7 +130,9 @@ class Headers:
         self._headers = dict(headers)
 
     async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
-        return replace(request, headers={**request.headers, **self._headers})
+        for name, value in self._headers.items():
+            request = request.with_header(name, value)
+        return request
 
     async def refused(self, transport: Transport) -> bool:
         return False

@@ -13,6 +13,7 @@ from typing import Any
 from grpc import StatusCode, aio
 
 from dragoman.client.authorize import Authorized
+from dragoman.client.credentials import Outgoing
 from dragoman.client.exchange import UNARY, headers_of
 from dragoman.client.grpc_channel import open_channel
 from dragoman.client.transport import NotSent
@@ -73,18 +74,18 @@ class Grpc:
 
     async def call(self, call: Call, request: Request) -> Any:
         op = UNARY[type(request)]
-        method, body = self._method(op), self._body(op, request)
-        shown = await self._metadata(call)
+        method, body, plain = self._method(op), self._codec.write_request(op, request), self._plain(call)
+        shown = await self._transport.shown(plain)
         try:
             answer = await self._ask(method, body, shown)
         except Unauthenticated:
-            if not await self._transport.renewed(self.url):
+            if (again := await self._transport.renewed(plain, shown)) is None:
                 raise
-            answer = await self._ask(method, body, await self._metadata(call))
+            answer = await self._ask(method, body, again)
         return self._codec.read_result(op, answer)
 
-    async def _ask(self, method: str, body: bytes, metadata: tuple[tuple[str, str], ...]) -> bytes:
-        rpc = self._channel.unary_unary(method)(body, metadata=metadata)
+    async def _ask(self, method: str, body: bytes, shown: Outgoing) -> bytes:
+        rpc = self._channel.unary_unary(method)(body, metadata=_metadata(shown))
         try:
             answer: bytes = await rpc
         except aio.AioRpcError as error:
@@ -94,16 +95,17 @@ class Grpc:
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
-        method, body = self._method(op), self._body(op, request)
+        method, body, plain = self._method(op), self._codec.write_request(op, request), self._plain(call)
         channel = self._channel
-        rpc = channel.unary_stream(method)(body, metadata=await self._metadata(call))
+        shown = await self._transport.shown(plain)
+        rpc = channel.unary_stream(method)(body, metadata=_metadata(shown))
         try:
             try:
                 message = await self._hear(rpc, channel)
             except Unauthenticated:
-                if not await self._transport.renewed(self.url):
+                if (again := await self._transport.renewed(plain, shown)) is None:
                     raise
-                rpc = channel.unary_stream(method)(body, metadata=await self._metadata(call))
+                rpc = channel.unary_stream(method)(body, metadata=_metadata(again))
                 message = await self._hear(rpc, channel)
             self._learn(await rpc.initial_metadata())
             while message is not None:
@@ -144,14 +146,10 @@ class Grpc:
             raise UnsupportedOperation(f"this agent speaks A2A {self._codec.version}, which has no {op.name}")
         return f"/{self._codec.service}/{name}"
 
-    def _body(self, op: Op, request: Request) -> bytes:
-        return self._codec.write_request(op, request)
-
-    async def _metadata(self, call: Call) -> tuple[tuple[str, str], ...]:
+    def _plain(self, call: Call) -> Outgoing:
+        """What a call says beside its message, without a credential."""
         headers = headers_of(call, self.dialect, "")
-        said = {name: value for name, value in headers.items() if name not in _HTTP_ONLY}
-        shown = await self._transport.shown(self.url, said)
-        return (*((name.lower(), value) for name, value in shown.items()), ("dragoman", "1"))
+        return Outgoing(self.url, {n: value for n, value in headers.items() if n not in _HTTP_ONLY})
 
     def _learn(self, metadata: Mapping[str, Any] | None) -> None:
         if metadata is not None and "dragoman" in metadata:
@@ -172,3 +170,7 @@ class Grpc:
             return Unreachable(f"{self.url} broke off: {text}")
         said = read_status(code, text)
         return Unreachable(f"{self.url}: {text}") if type(said) is Unreachable else said
+
+
+def _metadata(shown: Outgoing) -> tuple[tuple[str, str], ...]:
+    return (*((name.lower(), value) for name, value in shown.headers.items()), ("dragoman", "1"))
