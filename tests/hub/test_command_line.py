@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import main
+from dragoman.hub.assembly import application
 from dragoman.hub.settings import Settings, WrongSetting, settings
 from dragoman.server import running
 from tests.hub.house import SCOUT, house
@@ -40,6 +41,24 @@ def test_a_setting_that_makes_no_sense_is_named(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text("[hub]\nprot = 1\n")
     with pytest.raises(WrongSetting, match="'prot'"):
         settings(environment={})
+
+
+def test_what_a_request_may_cost_is_a_setting_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "dragoman.toml").write_text("[hub]\nhead_timeout = 1\nbody_timeout = 2\nmax_body = 3000\n")
+    given = settings({"body_timeout": "4"}, environment={"DRAGOMAN_READ_RATE": "5"})
+    assert (given.head_timeout, given.body_timeout, given.max_body, given.read_rate) == (1, 4, 3000, 5)
+    _, app = application(given, store="memory:")
+    assert (app.limits.head_timeout, app.limits.body_timeout, app.limits.max_body) == (1, 4, 3000)
+    assert (app.limits.read_rate, app.limits.write_timeout) == (5, 60)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["max_body=0", "head_timeout=0", "write_timeout=inf", "read_rate=-1", "max_connections=-1"]
+)
+def test_nor_can_it_be_nothing(wrong: str) -> None:
+    name, _, value = wrong.partition("=")
+    with pytest.raises(WrongSetting, match=f"{name} in a flag"):
+        settings({name: value}, environment={})
 
 
 def test_a_providers_key_chooses_its_model() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dragoman.cli.amounts import LIMITS
 from dragoman.errors import A2AError
 from dragoman.hub.settings import Settings, WrongSetting, settings
 
@@ -63,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "max_concurrent": "requests of a tenant that may run at once; 0: any number",
         "rate_per_min": "requests of a tenant in a minute; 0: any number",
         "rate_burst": "how many of them at once",
-        "max_connections": "clients that may be connected at once; 0: any number",
+        **LIMITS,
         "idempotency_hours": "how long an Idempotency-Key is remembered",
         "metrics_token": "better given as DRAGOMAN_METRICS_TOKEN",
         "cors_origins": "web pages that may call the hub; may be repeated (default: *)",

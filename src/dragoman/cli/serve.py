@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from dragoman.bindings.cors import Cors
-from dragoman.bindings.limits import Limits
+from dragoman.cli.amounts import add_limits, amount, count, positive, read_limits
 from dragoman.stores import open_store
 
 EPILOG = """\
@@ -69,15 +69,17 @@ def register(commands: Any) -> None:
         "--tls-client-ca", default="", metavar="FILE", help="ask clients for a certificate of this authority"
     )
     parser.add_argument("--keys", metavar="DIR", help="sign cards with the keys in DIR (see `dragoman keys`)")
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the store (default: 1)")
+    parser.add_argument(
+        "--workers", type=count, default=1, help="processes that share the store (default: 1)"
+    )
     parser.add_argument(
         "--drain",
-        type=float,
+        type=amount,
         default=10.0,
         help="seconds that running tasks get to finish at shutdown (default: 10)",
     )
     parser.add_argument(
-        "--retain-days", type=float, help="forget finished tasks after so many days (default: never)"
+        "--retain-days", type=positive, help="forget finished tasks after so many days (default: never)"
     )
     parser.add_argument(
         "--allow-private-push",
@@ -94,38 +96,11 @@ def register(commands: Any) -> None:
         help="how much is logged (default: %(default)s)",
     )
     limits = parser.add_argument_group("limits", "how much is enough, for one caller; default: no limit")
-    limits.add_argument("--rate", type=float, help="operations per second")
-    limits.add_argument("--burst", type=int, default=20, help="operations at once, before --rate counts")
-    limits.add_argument("--concurrency", type=int, help="operations under way, streams included")
-    limits.add_argument("--open-tasks", type=int, help="unfinished tasks with one agent")
-    each = Limits()
-    request = parser.add_argument_group("limits of one request")
-    request.add_argument(
-        "--max-body",
-        type=int,
-        default=each.max_body,
-        metavar="BYTES",
-        help="in a request (default: %(default)s)",
-    )
-    for name, help in (
-        ("head", "until a connection has sent the head of a request"),
-        ("body", "until its body is here"),
-        ("write", "that a client may go without reading what we wrote"),
-    ):
-        request.add_argument(
-            f"--{name}-timeout",
-            type=_positive,
-            default=getattr(each, f"{name}_timeout"),
-            metavar="SECONDS",
-            help=f"{help} (default: %(default)s)",
-        )
-    request.add_argument(
-        "--read-rate",
-        type=int,
-        default=each.read_rate,
-        metavar="BYTES",
-        help="per second that a client has to read in that time (default: %(default)s)",
-    )
+    limits.add_argument("--rate", type=positive, help="operations per second")
+    limits.add_argument("--burst", type=count, default=20, help="operations at once, before --rate counts")
+    limits.add_argument("--concurrency", type=count, help="operations under way, streams included")
+    limits.add_argument("--open-tasks", type=count, help="unfinished tasks with one agent")
+    add_limits(parser)
     seen = parser.add_argument_group("seen from outside")
     seen.add_argument("--no-metrics", action="store_true", help="nothing at /metrics")
     seen.add_argument("--no-audit", action="store_true", help="keep no record of who did what")
@@ -134,13 +109,6 @@ def register(commands: Any) -> None:
         "--insecure", action="store_true", help="allow a public address without authentication"
     )
     parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a time to wait")
-    return seconds
 
 
 def _store(url: str) -> str:
@@ -187,13 +155,7 @@ def run(args: argparse.Namespace) -> int:
         quota=Quota(
             rate=args.rate, burst=args.burst, concurrency=args.concurrency, open_tasks=args.open_tasks
         ),
-        limits=Limits(
-            max_body=args.max_body,
-            head_timeout=args.head_timeout,
-            body_timeout=args.body_timeout,
-            write_timeout=args.write_timeout,
-            read_rate=args.read_rate,
-        ),
+        limits=read_limits(args),
         metrics=not args.no_metrics,
         metrics_token=os.environ.get("DRAGOMAN_METRICS_TOKEN", ""),
         audit=not args.no_audit,

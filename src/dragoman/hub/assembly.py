@@ -51,7 +51,6 @@ from dragoman.stores import open_store
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Grpc
 
-MAX_BODY = 16 << 20
 EMBEDDED, ECHO, SCRIPTED = "embedded", "echo", "scripted"
 
 
@@ -92,7 +91,14 @@ def application(
     residence.open(hub)
     scheduler = Scheduler(hub, Schedules(database))
     retention = Retention(hub, opened, settings.retain_days * 86_400)
-    limits = Limits(max_body=MAX_BODY, max_connections=settings.max_connections)
+    limits = Limits(
+        max_body=settings.max_body,
+        max_connections=settings.max_connections,
+        head_timeout=settings.head_timeout,
+        body_timeout=settings.body_timeout,
+        write_timeout=settings.write_timeout,
+        read_rate=settings.read_rate,
+    )
 
     async def start() -> None:
         await hub.start()

@@ -11,11 +11,13 @@ import tomllib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
+
+from dragoman.bindings.limits import Limits
 
 CONFIG = "dragoman.toml"
 PREFIX = "DRAGOMAN_"
@@ -29,6 +31,12 @@ KEYS = {
     "GROQ_API_KEY": "groq/llama-3.1-8b-instant",
 }
 """Providers' keys, in the order in which they are looked for, and the model that each of them stands for."""
+
+
+_EACH = Limits()
+Whole = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -56,8 +64,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     rate_per_min: int = 0
     rate_burst: int = 0
     """What a tenant may do unless it has limits of its own; 0: as much as it likes."""
-    max_connections: int = 256
+    max_connections: Whole = 256
     """How many clients may be connected at once; 0: any number."""
+    max_body: Count = 16 << 20
+    head_timeout: Seconds = _EACH.head_timeout
+    body_timeout: Seconds = _EACH.body_timeout
+    write_timeout: Seconds = _EACH.write_timeout
+    read_rate: Count = _EACH.read_rate
+    """What one request may cost; see `bindings.limits.Limits`."""
     idempotency_hours: float = 24.0
     """For how long an Idempotency-Key stands for the request it came with."""
     metrics_token: str = ""
