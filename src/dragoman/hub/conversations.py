@@ -20,17 +20,22 @@ from dragoman.hub.refusals import NotFound
 REPLAYED = 100
 """How many messages an agent is reminded of."""
 
-_FIELDS = "id, tenant_id, title, agent_id, agent_def, archived, created_at, updated_at"
+_FIELDS = "id, tenant_id, title, agent_id, agent_def, archived, folder_id, created_at, updated_at"
 _COUNT = "(select count(*) from messages where conversation_id = conversations.id) as message_count"
 _ONE = f"select {_FIELDS}, {_COUNT} from conversations where tenant_id = ? and id = ?"
 _LIST = f"""
 select {_FIELDS}, {_COUNT} from conversations where tenant_id = ? and updated_at < ?
+and (? is null or coalesce(folder_id, 0) = ?)
 order by updated_at desc, id desc limit ?
 """
 _NEW = """
-insert into conversations (tenant_id, title, agent_id, agent_def, created_at, updated_at) values (?, ?, ?, ?, ?, ?)
+insert into conversations (tenant_id, title, agent_id, agent_def, folder_id, created_at, updated_at)
+values (?, ?, ?, ?, ?, ?, ?)
 """
-_CHANGE = "update conversations set title = ?, archived = ?, updated_at = ? where tenant_id = ? and id = ?"
+_CHANGE = """
+update conversations set title = coalesce(?, title), archived = coalesce(?, archived), updated_at = ?,
+folder_id = case when ? is null then folder_id else nullif(?, 0) end where tenant_id = ? and id = ?
+"""
 _DELETE = "delete from conversations where tenant_id = ? and id = ?"
 _TOUCH = "update conversations set updated_at = ? where id = ?"
 _SAY = """
@@ -67,6 +72,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     agent_id: str
     agent_def: Any
     archived: bool
+    folder_id: int | None
     created_at: int
     updated_at: int
     message_count: int
@@ -92,13 +98,19 @@ class Conversations:
         self._db = database
 
     async def create(
-        self, tenant: int, *, title: str = "", agent: str = "index", agent_def: Any = None
+        self,
+        tenant: int,
+        *,
+        title: str = "",
+        agent: str = "index",
+        agent_def: Any = None,
+        folder: int | None = None,
     ) -> Conversation:
         now = int(time.time())
         text = None if agent_def is None else msgspec.json.encode(agent_def).decode()
 
         def create(db: sqlite3.Connection) -> Conversation:
-            id = db.execute(_NEW, (tenant, title, agent, text, now, now)).lastrowid
+            id = db.execute(_NEW, (tenant, title, agent, text, folder or None, now, now)).lastrowid
             return _conversation(db.execute(_ONE, (tenant, id)).fetchone())
 
         return await self._db.run(create)
@@ -110,21 +122,26 @@ class Conversations:
             raise NotFound(f"there is no conversation {id}")
         return _conversation(row)
 
-    async def list(self, tenant: int, *, before: int = 0, limit: int = 50) -> Sequence[Conversation]:
-        """What was said last first; `before` a time goes on from there."""
-        rows = await self._db.read(
-            lambda db: db.execute(_LIST, (tenant, before or 2**62, limit)).fetchall(),
-        )
+    async def list(
+        self, tenant: int, *, before: int = 0, folder: int | None = None, limit: int = 50
+    ) -> Sequence[Conversation]:
+        """What was said last first; `before` a time goes on from there. In `folder`, or in none if that is 0."""
+        values = (tenant, before or 2**62, folder, folder, limit)
+        rows = await self._db.read(lambda db: db.execute(_LIST, values).fetchall())
         return [_conversation(row) for row in rows]
 
     async def change(
-        self, tenant: int, id: int, *, title: str | None = None, archived: bool | None = None
+        self,
+        tenant: int,
+        id: int,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        folder: int | None = None,
     ) -> Conversation:
-        """Raises `NotFound`."""
-        old = self.find(tenant, id)
-        title = old.title if title is None else title
-        archived = old.archived if archived is None else archived
-        await self._db.run(lambda db: db.execute(_CHANGE, (title, archived, int(time.time()), tenant, id)))
+        """What is None stays as it is; folder 0 is none. Raises `NotFound`."""
+        values = (title, archived, int(time.time()), folder, folder, tenant, id)
+        await self._db.run(lambda db: db.execute(_CHANGE, values))
         return self.find(tenant, id)
 
     async def delete(self, tenant: int, id: int) -> None:

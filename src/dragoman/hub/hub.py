@@ -34,6 +34,7 @@ from dragoman.hub.conversations import Conversations
 from dragoman.hub.database import Database
 from dragoman.hub.events import Event, Reading
 from dragoman.hub.fetcher import Fetcher
+from dragoman.hub.folders import Folders
 from dragoman.hub.idempotency import Keys
 from dragoman.hub.lessons import Lessons
 from dragoman.hub.loop import NATIVE
@@ -97,7 +98,7 @@ class Hub:
         self.database, self._store, self._bus = database, store, bus
         self.tenants, self.requests = Tenants(database), Requests(database)
         self.catalogue = Catalogue(database, code, index=index)
-        self.conversations = Conversations(database)
+        self.conversations, self.folders = Conversations(database), Folders(database)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database), Todos(database)
         self.lessons = Lessons(database)

@@ -26,6 +26,7 @@ from dragoman.hub import (
     api_agents,
     api_conversations,
     api_files,
+    api_folders,
     api_judge,
     api_lessons,
     api_memory,
@@ -65,6 +66,7 @@ class Site:
             [
                 *api_runs.routes(hub),
                 *api_conversations.routes(hub),
+                *api_folders.routes(hub),
                 *api_agents.routes(hub),
                 *api_memory.routes(hub),
                 *api_lessons.routes(hub),
