@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.buses.local import LocalBus
+from dragoman.engine import hooks
 from dragoman.engine.seams import Bus, Log, Store
 from dragoman.model.ops import Scope
 from dragoman.stores import heartbeat
@@ -48,6 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock, began = Clock(), time.time() - heartbeat.now()
     monkeypatch.setattr(time, "time", clock)
     monkeypatch.setattr(heartbeat, "now", lambda: clock() - began)
+    monkeypatch.setattr(hooks, "now", clock)
     return clock
 
 

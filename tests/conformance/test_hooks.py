@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.engine import hooks
 from dragoman.engine.hooks import MAX_HOOKS, Delivery, Hook
 from dragoman.engine.seams import Lease, LeaseLost, Log, Store
 from dragoman.errors import InvalidParams, TaskNotFound
@@ -257,6 +258,31 @@ async def test_a_failed_attempt_waits_and_is_counted(store: Store, log: Log, clo
     await store.outbox.release(fourth, 3)
     (fifth,) = await due(store)
     assert (fifth.attempt, fifth.since, fifth.error) == (0, 0.0, "")
+
+
+@pytest.mark.parametrize("hours", [-5, 5], ids=["back", "forward"])
+async def test_a_pause_is_as_long_as_it_was_meant_when_a_clock_is_set(
+    store: Store, log: Log, wall: Clock, hours: int
+) -> None:
+    lease = await begin(log, hook=hook())
+    await log.append(lease, [chunk()])
+    (delivery,) = await due(store)
+    await store.outbox.release(delivery, 1, retry_in=60, error="HTTP 500")
+    before = hooks.now()
+    wall.forward(hours * 3600)
+    assert await due(store) == []
+    at = await store.outbox.when()
+    assert at is not None and 0 < at - before <= 60 and hooks.now() - before < 60
+
+
+async def test_a_time_that_only_a_wrong_clock_can_have_written_means_now(store: Store, log: Log) -> None:
+    lease = await begin(log, hook=hook())
+    await log.append(lease, [chunk()])
+    (delivery,) = await due(store)
+    await store.outbox.release(delivery, 1, retry_in=7200, error="HTTP 500")
+    assert not await store.outbox.claim_due("n1", limit=1, longest=7300)
+    (delivery,) = await store.outbox.claim_due("n1", limit=1, longest=3600)
+    assert (delivery.attempt, delivery.error) == (1, "HTTP 500")
 
 
 async def test_what_is_put_off_without_an_error_counts_no_attempt(

@@ -5,6 +5,7 @@ A hook is a push config as it is kept. It is a cursor in its task's log, so ther
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -15,6 +16,13 @@ from dragoman.model.ops import PushConfig, Scope
 
 MAX_HOOKS = 16
 """How many push configs a task may have."""
+
+_BEGAN = time.time() - time.monotonic()
+
+
+def now() -> float:
+    """The time of day as it was when we began, counted on from there: deliveries do not mind that somebody sets a clock."""
+    return _BEGAN + time.monotonic()
 
 
 class Hook(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,9 +50,9 @@ class Delivery(Struct, frozen=True, kw_only=True):
     attempt: int = 0
     """How often the next notification was tried in vain."""
     since: float = 0.0
-    """When it first was."""
+    """When it first was, by `now`."""
     at: float = 0.0
-    """Not to be tried before this time."""
+    """Not to be tried before this time, by `now`."""
     error: str = ""
     dead: bool = False
     """Given up. What comes meanwhile waits behind it, for `redeliver`."""
@@ -77,8 +85,11 @@ class Outbox(Protocol):
     the record, so nothing that was committed can be forgotten. One live node at a time holds a hook.
     """
 
-    async def claim_due(self, node: str, *, limit: int) -> Sequence[Delivery]:
-        """Take up to `limit` hooks that are due and that no live node holds. The fence of each rises."""
+    async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
+        """Take up to `limit` hooks that are due and that no live node holds. The fence of each rises.
+
+        Nobody waits for more than `longest` seconds: a later time is of a clock that was wrong, and means now.
+        """
         ...
 
     async def advance(self, delivery: Delivery, cursor: int) -> None:

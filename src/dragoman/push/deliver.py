@@ -13,7 +13,6 @@ import asyncio
 import dataclasses
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 from dragoman.auth.keys import KeyRing
 from dragoman.client.http import HttpTransport
 from dragoman.client.transport import Transport
-from dragoman.engine.hooks import Delivery, Hook
+from dragoman.engine.hooks import Delivery, Hook, now
 from dragoman.engine.log import Record, Snapshot
 from dragoman.engine.seams import LeaseLost, Log, Store
 from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
@@ -76,6 +75,7 @@ class Courier:
         self._origins = Origins(
             slots=options.per_origin, pause=options.pause, longest=min(options.longest_pause, REST)
         )
+        self._longest = max(options.longest_pause, REST) * 2  # no pause of ours is longer, give or take
         self._slots = asyncio.Semaphore(options.concurrency)
         self._jobs: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
@@ -140,12 +140,12 @@ class Courier:
                         await self._store.renew(self._node, ttl=self._ttl)
                         beat = loop.time() + self._ttl / 3
                     due = await self._store.outbox.when()
-                    if loop.time() >= look or (due is not None and due <= time.time()):
+                    if loop.time() >= look or (due is not None and due <= now()):
                         await self._claim()
                         look = loop.time() + POLL
                         due = await self._store.outbox.when()
                     if due is not None and len(self._jobs) < HELD:
-                        wait = min(wait, max(0.01, due - time.time()))
+                        wait = min(wait, max(0.01, due - now()))
                 except Unavailable as error:
                     logger.warning("the store is away: %s", error)
                 except Exception:
@@ -158,7 +158,7 @@ class Courier:
         """Begin with what is due. Whether there was anything."""
         claimed = False
         while (room := min(100, HELD - len(self._jobs))) > 0:
-            deliveries = await self._store.outbox.claim_due(self._node, limit=room)
+            deliveries = await self._store.outbox.claim_due(self._node, limit=room, longest=self._longest)
             for delivery in deliveries:
                 claimed = True
                 job = asyncio.create_task(self._deliver(delivery))
@@ -257,13 +257,13 @@ class Courier:
         await _insist(lambda: self._store.outbox.advance(delivery, record.seq))
 
     async def _failed(self, delivery: Delivery, cursor: int, failure: Undelivered) -> None:
-        options, now = self._options, time.time()
+        options = self._options
         before, since = (delivery.attempt, delivery.since) if cursor == delivery.cursor else (0, 0.0)
         attempts = before + 1
         given_up = (
             failure.gone
             or attempts >= options.max_attempts
-            or (before > 0 and now - since >= options.give_up_after)
+            or (before > 0 and now() - since >= options.give_up_after)
         )
         pause = min(options.longest_pause, options.pause * 2 ** min(before, 30)) * random.uniform(0.5, 1.0)
         pause = min(max(pause, failure.retry_in), options.longest_pause)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from dragoman.engine import hooks
 from dragoman.engine.hooks import MAX_HOOKS, Delivery, Hook
 from dragoman.engine.log import PUBLIC, Record, Snapshot
 from dragoman.engine.seams import LeaseLost
@@ -105,12 +105,14 @@ class MemoryHooks:
 
     # -- Outbox ------------------------------------------------------------------------------------------------
 
-    async def claim_due(self, node: str, *, limit: int) -> Sequence[Delivery]:
-        now = time.time()
+    async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
+        now = hooks.now()
         due = [
             hook
             for hook in self._hooks.values()
-            if _is_due(hook) and hook.at <= now and not self._store._alive(self._holders.get(hook.key, ""))
+            if _is_due(hook)
+            and not now < hook.at <= now + longest
+            and not self._store._alive(self._holders.get(hook.key, ""))
         ]
         due.sort(key=lambda hook: hook.at)
         claimed = [replace(hook, fence=hook.fence + 1) for hook in due[:limit]]
@@ -137,7 +139,7 @@ class MemoryHooks:
         mine = self._mine(delivery)
         if mine is None:
             return
-        now = time.time()
+        now = hooks.now()
         if cursor != mine.cursor:
             mine = replace(mine, cursor=cursor, attempt=0, since=0.0, error="")
         if error or dead:

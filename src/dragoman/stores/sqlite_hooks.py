@@ -6,7 +6,6 @@ A hook is due when `cursor < last`: `last` moves in the transaction that adds a 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.engine import hooks
 from dragoman.engine.hooks import MAX_HOOKS, Delivery, Hook
 from dragoman.engine.log import PUBLIC, Record
 from dragoman.engine.seams import LeaseLost
@@ -52,6 +52,7 @@ and (hooks.node is null or hooks.node not in (select node from nodes where until
 order by at limit ?3
 """
 )
+_HASTEN = "update hooks indexed by hooks_due set at = 0 where cursor < last and dead = 0 and at > ?"
 _CLAIM = "update hooks set node = ?, fence = fence + 1 where hook = ?"
 _ADVANCE = """
 update hooks set cursor = ?, attempt = 0, since = 0, at = 0, error = '' where hook = ? and fence = ? and node is not null
@@ -163,8 +164,8 @@ class SqliteHooks:
 
     # -- Outbox ------------------------------------------------------------------------------------------------
 
-    async def claim_due(self, node: str, *, limit: int) -> Sequence[Delivery]:
-        return await self._file.commits.submit(partial(self._claim_due, node, limit))
+    async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
+        return await self._file.commits.submit(partial(self._claim_due, node, limit, longest))
 
     async def advance(self, delivery: Delivery, cursor: int) -> None:
         await self._file.commits.submit(partial(_advance, delivery, cursor))
@@ -200,10 +201,11 @@ class SqliteHooks:
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
         return await self._file.commits.submit(partial(self._redeliver, key, cursor))
 
-    def _claim_due(self, node: str, limit: int, db: Connection) -> Finish[Sequence[Delivery]]:
+    def _claim_due(self, node: str, limit: int, longest: float, db: Connection) -> Finish[Sequence[Delivery]]:
         self._bury(db)
-        claimed = []
-        for row in db.execute(_DUE, (time.time(), heartbeat.now(), limit)).fetchall():
+        now, claimed = hooks.now(), []
+        db.execute(_HASTEN, (now + longest,))
+        for row in db.execute(_DUE, (now, heartbeat.now(), limit)).fetchall():
             delivery = _delivery(row)
             db.execute(_CLAIM, (node, delivery.key))
             claimed.append(replace(delivery, fence=delivery.fence + 1))
@@ -228,7 +230,7 @@ def _advance(delivery: Delivery, cursor: int, db: Connection) -> Finish[None]:
 def _release(
     delivery: Delivery, cursor: int, retry_in: float, error: str, dead: bool, db: Connection
 ) -> Finish[None]:
-    now = time.time()
+    now = hooks.now()
     if error or dead:
         db.execute(_FAILED, (cursor, now, now + retry_in, error, dead, delivery.key, delivery.fence))
     else:
