@@ -261,16 +261,27 @@ async def test_a_quiet_stream_is_kept_alive() -> None:
     assert len(answer.results()) == 1
 
 
-async def test_a_stream_that_has_not_begun_is_not_kept_alive() -> None:
+async def test_a_stream_in_which_nothing_happens_begins_all_the_same() -> None:
     service = Scripted()
     service.hold = asyncio.Event()
-    app = app_of(service, keepalive=0.008)
-    answer = open_rpc(app, "SendStreamingMessage", HELLO, headers=V1)
-    while app.streams.ticks < 20:
-        await asyncio.sleep(0.001)
-    assert answer.status == 0
+    app = app_of(service, keepalive=0.02)
+    answer = open_rpc(app, "SubscribeToTask", {"id": "t1"}, headers={**V1, "Last-Event-ID": "7"})
+    await answer.until(lambda: answer.sends.count(KEEP_ALIVE) >= 2)
+    assert answer.status == 200 and answer.headers["content-type"] == "text/event-stream"
     service.hold.set()
     await answer.end()
+    assert answer.finished and not answer.results()
+
+
+async def test_what_fails_after_that_is_its_last_event() -> None:
+    service = Scripted()
+    service.hold = asyncio.Event()
+    service.then = TaskNotFound("t1")
+    answer = open_rpc(app_of(service, keepalive=0.008), "SubscribeToTask", {"id": "t1"}, headers=V1)
+    await answer.until(lambda: KEEP_ALIVE in answer.sends)
+    service.hold.set()
+    await answer.end()
+    assert msgspec.json.decode(answer.frames()[-1].data)["error"]["code"] == -32001
 
 
 async def test_a_connection_that_cannot_be_written_to_gets_no_keep_alive_on_top() -> None:

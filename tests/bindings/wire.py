@@ -178,6 +178,8 @@ class Scripted:
         self.origin = origin
         self.hold: asyncio.Event | None = None
         """When set, a stream waits for it after the batches."""
+        self.then: Exception | None = None
+        """What it fails with after that."""
         self.closed = asyncio.Event()
 
     async def call(self, call: Call, request: Request) -> Any:
@@ -197,6 +199,8 @@ class Scripted:
                 yield batch
             if self.hold is not None:
                 await self.hold.wait()
+            if self.then is not None:
+                raise self.then
         finally:
             self.closed.set()
 

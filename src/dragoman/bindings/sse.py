@@ -29,6 +29,8 @@ HEADERS: tuple[Header, ...] = (
 
 _TICKS = 8
 """How many times the clock ticks before a quiet stream is spoken to."""
+_BEGIN = 2
+"""And before one begins in which nothing has happened: until then, what fails is refused like any other call."""
 
 
 class Frames:
@@ -202,24 +204,32 @@ class _Stream:
         """Held while bytes leave: a keep-alive never comes between."""
 
     def quiet(self, ticks: int) -> bool:
-        return ticks - self.wrote >= _TICKS and self._exchange.responding and not self._lock.locked()
+        return (
+            ticks - self.wrote >= (_TICKS if self._exchange.responding else _BEGIN)
+            and not self._lock.locked()
+        )
 
     async def write(self, chunk: bytes) -> None:
         """Raises `Disconnected`."""
+        async with self._lock:
+            await self._write(chunk)
+
+    async def _write(self, chunk: bytes) -> None:
         exchange = self._exchange
         try:
-            async with self._lock:
-                if not exchange.responding:
-                    await exchange.start(200, (*HEADERS, *self._headers))
-                if chunk:
-                    await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
+            if not exchange.responding:
+                await exchange.start(200, (*HEADERS, *self._headers))
+            if chunk:
+                await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
         except OSError:
             raise Disconnected from None
         self.wrote = self._streams.ticks
 
     async def keep_alive(self) -> None:
         with suppress(Disconnected):  # the watcher will say so
-            await self.write(KEEP_ALIVE)
+            async with self._lock:
+                if self.running:
+                    await self._write(KEEP_ALIVE)
 
     async def watch(self) -> None:
         """Wait for the client to go away."""
