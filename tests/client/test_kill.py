@@ -75,7 +75,7 @@ async def test_a_stream_goes_on_through_kills(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moment", [0.0, 0.05, 0.2])
 async def test_a_call_is_answered_once_through_a_kill(tmp_path: Path, moment: float) -> None:
     async with asyncio.timeout(60), serving(tmp_path) as server:
-        async with connect(server.url, policy=Policy(shortest=0.05, longest=0.2, attempts=50)) as agent:
+        async with connect(server.url, policy=Policy(shortest=0.05, longest=0.2)) as agent:
             call = asyncio.create_task(agent.send(str(N)))
             await asyncio.sleep(moment)
             await server.kill()

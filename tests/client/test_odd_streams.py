@@ -13,7 +13,7 @@ import pytest
 from dragoman.client import Client, Piece, Policy, connect
 from dragoman.client.asgi import AsgiTransport
 from dragoman.errors import A2AError, RateLimited, Unavailable, Unreachable
-from dragoman.model.task import StatusUpdate
+from dragoman.model.task import StatusUpdate, TaskState
 from tests.client.fakes import Answer, Asked, Site, answer, card, error, page
 
 HASTY = Policy(shortest=0.01, longest=0.02)
@@ -117,6 +117,25 @@ async def test_a_stream_that_stays_open_after_the_end_is_left(
         async with asyncio.timeout(10):
             assert (await heard(agent))[0] == text
             await left.wait()
+
+
+async def test_an_agent_that_needs_a_permission_is_not_waited_for_though_its_stream_stays_open() -> None:
+    site = Site({"/card.json": page(card(capabilities={"streaming": True}))})
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != "/rpc":
+            return await site(scope, receive, send)
+        await receive()
+        head = [(name.encode(), value.encode()) for name, value in SSE.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        story = told(STORY[0], report("AUTH_REQUIRED", "May I?"))[2]
+        await send({"type": "http.response.body", "body": story, "more_body": True})
+        await receive()
+
+    async with connect("http://agent.test/card.json", transport=AsgiTransport(app)) as agent:
+        async with asyncio.timeout(10):
+            reply = await agent("go")
+    assert (reply.asks, reply.state, reply) == (True, TaskState.AUTH_REQUIRED, "May I?")
 
 
 async def test_nobody_is_told_to_stay_away_for_hours() -> None:

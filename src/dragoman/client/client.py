@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self, Unpack
 
@@ -38,7 +38,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
     TaskPage,
 )
-from dragoman.model.task import TERMINAL, Task, TaskState
+from dragoman.model.task import TERMINAL, StatusUpdate, Task, TaskState
 
 
 class Client:
@@ -117,8 +117,9 @@ class Client:
             call, request = sending(content, deadline, self._tenant, **options)
             stream = Stream(self, self._batches(call, request), deadline)
             async with stream:
-                async for _ in stream:
-                    pass
+                async for piece in stream:
+                    if isinstance(piece.event, StatusUpdate) and piece.state is TaskState.AUTH_REQUIRED:
+                        break  # the stream may stay open until somebody has allowed it
             reply = stream.reply
         else:
             reply = await self._send(*sending(content, deadline, self._tenant, **options))
@@ -281,7 +282,7 @@ class Client:
         return None if timeout is None else time.time() + timeout
 
     async def _send(self, call: Call, request: SendMessage) -> Reply:
-        result: Task | Message = await self._within(call, request)
+        result: Task | Message = await self._within(call, self.link.service.call(call, request))
         return Reply.of(self, result)
 
     async def _batches(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Any]:
@@ -294,7 +295,8 @@ class Client:
 
     async def _wait(self, task: str, deadline: float | None) -> Reply:
         call = Call(deadline=deadline)
-        now: Task = await self._within(call, GetTask(id=task, tenant=self._tenant))
+        asked = GetTask(id=task, tenant=self._tenant)
+        now: Task = await self._within(call, self.link.service.repeated(call, asked, patient=True))
         if now.state.over:
             return Reply.of(self, now)
         stream = Stream(self, self._batches(call, SubscribeToTask(id=task, tenant=self._tenant)), deadline)
@@ -305,15 +307,16 @@ class Client:
         return stream.reply
 
     async def _ask(self, request: Request, timeout: float | None = None) -> Any:
-        return await self._within(Call(deadline=self._deadline(timeout)), request)
+        call = Call(deadline=self._deadline(timeout))
+        return await self._within(call, self.link.service.call(call, request))
 
-    async def _within(self, call: Call, request: Request) -> Any:
-        """A unary operation, within its deadline."""
+    async def _within(self, call: Call, asked: Awaitable[Any]) -> Any:
+        """What comes of a call, within its deadline."""
         try:
             if call.deadline is None:
-                return await self.link.service.call(call, request)
+                return await asked
             async with asyncio.timeout(max(0.0, call.deadline - time.time())):
-                return await self.link.service.call(call, request)
+                return await asked
         except TimeoutError:
             raise TimeoutError(self.too_late()) from None
         except Unauthenticated as error:

@@ -226,9 +226,8 @@ class Reading:
         return caught_up
 
     async def _task(self) -> Task:
-        task: Task = await self._service.call(
-            self._call, GetTask(id=self._fold.task_id, tenant=self._request.tenant)
-        )
+        asked = GetTask(id=self._fold.task_id, tenant=self._request.tenant)
+        task: Task = await self._service.repeated(self._call, asked, patient=True)
         return task
 
     async def _poll(self) -> AsyncGenerator[Batch]:

@@ -69,9 +69,12 @@ class Lasting:
                 return await self._sent(call, request)
         return await self.repeated(call, request)
 
-    async def repeated(self, call: Call, request: Request) -> Any:
-        """A unary operation, tried again where that is safe."""
-        attempt = 0
+    async def repeated(self, call: Call, request: Request, *, patient: bool = False) -> Any:
+        """A unary operation, tried again where that is safe.
+
+        `patient`: it is about a task that goes on, whose server may be away for a while. So is a message that has arrived.
+        """
+        attempt, since = 0, time.monotonic()
         while True:
             began = time.monotonic()
             try:
@@ -82,8 +85,13 @@ class Lasting:
             except A2AError as error:
                 if attempt and isinstance(request, CancelTask) and isinstance(error, TaskNotCancelable):
                     return await self._canceled(call, request, error)
-                attempt = attempt + 1 if time.monotonic() - began < self.policy.longest else 1
-                if attempt >= self.policy.attempts or not await self.may_repeat(call, request, error):
+                if time.monotonic() - began >= self.policy.longest:
+                    attempt, since = 0, time.monotonic()
+                attempt += 1
+                patient = patient or (isinstance(request, SendMessage) and type(error) is Unreachable)
+                waits = patient and time.monotonic() - since < self.policy.patience
+                tired = attempt >= self.policy.attempts and not waits
+                if tired or not await self.may_repeat(call, request, error):
                     if (begun := await self.begun(call, request, error)) is not None:
                         return begun
                     raise
@@ -127,7 +135,8 @@ class Lasting:
         if not self.peer.dialect.names_tasks or isinstance(error, NotSent):
             return None
         try:
-            task: Task = await self.repeated(call, GetTask(id=call.idempotency_key, tenant=request.tenant))
+            asked = GetTask(id=call.idempotency_key, tenant=request.tenant)
+            task: Task = await self.repeated(call, asked, patient=True)
         except A2AError:
             return None
         return task

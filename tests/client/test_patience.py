@@ -1,0 +1,109 @@
+"""A server that is away for longer than a few attempts take: whoever waits for a task there goes on waiting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+
+from dragoman.client import Policy
+from dragoman.client.resume import Lasting
+from dragoman.client.transport import NotSent
+from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.select import DIALECTS
+from dragoman.errors import A2AError, TaskNotFound, Unreachable, UnsupportedOperation
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ops import Batch, Call, GetTask, Request, SendMessage, StreamResponse, SubscribeToTask
+from dragoman.model.task import StatusUpdate, Task, TaskState, TaskStatus
+
+SEND = SendMessage(message=Message(message_id="m", role=Role.USER, parts=(Part(text="go"),)))
+AWAY = [NotSent("cannot reach it") for _ in range(12)]
+
+
+def task(state: TaskState) -> Task:
+    return Task(id="t", context_id="c", status=TaskStatus(state=state))
+
+
+class Peer:
+    """Answers each kind of request with what was prepared for it, in order."""
+
+    dialect: Dialect = DIALECTS["1.0"]
+
+    def __init__(self, *, ours: bool, **prepared: Iterable[Task | A2AError]) -> None:
+        self.ours = ours
+        self.asked: list[str] = []
+        self._prepared = {name: list(answers) for name, answers in prepared.items()}
+
+    def _answer(self, request: Request) -> Any:
+        name = type(request).__name__
+        self.asked.append(name)
+        answer = self._prepared[name].pop(0)
+        if isinstance(answer, A2AError):
+            raise answer
+        return answer
+
+    async def call(self, call: Call, request: Request) -> Any:
+        return self._answer(request)
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        yield [StreamResponse(self._answer(request))]
+
+
+def lasting(peer: Peer, patience: float = 10.0, **more: Any) -> Lasting:
+    return Lasting(peer, Policy(attempts=2, shortest=0.001, longest=0.002, patience=patience), **more)
+
+
+async def test_a_message_that_one_of_our_servers_has_is_waited_for_while_it_is_away() -> None:
+    done = task(TaskState.COMPLETED)
+    peer = Peer(ours=True, SendMessage=[Unreachable("the connection broke"), *AWAY, done])
+    assert await lasting(peer).call(Call(), SEND) == done
+
+
+async def test_but_no_longer_than_there_is_patience() -> None:
+    peer = Peer(ours=True, SendMessage=[Unreachable("the connection broke"), *AWAY])
+    with pytest.raises(NotSent):
+        await lasting(peer, patience=0.0).call(Call(), SEND)
+    assert len(peer.asked) == 2
+
+
+async def test_a_message_that_never_arrived_is_tried_as_often_as_anything() -> None:
+    peer = Peer(ours=True, SendMessage=AWAY)
+    with pytest.raises(NotSent):
+        await lasting(peer).call(Call(), SEND)
+    assert len(peer.asked) == 2
+
+
+async def test_a_task_that_is_asked_for_now_and_then_is_asked_for_while_its_server_is_away() -> None:
+    peer = Peer(
+        ours=False,
+        SendMessage=[task(TaskState.WORKING)],
+        GetTask=[*AWAY, task(TaskState.WORKING), *AWAY, task(TaskState.COMPLETED)],
+    )
+    states = [
+        response.event.status.state
+        async for batch in lasting(peer, streams=False).stream(Call(), SEND)
+        for response in batch
+        if isinstance(response.event, Task | StatusUpdate)
+    ]
+    assert states == [TaskState.WORKING, TaskState.COMPLETED]
+
+
+async def test_a_task_that_its_server_has_lost_is_not_asked_for_again() -> None:
+    peer = Peer(
+        ours=False,
+        SendMessage=[task(TaskState.WORKING)],
+        SubscribeToTask=[UnsupportedOperation("no")],
+        GetTask=[TaskNotFound("t")],
+    )
+    with pytest.raises(TaskNotFound):
+        async for _ in lasting(peer).stream(Call(), SEND):
+            pass
+    assert peer.asked == ["SendMessage", "SubscribeToTask", "GetTask"]
+
+
+async def test_a_question_is_answered_or_not_at_once() -> None:
+    peer = Peer(ours=True, GetTask=AWAY)
+    with pytest.raises(NotSent):
+        await lasting(peer).call(Call(), GetTask(id="t"))
+    assert len(peer.asked) == 2
