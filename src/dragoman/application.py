@@ -28,6 +28,7 @@ from dragoman.model.card import AgentCard
 from dragoman.observe.limit import Limited, Quota
 from dragoman.observe.metrics import Metrics
 from dragoman.observe.sparing import Sparing
+from dragoman.observe.tally import Tally
 from dragoman.observe.watch import Tracer, Watch, WatchedDoor
 from dragoman.push.deliver import courier
 from dragoman.push.options import DEFAULTS, PushOptions
@@ -56,6 +57,7 @@ def application(
     grpc_public: str = "",
     grpc_tls: Mapping[str, str] | None = None,
     quota: Quota | None = None,
+    tally: Tally | None = None,
     metrics: bool = True,
     metrics_token: str = "",
     audit: bool = True,
@@ -71,7 +73,7 @@ def application(
     None: not at all.
     `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
     `grpc_public` is the `host:port` that the card gives for it.
-    `quota`: how much is enough (`observe.limit.Quota`). `metrics` at /metrics, for this machine or with `metrics_token`.
+    `quota`: how much is enough (`observe.limit.Quota`); `tally`: where it is counted, if processes share it. `metrics` at /metrics, for this machine or with `metrics_token`.
     `audit`: keep a record of who did what. `tracer`: make spans, as `observe.otel.OpenTelemetry` does.
     """
     if not agents:
@@ -103,7 +105,7 @@ def application(
         observer=eye,
         **engine,
     )
-    limited = Limited(service, quota or Quota(), queued=lambda: service.runner.running)
+    limited = Limited(service, quota or Quota(), queued=lambda: service.runner.running, tally=tally)
     watched = eye.service(limited)
     mounts = [
         Mount(

@@ -30,10 +30,12 @@ from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
 from dragoman.errors import A2AError
 from dragoman.observe.logs import configure
+from dragoman.observe.tally import Tally
 from dragoman.stores import NewerDatabase, open_store
 
 logger = logging.getLogger("dragoman.server")
 
+_ENDS = (signal.SIGTERM, signal.SIGINT)
 _RENEW = 10
 """Ticks between two looks at the certificate; uvicorn's last a tenth of a second."""
 
@@ -123,7 +125,13 @@ def serve(
             options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
     (announce or _announce(agents, f"{_show(host)}:{grpc_port}" if grpc_port else ""))(url)
     if workers > 1:
-        _supervise(workers, lambda: _serve(agents, listener, (signal.SIGTERM,), tls, shared=True, **options))
+        tally = Tally(workers)
+
+        def work(worker: int) -> None:
+            share = {"shared": True, "tally": tally.of(worker)}
+            _serve(agents, listener, (signal.SIGTERM,), tls, **share, **options)
+
+        _supervise(workers, work)
     else:
         _serve(agents, listener, (signal.SIGTERM, signal.SIGINT), tls, **options)
 
@@ -238,12 +246,12 @@ def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Con
     return config
 
 
-def _supervise(workers: int, work: Callable[[], None]) -> None:
-    """Run `work` in so many processes; start one again that dies; end them all when we end, however we end.
+def _supervise(workers: int, work: Callable[[int], None]) -> None:
+    """Run `work` in so many processes, each with a number; start one again that dies; end them all when we end, however we end.
 
     A terminal's Ctrl-C reaches all of us. The workers leave it to the supervisor, who passes each signal on once.
     """
-    born: dict[int, float] = {}
+    born: dict[int, tuple[int, float]] = {}
     ending = False
     gone, here = os.pipe()  # read to its end when the last process that could write is gone: the supervisor
 
@@ -254,31 +262,35 @@ def _supervise(workers: int, work: Callable[[], None]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def start() -> None:
+    def start(worker: int) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # until everybody knows who they are
         pid = os.fork()
         if pid == 0:
             os.close(here)
-            _work(work, gone)
-        born[pid] = time.monotonic()
+            _work(partial(work, worker), gone)
+        born[pid] = worker, time.monotonic()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    for _ in range(workers):
-        start()
+    for worker in range(workers):
+        start(worker)
     while born:
         pid, _ = os.wait()
-        lived = time.monotonic() - born.pop(pid)
+        worker, since = born.pop(pid)
         if not ending:
             logger.warning("worker %d ended; another one takes its place", pid)
-            time.sleep(max(0.0, 1.0 - lived))  # one that cannot start at all must not keep us busy
+            # one that cannot start at all must not keep us busy
+            time.sleep(max(0.0, 1.0 - (time.monotonic() - since)))
         if not ending:
-            start()
+            start(worker)
 
 
 def _work(work: Callable[[], None], gone: int) -> NoReturn:
     """Be a worker, and end with the supervisor."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
 
     def follow() -> None:
         os.read(gone, 1)

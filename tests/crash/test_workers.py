@@ -101,3 +101,37 @@ async def test_a_second_signal_ends_all_workers_at_once(tmp_path: Path) -> None:
                 pass
         stage.server.signal(signal.SIGINT)
         await stage.server.ended()
+
+
+async def refused(stage: Stage, params: object) -> bool:
+    try:
+        await raw.call(stage.server.url, "SendMessage", params)
+    except raw.Refused as refusal:
+        return refusal.status == 429
+    return False
+
+
+async def test_workers_count_a_caller_together(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2", "--rate", "0.0001", "--burst", "6")
+    async with stage.server:
+        assert [await refused(stage, message("0")) for _ in range(12)] == [False] * 6 + [True] * 6
+
+
+async def test_what_a_killed_worker_had_under_way_does_not_count_for_ever(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2", "--concurrency", "2", PACE="600")
+    async with stage.server, asyncio.timeout(15):
+        sends = [asyncio.create_task(raw.call(stage.server.url, "SendMessage", message("1"))) for _ in "ab"]
+        while stage.steps.read_text().count("began") < 2:
+            await asyncio.sleep(0.01)
+        assert await refused(stage, message("0"))
+        for pid in workers(stage):
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.gather(*sends, return_exceptions=True)
+        while True:
+            try:
+                assert not await refused(
+                    stage, {**message("0"), "configuration": {"returnImmediately": True}}
+                )
+                break
+            except OSError:
+                await asyncio.sleep(0.02)

@@ -6,8 +6,7 @@ back; when the whole house is full, new work is turned away with `Unavailable` a
 
 from __future__ import annotations
 
-import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -26,9 +25,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import TaskState
-
-_KNOWN = 10_000
-"""How many callers are remembered; the ones longest silent are forgotten first."""
+from dragoman.observe.tally import Tally
 
 _OPEN = (TaskState.SUBMITTED, TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
 
@@ -57,51 +54,32 @@ class Quota:
         return any(limit is not None for limit in limits)
 
 
-class _Bucket:
-    """A token bucket, and how many operations are under way."""
-
-    __slots__ = ("tokens", "at", "busy")
-
-    def __init__(self, burst: int) -> None:
-        self.tokens, self.at, self.busy = float(burst), time.monotonic(), 0
-
-    def take(self, rate: float, burst: int) -> float:
-        """0 if there was a token; otherwise the seconds until there is one."""
-        now = time.monotonic()
-        self.tokens = min(float(burst), self.tokens + (now - self.at) * rate)
-        self.at = now
-        if self.tokens >= 1:
-            self.tokens -= 1
-            return 0.0
-        return (1 - self.tokens) / rate
-
-
 class Limited:
-    """`service`, within `quota`. `queued` counts the turns running or waiting."""
+    """`service`, within `quota`. `queued` counts the turns running or waiting, `tally` what callers and agents use."""
 
-    def __init__(self, service: Service, quota: Quota, *, queued: Callable[[], int]) -> None:
+    def __init__(
+        self, service: Service, quota: Quota, *, queued: Callable[[], int], tally: Tally | None = None
+    ) -> None:
         self._service, self._quota, self._queued = service, quota, queued
-        self._counts = quota.counts
-        self._callers: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
-        self._agents: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
+        self._tally = (tally or Tally()) if quota.counts else None
         self._beginning: Counter[Scope] = Counter()
 
     def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
-        if self._counts or self._quota.open_tasks is not None:
+        if self._tally is not None or self._quota.open_tasks is not None:
             return self._call(call, request)
         self._admit(call, request)
         return self._service.call(call, request)
 
     async def _call(self, call: Call, request: Request) -> Any:
-        buckets = self._admit(call, request)
+        slots = self._admit(call, request)
         try:
             async with self._room(call, request):
                 return await self._service.call(call, request)
         finally:
-            _leave(buckets)
+            self._leave(slots)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        buckets = self._admit(call, request)
+        slots = self._admit(call, request)
         try:
             async with (
                 self._room(call, request),
@@ -110,19 +88,20 @@ class Limited:
                 async for batch in batches:
                     yield batch
         finally:
-            _leave(buckets)
+            self._leave(slots)
 
-    def _admit(self, call: Call, request: Request) -> tuple[_Bucket, ...]:
+    def _admit(self, call: Call, request: Request) -> tuple[int, ...]:
         """What the operation counts against while it is under way."""
-        quota, scope = self._quota, call.scope
+        quota, scope, tally = self._quota, call.scope, self._tally
         if isinstance(request, SendMessage) and quota.queue is not None and self._queued() >= quota.queue:
             raise Unavailable("too much to do: try again in a moment", retry_after=1)
-        if not self._counts:
+        if tally is None:
             return ()
-        caller = _of(self._callers, (scope.tenant, scope.owner), quota.burst)
-        agent = _of(self._agents, (scope.tenant, scope.agent), quota.agent_burst)
-        _pass(caller, quota.rate, quota.burst, quota.concurrency, "you are doing", "you ask")
+        caller = tally.slot(("caller", scope.tenant, scope.owner))
+        agent = tally.slot(("agent", scope.tenant, scope.agent))
+        _pass(tally, caller, quota.rate, quota.burst, quota.concurrency, "you are doing", "you ask")
         _pass(
+            tally,
             agent,
             quota.agent_rate,
             quota.agent_burst,
@@ -130,9 +109,14 @@ class Limited:
             "this agent is doing",
             "this agent is asked",
         )
-        caller.busy += 1
-        agent.busy += 1
+        tally.enter(caller)
+        tally.enter(agent)
         return caller, agent
+
+    def _leave(self, slots: tuple[int, ...]) -> None:
+        if self._tally is not None:
+            for slot in slots:
+                self._tally.leave(slot)
 
     @asynccontextmanager
     async def _room(self, call: Call, request: Request) -> AsyncIterator[None]:
@@ -170,29 +154,10 @@ class Limited:
         return False
 
 
-def _leave(buckets: tuple[_Bucket, ...]) -> None:
-    for bucket in buckets:
-        bucket.busy -= 1
-
-
-def _of(buckets: OrderedDict[tuple[str, str], _Bucket], key: tuple[str, str], burst: int) -> _Bucket:
-    bucket = buckets.get(key)
-    if bucket is None:
-        bucket = buckets[key] = _Bucket(burst)
-        if len(buckets) > _KNOWN:
-            for old, idle in buckets.items():
-                if not idle.busy:
-                    del buckets[old]
-                    break
-    else:
-        buckets.move_to_end(key)
-    return bucket
-
-
 def _pass(
-    bucket: _Bucket, rate: float | None, burst: int, concurrency: int | None, does: str, asks: str
+    tally: Tally, slot: int, rate: float | None, burst: int, concurrency: int | None, does: str, asks: str
 ) -> None:
-    if concurrency is not None and bucket.busy >= concurrency:
-        raise RateLimited(f"{does} {bucket.busy} things at once already", retry_after=1)
-    if rate is not None and (wait := bucket.take(rate, burst)) > 0:
+    if concurrency is not None and (busy := tally.busy(slot)) >= concurrency:
+        raise RateLimited(f"{does} {busy} things at once already", retry_after=1)
+    if rate is not None and (wait := tally.take(slot, rate, burst)) > 0:
         raise RateLimited(f"{asks} too often", retry_after=max(1.0, round(wait, 1)))
