@@ -399,3 +399,36 @@ async def test_many_calls_at_once_keep_their_ids_apart() -> None:
     app = app_of()
     answers = await asyncio.gather(*[rpc(app, "GetTask", {"id": "t1"}, id=n, headers=V1) for n in range(200)])
     assert [answer.json["id"] for answer in answers] == list(range(200))
+
+
+# --- envelopes that are none
+
+
+@pytest.mark.parametrize(
+    ("body", "id", "why"),
+    [
+        ({"jsonrpc": 2.0, "id": 7, "method": "GetTask"}, 7, 'jsonrpc must be "2.0"'),
+        ({"jsonrpc": None, "id": 7, "method": "GetTask"}, 7, 'jsonrpc must be "2.0"'),
+        ({"jsonrpc": "2.0", "id": True, "method": "GetTask"}, None, "id must be a string"),
+        ({"jsonrpc": 2, "id": {}, "method": "GetTask"}, None, "id must be a string"),
+    ],
+)
+async def test_a_wrong_envelope_is_refused_in_the_version_of_its_method(body: Any, id: Any, why: str) -> None:
+    for method, details in (("GetTask", True), ("tasks/get", False)):
+        answer = await request(app_of(), "POST", "/", msgspec.json.encode({**body, "method": method}))
+        error = answer.json["error"]
+        assert (answer.status, answer.json["id"], error["code"]) == (200, id, -32600)
+        assert why in error["message"] and ("data" in error) is details
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"jsonrpc": "2.0", "id": 7}, "method is missing"),
+        ({"jsonrpc": "2.0", "id": 7, "method": 1}, "method must be a string"),
+        ({"jsonrpc": "2.0", "id": 7, "method": None}, "method must be a string"),
+    ],
+)
+async def test_a_call_without_a_method_says_so_under_its_id(body: Any, why: str) -> None:
+    answer = await request(app_of(), "POST", "/", msgspec.json.encode(body))
+    assert (answer.json["id"], answer.json["error"]) == (7, {"code": -32600, "message": why})

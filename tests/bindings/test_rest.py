@@ -294,6 +294,31 @@ async def test_a_tenant_in_the_body_must_be_the_one_in_the_path() -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/tasks"),
+        ("GET", "/tasks/t1"),
+        ("POST", "/tasks/t1:cancel"),
+        ("DELETE", "/tasks/t1/pushNotificationConfigs/p1"),
+        ("GET", "/extendedAgentCard"),
+    ],
+)
+async def test_a_tenant_may_be_in_the_query_and_is_then_the_one_in_the_path(method: str, path: str) -> None:
+    page = TaskPage(tasks=(), next_page_token="", page_size=50, total_size=0)
+    result = {"/tasks": page, "/extendedAgentCard": CARD}.get(path)
+    assert (await asked(method, path, result=result, query="tenant=acme")).tenant == "acme"
+    answer = await request(app_of(), method, "/other" + path, query="tenant=acme")
+    assert answer.status == 400 and "tenant" in answer.json["error"]["message"]
+
+
+async def test_0_3_may_have_the_id_of_a_new_push_config_in_the_query() -> None:
+    config = PushConfig(id="p1", task_id="t1", url=HOOK)
+    path = "/v1/tasks/t1/pushNotificationConfigs"
+    made = await asked("POST", path, {"pushNotificationConfig": PUSH}, result=config, query="configId=p1")
+    assert made == ops.CreatePushConfig(config=config)
+
+
+@pytest.mark.parametrize(
     "body",
     [
         {"config": {"name": "tasks/t1/pushNotificationConfigs/p1", "pushNotificationConfig": PUSH}},
@@ -347,6 +372,9 @@ async def test_a_deletion_answers_with_nothing() -> None:
         ({"Accept": "application/json"}, "application/json"),
         ({"Accept": "application/json, application/a2a+json"}, "application/a2a+json"),
         ({"Content-Type": "application/a2a+json", "Accept": "application/json"}, "application/json"),
+        ({"Accept": "application/a2a+json;q=0, application/json"}, "application/json"),
+        ({"Accept": "application/a2a+json;v=1; q=0.5, application/json;q=0.9"}, "application/json"),
+        ({"Accept": "application/json;q=0.1, application/A2A+json;q=0.2, */*"}, "application/a2a+json"),
     ],
 )
 async def test_the_media_type_is_the_one_the_caller_uses(headers: dict[str, str], kind: str) -> None:

@@ -573,7 +573,9 @@ async def test_a_list_has_its_four_members_and_leaves_out_what_was_not_asked_for
         {"pageToken": "x"},
         {"historyLength": -1},
     ):
-        assert await code(url, "ListTasks", wrong) == -32602
+        error = (await rpc(url, "ListTasks", wrong))["error"]
+        assert error["code"] == -32602
+        assert [violation["field"] for violation in error["data"][1]["fieldViolations"]] == list(wrong)
 
 
 async def test_an_arbiter_client_finds_a_card_it_can_read_and_a_reply_in_the_status(url: str) -> None:

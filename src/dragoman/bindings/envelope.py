@@ -42,12 +42,8 @@ class _Wire(Struct, gc=False):
     params: Raw = Raw()
 
 
-class _OnlyId(Struct, gc=False):
-    id: Raw = Raw()
-
-
 _decode = msgspec.json.Decoder(_Wire).decode
-_decode_id = msgspec.json.Decoder(_OnlyId).decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_raw = msgspec.json.Decoder(Raw).decode
 
 
@@ -60,13 +56,13 @@ def read_envelope(body: bytes, limits: Limits) -> Envelope:
             body.decode()
         try:
             wire = _decode(body)
-        except msgspec.ValidationError as error:
-            raise _no_request(body, error) from None
+        except msgspec.ValidationError:
+            raise _no_request(body) from None
     except UnicodeDecodeError:
         raise Malformed(ParseError("the request is not UTF-8")) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(ParseError(f"the request is not JSON: {error}")) from None
-    id = _checked(bytes(wire.id))
+    id = _checked(bytes(wire.id), wire.method)
     if wire.jsonrpc != "2.0" or not wire.id:
         # The examples of the versions before 1.0 leave out `jsonrpc` and `id`, so their callers may.
         if wire.jsonrpc not in ("", "2.0") or (not wire.jsonrpc and "/" not in wire.method):
@@ -76,19 +72,27 @@ def read_envelope(body: bytes, limits: Limits) -> Envelope:
     return Envelope(wire.method, bytes(wire.params), id, wire.jsonrpc == "2.0")
 
 
-def _no_request(body: bytes, error: Exception) -> Malformed:
+def _no_request(body: bytes) -> Malformed:
     """It is JSON, perhaps (raises `DecodeError` if not), but no request."""
     match bytes(_decode_raw(body))[:1]:
         case b"[":
             return Malformed(InvalidRequest("batches are not supported: send one request at a time"))
         case b"{":
-            id = _checked(bytes(_decode_id(body).id))
+            members = {name: bytes(value) for name, value in _decode_members(body).items()}
         case _:
-            id = NO_ID
-    return Malformed(InvalidRequest(f"not a JSON-RPC request: {error}"), id)
+            return Malformed(InvalidRequest("a request is an object"))
+    stated = members.get("method", b"")
+    method = msgspec.json.decode(stated, type=str) if stated[:1] == b'"' else ""
+    id = _checked(members.get("id", b""), method)
+    if not stated:
+        why = "method is missing"
+    else:
+        why = "method must be a string" if stated[:1] != b'"' else 'jsonrpc must be "2.0"'
+    return Malformed(InvalidRequest(why), id, method)
 
 
-def _checked(id: bytes) -> bytes:
+def _checked(id: bytes, method: str) -> bytes:
     if id and (id[0] not in b'"-0123456789n' or len(id) > MAX_ID):
-        raise Malformed(InvalidRequest(f"id must be a string or a number of up to {MAX_ID} bytes"))
+        why = f"id must be a string or a number of up to {MAX_ID} bytes"
+        raise Malformed(InvalidRequest(why), method=method)
     return id or NO_ID

@@ -41,6 +41,7 @@ _WORDS: dict[Op, tuple[str, str]] = {
     ops.EXTENDED_CARD: ("Get the card for authenticated callers", ""),
 }
 _OF_QUERY = {
+    "configId": "The id that the new one gets, if the body does not say it.",
     "contextId": "Only tasks of this conversation.",
     "historyLength": "How many messages of the history at most; 0 for none.",
     "includeArtifacts": "With what the tasks produced.",

@@ -157,9 +157,10 @@ class _Rest:
     def _asked(self) -> dict[str, Any]:
         """What the query says of the members it may have. Of one that is repeated, the last counts."""
         query = self._exchange.scope.get("query_string", b"")
-        if not query or not self._path.query:
+        if not query:
             return {}
-        known = {name.lower(): name for name in self._path.query}
+        names = (*self._path.query, "tenant") if self._path.version == "1.0" else self._path.query
+        known = {name.lower(): name for name in names}
         out: dict[str, Any] = {}
         for spelled, value in parse_qsl(query.decode("latin-1")):
             name = known.get(spelled.replace("_", "").lower())
@@ -224,11 +225,23 @@ async def _docs(exchange: Exchange, mount: Mount) -> None:
 
 def _type(exchange: Exchange) -> Header:
     """A2A's own media type for those who use it; everybody can read JSON."""
-    accept = exchange.headers.get(b"accept", b"")
+    accept = exchange.headers.get(b"accept", b"").lower()
     if b"a2a+json" in accept:
-        return A2A_JSON
+        wanted = dict(map(_weighed, accept.split(b",")))
+        ours = wanted.get(A2A_JSON[1], 0)
+        return A2A_JSON if ours and ours >= wanted.get(JSON[1], 0) else JSON
     speaks = b"a2a+json" in exchange.headers.get(b"content-type", b"") and b"application/json" not in accept
     return A2A_JSON if speaks else JSON
+
+
+def _weighed(accepted: bytes) -> tuple[bytes, float]:
+    """A media type in `Accept`, and how much it is wanted."""
+    kind, _, more = accepted.partition(b";")
+    weight = _WEIGHT.search(more)
+    return kind.strip(), float(weight[1]) if weight else 1.0
+
+
+_WEIGHT = re.compile(rb"(?:^|;)\s*q=([01](?:\.\d{0,3})?)")
 
 
 def _decoded(body: bytes) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dragoman.model import ops
 from dragoman.model.ops import Op
 
 QUERY: dict[str, type] = {
+    "configId": str,
     "contextId": str,
     "historyLength": int,
     "includeArtifacts": bool,
@@ -25,6 +26,7 @@ QUERY: dict[str, type] = {
     "pageToken": str,
     "status": str,
     "statusTimestampAfter": str,
+    "tenant": str,
 }
 """Every member that can be in a query, and its type."""
 
@@ -107,7 +109,7 @@ V0_3 = (
     _v0_3(ops.CANCEL, "/{name=tasks/*}:cancel", ("POST",)),
     _v0_3(ops.SUBSCRIBE, "/{name=tasks/*}:subscribe", ("GET", "POST")),
     _v0_3(ops.GET, "/{name=tasks/*}", query=("historyLength",)),
-    _v0_3(ops.PUSH_CREATE, "/{parent=tasks/*}/pushNotificationConfigs", ("POST",)),
+    _v0_3(ops.PUSH_CREATE, "/{parent=tasks/*}/pushNotificationConfigs", ("POST",), ("configId",)),
     _v0_3(ops.PUSH_LIST, "/{parent=tasks/*}/pushNotificationConfigs", query=("pageSize", "pageToken")),
     _v0_3(ops.PUSH_GET, _CONFIG),
     _v0_3(ops.PUSH_DELETE, _CONFIG, ("DELETE",)),

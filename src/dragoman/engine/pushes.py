@@ -67,7 +67,8 @@ class PushConfigs:
         if request.page_token:
             ids = [config.id for config in configs]
             if request.page_token not in ids:
-                raise InvalidParams("pageToken is not from a page of this list")
+                why = "is not from a page of this list"
+                raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
             configs = configs[ids.index(request.page_token) + 1 :]
         page = configs[: request.page_size or None]
         return PushConfigPage(

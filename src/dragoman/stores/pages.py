@@ -53,7 +53,8 @@ def read_filters(scope: Scope, query: ListTasks) -> Filters:
     if query.page_token:
         cursor = _read_cursor(query.page_token)
         if cursor is None or cursor.filters != digest:
-            raise InvalidParams("pageToken is not from a page of this list")
+            why = "is not from a page of this list"
+            raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
         after = (cursor.updated, cursor.id)
     return Filters(query.context_id, state, since, after, digest)
 
