@@ -54,7 +54,8 @@ async def test_an_agent_below_a_path_is_looked_for_there_first_and_then_at_the_r
     site = Site({NEW: page(card())})
     async with reach(site, f"{BASE}/agents/one"):
         pass
-    assert site.paths() == [f"/agents/one{NEW}", f"/agents/one{OLD}", f"/agents/one{BESIDE}", NEW]
+    one = "/agents/one"
+    assert site.paths() == [f"{one}{NEW}", f"{one}{OLD}", f"{one}{BESIDE}", one, NEW]
 
 
 async def test_what_a_url_asks_for_is_asked_for_everywhere() -> None:
@@ -62,6 +63,12 @@ async def test_what_a_url_asks_for_is_asked_for_everywhere() -> None:
     async with reach(site, f"{BASE}/?code=abc"):
         pass
     assert [asked.query for asked in site.asked] == [{"code": "abc"}]
+
+
+async def test_a_card_may_have_any_address() -> None:
+    site = Site({"/cards/x": page(card(name="The one")), NEW: page(card(name="The house"))})
+    async with reach(site, f"{BASE}/cards/x") as agent:
+        assert agent.card.name == "The one"
 
 
 async def test_the_url_of_a_card_is_taken_as_it_is() -> None:
@@ -137,6 +144,26 @@ async def test_a_card_that_must_not_be_stored_is_not() -> None:
     assert [asked.headers.get("if-none-match") for asked in site.asked] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ({"cache_control": "No-Store, max-age=60"}, 2),
+        ({"cache_control": "no-cache, max-age=60"}, 2),
+        ({"cache_control": 'Max-Age="60"'}, 1),
+        ({"cache_control": "max-age=" + "9" * 5000}, 1),
+        ({"cache_control": "max-age=60", "age": "61"}, 2),
+        ({"cache_control": "max-age=60", "age": "old"}, 1),
+    ],
+    ids=["no-store", "no-cache", "quoted", "forever", "aged", "ageless"],
+)
+async def test_how_long_a_card_is_kept_is_its_servers_to_say(said: dict[str, str], asked: int) -> None:
+    site = Site({NEW: page(card(), 200, **said)})
+    for _ in range(2):
+        async with reach(site):
+            pass
+    assert len(site.asked) == asked
+
+
 async def test_a_card_shown_to_one_caller_is_not_kept_for_another() -> None:
     def get(asked: Asked) -> Answer:
         if "authorization" not in asked.headers:
@@ -186,6 +213,28 @@ async def test_a_server_that_is_busy_is_asked_for_its_card_again() -> None:
     async with reach(site, policy=Policy(shortest=0.01)) as agent:
         assert agent.card.name == "Fake"
     assert site.paths().count(NEW) == 3
+
+
+class Unsteady(AsgiTransport):
+    """A site whose first answers break off."""
+
+    def __init__(self, site: Site, breaks: int) -> None:
+        super().__init__(site)
+        self.breaks = breaks
+
+    async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Any:
+        response = await super().request(method, url, headers, body)
+        if self.breaks > 0:
+            self.breaks -= 1
+            raise Unreachable(f"{url}: the connection broke")
+        return response
+
+
+async def test_a_card_whose_answer_broke_off_is_asked_for_again_and_no_other_taken_for_it() -> None:
+    site = Site({NEW: page(card()), OLD: page(old_card(protocolVersion="0.2.5"))})
+    async with connect(BASE, transport=Unsteady(site, 2), policy=Policy(shortest=0.01)) as agent:
+        assert agent.version == "1.0"
+    assert site.paths() == [NEW, NEW, NEW]
 
 
 async def test_a_server_that_stays_busy_is_said_to_be() -> None:

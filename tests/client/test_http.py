@@ -290,9 +290,17 @@ async def test_a_reader_that_falls_behind_holds_up_the_server() -> None:
 
 
 async def test_a_header_cannot_be_smuggled_into_a_request() -> None:
-    async with serving(Server(OK)) as port, transport() as http:
+    server = Server(OK, OK)
+    async with serving(server) as port, transport() as http:
+        await get(http, port)
         with pytest.raises(ValueError, match="line break"):
             await get(http, port, authorization="x\r\nX-Admin: yes")
+        with pytest.raises(ValueError, match="line break"):
+            await get(http, port, **{"x\rX-Admin": "yes"})
+        with pytest.raises(ValueError, match="does not fit into a header"):
+            await get(http, port, key="\u043a\u043b\u044e\u0447")
+        await get(http, port)
+    assert server.connections == 1  # which none of them took away
 
 
 async def test_paths_are_escaped_and_credentials_in_a_url_are_not_sent() -> None:

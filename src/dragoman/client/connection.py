@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import select
-import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 import httptools
 
+from dragoman.client.inflate import Inflater
 from dragoman.client.transport import MAX_BODY, too_large
 from dragoman.errors import Unreachable
 
 _HIGH = 256 << 10
 """Stop reading from the socket above so many unread bytes."""
 _MAX_HEAD = 64 << 10
-_COMPRESSED = ("gzip", "x-gzip", "deflate")
 
 
 class HttpResponse:
@@ -63,7 +62,7 @@ class HttpResponse:
             await self._change()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        inflate = self._inflate()
+        inflate = self._inflater().feed
         while True:
             if self._pieces:
                 piece = self._take()
@@ -86,7 +85,7 @@ class HttpResponse:
             await self._change()
         if self._error is not None:
             raise self._error
-        return self._inflate()(self._take())
+        return self._inflater().feed(self._take())
 
     async def close(self) -> None:
         if self._connection is not None:  # the rest is not worth reading
@@ -99,25 +98,8 @@ class HttpResponse:
         self._size = 0
         return body
 
-    def _inflate(self) -> Callable[[bytes], bytes]:
-        """We ask for no compression; a peer that compresses all the same is understood, within bounds."""
-        encoding = self.headers.get("content-encoding", "").strip().lower()
-        if encoding in ("", "identity"):
-            return bytes
-        if encoding not in _COMPRESSED:
-            raise Unreachable(f"{self.url} compressed its answer with {encoding!r}, which nobody asked for")
-        inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
-
-        def inflate(piece: bytes) -> bytes:
-            try:
-                out = inflater.decompress(piece, MAX_BODY)
-            except zlib.error as error:
-                raise Unreachable(f"{self.url} sent a damaged body: {error}") from error
-            if inflater.unconsumed_tail:
-                raise too_large(self.url)
-            return out
-
-        return inflate
+    def _inflater(self) -> Inflater:
+        return Inflater(self.headers.get("content-encoding", ""), self.url, limit=MAX_BODY)
 
     async def _change(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -136,7 +118,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, on_idle: Callable[[Connection], None], on_lost: Callable[[Connection], None]) -> None:
         self.usable = True
-        self.extra: dict[str, str] = {}
+        self.extra = b""
         """Headers for the proxy it goes through."""
         self.idle_since = 0.0
         self.keep_alive = 0.0

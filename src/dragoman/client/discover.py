@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import time
 import tomllib
-from codecs import BOM_UTF8
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
-import msgspec
 from msgspec import Struct
 
-from dragoman.client.transport import NOT_JSON, NotSent, Response, Transport, error_of, read_at_most
+from dragoman.client.transport import (
+    NOT_JSON,
+    NotSent,
+    Rejected,
+    Response,
+    Transport,
+    decoded,
+    error_of,
+    read_at_most,
+)
 from dragoman.dialects.cards import read_card, write_card
 from dragoman.errors import (
     A2AError,
@@ -83,13 +90,13 @@ class Cards:
             held.expires = _expiry(response)
             return _found(held.document, url, held.ours)
         if response.status != 200:
-            raise error_of(response, body, url, lambda document, status: Unreachable(f"{url}: HTTP {status}"))
+            raise error_of(response, body, url, lambda document, status: Rejected(f"{url}: HTTP {status}"))
         try:
-            document = msgspec.json.decode(body.removeprefix(BOM_UTF8))
+            document = decoded(body)
         except NOT_JSON as error:
             raise InvalidAgentResponse(f"{url} is not a card: {error}") from error
         found = _found(document, url, "dragoman" in response.headers)
-        if not secret and "no-store" not in response.headers.get("cache-control", ""):
+        if not secret and "no-store" not in _told(response):
             if len(self._held) >= _HELD:
                 self._held.clear()
             etag = response.headers.get("etag", "")
@@ -101,12 +108,21 @@ CARDS = Cards()
 """The cards this process knows."""
 
 
+def _told(response: Response) -> dict[str, str]:
+    """What a server says about keeping its answer: `{"public": "", "max-age": "60"}`."""
+    pairs = (word.partition("=") for word in response.headers.get("cache-control", "").lower().split(","))
+    return {name.strip(): value.strip(' "') for name, _, value in pairs}
+
+
 def _expiry(response: Response) -> float:
-    for word in response.headers.get("cache-control", "").split(","):
-        name, _, value = word.strip().partition("=")
-        if name.lower() == "max-age" and value.isdecimal():
-            return time.monotonic() + int(value)
-    return 0.0
+    told = _told(response)
+    if "no-cache" in told:
+        return 0.0
+    return time.monotonic() + _seconds(told.get("max-age", "")) - _seconds(response.headers.get("age", ""))
+
+
+def _seconds(number: str) -> int:
+    return int(number[:9]) if number.isdecimal() else 0  # nobody lives longer
 
 
 def _found(document: Any, url: str, ours: bool = False) -> Found:
@@ -120,7 +136,7 @@ def given(target: AgentCard | Mapping[str, Any] | Path) -> Found:
         return Found(write_card(target, "1.0"), target)
     if isinstance(target, Path):
         try:
-            target = msgspec.json.decode(target.read_bytes().removeprefix(BOM_UTF8))
+            target = decoded(target.read_bytes())
         except (OSError, *NOT_JSON) as error:
             raise InvalidAgentResponse(f"{target} is not a card: {error}") from error
     return _found(target, "")
@@ -162,7 +178,7 @@ def candidates(url: str) -> list[str]:
     base = root + parts.path.rstrip("/")
     places = [base + path for path in _WELL_KNOWN] + [base + "/agent-card.json"]
     if base != root:
-        places += [root + path for path in _WELL_KNOWN]
+        places += [root + parts.path] + [root + path for path in _WELL_KNOWN]
     return [f"{place}?{parts.query}" for place in places] if parts.query else places
 
 
@@ -181,9 +197,9 @@ async def find(
                     raise error
         try:
             return await CARDS.get(transport, place, version=version, secret=secret)
-        except NotSent:
-            raise
         except A2AError as error:
+            if isinstance(error, Unreachable) and not isinstance(error, Rejected):
+                raise  # it may be there, so that no other is to be taken for it
             failures.append(error)
     telling = [error for error in failures if isinstance(error, _TELLING)]
     if telling:

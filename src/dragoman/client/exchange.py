@@ -10,9 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-import msgspec
-
-from dragoman.client.transport import NOT_JSON, Response
+from dragoman.client.transport import NOT_JSON, Response, decoded
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import MEDIA_TYPE, Frame, SseReader
 from dragoman.errors import A2AError, InvalidAgentResponse, Unreachable
@@ -21,8 +19,8 @@ from dragoman.model.task import Event
 
 UNARY = {op.request: op for op in OPS.values() if not op.streams}
 """The operation of each request that is answered once."""
-
-_decode = msgspec.json.Decoder().decode
+_LONG = 19
+"""No event of ours has a longer number."""
 
 
 def headers_of(call: Call, dialect: Dialect, accept: str) -> dict[str, str]:
@@ -95,17 +93,17 @@ def _events(
             events = read(frame)
             for event in events:
                 batch.append(StreamResponse(event))
-            if frame.id and events and frame.id.isdecimal():
+            if events and frame.id.isdecimal() and len(frame.id) < _LONG:
                 batch[-1].seq = int(frame.id)
     except A2AError as error:
         return batch, error
     return batch, None
 
 
-def document_of(body: bytes | str, url: str) -> dict[str, Any]:
+def document_of(body: bytes, url: str) -> dict[str, Any]:
     """A JSON object. Raises `Unreachable` or `InvalidAgentResponse`."""
     try:
-        document = _decode(body)
+        document = decoded(body)
     except NOT_JSON as error:
         raise Unreachable(f"{url} did not answer with JSON: {error}") from error
     if not isinstance(document, dict):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import ssl
 from base64 import b64encode
@@ -23,6 +24,7 @@ _IDLE = 4.0
 _KEPT = 64
 HERE = ("localhost", "127.0.0.1", "::1")
 """Who is never asked through the environment's proxy."""
+_break = re.compile("[\r\n\0]").search
 _UNQUOTED = "!#$%&'()*+,/:;=?@[]~"
 
 
@@ -69,18 +71,13 @@ class HttpTransport:
             raise RuntimeError("the client was closed")
         route, target = self._routes.get(url) or self._resolve(url)
         shown = url.partition("?")[0]  # a query may hold a key, and errors are logged
+        head = _head(f"{method} {target} HTTP/1.1\r\nHost: {route.host_header}\r\n", headers)
+        if body or method == "POST":
+            head += b"Content-Length: %d\r\n" % len(body)
         connection = self._take(route)
         if connection is None:
             connection = await self._connect(route, shown)
-        lines = [f"{method} {target} HTTP/1.1\r\nHost: {route.host_header}"]
-        for name, value in ({**headers, **connection.extra} if connection.extra else headers).items():
-            if "\n" in value or "\r" in value or "\n" in name:
-                raise ValueError(f"the header {name!r} has a line break in it")
-            lines.append(f"{name}: {value}")
-        if body or method == "POST":
-            lines.append(f"Content-Length: {len(body)}")
-        lines.append("\r\n")
-        response = connection.send("\r\n".join(lines).encode("latin-1") + body, shown)
+        response = connection.send(b"%b%b\r\n%b" % (head, connection.extra, body), shown)
         try:
             await response.begun()
         except asyncio.CancelledError:
@@ -174,10 +171,10 @@ class HttpTransport:
             raise NotSent(f"the proxy {proxy!r} is not a URL")
         context = self._context() if parts.scheme == "https" else None
         port = parts.port or (443 if context else 80)
-        login = {}
+        login = b""
         if parts.username:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            login = {"Proxy-Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+            login = b"Proxy-Authorization: Basic %b\r\n" % b64encode(pair.encode())
         if not route.secure:
             connection.extra = login
             await _dial(parts.hostname, port, context, connection)
@@ -188,20 +185,15 @@ class HttpTransport:
         self,
         route: _Route,
         proxy: tuple[str, int, ssl.SSLContext | None],
-        login: dict[str, str],
+        login: bytes,
         connection: Connection,
     ) -> Connection:
         """CONNECT through a proxy, then speak TLS with the peer itself."""
         outer = Connection(lambda _: None, lambda _: None)
         transport = await _dial(*proxy, outer)
         there = f"{route.host if ':' not in route.host else f'[{route.host}]'}:{route.port}"
-        lines = [
-            f"CONNECT {there} HTTP/1.1",
-            f"Host: {there}",
-            *(f"{k}: {v}" for k, v in login.items()),
-            "\r\n",
-        ]
-        response = outer.send("\r\n".join(lines).encode("latin-1"), f"the proxy {proxy[0]}:{proxy[1]}")
+        head = _head(f"CONNECT {there} HTTP/1.1\r\nHost: {there}\r\n", {})
+        response = outer.send(b"%b%b\r\n" % (head, login), f"the proxy {proxy[0]}:{proxy[1]}")
         await response.begun()
         if response.status != 200:
             outer.abort()
@@ -227,6 +219,18 @@ class HttpTransport:
         if route.host in HERE or proxy_bypass(route.host):
             return ""
         return getproxies().get("https" if route.secure else "http", "")
+
+
+def _head(begun: str, headers: Mapping[str, str]) -> bytes:
+    """The head of a request. Raises `ValueError` for what does not fit into one."""
+    for name, value in headers.items():
+        if _break(value) or _break(name):
+            raise ValueError(f"the header {name!r} has a line break in it")
+        begun += f"{name}: {value}\r\n"
+    try:
+        return begun.encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object[error.start]!r} does not fit into a header") from error
 
 
 def _why(error: OSError) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +17,10 @@ from dragoman.client.discover import Found, address, find, given
 from dragoman.client.http import HttpTransport
 from dragoman.client.origin import origin_of
 from dragoman.client.resume import Lasting
-from dragoman.client.retry import Policy, pause
+from dragoman.client.retry import Policy, pause, transient
 from dragoman.client.routes import Routed, routes
-from dragoman.client.transport import Transport
-from dragoman.errors import RateLimited, Unauthenticated, Unavailable, Unreachable
+from dragoman.client.transport import NotSent, Transport
+from dragoman.errors import A2AError, Unauthenticated, Unreachable
 from dragoman.model.card import AgentCard
 
 IN_PROCESS = "http://localhost"
@@ -116,28 +116,27 @@ async def _find(transport: Authorized, url: str, options: Options) -> Found:
     try:
         can_tell = options.credentials is not None
         return await _patiently(
-            lambda: find(transport, url, version=version, secret=secret, can_tell=can_tell),
-            url,
-            options.policy,
+            transport, url, options.policy, version=version, secret=secret, can_tell=can_tell
         )
     except Unauthenticated:
         transport.credential = _credential(options, None, transport.origin)
         if transport.credential is None:
             raise
-    return await find(transport, url, version=version, secret=True, can_tell=True)
+    return await _patiently(transport, url, options.policy, version=version, secret=True, can_tell=True)
 
 
-async def _patiently(look: Callable[[], Awaitable[Found]], url: str, policy: Policy) -> Found:
+async def _patiently(transport: Authorized, url: str, policy: Policy, **how: Any) -> Found:
     """A card is small and costs nothing to ask for: a server that is busy is asked again, a silent one is not waited for."""
     attempt = 0
     while True:
         try:
             async with asyncio.timeout(_CARD_TIMEOUT):
-                return await look()
+                return await find(transport, url, **how)
         except TimeoutError:
             raise Unreachable(f"{url} did not show its card within {_CARD_TIMEOUT:g} s") from None
-        except (RateLimited, Unavailable) as error:
-            if (attempt := attempt + 1) >= policy.attempts:
+        except A2AError as error:
+            attempt += 1
+            if attempt >= policy.attempts or isinstance(error, NotSent) or not transient(error):
                 raise
             await pause(policy, attempt, error, None)
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.client.exchange import UNARY, document_of, headers_of, is_stream, read_stream
-from dragoman.client.transport import NOT_JSON, Response, Transport, retry_after
+from dragoman.client.transport import NOT_JSON, Response, Transport, decoded, retry_after
 from dragoman.dialects import rest_errors
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.paths import Path, path_of
@@ -104,7 +104,7 @@ class Rest:
             if 200 <= response.status < 300:
                 self._verbs[op] = verb
                 return response
-            document = _decoded(await response.read())
+            document = _document(await response.read())
             if not verbs or response.status not in _NOT_HERE or rest_errors.told(document, self.dialect.name):
                 raise self._refusal(response, document, path)
 
@@ -136,9 +136,9 @@ class Rest:
         return rest_errors.read(document, self.dialect.name, http=http, of_task=of_task)
 
 
-def _decoded(body: bytes) -> Any:
+def _document(body: bytes) -> Any:
     try:
-        return msgspec.json.decode(body)
+        return decoded(body)
     except NOT_JSON:
         return None
 

@@ -7,6 +7,7 @@ discovery, credentials) cannot tell which.
 from __future__ import annotations
 
 import time
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises on bytes from a stranger."""
 MAX_BODY = 64 << 20
 """The largest document we read into memory."""
+_decode = msgspec.json.Decoder().decode
 
 
 class NotSent(Unreachable):
@@ -65,6 +67,11 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+def decoded(body: bytes) -> Any:
+    """What a JSON document says; some writers begin it with a byte-order mark. Raises one of `NOT_JSON`."""
+    return _decode(body.removeprefix(BOM_UTF8))
+
+
 def too_large(url: str) -> Unreachable:
     return Unreachable(f"{url} answered with more than {MAX_BODY >> 20} MB")
 
@@ -86,7 +93,7 @@ def error_of(
     """What a response that is not a success means: its own error document if it has one, else its status."""
     status = response.status
     try:
-        document = msgspec.json.decode(body)
+        document = decoded(body)
     except NOT_JSON:
         document = None
     if isinstance(document, dict) and isinstance(document.get("error"), dict) and status not in _BY_STATUS:

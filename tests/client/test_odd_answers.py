@@ -1,0 +1,95 @@
+"""Answers that are right, though not written as we would."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from dragoman.client import Client, connect
+from dragoman.client.asgi import AsgiTransport
+from dragoman.client.inflate import Inflater
+from dragoman.errors import A2AError, Unreachable
+from tests.client.fakes import Answer, Asked, Site, answer, card, page
+
+SSE = {"content-type": "text/event-stream"}
+
+
+def reach(rpc: Any, binding: str = "JSONRPC") -> Client:
+    interface = {"url": "http://agent.test/rpc", "protocolBinding": binding, "protocolVersion": "1.0"}
+    shown = card(supportedInterfaces=[interface], capabilities={"streaming": True})
+    site = Site({"/card.json": page(shown), "/rpc": rpc, "/rpc/message:send": rpc})
+    return connect("http://agent.test/card.json", transport=AsgiTransport(site))
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_an_answer_may_begin_with_a_byte_order_mark(binding: str) -> None:
+    def rpc(asked: Asked) -> Answer:
+        if binding == "JSONRPC":
+            status, headers, body = answer(asked)
+        else:
+            message = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "fine"}]}
+            status, headers, body = page({"message": message})
+        return status, headers, b"\xef\xbb\xbf" + body
+
+    async with reach(rpc, binding) as agent:
+        assert await agent.send("hello") == "fine"
+
+
+@pytest.mark.parametrize("id", ["9" * 5000, "-1", "1e3", "\u0663", "a b"])
+async def test_the_number_of_an_event_is_any_text(id: str) -> None:
+    def rpc(asked: Asked) -> Answer:
+        body = b"id: " + id.encode() + b"\ndata: " + answer(asked)[2] + b"\n\n"
+        return 200, SSE, body
+
+    async with reach(rpc) as agent:
+        assert await agent("hello") == "fine"
+
+
+async def test_a_refusal_may_begin_with_a_byte_order_mark() -> None:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32001, "message": "gone"}}).encode()
+    async with reach((404, {}, b"\xef\xbb\xbf" + body)) as agent:
+        with pytest.raises(A2AError, match=r"^gone"):
+            await agent.get("t")
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+TEXT = b"so much to say, " * 100
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed"),
+    [
+        ("gzip", gzip.compress(TEXT, mtime=0)),
+        ("x-gzip", gzip.compress(TEXT[:7], mtime=0) + gzip.compress(TEXT[7:], mtime=0)),
+        ("deflate", zlib.compress(TEXT)),
+        ("deflate", raw_deflate(TEXT)),
+        ("gzip, identity", gzip.compress(TEXT, mtime=0)),
+        ("identity", TEXT),
+    ],
+    ids=["gzip", "members", "zlib", "raw", "list", "none"],
+)
+@pytest.mark.parametrize("size", [1, 7, 1 << 16])
+def test_what_is_compressed_is_read_however_it_was_cut(encoding: str, packed: bytes, size: int) -> None:
+    inflater = Inflater(encoding, "it", limit=1 << 20)
+    pieces = [inflater.feed(packed[at : at + size]) for at in range(0, len(packed), size)]
+    assert b"".join(pieces) == TEXT
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, br", "gzip, gzip"])
+def test_what_nobody_asked_for_is_named(encoding: str) -> None:
+    with pytest.raises(Unreachable, match="it compressed its answer with"):
+        Inflater(encoding, "it", limit=100)
+
+
+@pytest.mark.parametrize("packed", [gzip.compress(bytes(1000)), zlib.compress(bytes(1000))])
+def test_what_grows_beyond_bounds_is_not_unpacked(packed: bytes) -> None:
+    with pytest.raises(Unreachable, match="more than"):
+        Inflater("gzip", "it", limit=999).feed(packed)
