@@ -15,7 +15,7 @@ from dragoman.cli import VERBS, parser
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-OTHERS = {"--no-deps", "--persist"}
+OTHERS = {"--no-deps", "--persist", "--rerank"}
 """Options of pip, and of a command that agents give."""
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

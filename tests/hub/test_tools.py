@@ -27,6 +27,7 @@ from dragoman.hub.memory import Memories, RelationExists
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.reach import Reach
+from dragoman.hub.recall import Search
 from dragoman.hub.remotes import Remote, Remotes
 from dragoman.hub.remotes import read_registry as read_remotes
 from dragoman.hub.scratchpads import SHARED, Scratchpads
@@ -231,7 +232,7 @@ async def test_nothing_of_one_tenant_is_another_tenants(database: Database) -> N
     entry = await memories.add("1", "user", "Likes tea", "Green tea.")
     other = await memories.add("2", "user", "Likes coffee")
     assert await memories.get("2", entry.id) is None
-    assert await memories.search("2", "tea") == []
+    assert await memories.search("2", Search(query="tea")) == []
     assert not await memories.invalidate("2", entry.id)
     assert await memories.change("2", entry.id, title="x") is None
     with pytest.raises(InvalidParams):
@@ -248,7 +249,7 @@ async def test_memory_as_of_a_moment_and_double_relations(database: Database) ->
     now = int(time.time())
     assert [e.id for e in await memories.list("1", as_of=2000)] == [old.id]
     assert [e.id for e in await memories.list("1", as_of=now + 1)] == [new.id]
-    assert [e.id for e in await memories.search("1", "lives", as_of=2000)] == [old.id]
+    assert [e.id for e in await memories.search("1", Search(query="lives"), as_of=2000)] == [old.id]
     assert [e.id for e in await memories.list("1", tag="city", as_of=2000)] == [old.id]
     with pytest.raises(RelationExists) as caught:
         await memories.relate("1", new.id, "supersedes", old.id)
@@ -260,8 +261,11 @@ async def test_entries_of_the_conversation_come_first(database: Database) -> Non
     await memories.add("1", "project", "Budget of the garden")
     ours = await memories.add("1", "project", "Budget of the house", conversation=10)
     elsewhere = await memories.add("1", "project", "Budget of the boat", conversation=11)
-    found = [e.id for e in await memories.search("1", "budget", conversation=10)]
+    near, wide = Search(query="budget", conversation=10), Search(query="budget", conversation=10, wide=True)
+    found = [e.id for e in await memories.search("1", near)]
     assert found[0] == ours.id and elsewhere.id not in found
+    found = [e.id for e in await memories.search("1", wide)]
+    assert found[0] == ours.id and elsewhere.id in found
 
 
 async def test_open_todos_stand_before_the_next_request(home: House) -> None:

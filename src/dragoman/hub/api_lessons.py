@@ -9,8 +9,7 @@ from msgspec import Struct
 from dragoman.errors import InvalidParams
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
-from dragoman.hub.lessons import Lesson
-from dragoman.hub.refusals import NotFound
+from dragoman.hub.refusals import there
 from dragoman.hub.routing import Answer, Handler, Route, Visit
 
 
@@ -42,21 +41,27 @@ def routes(hub: Hub) -> list[Route]:
         return Answer({"count": len(found), "lessons": found})
 
     async def get(visit: Visit) -> Answer:
-        return Answer({"lesson": _there(await lessons.get(visit.tenant.id, visit.number("id")), visit)})
+        return Answer(
+            {
+                "lesson": there(
+                    await lessons.get(visit.tenant.id, visit.number("id")), "lesson", visit.values["id"]
+                )
+            }
+        )
 
     async def change(visit: Visit) -> Answer:
-        _there(await lessons.get(visit.tenant.id, visit.number("id")), visit)
+        there(await lessons.get(visit.tenant.id, visit.number("id")), "lesson", visit.values["id"])
         body = await visit.json(LessonChange)
         if body.signature is None and body.lesson_text is None:
             raise InvalidParams("nothing is to be changed: say signature or lesson_text")
         changed = await lessons.change(
             visit.tenant.id, visit.number("id"), signature=body.signature, text=body.lesson_text
         )
-        return Answer({"lesson": _there(changed, visit)})
+        return Answer({"lesson": there(changed, "lesson", visit.values["id"])})
 
     async def delete(visit: Visit) -> Answer:
-        if not await lessons.delete(visit.tenant.id, visit.number("id")):
-            raise _missing(visit)
+        gone = await lessons.delete(visit.tenant.id, visit.number("id"))
+        there(gone or None, "lesson", visit.values["id"])
         return Answer(status=204)
 
     all, one = "/v1/lessons", "/v1/lessons/{id}"
@@ -76,13 +81,3 @@ def routes(hub: Hub) -> list[Route]:
         route("PATCH", one, change, "Put it otherwise.", body=LessonChange),
         route("DELETE", one, delete, "Forget it.", status=204),
     ]
-
-
-def _there(found: Lesson | None, visit: Visit) -> Lesson:
-    if found is None:
-        raise _missing(visit)
-    return found
-
-
-def _missing(visit: Visit) -> NotFound:
-    return NotFound(f"there is no lesson {visit.values['id'][:40]}")

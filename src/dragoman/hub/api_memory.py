@@ -1,14 +1,29 @@
-"""`/v1/memory` and `/v1/todos`: what agents keep in mind, for those who keep agents."""
+"""`/v1/memory`: what agents keep in mind, for those who keep agents.
+
+Models may help (`librarian.py`), if the caller names one. That counts as a request against the tenant's limits.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from dragoman.errors import InvalidParams
+from dragoman.hub.asking import Reply, respond
+from dragoman.hub.constitution import Memory as Ranking
+from dragoman.hub.entries import TYPES, Entry
 from dragoman.hub.hub import Hub
-from dragoman.hub.refusals import NotFound
+from dragoman.hub.librarian import Librarian, find, retire
+from dragoman.hub.memory import MOST_TAGS, check
+from dragoman.hub.model import Model, Prompt
+from dragoman.hub.recall import Search
+from dragoman.hub.refusals import there
+from dragoman.hub.residents import speaking_for
 from dragoman.hub.routing import Answer, Natural, Route, Visit
 from dragoman.hub.scratchpads import SHARED
 
@@ -26,6 +41,10 @@ class NewEntry(Struct):
     conversation_id: Natural = 0
     created_at: Natural | None = None
     supersedes_ids: tuple[Natural, ...] = ()
+    auto_tag: str = ""
+    """A model that gives it tags."""
+    supersede: str = ""
+    """A model that says which entries it replaces."""
 
 
 class EntryChange(Struct, omit_defaults=True):
@@ -43,18 +62,8 @@ class NewRelation(Struct):
     relation: str
 
 
-class NewTodo(Struct):
-    subject: str
-    description: str = ""
-    conversation_id: Natural = 0
-
-
-class TodoChange(Struct):
-    state: str
-
-
-def routes(hub: Hub) -> list[Route]:
-    memories, pads, todos = hub.memories, hub.scratchpads, hub.todos
+def routes(hub: Hub, model: Model) -> list[Route]:
+    memories, pads = hub.memories, hub.scratchpads
 
     async def list_pads(visit: Visit) -> Answer:
         found = await pads.list(visit.tenant.id)
@@ -71,49 +80,104 @@ def routes(hub: Hub) -> list[Route]:
         scope = SHARED if id == "*" else id
         return Answer({"agent_id": scope, "content": await pads.read(visit.tenant.id, scope)})
 
+    async def asked(what: str, prompt: Prompt) -> Reply:
+        return await respond(model, prompt)
+
+    @contextmanager
+    def librarians(visit: Visit, *names: str) -> Iterator[Sequence[Librarian | None]]:
+        """The models that the caller names. Raises `RateLimited`."""
+        if any(len(name) > 200 for name in names):
+            raise InvalidParams("the name of a model has at most 200 characters")
+        with ExitStack() as around:
+            if any(names):
+                around.enter_context(hub.admission.anything(visit.tenant, "memory"))
+                around.enter_context(speaking_for(visit.tenant))
+            yield [Librarian(name, asked) if name else None for name in names]
+
     async def add(visit: Visit) -> Answer:
         body = await visit.json(NewEntry)
-        at = body.created_at
         if body.conversation_id:
             hub.conversations.find(visit.tenant.id, body.conversation_id)
+        check(body.type, body.title, body.content, body.source, body.tags)
+        with librarians(visit, body.auto_tag, body.supersede) as (tagging, judging):
+            entry, told = await filed(visit, body, tagging, judging)
+        return Answer({**msgspec.to_builtins(entry), **told}, 201)
+
+    async def filed(
+        visit: Visit, body: NewEntry, tagging: Librarian | None, judging: Librarian | None
+    ) -> tuple[Entry, dict[str, Any]]:
+        tenant, tags, at = visit.tenant.id, body.tags, body.created_at
+        told: dict[str, Any] = {}
+        if tagging is not None:
+            found = await tagging.tag(body.title, body.content, tags)
+            added = found.words[: MOST_TAGS - len(tags)]
+            tags = (*tags, *added)
+            told["auto_tag"] = {
+                "model": tagging.model,
+                "applied": bool(added),
+                "added": added,
+                "note": found.note,
+            }
         entry = await memories.add(
-            visit.tenant.id,
+            tenant,
             body.type,
             body.title,
             body.content,
             source=body.source,
-            tags=body.tags,
+            tags=tags,
             artifact_id=body.artifact_id,
             conversation=body.conversation_id,
             supersedes=body.supersedes_ids,
             at=at // 1000 if at and at >= MILLISECONDS else at,
         )
-        return Answer(entry, 201)
+        if judging is not None:
+            retired = await retire(memories, tenant, entry, judging)
+            told["supersede"] = {
+                "model": judging.model,
+                "applied": bool(retired.invalidated),
+                **msgspec.structs.asdict(retired),
+            }
+        return entry, told
 
     async def browse(visit: Visit) -> Answer:
         limit = visit.count("limit", 50, 200)
         as_of = visit.count("as_of", 0) or None
         conversation = visit.count("conversation_id", 0)
-        if query := visit.asked("q"):
-            found = await memories.search(
-                visit.tenant.id, query, conversation=conversation, as_of=as_of, limit=limit
+        types = [word for word in visit.asked("type").split(",") if word]
+        if unknown := [word for word in types if word not in TYPES]:
+            raise InvalidParams(
+                f"there is no type {unknown[0][:40]!r}", fields=(("type", f"is one of {', '.join(TYPES)}"),)
             )
-        else:
-            found = await memories.list(
-                visit.tenant.id,
-                types=[word for word in visit.asked("type").split(",") if word],
+        if query := visit.asked("q"):
+            search = Search(
+                query=query,
+                types=types,
                 tag=visit.asked("tag"),
-                since=visit.count("since", 0),
-                before=visit.count("before_updated_at", 0) or None,
-                conversation=conversation or None,
-                as_of=as_of,
+                conversation=conversation,
+                wide=visit.flag("graduated", False),
+                ranking=Ranking(intent_routing=visit.flag("intent"), age_decay=visit.flag("decay")),
                 limit=limit,
             )
+            look = partial(memories.search, visit.tenant.id, as_of=as_of)
+            names = [visit.asked(name) for name in ("expand", "rerank", "rerank_fine")]
+            with librarians(visit, *names) as (expand, rerank, fine):
+                found, told = await find(look, search, expand=expand, rerank=rerank, fine=fine)
+            return Answer({"count": len(found), "entries": found, **told})
+        found = await memories.list(
+            visit.tenant.id,
+            types=types,
+            tag=visit.asked("tag"),
+            since=visit.count("since", 0),
+            before=visit.count("before_updated_at", 0) or None,
+            conversation=conversation or None,
+            as_of=as_of,
+            limit=limit,
+        )
         return Answer({"count": len(found), "entries": found})
 
     async def get(visit: Visit) -> Answer:
         tenant, id = visit.tenant.id, visit.number("id")
-        entry = _there(await memories.get(tenant, id), "entry", id)
+        entry = there(await memories.get(tenant, id), "entry", id)
         out = msgspec.to_builtins(entry)
         if entry.artifact_id is not None:
             out["artifact"] = await hub.artifacts.get(tenant, entry.artifact_id)
@@ -123,16 +187,16 @@ def routes(hub: Hub) -> list[Route]:
         changes = msgspec.structs.asdict(await visit.json(EntryChange))
         changes = {name: value for name, value in changes.items() if value is not None}
         id = visit.number("id")
-        return Answer(_there(await memories.change(visit.tenant.id, id, **changes), "entry", id))
+        return Answer(there(await memories.change(visit.tenant.id, id, **changes), "entry", id))
 
     async def delete(visit: Visit) -> Answer:
         id = visit.number("id")
-        _there(await memories.delete(visit.tenant.id, id) or None, "entry", id)
+        there(await memories.delete(visit.tenant.id, id) or None, "entry", id)
         return Answer(status=204)
 
     async def invalidate(visit: Visit) -> Answer:
         tenant, id = visit.tenant.id, visit.number("id")
-        _there(await memories.invalidate(tenant, id) or None, "entry that is valid", id)
+        there(await memories.invalidate(tenant, id) or None, "entry that is valid", id)
         return Answer(await memories.get(tenant, id))
 
     async def relate(visit: Visit) -> Answer:
@@ -146,7 +210,7 @@ def routes(hub: Hub) -> list[Route]:
 
     async def unrelate(visit: Visit) -> Answer:
         id = visit.number("id")
-        _there(await memories.unrelate(visit.tenant.id, id) or None, "relation", id)
+        there(await memories.unrelate(visit.tenant.id, id) or None, "relation", id)
         return Answer(status=204)
 
     async def graph(visit: Visit) -> Answer:
@@ -157,38 +221,22 @@ def routes(hub: Hub) -> list[Route]:
         edges = [each for each in found if each.source_id in known and each.target_id in known]
         return Answer({"tenant_id": visit.tenant.id, "entries": entries, "relations": edges})
 
-    async def list_todos(visit: Visit) -> Answer:
-        found = await todos.list(visit.tenant.id, conversation=visit.count("conversation_id", 0))
-        return Answer({"count": len(found), "todos": found})
-
-    async def add_todo(visit: Visit) -> Answer:
-        body = await visit.json(NewTodo)
-        if body.conversation_id:
-            hub.conversations.find(visit.tenant.id, body.conversation_id)
-        made = await todos.add(
-            visit.tenant.id, body.subject, body.description, conversation=body.conversation_id
-        )
-        return Answer(made, 201)
-
-    async def mark_todo(visit: Visit) -> Answer:
-        id, state = visit.number("id"), (await visit.json(TodoChange)).state
-        return Answer(_there(await todos.mark(visit.tenant.id, id, state), "todo", id))
-
-    async def delete_todo(visit: Visit) -> Answer:
-        id = visit.number("id")
-        _there(await todos.delete(visit.tenant.id, id) or None, "todo", id)
-        return Answer(status=204)
-
     entries, one = "/v1/memory/entries", "/v1/memory/entries/{id}"
     filters = {
         "q": "Search for these words; without it, entries are listed, newest first.",
-        "type": "Only these types, with commas between them.",
-        "tag": "Only entries with this tag.",
+        "type": "Only these types, with commas between them (first, in a search).",
+        "tag": "Only entries with this tag (first, in a search).",
         "since": "Only entries that changed at this time or later.",
         "before_updated_at": "Only entries that changed before this time.",
         "conversation_id": "Those of this conversation (first, in a search).",
         "as_of": "As it was at this time.",
         "limit": "50, and no more than 200.",
+        "graduated": "Search other conversations, too, with those of `conversation_id` first.",
+        "intent": "`off`: the way a question is put does not count.",
+        "decay": "`off`: age does not count.",
+        "expand": "A model that says the question in other words.",
+        "rerank": "A model that puts what was found in order.",
+        "rerank_fine": "A model that then looks at the best of it more closely.",
     }
     table: list[tuple[str, str, Any, str, dict[str, Any]]] = [
         ("GET", "/v1/memory", list_pads, "The scratchpads there are.", {}),
@@ -208,17 +256,13 @@ def routes(hub: Hub) -> list[Route]:
         ("POST", "/v1/memory/relations", relate, "Relate two entries.", {"body": NewRelation, "status": 201}),
         ("GET", "/v1/memory/relations", relations, "Relations.", {"query": {"entry_id": "Of this entry."}}),
         ("DELETE", "/v1/memory/relations/{id}", unrelate, "Undo a relation.", {"status": 204}),
-        ("GET", "/v1/memory/graph", graph, "Entries and relations.", {"query": {"type": filters["type"]}}),
         (
             "GET",
-            "/v1/todos",
-            list_todos,
-            "What is still to do.",
-            {"query": {"conversation_id": "Of this one."}},
+            "/v1/memory/graph",
+            graph,
+            "Entries and relations.",
+            {"query": {"type": "Only these types."}},
         ),
-        ("POST", "/v1/todos", add_todo, "Something to do.", {"body": NewTodo, "status": 201}),
-        ("PATCH", "/v1/todos/{id}", mark_todo, "Say how it stands.", {"body": TodoChange}),
-        ("DELETE", "/v1/todos/{id}", delete_todo, "Forget it.", {"status": 204}),
     ]
     return [
         Route(
@@ -226,14 +270,8 @@ def routes(hub: Hub) -> list[Route]:
             path=path,
             handler=handler,
             about=about,
-            tag="todos" if "todos" in path else "memory",
+            tag="memory",
             **more,
         )
         for method, path, handler, about, more in table
     ]
-
-
-def _there(found: Any, what: str, id: int) -> Any:
-    if found is None:
-        raise NotFound(f"there is no {what} {id}")
-    return found

@@ -10,9 +10,10 @@ from msgspec import Struct
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.events import Event, EventFrames
 from dragoman.hub.hub import Hub
-from dragoman.hub.refusals import NotFound
+from dragoman.hub.refusals import NotFound, there
 from dragoman.hub.routing import Answer, Handler, Route, Visit
 from dragoman.hub.scheduler import Scheduler
+from dragoman.hub.schedules import Schedule
 
 
 class NewSchedule(Struct):
@@ -71,9 +72,7 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
 
     async def run(visit: Visit) -> Answer:
         found = await schedules.run(visit.tenant.id, visit.number("id"))
-        if found is None:
-            raise NotFound(f"there is no run {visit.values['id'][:40]}")
-        return Answer({"run": _shown(found)})
+        return Answer({"run": _shown(there(found, "run", visit.values["id"]))})
 
     async def notifications(visit: Visit) -> None:
         await visit.exchange.shared.streams.serve(
@@ -83,11 +82,8 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
             failed=lambda error: Event("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
         )
 
-    async def _there(visit: Visit) -> Any:
-        found = await schedules.get(visit.tenant.id, visit.number("id"))
-        if found is None:
-            raise NotFound(f"there is no schedule {visit.values['id'][:40]}")
-        return found
+    async def _there(visit: Visit) -> Schedule:
+        return there(await schedules.get(visit.tenant.id, visit.number("id")), "schedule", visit.values["id"])
 
     def route(method: str, path: str, handler: Handler, about: str, **more: Any) -> Route:
         return Route(method=method, path=path, handler=handler, about=about, tag="schedules", **more)

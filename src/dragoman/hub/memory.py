@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.constitution import Memory as Ranking
 from dragoman.hub.database import Database
 from dragoman.hub.entries import RELATIONS, TYPES, Entry, Relation, entry_of
-from dragoman.hub.recall import recall
+from dragoman.hub.recall import Search, recall
 
 CONTENT_LIMIT = 64 * 1024
+MOST_TAGS = 32
 
 
 class RelationExists(A2AError):
@@ -54,7 +54,7 @@ class Memories:
         once: str = "",
     ) -> Entry:
         """Raises `InvalidParams`. What it supersedes ends, and a relation says so."""
-        _check(type, title, content, source, tags)
+        check(type, title, content, source, tags)
         tenant, now = int(tenant), int(time.time())
 
         def work(db: sqlite3.Connection) -> Entry:
@@ -77,14 +77,8 @@ class Memories:
                 ),
             ).fetchone()
             for old in supersedes:
-                ended = db.execute(
-                    "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and id = ? and id != ? and "
-                    "valid_to is null",
-                    (now, now, tenant, old, entry["id"]),
-                )
-                if not ended.rowcount:
+                if not _supersede(db, tenant, entry["id"], old, now):
                     raise InvalidParams(f"there is no entry #{old} to supersede")
-                _relate(db, tenant, entry["id"], "supersedes", old)
             return entry_of(entry)
 
         return await self._db.once(once, work, Entry)
@@ -137,7 +131,7 @@ class Memories:
         if known is None:
             return None
         new = {name: changes.get(name, getattr(known, name)) for name in _CHANGEABLE}
-        _check(new["type"], new["title"], new["content"], new["source"], new["tags"])
+        check(new["type"], new["title"], new["content"], new["source"], new["tags"])
         new["tags"] = "\n".join(new["tags"])
 
         def work(db: sqlite3.Connection) -> Entry | None:
@@ -166,6 +160,17 @@ class Memories:
             bool,
         )
 
+    async def supersede(
+        self, tenant: str | int, new: int, old: Sequence[int], *, once: str = ""
+    ) -> Sequence[int]:
+        """What held until now ends, and a relation says why. Returns what that was."""
+        now = int(time.time())
+
+        def work(db: sqlite3.Connection) -> list[int]:
+            return [each for each in old if _supersede(db, int(tenant), new, each, now)]
+
+        return await self._db.once(once, work, list[int])
+
     async def delete(self, tenant: str | int, id: int) -> bool:
         return await self._db.run(
             lambda db: (
@@ -174,29 +179,10 @@ class Memories:
             )
         )
 
-    async def search(
-        self,
-        tenant: str | int,
-        query: str,
-        *,
-        conversation: int = 0,
-        as_of: int | None = None,
-        ranking: Ranking | None = None,
-        limit: int = 20,
-    ) -> Sequence[Entry]:
-        """Best first. With a conversation, its own entries come before the tenant's."""
+    async def search(self, tenant: str | int, search: Search, *, as_of: int | None = None) -> Sequence[Entry]:
+        """Best first."""
         moment = as_of if as_of is not None else int(time.time())
-        return await self._db.read(
-            lambda db: recall(
-                db,
-                int(tenant),
-                query,
-                conversation=conversation,
-                moment=moment,
-                ranking=ranking or Ranking(),
-                limit=limit,
-            )
-        )
+        return await self._db.read(lambda db: recall(db, int(tenant), search, moment))
 
     # -- relations ---------------------------------------------------------------------------------------------
 
@@ -251,7 +237,8 @@ class Memories:
 _CHANGEABLE = ("type", "title", "content", "source", "tags", "artifact_id")
 
 
-def _check(type: str, title: str, content: str, source: str, tags: Sequence[str]) -> None:
+def check(type: str, title: str, content: str, source: str, tags: Sequence[str]) -> None:
+    """Raises `InvalidParams`."""
     wrong = []
     if type not in TYPES:
         wrong.append(("type", f"is one of {', '.join(TYPES)}"))
@@ -261,8 +248,8 @@ def _check(type: str, title: str, content: str, source: str, tags: Sequence[str]
         wrong.append(("content", f"has at most {CONTENT_LIMIT} bytes"))
     if len(source) > 200:
         wrong.append(("source", "has at most 200 characters"))
-    if len(tags) > 32 or any(not 1 <= len(tag) <= 64 or "\n" in tag for tag in tags):
-        wrong.append(("tags", "are at most 32, of 1 to 64 characters"))
+    if len(tags) > MOST_TAGS or any(not 1 <= len(tag) <= 64 or "\n" in tag for tag in tags):
+        wrong.append(("tags", f"are at most {MOST_TAGS}, of 1 to 64 characters"))
     if wrong:
         raise InvalidParams("; ".join(f"{field} {why}" for field, why in wrong), fields=wrong)
 
@@ -275,6 +262,16 @@ def _artifact(db: sqlite3.Connection, tenant: int, artifact: int | None) -> None
         ).fetchone()
     ):
         raise InvalidParams(f"there is no artifact #{artifact}", fields=(("artifact_id", "is unknown"),))
+
+
+def _supersede(db: sqlite3.Connection, tenant: int, new: int, old: int, now: int) -> bool:
+    ended = db.execute(
+        "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and id = ? and id != ? and valid_to is null",
+        (now, now, tenant, old, new),
+    )
+    if ended.rowcount:
+        _relate(db, tenant, new, "supersedes", old)
+    return bool(ended.rowcount)
 
 
 def _relate(db: sqlite3.Connection, tenant: int, source: int, relation: str, target: int) -> Relation:

@@ -1,14 +1,18 @@
 """Find entries by their words.
 
-BM25 ranks them (a word in the title counts more than one in the text), an entry whose type or tag was asked for gains, and
-so does a newer one. Entries of the conversation are ranked on their own as well, and both rankings are merged by place.
+BM25 ranks them (a word in the title counts more than one in the text), an entry whose type or tag was asked for gains, or
+whose type the question seems to be about, and so does a newer one. Entries of the conversation are ranked on their own as
+well, and both rankings are merged by place.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from dragoman.hub.constitution import Memory as Ranking
 from dragoman.hub.entries import Entry, entry_of
@@ -21,6 +25,18 @@ _STOP_WORDS = frozenset(
         "you your",
     )
 )
+_CUES = {
+    type: frozenset(cues.split())
+    for type, cues in {
+        "user": "favorite favourite prefer prefers preferred preference likes dislikes name birthday wants",
+        "feedback": "feedback complained complaint correction corrected wrong should never always",
+        "project": "plan plans deadline milestone release decision decided status roadmap task tasks",
+        "reference": "source sources link url paper article documentation docs page cite",
+        "learning": "learned learnt lesson lessons conclusion conclusions finding findings cause",
+        "context": "current currently now today recently blocker blocked focus",
+    }.items()
+}
+"""Words by which a question shows what kind of entry would answer it."""
 _RRF = 60
 _IN_CONVERSATION, _IN_TENANT = 1.5, 1.0
 _DAY = 86_400
@@ -32,44 +48,54 @@ order by score limit ?
 """
 
 
-def recall(
-    db: sqlite3.Connection,
-    tenant: int,
-    query: str,
-    *,
-    conversation: int,
-    moment: int,
-    ranking: Ranking,
-    limit: int,
-) -> list[Entry]:
-    """The entries that held at `moment` and have words of `query`, best first.
+class Search(Struct, frozen=True, kw_only=True):
+    """What is looked for, and where."""
 
-    With a conversation: its own, and those that belong to none.
-    """
-    if not (words := _words(query)):
+    query: str
+    types: Sequence[str] = ()
+    """Of one of these it is likely to be; others are found, too."""
+    tag: str = ""
+    conversation: int = 0
+    """Its own entries go before those of no conversation."""
+    wide: bool = False
+    """Those of other conversations are found, too."""
+    ranking: Ranking = Ranking()
+    limit: int = 20
+
+
+def recall(db: sqlite3.Connection, tenant: int, search: Search, moment: int) -> Sequence[Entry]:
+    """The entries that held at `moment` and have words of the query, best first."""
+    if not (words := _words(search.query)):
         return []
     match = _match(words)
+    types = frozenset(search.types or (_meant(words) if search.ranking.intent_routing else ()))
+    tags = {*words, search.tag.lower()}
 
-    def rows(more: str, *values: Any) -> list[sqlite3.Row]:
-        return db.execute(
-            _SEARCH.format(more=more), (match, tenant, moment, moment, *values, limit * 3)
-        ).fetchall()
+    def found(more: str, *values: Any) -> Sequence[Entry]:
+        limits = (match, tenant, moment, moment, *values, search.limit * 3)
+        rows = db.execute(_SEARCH.format(more=more), limits).fetchall()
+        scores = {
+            entry: row["score"] * _boost(entry, words, types, tags) * _age(entry, moment, search.ranking)
+            for row in rows
+            for entry in (entry_of(row),)
+        }
+        return sorted(scores, key=lambda entry: scores[entry])  # the lower, the better
 
-    if conversation:
-        passes = [
-            (_IN_TENANT, rows("and m.conversation_id in (0, ?)", conversation)),
-            (_IN_CONVERSATION, rows("and m.conversation_id = ?", conversation)),
-        ]
-    else:
-        passes = [(_IN_TENANT, rows(""))]
+    here = search.conversation
+    if not here:
+        return fuse([(_IN_TENANT, found(""))], search.limit)
+    around = found("") if search.wide else found("and m.conversation_id in (0, ?)", here)
+    return fuse(
+        [(_IN_TENANT, around), (_IN_CONVERSATION, found("and m.conversation_id = ?", here))], search.limit
+    )
+
+
+def fuse(rankings: Sequence[tuple[float, Sequence[Entry]]], limit: int) -> Sequence[Entry]:
+    """Several rankings as one, each with its weight, by the places that entries have in them."""
     scores: dict[int, float] = {}
     entries: dict[int, Entry] = {}
-    for weight, found in passes:
-        ranked = sorted(
-            ((entry_of(row), -row["score"]) for row in found),
-            key=lambda pair: -pair[1] * _boost(pair[0], words) * _age(pair[0], moment, ranking),
-        )
-        for place, (entry, _) in enumerate(ranked, 1):
+    for weight, ranked in rankings:
+        for place, entry in enumerate(ranked, 1):
             entries[entry.id] = entry
             scores[entry.id] = scores.get(entry.id, 0.0) + weight / (_RRF + place)
     best = sorted(entries, key=lambda id: (-scores[id], -id))
@@ -90,9 +116,14 @@ def _match(words: list[str]) -> str:
     return " OR ".join(ways)
 
 
-def _boost(entry: Entry, words: list[str]) -> float:
-    boost = 1.3 if entry.type in words else 1.0
-    return boost * (1.2 if any(tag.lower() in words for tag in entry.tags) else 1.0)
+def _meant(words: list[str]) -> list[str]:
+    """The types that a question is about, by how it is put."""
+    return [type for type, cues in _CUES.items() if cues.intersection(words)]
+
+
+def _boost(entry: Entry, words: list[str], types: frozenset[str], tags: set[str]) -> float:
+    boost = 1.3 if entry.type in types or entry.type in words else 1.0
+    return boost * (1.2 if any(tag.lower() in tags for tag in entry.tags) else 1.0)
 
 
 def _age(entry: Entry, now: int, ranking: Ranking) -> float:

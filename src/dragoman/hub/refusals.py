@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from dragoman.errors import A2AError
+
+T = TypeVar("T")
 
 
 class NotFound(A2AError):
@@ -27,3 +29,10 @@ class NotConfigured(A2AError):
     """This hub has no such thing, because nobody set it up."""
 
     reason, http = "NOT_CONFIGURED", 503
+
+
+def there(found: T | None, what: str, id: object) -> T:
+    """What was found. Raises `NotFound`."""
+    if found is None:
+        raise NotFound(f"there is no {what} {str(id)[:40]}")
+    return found

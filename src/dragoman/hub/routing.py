@@ -65,6 +65,11 @@ class Visit:
             raise InvalidParams(f"{name} must be a number", fields=((name, f"is {text[:40]!r}"),))
         return min(int(text), most)
 
+    def flag(self, name: str, default: bool = True) -> bool:
+        """Something in the query that is on or off."""
+        text = self.asked(name).lower()
+        return text not in ("off", "false", "no", "0") if text else default
+
     async def json(self, kind: type[T]) -> T:
         """The body as `kind`. Raises `InvalidParams` and `InvalidRequest`."""
         raw = await self.exchange.body()

@@ -32,6 +32,7 @@ from dragoman.hub import (
     api_memory,
     api_runs,
     api_schedules,
+    api_todos,
 )
 from dragoman.hub.api_about import ModelInfo
 from dragoman.hub.doors import AGENTS, Known, bearer
@@ -68,7 +69,8 @@ class Site:
                 *api_conversations.routes(hub),
                 *api_folders.routes(hub),
                 *api_agents.routes(hub),
-                *api_memory.routes(hub),
+                *api_memory.routes(hub, model),
+                *api_todos.routes(hub),
                 *api_lessons.routes(hub),
                 *api_schedules.routes(hub, scheduler),
                 *api_files.routes(hub),

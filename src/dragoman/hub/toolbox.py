@@ -52,7 +52,7 @@ def toolbox(
     remotes: Remotes | None = None,
     sandbox: Sandbox | None = None,
 ) -> tuple[Tool, ...]:
-    """Every command. `model` answers `/advise`, and says who sees; `check` refuses addresses."""
+    """Every command. `model` answers `/advise`, helps with memory, and says who sees; `check` refuses addresses."""
     pictures = Pictures(database, model)
     artifacts, memories, todo = Artifacts(database), Memories(database), TodoTool(Todos(database))
 
@@ -73,7 +73,7 @@ def toolbox(
         WriteTool(artifacts, sandbox),
         ReadTool(artifacts, memories, pictures, sandbox),
         ListTool(artifacts, sandbox),
-        MemTool(Scratchpads(database), memories),
+        MemTool(Scratchpads(database), memories, model),
         AgentTool(context),
         ParallelTool(context),
         McpCommand(mcp),
