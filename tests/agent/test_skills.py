@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pydantic
 import pytest
 
-from dragoman import Agent, Artifact, Message, Part, TaskState, Turn, errors
+from dragoman import Agent, Artifact, Message, Part, Role, TaskState, Turn, errors
 from dragoman.client import TaskFailed
 
 
@@ -78,11 +79,12 @@ def test_two_skills_of_one_name_and_functions_that_fit_no_message_are_refused() 
         async def two(*words: str) -> None: ...
 
 
-@pytest.mark.parametrize("versions", ["1.0", (), ("0.3.0",), ("2.0", "1.0")])
+@pytest.mark.parametrize("versions", ["7", (), ("0.3.0",), ("2.0", "1.0")])
 def test_versions_that_nobody_speaks_are_refused(versions: Any) -> None:
     with pytest.raises(ValueError, match=r"some of 1\.0, 0\.3, 0\.2, 0\.1"):
         Agent("A", versions=versions)
     assert Agent("A", versions=["0.1", "1.0"]).versions == ("1.0", "0.1")
+    assert Agent("A", versions="1.0").versions == ("1.0",)
 
 
 async def ask(function: Any, *content: Any, **options: Any) -> Any:
@@ -332,3 +334,81 @@ async def test_an_artifact_named_by_its_id_is_the_same_in_every_turn() -> None:
         "log": "one",
         "log-2": "two",
     }
+
+
+async def test_what_is_not_only_text_data_or_a_task_becomes_what_it_is() -> None:
+    async def returns(turn: Turn):
+        one, two = (Artifact(artifact_id=name, parts=(Part(text=name),)) for name in ("one", "two"))
+        if turn.text == "a question":
+            return turn.ask("which?")
+        return {
+            "message": Message(message_id="m", role=Role.AGENT, parts=(Part(text="that was it"),)),
+            "artifacts": [one, two],
+            "mixed": ["words", Part(url="https://example.com/x"), {"a": 1}],
+            "bytearray": bytearray(b"raw"),
+        }[turn.text]
+
+    def agent(reply: bool) -> Agent:
+        agent = Agent("A")
+        agent.skill(reply=reply)(returns)
+        return agent
+
+    async with agent(reply=False).test() as client:
+        task = (await client("message")).task
+        assert (task.status.message.text, task.artifacts) == ("that was it", ())
+        assert [a.artifact_id for a in (await client("artifacts")).task.artifacts] == ["one", "two"]
+        words, link, data = (await client("mixed")).task.artifacts[0].parts
+        assert (words.text, link.url, data.data) == ("words", "https://example.com/x", {"a": 1})
+        assert (await client("bytearray")).files[0].raw == b"raw"
+        assert (await client("a question")).asks
+    async with agent(reply=True).test() as client:
+        assert (await client("message")).message.text == "that was it"
+        assert (await client("artifacts")).message.text == "onetwo"
+        assert (await client("mixed")).message.parts == (words, link, data)
+
+
+async def test_a_reply_that_is_yielded_is_one_message() -> None:
+    agent = Agent("A")
+
+    @agent.skill(reply=True)
+    async def spell(turn: Turn) -> AsyncIterator[Any]:
+        for letter in turn.text:
+            yield letter
+            yield None
+        if turn.text == "data":
+            yield {"a": 1}
+
+    async with agent.test() as client:
+        assert [part.text for part in (await client("abc")).message.parts] == ["abc"]
+        assert (await client("data")).message.data == {"a": 1}
+        assert (await client(Part(text=""))).message.text == ""
+
+
+async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_is_said() -> None:
+    agent, refused = Agent("A"), []
+
+    @agent.skill
+    async def work(turn: Turn) -> None:
+        await turn.status({"done": 1})  # type: ignore[arg-type]
+        await turn.artifact("numbers").write([1, 2])
+        await turn.artifact("raw").write(b"raw")
+        for broken in (Part(), Part(text="a", url="b"), Part(text=5), Part(raw="text")):  # type: ignore[arg-type]
+            try:
+                await turn.artifact("broken").write(broken)
+            except TypeError as error:
+                refused.append(str(error))
+        work = asyncio.sleep(0)
+        try:
+            await turn.step("now", work)  # type: ignore[arg-type]
+        except TypeError as error:
+            refused.append(str(error))
+        work.close()
+
+    async with agent.test() as client:
+        task = (await client("go")).task
+    assert [message.data for message in task.history][-1] == {"done": 1}
+    assert [artifact.artifact_id for artifact in task.artifacts] == ["numbers", "raw"]
+    assert (task.data, task.files[0].raw) == ([1, 2], b"raw")
+    assert [error[:16] for error in refused] == ["a part has one o"] * 2 + ["a part's content"] * 2 + [
+        "turn.step('now',"
+    ]

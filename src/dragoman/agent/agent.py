@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec.structs import replace
 
-from dragoman.agent.skill import JSON, TEXT, SkillFunction, arguments_of, declare
+from dragoman.agent.arguments import arguments_of
+from dragoman.agent.parameters import JSON, TEXT
+from dragoman.agent.skill import SkillFunction, declare, words
 from dragoman.auth.requirements import Requirements, need
 from dragoman.engine.log import Mail
 from dragoman.engine.turn import Turn
@@ -60,8 +63,13 @@ class Agent:
         extended_card: Callable[[Principal], Any] | Sequence[Skill] | None = None,
         private_card: bool = False,
     ) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"an agent needs a name, not {name!r}")
         self.name = name
-        self.id = id or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "agent"
+        self.id = id or _id(name)
+        if not re.fullmatch(r"[A-Za-z0-9._~-]+", self.id):
+            raise ValueError(f"an id is part of a URL: letters, digits and . _ ~ -, not {id!r}")
+        versions = words(versions)
         if not versions or any(each not in VERSIONS for each in versions):
             raise ValueError(f"versions are some of {', '.join(VERSIONS)}, not {versions!r}")
         self.versions = tuple(each for each in VERSIONS if each in versions)
@@ -70,7 +78,7 @@ class Agent:
             raise ValueError("a private card is for callers who say who they are: give auth=")
         self.private_card = private_card
         self._decide, self._extended = authorize, extended_card
-        self._input_modes, self._output_modes = tuple(input_modes), tuple(output_modes)
+        self._input_modes, self._output_modes = words(input_modes), words(output_modes)
         self._skills: dict[str, SkillFunction] = {}
         self._about = AgentCard(
             name=name,
@@ -151,6 +159,8 @@ class Agent:
             skill = declare(function, **options)
             if skill.skill.id in self._skills:
                 raise TypeError(f"agent {self.name!r} has a skill {skill.skill.id!r} already")
+            if skill.default and (other := next((s for s in self._skills.values() if s.default), None)):
+                raise TypeError(f"agent {self.name!r} has a default skill already: {other.skill.id!r}")
             self._skills[skill.skill.id] = skill
             self._card = None
             return function
@@ -178,7 +188,7 @@ class Agent:
             request.configuration.accepted_output_modes,
         )
         if skill.particular and not request.message.task_id:
-            arguments_of(skill, request.message, None)
+            arguments_of(skill.parameters, request.message, None)
         return skill.reply
 
     @property
@@ -248,6 +258,12 @@ class Agent:
         from dragoman.agent.testing import in_process
 
         return in_process(self, **options)
+
+
+def _id(name: str) -> str:
+    """A name as it can stand in a URL."""
+    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "-", letters.lower()).strip("-") or "agent"
 
 
 def _named(message: Message, metadata: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 from dragoman.engine.log import Record, Step
 from dragoman.model.content import Message
 from dragoman.model.task import TaskState
-from dragoman.model.values import answer_as
+from dragoman.model.values import Unfit, answer_as
 
 if TYPE_CHECKING:
     from dragoman.engine.turn import Turn
@@ -48,5 +48,5 @@ async def answer(
         mail = next(mail for seq, mail in turn.snapshot.mails if seq == step.mail)
         try:
             return answer_as(kind, mail.message)
-        except (msgspec.ValidationError, ValueError) as error:
+        except Unfit as error:
             question = f"{question if isinstance(question, str) else question.text} ({error})"

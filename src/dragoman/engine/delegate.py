@@ -34,6 +34,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import Event, Task
+from dragoman.model.values import parts_of
 
 if TYPE_CHECKING:
     from dragoman.engine.turn import Turn
@@ -86,14 +87,9 @@ def request_of(
     if isinstance(content, Message):
         message = content
     else:
-        parts = (
-            (Part(text=content),)
-            if isinstance(content, str)
-            else (content,)
-            if isinstance(content, Part)
-            else tuple(content)
+        message = Message(
+            message_id=new_id(), role=Role.USER, parts=parts_of(content), task_id=task, context_id=context
         )
-        message = Message(message_id=new_id(), role=Role.USER, parts=parts, task_id=task, context_id=context)
     about = {**(metadata or {}), **({"skillId": skill} if skill else {})}
     return SendMessage(
         message=message, metadata=about, configuration=Configuration(accepted_output_modes=tuple(accept))

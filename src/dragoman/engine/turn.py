@@ -29,7 +29,7 @@ from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import ListTasks
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
-from dragoman.model.values import file_part, plain, returned
+from dragoman.model.values import file_part, part_of, parts_of, plain, returned
 
 T = TypeVar("T")
 
@@ -299,6 +299,10 @@ class Turn:
         The result must be JSON, or a dataclass, msgspec or pydantic object (annotate `work`'s return type to get it
         back as such after a restart). If the process dies while `work` runs, it runs again.
         """
+        if not callable(work):
+            raise TypeError(
+                f"turn.step({key!r}, ...) takes a function and its arguments, not what it returned"
+            )
         recorded = self._steps.get(key)
         if recorded is not None:
             return returned(recorded.value, work)
@@ -363,7 +367,7 @@ class Turn:
             self.shown = True
             self.journal.put(self._status_record(TaskState.WORKING, None, {}))
 
-    def _agent_message(self, content: str | Message | Part | Sequence[Part], key: str = "") -> Message:
+    def _agent_message(self, content: Any, key: str = "") -> Message:
         """A message of ours. Its id comes from the turn and its place in it, past those that a run before this one used."""
         if not key:
             self._messages += 1
@@ -372,17 +376,16 @@ class Turn:
             key = str(self._messages)
         if isinstance(content, Message):
             return msgspec.structs.replace(
-                content, task_id=self.task_id if self.shown else "", context_id=self.context_id
+                content,
+                role=Role.AGENT,
+                parts=tuple(part_of(part) for part in content.parts),
+                task_id=self.task_id if self.shown else "",
+                context_id=self.context_id,
             )
-        parts: tuple[Part, ...]
-        if isinstance(content, str):
-            parts = (Part(text=content),)
-        else:
-            parts = (content,) if isinstance(content, Part) else tuple(content)
         return Message(
             message_id=f"{self.task_id}-{self.n}-{key}",
             role=Role.AGENT,
-            parts=parts,
+            parts=parts_of(content),
             task_id=self.task_id if self.shown else "",
             context_id=self.context_id,
         )

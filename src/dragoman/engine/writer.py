@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from dragoman.engine.log import Building, Record
 from dragoman.model.content import Artifact, Part
 from dragoman.model.task import ArtifactUpdate
+from dragoman.model.values import part_of
 
 if TYPE_CHECKING:
     from dragoman.engine.turn import Turn
@@ -41,14 +42,14 @@ class ArtifactWriter:
     def id(self) -> str:
         return self._head.artifact_id
 
-    async def write(self, content: str | Part, *, last: bool = False) -> None:
-        """Add a chunk: text, or any part. `last` says that the artifact is whole."""
+    async def write(self, content: Any, *, last: bool = False) -> None:
+        """Add a chunk: text, bytes, a part, or a value as data. `last` says that the artifact is whole."""
         self.put(content, last=last)
         await self._turn.journal.room()
 
-    def put(self, content: str | Part, *, last: bool = False) -> None:
+    def put(self, content: Any, *, last: bool = False) -> None:
         """`write`, without waiting for room."""
-        part = content if isinstance(content, Part) else Part(text=content, media_type=self._media_type)
+        part = part_of(content, self._media_type)
         self._written = True
         rest = self._unsaid(part) if self._old else part
         if rest is not None:

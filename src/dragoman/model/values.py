@@ -39,6 +39,34 @@ def _guess(name: str) -> str:
     return mimetypes.guess_type(name)[0] or ""
 
 
+def part_of(value: Any, media_type: str = "") -> Part:
+    """Text is text, bytes are a file, a part is itself; anything else is data. Raises TypeError."""
+    if isinstance(value, str):
+        return Part(text=value, media_type=media_type)
+    if isinstance(value, Part):
+        return _checked(value)
+    if isinstance(value, bytes | bytearray):
+        return Part(raw=bytes(value), media_type=media_type or "application/octet-stream")
+    return Part(data=plain(value), media_type=media_type)
+
+
+def parts_of(value: Any) -> tuple[Part, ...]:
+    """What a value says: a list with parts in it is each of its members, anything else is one part."""
+    if isinstance(value, list | tuple) and any(isinstance(member, Part) for member in value):
+        return tuple(part_of(member) for member in value)
+    return (part_of(value),)
+
+
+def _checked(part: Part) -> Part:
+    """A part that was made by hand: what is wrong with it shall be said where it was made."""
+    if part.contents != 1:
+        raise TypeError("a part has one of text, raw, url and data")
+    for member, kind in ((part.text, str), (part.raw, bytes), (part.url, str)):
+        if member is not None and not isinstance(member, kind):
+            raise TypeError(f"a part's content is {kind.__name__} there, not {type(member).__name__}")
+    return part
+
+
 def plain(value: Any) -> Any:
     """JSON values of anything that has them. Raises TypeError."""
     match value:
@@ -65,30 +93,32 @@ def _inside(value: Any) -> Any:
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """A JSON value as `kind`: a pydantic model, or anything msgspec knows. Raises ValueError."""
-    validate = getattr(kind, "model_validate", None)
-    if callable(validate):
-        return validate(value)
-    return msgspec.convert(value, kind, strict=False)
+    """A JSON value as `kind`: a pydantic model, or anything msgspec knows. Raises `Unfit`."""
+    try:
+        if hasattr(kind, "model_validate"):
+            return _model(kind, value)
+        return msgspec.convert(value, kind, strict=False, dec_hook=_model)
+    except msgspec.ValidationError as error:
+        raise Unfit(str(error)) from error
+
+
+def spoken(text: str, kind: Any) -> Any:
+    """What a text says, as `kind`. Raises `Unfit`."""
+    text = text.strip()
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        value = {"yes": True, "no": False}.get(text.lower(), text) if kind is bool else text
+    return convert(value, kind)
 
 
 def answer_as(kind: Any, message: Message) -> Any:
-    """What a message says, as `kind`: its data, or its text. Raises `ValueError`."""
+    """What a message says, as `kind`: its data, or its text. Raises `Unfit`."""
     if kind is Message:
         return message
     if kind is str:
         return message.text
-    value = message.data
-    if value is None:
-        text = message.text.strip()
-        try:
-            value = msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            value = {"yes": True, "no": False}.get(text.lower(), text) if kind is bool else text
-    try:
-        return convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise Unfit(str(error)) from error
+    return spoken(message.text, kind) if message.data is None else convert(message.data, kind)
 
 
 def returned(value: msgspec.Raw, work: Any) -> Any:
@@ -100,10 +130,21 @@ def returned(value: msgspec.Raw, work: Any) -> Any:
 
 
 def _model(kind: Any, value: Any) -> Any:
-    validate = getattr(kind, "model_validate", None)
-    if callable(validate):
-        return validate(value)
-    raise NotImplementedError
+    """A value as a type that msgspec leaves to others: a pydantic model. Raises `Unfit`."""
+    if not hasattr(kind, "model_validate"):
+        raise NotImplementedError
+    try:
+        return kind.model_validate(value)
+    except ValueError as error:
+        raise Unfit(_why(error)) from error
+
+
+def _why(error: Any) -> str:
+    """What pydantic says, on one line."""
+    if not hasattr(error, "errors"):
+        return str(error)
+    wrong = [(".".join(str(place) for place in each["loc"]), each["msg"]) for each in error.errors()]
+    return "; ".join(f"{where}: {what}" if where else what for where, what in wrong)
 
 
 def _returns(work: Any) -> Any:

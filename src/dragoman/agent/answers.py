@@ -1,0 +1,81 @@
+"""What a function returns or yields, as the answer of its task, or as a bare message."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.engine.turn import Turn
+from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.task import TaskState
+from dragoman.model.values import parts_of
+
+
+async def give(turn: Turn, value: Any) -> None:
+    """What the function returned. A message is the task's last word, anything else is an artifact."""
+    if isinstance(value, Message):
+        turn.finish(TaskState.COMPLETED, value)
+    elif value is not None:
+        await _write(turn, value, last=True)
+
+
+async def give_pieces(turn: Turn, pieces: AsyncIterator[Any]) -> None:
+    """What the function yields, as it comes."""
+    async for piece in pieces:
+        if isinstance(piece, Message):
+            await turn.status(piece)
+        elif piece is not None:
+            await _write(turn, piece, last=False)
+    turn.artifact("result").close()
+
+
+async def gathered(pieces: AsyncIterator[Any]) -> tuple[Part, ...] | None:
+    """All that the function yields, for one message: pieces of text are one text."""
+    parts: list[Part] = []
+    async for piece in pieces:
+        for part in _message_parts(piece) if piece is not None else ():
+            if parts and part == Part(text=part.text) and parts[-1] == Part(text=parts[-1].text):
+                parts[-1] = replace(part, text=f"{parts[-1].text}{part.text}")
+            else:
+                parts.append(part)
+    return tuple(parts) or None
+
+
+def message_of(value: Any) -> Message | tuple[Part, ...]:
+    """What the function returned, as a message or its parts."""
+    return value if isinstance(value, Message) else _message_parts("" if value is None else value)
+
+
+def _message_parts(value: Any) -> tuple[Part, ...]:
+    if isinstance(value, Message):
+        return value.parts
+    artifacts = _artifacts(value)
+    return tuple(part for each in artifacts for part in each.parts) if artifacts else parts_of(value)
+
+
+def _artifacts(value: Any) -> list[Artifact]:
+    """The artifacts that a value is; none if it is anything else."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return list(values) if all(isinstance(each, Artifact) for each in values) else []
+
+
+async def _write(turn: Turn, value: Any, *, last: bool) -> None:
+    artifacts = _artifacts(value)
+    for artifact in artifacts:
+        writer = turn.artifact(
+            artifact.name,
+            id=artifact.artifact_id,
+            description=artifact.description,
+            metadata=artifact.metadata,
+            extensions=artifact.extensions,
+        )
+        for part in artifact.parts:
+            await writer.write(part)
+        writer.close()
+    if artifacts:
+        return
+    result, parts = turn.artifact("result"), parts_of(value)
+    for i, part in enumerate(parts, 1):
+        await result.write(part, last=last and i == len(parts))
