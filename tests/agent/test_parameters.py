@@ -54,14 +54,12 @@ File = Part(raw=b"abc", filename="a.bin", media_type="application/x-anything")
 
 def taking(hint: Any, default: Any = ...) -> Callable[..., Any]:
     """A skill with one parameter, `x`, that answers with what it got."""
-    if default is ...:
 
-        def take(x): ...
-    else:
-
-        def take(x=default): ...
+    def take(x): ...
 
     take.__annotations__["x"] = hint
+    if default is not ...:
+        take.__defaults__ = (default,)
     return take
 
 
@@ -338,13 +336,20 @@ def test_the_card_says_what_a_skill_takes_and_gives() -> None:
     agent = Agent("A")
 
     @agent.skill
-    def text(text: str) -> str: ...
+    def text(text: str) -> str:
+        return text
+
     @agent.skill
-    def data(trip: Trip) -> AsyncIterator[Trip]: ...
+    async def data(trip: Trip) -> AsyncIterator[Trip]:
+        yield trip
+
     @agent.skill
-    def file(file: Part) -> bytes: ...
+    def file(file: Part) -> bytes:
+        return b""
+
     @agent.skill(input_modes="image/png", output_modes="image/png", tags="one word", examples="so")
-    def given(file: Part, message: Message) -> list[Part]: ...
+    def given(file: Part, message: Message) -> list[Part]:
+        return [file]
 
     shown = {each.id: (each.input_modes, each.output_modes) for each in agent.card.skills}
     assert shown == {

@@ -399,7 +399,7 @@ async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_
                 refused.append(str(error))
         work = asyncio.sleep(0)
         try:
-            await turn.step("now", work)  # type: ignore[arg-type]
+            await turn.step("now", work)  # type: ignore[call-overload]
         except TypeError as error:
             refused.append(str(error))
         work.close()
