@@ -348,6 +348,19 @@ async def test_the_tenant_names_the_agent_where_there_are_several() -> None:
             assert (only.protocol_binding, only.protocol_version) == ("GRPC", "1.0")
 
 
+async def test_who_cannot_say_a_tenant_in_the_request_says_it_in_metadata() -> None:
+    first, second = Scripted(), Scripted()
+    async with served(first, second, agents=("first", "second")) as channel:
+        old = Stub(channel, v0_3.CODEC)
+        await old.unary(ops.SEND, message(v0_3.CODEC), a2a_tenant="second")
+        assert [call.scope.agent for call, _ in second.calls] == ["second"] and not first.calls
+        code, _, _ = await refused(old.unary(ops.SEND, message(v0_3.CODEC), a2a_tenant="third"))
+        assert code is StatusCode.NOT_FOUND
+        new = Stub(channel, v1_0.CODEC)
+        await new.unary(ops.SEND, message(v1_0.CODEC, tenant="first"), a2a_tenant="second")
+        assert len(first.calls) == 1, "the request's own word goes first"
+
+
 async def test_a_single_agent_takes_any_tenant() -> None:
     async with served(Scripted()) as channel:
         for tenant in ("", "hello", "whatever"):

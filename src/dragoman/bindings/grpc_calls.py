@@ -244,7 +244,9 @@ class _Rpc:
     async def _read(self, body: bytes) -> tuple[Mount, Call, Request, Pairs]:
         """Who is called, by whom, what is asked, and what our metadata says. Nobody is heard before being known."""
         calls, codec, metadata = self._calls, self._codec, self._metadata
-        tenant = codec.tenant_of(self._op, body) if calls.several else ""
+        tenant = ""
+        if calls.several:  # 0.3 has no field for it
+            tenant = codec.tenant_of(self._op, body) or metadata.header(b"a2a-tenant")
         mount = self._mount = calls.mount_of(tenant)
         principal = await metadata.principal(mount)
         dialect = select.rest(
