@@ -25,10 +25,10 @@ from dragoman.client.peers import Peers
 from dragoman.engine.seams import Store
 from dragoman.engine.service import Engine
 from dragoman.model.card import AgentCard
+from dragoman.observe.crew import Crew
 from dragoman.observe.limit import Limited, Quota
 from dragoman.observe.metrics import Metrics
 from dragoman.observe.sparing import Sparing
-from dragoman.observe.tally import Tally
 from dragoman.observe.watch import Tracer, Watch, WatchedDoor
 from dragoman.push.deliver import courier
 from dragoman.push.options import DEFAULTS, PushOptions
@@ -57,7 +57,7 @@ def application(
     grpc_public: str = "",
     grpc_tls: Mapping[str, str] | None = None,
     quota: Quota | None = None,
-    tally: Tally | None = None,
+    crew: Crew | None = None,
     metrics: bool = True,
     metrics_token: str = "",
     audit: bool = True,
@@ -73,7 +73,7 @@ def application(
     None: not at all.
     `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
     `grpc_public` is the `host:port` that the card gives for it.
-    `quota`: how much is enough (`observe.limit.Quota`); `tally`: where it is counted, if processes share it. `metrics` at /metrics, for this machine or with `metrics_token`.
+    `quota`: how much is enough (`observe.limit.Quota`); `crew`: whom one shares that with. `metrics` at /metrics, for this machine or with `metrics_token`.
     `audit`: keep a record of who did what. `tracer`: make spans, as `observe.otel.OpenTelemetry` does.
     """
     if not agents:
@@ -88,7 +88,7 @@ def application(
     ring, fetch = _ring(keys, public_url), Fetcher()
     opened, bus = open_store(store), LocalBus()
     messenger = courier(opened, push, keys=ring, issuer=public_url) if push else None
-    numbers = Metrics() if metrics else None
+    numbers = Metrics(crew.board if crew else None) if metrics else None
     if numbers is not None:
         opened.time_commits(numbers.committed)
         numbers.waiting(opened.waiting)
@@ -105,7 +105,9 @@ def application(
         observer=eye,
         **engine,
     )
-    limited = Limited(service, quota or Quota(), queued=lambda: service.runner.running, tally=tally)
+    limited = Limited(
+        service, quota or Quota(), queued=lambda: service.runner.running, tally=crew.tally if crew else None
+    )
     watched = eye.service(limited)
     mounts = [
         Mount(
@@ -147,6 +149,8 @@ def application(
         await service.start(retain=retain)
         if shared:
             watch.append(asyncio.create_task(_watch(opened, bus)))
+        if crew is not None and numbers is not None:
+            watch.append(asyncio.create_task(numbers.share()))
 
     async def stop() -> None:
         for task in watch:

@@ -29,8 +29,8 @@ from dragoman.bindings.slow import Slow
 from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
 from dragoman.errors import A2AError
+from dragoman.observe.crew import Crew
 from dragoman.observe.logs import configure
-from dragoman.observe.tally import Tally
 from dragoman.stores import NewerDatabase, open_store
 
 logger = logging.getLogger("dragoman.server")
@@ -125,11 +125,10 @@ def serve(
             options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
     (announce or _announce(agents, f"{_show(host)}:{grpc_port}" if grpc_port else ""))(url)
     if workers > 1:
-        tally = Tally(workers)
+        crew = Crew(workers)
 
         def work(worker: int) -> None:
-            share = {"shared": True, "tally": tally.of(worker)}
-            _serve(agents, listener, (signal.SIGTERM,), tls, **share, **options)
+            _serve(agents, listener, (signal.SIGTERM,), tls, shared=True, crew=crew.of(worker), **options)
 
         _supervise(workers, work)
     else:

@@ -135,3 +135,22 @@ async def test_what_a_killed_worker_had_under_way_does_not_count_for_ever(tmp_pa
                 break
             except OSError:
                 await asyncio.sleep(0.02)
+
+
+async def settled(stage: Stage) -> float:
+    """How many tasks were completed, as the worker says that happens to be asked."""
+    async with raw.post(stage.server.url + "/metrics", b"", {}, method="GET") as response:
+        lines = (await raw.read(response)).decode().splitlines()
+    found = [line for line in lines if line.startswith("dragoman_tasks_total{") and '"completed"' in line]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+async def test_it_does_not_matter_which_worker_is_asked_for_numbers(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2")
+    async with stage.server, asyncio.timeout(15):
+        for _ in range(12):
+            await raw.result(stage.server.url, "SendMessage", message("0"))
+        while [await settled(stage) for _ in range(6)] != [12] * 6:
+            await asyncio.sleep(0.02)
+        os.kill(workers(stage)[0], signal.SIGKILL)
+        assert [await settled(stage) for _ in range(6)] == [12] * 6
