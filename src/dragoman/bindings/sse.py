@@ -8,7 +8,7 @@ alive, so a quiet stream costs no timer of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import KEEP_ALIVE, MAX_EVENT, MEDIA_TYPE
 from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.model.ops import Batch, Op, Request
+from dragoman.model.task import ArtifactUpdate
 
 E = TypeVar("E", contravariant=True)
 
@@ -36,7 +37,7 @@ _BEGIN = 2
 class Frames:
     """Turns the events of one stream into bytes."""
 
-    __slots__ = ("_writer", "_write", "_opening", "_closing", "_ends_with", "_max")
+    __slots__ = ("_writer", "_write", "_own", "_opening", "_closing", "_ends_with", "_max")
 
     def __init__(
         self,
@@ -52,21 +53,25 @@ class Frames:
         self._write = self._writer.write
         self._opening, self._closing = opening, closing
         """What stands around each document; the documents themselves have no line breaks."""
+        openings: Mapping[type, bytes] = getattr(self._writer, "openings", {})
+        self._own = {kind: opening + member for kind, member in openings.items()}
+        """What stands before an event's own JSON, in dialects that write it as it is; `}` stands after it."""
         self._ends_with = Ending(dialect, op).comes_with
         self._max = max_event
 
     def batch(self, batch: Batch) -> tuple[bytes, bool]:
         """The frames of a batch, and whether the stream ends with it."""
         frames: list[bytes] = []
-        opening, closing, write, add = self._opening, self._closing, self._write, frames.append
+        opening, closing, own, add = self._opening, self._closing, self._own, frames.append
         final, last = len(batch) - 1, False
         for n, response in enumerate(batch):
-            last = self._ends_with(response.event, n == final)
-            documents = write(response, last=last)
-            seq = response.seq
-            if len(documents) == 1 and seq:
-                add(b"id: %d\n%b%b%b" % (seq, opening, documents[0], closing))
+            event, seq = response.event, response.seq
+            kind = type(event)
+            last = kind is not ArtifactUpdate and self._ends_with(event, n == final)
+            if own and seq:
+                add(b"id: %d\n%b%b}%b" % (seq, own[kind], response.raw, closing))
             else:
+                documents = self._write(response, last=last)
                 for document in documents[:-1]:
                     add(opening + document + closing)
                 if documents:  # the id comes with the last one: only then has the whole event arrived

@@ -14,7 +14,11 @@ from dragoman.model.task import Event
 
 
 class EventWriter(Protocol):
-    """Writes one stream."""
+    """Writes one stream.
+
+    `fail(error)`, if it has that, gives the documents that end a stream which broke. `openings`, if it has them, say that
+    an event's own JSON is this dialect's too: it stands after the opening of its type, and before a brace.
+    """
 
     def write(self, response: StreamResponse, *, last: bool) -> list[bytes]:
         """The JSON documents (the JSON-RPC `result`s) for one event, in order; there may be none, or several.

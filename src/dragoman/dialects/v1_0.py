@@ -132,12 +132,10 @@ class V1_0:
 
 
 class _Writer:
+    openings = _OPENINGS
+
     def write(self, response: StreamResponse, *, last: bool) -> list[bytes]:
-        event = response.event
-        body = response.encoded.get("1.0")
-        if body is None:
-            body = response.encoded["1.0"] = encoder.encode(event)
-        return [_OPENINGS[type(event)] + body + b"}"]
+        return [_OPENINGS[type(response.event)] + response.raw + b"}"]
 
 
 class _Reader:

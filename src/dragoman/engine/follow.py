@@ -70,7 +70,9 @@ class Reader(AbstractContextManager["Reader"]):
             if not self._stale and not self._records:
                 await self._wait()
             if not self._stale:
-                batch, self._records = [r for r in self._records if r.seq > self._after], []
+                batch, self._records = self._records, []
+                if batch and batch[0].seq <= self._after:
+                    batch = [record for record in batch if record.seq > self._after]
                 if batch and batch[0].seq != self._after + 1:
                     self._stale = True  # a wake-up was lost
             if self._stale:

@@ -71,10 +71,10 @@ class Journal:
         if self.dead:
             raise LeaseLost(self.lease.task)
 
-    async def room(self) -> None:
-        """Wait, if too much waits already."""
-        if len(self.waiting) >= ROOM:
-            await self.commit()
+    @property
+    def full(self) -> bool:
+        """So much waits for the disk that a writer should, too: for `commit`."""
+        return len(self.waiting) >= ROOM
 
     @property
     def flushing(self) -> bool:

@@ -12,7 +12,7 @@ The body of a public record is the event's JSON in 1.0's own shape, so one encod
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -95,21 +95,28 @@ KINDS: dict[str, type[Any]] = {
 PUBLIC = frozenset({"status", "ask", "artifact", "reply"})
 
 _WORDS = {kind: kind.encode() + b" " for kind in KINDS}
-_encoder = msgspec.json.Encoder()
 _decoders = {kind: msgspec.json.Decoder(type) for kind, type in KINDS.items()}
 
 
-class Record:
-    """One entry of a log. `seq` is 0 until a store has given it its place."""
+class Record(StreamResponse):
+    """One entry of a log. `seq` is 0 until a store has given it its place.
 
-    __slots__ = ("seq", "kind", "body", "_raw", "_response")
+    A public one is itself what its readers get: its body is the event they see.
+    """
+
+    __slots__ = ("kind",)
+
+    if TYPE_CHECKING:
+        body: Body
+    else:
+        body = StreamResponse.event  # the same slot
 
     def __init__(self, kind: str, body: Body, seq: int = 0, raw: bytes = b"") -> None:
         self.kind = kind
-        self.body = body
+        self.event = body  # type: ignore[assignment]
         self.seq = seq
         self._raw = raw
-        self._response: StreamResponse | None = None
+        self._encoded = None
 
     def __repr__(self) -> str:
         return f"Record({self.seq}, {self.kind}, {self.body})"
@@ -124,23 +131,9 @@ class Record:
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def raw(self) -> bytes:
-        """The body as JSON; encoded once."""
-        return self._raw or self.encode()
-
-    def encode(self) -> bytes:
-        """Encode the body now. Raises TypeError or ValueError if it holds something that has no JSON form."""
-        raw = self._raw = _encoder.encode(self.body)
-        return raw
-
-    @property
-    def response(self) -> StreamResponse | None:
-        """What peers see of it; the same object for every reader."""
-        if self._response is None and self.kind in PUBLIC:
-            body = self.body
-            assert isinstance(body, StatusUpdate | ArtifactUpdate | Message)
-            self._response = StreamResponse(body, self.seq, {"1.0": self.raw})
-        return self._response
+    def public(self) -> bool:
+        """Whether peers see it."""
+        return self.kind in PUBLIC
 
     @property
     def over(self) -> bool:
@@ -178,8 +171,6 @@ def number(records: Sequence[Record], first: int) -> None:
     """Give `records` their places, from `first` on."""
     for seq, record in enumerate(records, first):
         record.seq = seq
-        if record._response is not None:
-            record._response.seq = seq
 
 
 class Building(Growing):
@@ -285,6 +276,16 @@ class Snapshot:
         assert record.seq == self.seq + 1, f"gap in the log of {self.task_id}: {self.seq} -> {record.seq}"
         self.seq = record.seq
         body = record.body
+        if type(body) is ArtifactUpdate:  # most of what there is
+            have = self.artifacts.get(body.artifact.artifact_id)
+            if body.append and have is not None:
+                if have.turn != self.turn:
+                    have.turn, have.before = self.turn, len(have.parts)
+                have.extend(body.artifact)
+                have.closed = body.last_chunk
+            else:
+                self.artifacts[body.artifact.artifact_id] = Building(body, self.turn)
+            return
         match record.kind:
             case "message":
                 assert isinstance(body, Mail)
@@ -318,16 +319,6 @@ class Snapshot:
                         self.running = False
                     elif body.status.message is not None or body.metadata:
                         self.said.append(body)
-            case "artifact":
-                assert isinstance(body, ArtifactUpdate)
-                have = self.artifacts.get(body.artifact.artifact_id)
-                if body.append and have is not None:
-                    if have.turn != self.turn:
-                        have.turn, have.before = self.turn, len(have.parts)
-                    have.extend(body.artifact)
-                    have.closed = body.last_chunk
-                else:
-                    self.artifacts[body.artifact.artifact_id] = Building(body, self.turn)
             case "reply":
                 assert isinstance(body, Message)
                 self.reply, self.running = body, False

@@ -361,8 +361,10 @@ def _public(records: Sequence[Record], ends: Callable[[Record], bool]) -> tuple[
     """What peers see of `records`, up to the one that ends the stream; and whether that was there."""
     batch: list[StreamResponse] = []
     for record in records:
-        if (response := record.response) is not None:
-            batch.append(response)
+        if record.kind == "artifact":
+            batch.append(record)
+        elif record.public:
+            batch.append(record)
             if ends(record):
                 return batch, True
     return batch, False

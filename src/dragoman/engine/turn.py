@@ -160,7 +160,8 @@ class Turn:
     async def status(self, text: str | Message, metadata: dict[str, Any] | None = None) -> None:
         """Report progress: the task is working, and this is what it is doing."""
         self.say(text, metadata)
-        await self.journal.room()
+        if self.journal.full:
+            await self.journal.commit()
 
     def say(self, content: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None) -> None:
         """`status`, without waiting for room."""
@@ -231,7 +232,8 @@ class Turn:
                 self._noted[raw] -= 1
                 return
         self.journal.put(Record("note", note))
-        await self.journal.room()
+        if self.journal.full:
+            await self.journal.commit()
 
     def reply(self, message: str | Message | Part | Sequence[Part]) -> None:
         """Answer with a bare Message: what a `reply=True` skill does, unless it has shown a task."""

@@ -27,6 +27,7 @@ class ArtifactWriter:
         before: tuple[Part, ...] = (),
     ) -> None:
         self._turn, self._head, self._media_type = turn, head, media_type
+        self._journal = turn.journal
         self._before = before
         """Of earlier turns, and there to stay."""
         self._old: list[Part] = recorded.parts[recorded.before :] if recorded else []
@@ -45,7 +46,8 @@ class ArtifactWriter:
     async def write(self, content: Any, *, last: bool = False) -> None:
         """Add a chunk: text, bytes, a part, or a value as data. `last` says that the artifact is whole."""
         self.put(content, last=last)
-        await self._turn.journal.room()
+        if self._journal.full:
+            await self._journal.commit()
 
     def put(self, content: Any, *, last: bool = False) -> None:
         """`write`, without waiting for room."""
@@ -72,7 +74,7 @@ class ArtifactWriter:
         """Say that the artifact is whole."""
         if self._closed or not self._begun or self._old:
             return
-        buffer, record = self._turn.journal.waiting, self._last
+        buffer, record = self._journal.waiting, self._last
         if record is not None and buffer and buffer[-1] is record:
             body = record.body
             assert isinstance(body, ArtifactUpdate)
@@ -134,4 +136,4 @@ class ArtifactWriter:
         )
         self._last = Record("artifact", update)
         self._begun, self._closed = True, last
-        turn.journal.put(self._last)
+        self._journal.put(self._last)

@@ -18,7 +18,9 @@ class Growing:
         self.parts = list(artifact.parts)
 
     def extend(self, chunk: Artifact) -> None:
-        self.parts += [part for part in chunk.parts if part.text != ""]  # "" only says that it was the last
+        for part in chunk.parts:
+            if part.text != "":  # which only says that it was the last
+                self.parts.append(part)
         if chunk.name or chunk.description or chunk.metadata or chunk.extensions:
             self.head = replace(self.head.extended_by(replace(chunk, parts=())), parts=())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct, field
 
 from dragoman.model.card import AgentCard
@@ -17,6 +18,8 @@ from dragoman.model.content import Message, Wire
 from dragoman.model.task import Event, Task, TaskState
 
 R = TypeVar("R", covariant=True)
+
+_encoder = msgspec.json.Encoder()
 
 
 class Request(Wire, frozen=True, kw_only=True):
@@ -233,16 +236,34 @@ class Call(Struct, frozen=True, kw_only=True, gc=False):
 class StreamResponse:
     """One event of a stream, with its place in the task's log.
 
-    Readers of the same event share the object, so `encoded` makes each dialect encode it once.
+    Readers of the same event share the object, so each dialect encodes it once.
     """
 
-    __slots__ = ("event", "seq", "encoded")
+    __slots__ = ("_encoded", "_raw", "event", "seq")
 
-    def __init__(self, event: Event, seq: int = 0, encoded: dict[Any, bytes] | None = None) -> None:
+    def __init__(self, event: Event, seq: int = 0, raw: bytes = b"") -> None:
         self.event = event
         self.seq = seq
         """0 when the event has no place of its own in the log: nothing can be resumed after it."""
-        self.encoded: dict[Any, bytes] = {} if encoded is None else encoded
+        self._raw = raw
+        self._encoded: dict[Any, bytes] | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """The event's own JSON, which is 1.0's; encoded once."""
+        return self._raw or self.encode()
+
+    def encode(self) -> bytes:
+        """Encode the event now. Raises TypeError or ValueError if it holds something that has no JSON form."""
+        raw = self._raw = _encoder.encode(self.event)
+        return raw
+
+    @property
+    def encoded(self) -> dict[Any, bytes]:
+        """The event in other tongues."""
+        if self._encoded is None:
+            self._encoded = {}
+        return self._encoded
 
     def __repr__(self) -> str:
         return f"StreamResponse({self.seq}, {self.event!r})"

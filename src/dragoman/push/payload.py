@@ -33,13 +33,12 @@ async def notification(
 ) -> Notification | None:
     """The news of a record; None if it is none. `task` is the task as it was at that record."""
     name = tongue(dialect)
-    response = record.response
-    if response is None:
+    if not record.public:
         return None
     if name == NEWEST:
-        (body,) = DIALECTS[NEWEST].writer().write(response, last=record.terminal)
+        (body,) = DIALECTS[NEWEST].writer().write(record, last=record.terminal)
         return Notification(body, "application/a2a+json", DIALECTS[NEWEST].version)
-    event = response.event
+    event = record.event
     if isinstance(event, Message):
         return _older(name, event)
     if isinstance(event, StatusUpdate) and (record.over or every_status):
