@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.model.content import Message, Part, Role
+from dragoman.model.content import NOTHING, Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Configuration, PushConfig, SendMessage
 from dragoman.model.values import file_part, plain
@@ -68,7 +68,7 @@ def sending(
             parts=parts_of(content, files, data),
             task_id=task,
             context_id=context,
-            metadata={**(metadata or {}), **({"skillId": skill} if skill else {})},
+            metadata={**(metadata or {}), **({"skillId": skill} if skill else {})} or NOTHING,
             extensions=tuple(extensions),
         )
     configuration = Configuration(

@@ -24,7 +24,7 @@ from dragoman.dialects.reading import (
     under,
 )
 from dragoman.dialects.tidy import read_base64
-from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
 from dragoman.model.task import TaskState
 
 BOXED = "data_part_compat"
@@ -98,9 +98,8 @@ def _read_part(document: dict[str, Any], path: str, form: Form) -> Part:
 
 def unboxed(data: Any, metadata: dict[str, Any]) -> Part:
     if metadata.get(BOXED) is True and type(data) is dict and data.keys() == {"value"}:
-        return Part(
-            data=data["value"], metadata={name: each for name, each in metadata.items() if name != BOXED}
-        )
+        others = {name: each for name, each in metadata.items() if name != BOXED}
+        return Part(data=data["value"], metadata=others or NOTHING)
     return Part(data=data, metadata=metadata)
 
 

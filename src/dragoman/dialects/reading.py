@@ -12,6 +12,7 @@ import msgspec
 
 from dragoman.dialects.tidy import tidy
 from dragoman.errors import InvalidParams
+from dragoman.model.content import NOTHING
 
 
 class Malformed(Exception):
@@ -87,8 +88,8 @@ def mapping(document: dict[str, Any], name: str, path: str) -> dict[str, Any]:
     """An object; empty when absent."""
     value = document.get(name)
     if value is None:
-        return {}
-    return an_object(value, under(path, name))
+        return NOTHING
+    return an_object(value, under(path, name)) or NOTHING
 
 
 def an_object(value: Any, path: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from dragoman.dialects.tidy import tidy
 from dragoman.errors import A2AError, InvalidAgentResponse
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
-from dragoman.model.content import Artifact, Message
+from dragoman.model.content import NOTHING, Artifact, Message
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Op, Request, StreamResponse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
@@ -242,7 +242,7 @@ def _true_state(event: E) -> E:
     if state is None or not isinstance(event, Task | StatusUpdate):
         return event
     metadata = {name: value for name, value in event.metadata.items() if name != STATE}
-    return replace(event, status=replace(event.status, state=state), metadata=metadata)
+    return replace(event, status=replace(event.status, state=state), metadata=metadata or NOTHING)
 
 
 def _write_task(task: Task) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import msgspec
 from dragoman.engine.log import Child, Record, Snapshot
 from dragoman.engine.seams import Peers
 from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable, UnsupportedOperation
-from dragoman.model.content import Message, Part, Role
+from dragoman.model.content import NOTHING, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import new_id
 from dragoman.model.ops import (
@@ -90,7 +90,7 @@ def request_of(
         message = Message(
             message_id=new_id(), role=Role.USER, parts=parts_of(content), task_id=task, context_id=context
         )
-    about = {**(metadata or {}), **({"skillId": skill} if skill else {})}
+    about = {**(metadata or {}), **({"skillId": skill} if skill else {})} or NOTHING
     return SendMessage(
         message=message, metadata=about, configuration=Configuration(accepted_output_modes=tuple(accept))
     )

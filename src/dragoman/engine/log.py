@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.model.content import Message, Wire
+from dragoman.model.content import NOTHING, Message, Wire
 from dragoman.model.fold import Growing
 from dragoman.model.ops import Scope, StreamResponse
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
@@ -28,7 +28,7 @@ class Mail(Wire, frozen=True, kw_only=True):
     """A message, and what its sender said about it."""
 
     message: Message
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
     accepted_output_modes: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     principal: str = ""
@@ -44,7 +44,7 @@ class Mail(Wire, frozen=True, kw_only=True):
 
 
 class Cancel(Wire, frozen=True, kw_only=True):
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
     principal: str = ""
 
 
@@ -264,7 +264,7 @@ class Snapshot:
                 status=self.status,
                 artifacts=tuple([a.artifact() for a in self.artifacts.values()]),
                 history=tuple(self.history),
-                metadata=dict(self.metadata),
+                metadata=dict(self.metadata) if self.metadata else NOTHING,
             )
             self._task = (self.seq, task)
         return self._task[1]

@@ -24,7 +24,7 @@ from dragoman.engine.log import Building, Child, Mail, Note, Record, Snapshot, S
 from dragoman.engine.seams import Bus, Lease, Log, Peers
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.errors import Unavailable
-from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import ListTasks
@@ -197,7 +197,7 @@ class Turn:
                 parts=(),
                 name=name,
                 description=description,
-                metadata=metadata or {},
+                metadata=metadata or NOTHING,
                 extensions=tuple(extensions),
             )
             before: tuple[Part, ...] = ()
@@ -397,7 +397,7 @@ class Turn:
     ) -> Record:
         status = TaskStatus(state=state, message=message, timestamp=timestamp())
         update = StatusUpdate(
-            task_id=self.task_id, context_id=self.context_id, status=status, metadata=metadata
+            task_id=self.task_id, context_id=self.context_id, status=status, metadata=metadata or NOTHING
         )
         return Record(kind, update)
 

@@ -17,7 +17,7 @@ from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
 from dragoman.executor.types import TaskStatusUpdateEvent, as_spoken, new_agent_parts_message
 from dragoman.model.card import AgentCard as Card
-from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.content import NOTHING, Artifact, Message, Part
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Principal, SendMessage
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
@@ -180,7 +180,7 @@ class TaskUpdater:
     ) -> None:
         await self._queue.enqueue_event(
             TaskStatusUpdateEvent(
-                status=TaskStatus(state=state, message=message), metadata=metadata or {}, final=final
+                status=TaskStatus(state=state, message=message), metadata=metadata or NOTHING, final=final
             )
         )
 
@@ -198,7 +198,7 @@ class TaskUpdater:
             artifact_id=artifact_id or new_id(),
             parts=tuple(parts),
             name=name,
-            metadata=metadata or {},
+            metadata=metadata or NOTHING,
             extensions=tuple(extensions),
         )
         await self._queue.enqueue_event(

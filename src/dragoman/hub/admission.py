@@ -29,7 +29,7 @@ from dragoman.hub.metrics import Metrics
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.residents import OURS, VERSION
 from dragoman.hub.tenants import Tenant, Tenants
-from dragoman.model.content import Message
+from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, SendMessage
 
 
@@ -118,7 +118,7 @@ def _check_text(message: Message) -> None:
 
 def _foreign(metadata: dict[str, Any]) -> dict[str, Any]:
     """What somebody else may say."""
-    return {name: value for name, value in metadata.items() if not name.startswith(OURS)}
+    return {name: value for name, value in metadata.items() if not name.startswith(OURS)} or NOTHING
 
 
 def _key(message: Message) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -11,6 +11,18 @@ from msgspec.structs import replace
 
 class Wire(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """A frozen value whose own JSON encoding is A2A 1.0's."""
+
+
+class _Nothing(dict[str, Any]):
+    def _refuse(self, *args: Any, **named: Any) -> NoReturn:
+        raise TypeError("what was said cannot be changed: make a copy with `msgspec.structs.replace`")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = _refuse
+    pop = popitem = clear = _refuse
+
+
+NOTHING: dict[str, Any] = _Nothing()
+"""No metadata. One for all: a dictionary of its own for each piece of a stream would be a third of what it weighs."""
 
 
 class Role(str, Enum):
@@ -33,7 +45,7 @@ class Part(Wire, frozen=True, kw_only=True):
     data: Any = UNSET
     media_type: str = ""
     filename: str = ""
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
 
     @property
     def contents(self) -> int:
@@ -54,7 +66,7 @@ class Message(Wire, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     context_id: str = ""
     task_id: str = ""
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
     extensions: tuple[str, ...] = ()
     reference_task_ids: tuple[str, ...] = ()
 
@@ -79,7 +91,7 @@ class Artifact(Wire, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     name: str = ""
     description: str = ""
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
     extensions: tuple[str, ...] = ()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dragoman.model.content import Artifact, Message
+from dragoman.model.content import NOTHING, Artifact, Message
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 
@@ -60,7 +60,7 @@ class Fold:
             status=self.status or TaskStatus(state=TaskState.UNSPECIFIED),
             artifacts=tuple(growing.artifact() for growing in self.artifacts.values()),
             history=(*base.history, *self._said) if base else tuple(self._said),
-            metadata=base.metadata if base else {},
+            metadata=base.metadata if base else NOTHING,
         )
 
     def apply(self, event: Event) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, field
 
 from dragoman.model.card import AgentCard
-from dragoman.model.content import Message, Wire
+from dragoman.model.content import NOTHING, Message, Wire
 from dragoman.model.task import Event, Task, TaskState
 
 R = TypeVar("R", covariant=True)
@@ -58,7 +58,7 @@ class SendMessage(Request, frozen=True, kw_only=True):
 
     message: Message
     configuration: Configuration = Configuration()
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
 
 
 class GetTask(Request, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class CancelTask(Request, frozen=True, kw_only=True):
     """-> Task"""
 
     id: str
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
 
 
 class SubscribeToTask(Request, frozen=True, kw_only=True):

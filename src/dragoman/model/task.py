@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, TypeAlias
 
-from dragoman.model.content import Artifact, Message, Part, Wire
+from dragoman.model.content import NOTHING, Artifact, Message, Part, Wire
 
 
 class TaskState(str, Enum):
@@ -52,7 +52,7 @@ class Task(Wire, frozen=True, kw_only=True):
     status: TaskStatus
     artifacts: tuple[Artifact, ...] = ()
     history: tuple[Message, ...] = ()
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
 
     @property
     def state(self) -> TaskState:
@@ -79,7 +79,7 @@ class StatusUpdate(Wire, frozen=True, kw_only=True):
     task_id: str
     context_id: str
     status: TaskStatus
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
 
 
 class ArtifactUpdate(Wire, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class ArtifactUpdate(Wire, frozen=True, kw_only=True):
     artifact: Artifact
     append: bool = False
     last_chunk: bool = False
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = NOTHING
 
 
 Event: TypeAlias = Task | Message | StatusUpdate | ArtifactUpdate

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dragoman.dialects.proto.values import read_moment, read_struct, write_moment, write_struct
 from dragoman.dialects.reading import Malformed
-from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 _ROLES = list(Role)
@@ -108,7 +108,9 @@ def read_event(message: Any, shape: Shape) -> Event:
 
 
 def read_metadata(message: Any, path: str) -> dict[str, Any]:
-    return read_struct(message.metadata, f"{path}.metadata") if message.HasField("metadata") else {}
+    if not message.HasField("metadata"):
+        return NOTHING
+    return read_struct(message.metadata, f"{path}.metadata") or NOTHING
 
 
 def read_state(number: int, path: str) -> TaskState:

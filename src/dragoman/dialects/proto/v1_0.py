@@ -14,7 +14,6 @@ from dragoman.dialects.proto.messages import V1_0, Empty
 from dragoman.dialects.proto.tasks import Shape, read_metadata
 from dragoman.dialects.proto.values import (
     read_moment,
-    read_struct,
     read_value,
     write_moment,
     write_struct,
@@ -34,7 +33,7 @@ def _read_part(message: Any, path: str) -> Part:
         data=read_value(message.data, f"{path}.data") if kind == "data" else UNSET,
         media_type=message.media_type,
         filename=message.filename,
-        metadata=read_struct(message.metadata, f"{path}.metadata") if message.HasField("metadata") else {},
+        metadata=read_metadata(message, path),
     )
 
 

@@ -1,0 +1,53 @@
+"""Values that were said: nothing said weighs nothing, and cannot be changed behind somebody's back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+
+STATUS = TaskStatus(state=TaskState.WORKING)
+EMPTY: list[Any] = [
+    Part(text="x"),
+    Message(message_id="m", role=Role.USER, parts=()),
+    Artifact(artifact_id="a", parts=()),
+    Task(id="t", status=STATUS),
+    StatusUpdate(task_id="t", context_id="c", status=STATUS),
+    ArtifactUpdate(task_id="t", context_id="c", artifact=Artifact(artifact_id="a", parts=())),
+]
+
+
+@pytest.mark.parametrize("value", EMPTY, ids=lambda value: type(value).__name__)
+def test_no_metadata_is_not_written_and_is_read_as_none(value: Any) -> None:
+    document = msgspec.json.encode(value)
+    assert b"metadata" not in document
+    assert msgspec.json.decode(document, type=type(value)) == value
+    assert value.metadata == {} and value.metadata is NOTHING
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda nothing: nothing.update(x=1),
+        lambda nothing: nothing.setdefault("x", 1),
+        lambda nothing: nothing.__setitem__("x", 1),
+        lambda nothing: nothing.__ior__({"x": 1}),
+        lambda nothing: nothing.pop("x", None),
+        lambda nothing: nothing.clear(),
+    ],
+    ids=["update", "setdefault", "item", "or", "pop", "clear"],
+)
+def test_what_all_share_cannot_be_changed(change: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be changed"):
+        change(Part(text="x").metadata)
+    assert NOTHING == {}
+
+
+def test_metadata_can_be_added_to_a_copy() -> None:
+    part = Part(text="x")
+    assert part.metadata | {"a": 1} == {"a": 1}
+    assert msgspec.structs.replace(part, metadata={**part.metadata, "a": 1}).metadata == {"a": 1}
