@@ -89,6 +89,30 @@ def test_a_file_by_address_is_read(name: str, member: str) -> None:
 
 
 @every_version
+def test_a_part_that_does_not_say_what_it_is_has_one_content_that_is_there(name: str) -> None:
+    assert part(name, {"text": "hi", "file": None, "data": None}) == Part(text="hi")
+    assert part(name, {"data": None}) == Part(data=None)
+
+
+PROTO = {
+    "text": ({"kind": "text", "text": "hi"}, Part(text="hi")),
+    "data": ({"kind": "data", "data": {"a": 1}}, Part(data={"a": 1})),
+    "bytes": ({"kind": "file", "file": {"bytes": "aGk="}}, Part(raw=b"hi")),
+    "uri": ({"type": "file", "file": {"uri": "https://x"}}, Part(url="https://x")),
+}
+
+
+@pytest.mark.parametrize(("document", "meant"), PROTO.values(), ids=PROTO)
+def test_http_of_0_3_also_takes_the_parts_of_json_rpc(document: Any, meant: Part) -> None:
+    assert part("0.3-proto", document) == meant
+
+
+def test_a_file_of_http_of_0_3_is_not_in_two_places() -> None:
+    file = {"fileWithBytes": "aGk=", "fileWithUri": "https://x"}
+    assert refused("0.3-proto", {"role": "ROLE_USER", "content": [{"file": file}]}).endswith("[0].file")
+
+
+@every_version
 @pytest.mark.parametrize(
     ("document", "where"),
     [
@@ -99,6 +123,8 @@ def test_a_file_by_address_is_read(name: str, member: str) -> None:
         ({"kind": "file", "file": {"bytes": "%%%%"}}, ".file.bytes"),
         ({"kind": "data"}, ".data"),
         ({"kind": "video", "video": 1}, ".kind"),
+        ({"text": "hi", "file": {"uri": "https://x"}}, ""),
+        ({"text": "hi", "data": {}}, ""),
         ({}, ""),
         ("text", ""),
     ],

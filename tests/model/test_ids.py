@@ -38,6 +38,7 @@ def test_a_forked_process_draws_other_ids_than_its_parent() -> None:
         ("2025-04-02T16:59:25.331844", "2025-04-02T16:59:25.331Z"),
         ("2026-11-15T14:40:54+02:00", "2026-11-15T12:40:54.000Z"),
         ("0099-01-01T00:00:00Z", "0099-01-01T00:00:00.000Z"),
+        ("2026-11-15t12:30:00z", "2026-11-15T12:30:00.000Z"),
     ],
 )
 def test_a_moment_is_read_as_ours(text: str, moment: str) -> None:

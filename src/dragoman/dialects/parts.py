@@ -79,7 +79,12 @@ def read_parts(document: dict[str, Any], path: str, form: Form, *, member: str =
 def _read_part(document: dict[str, Any], path: str, form: Form) -> Part:
     kind = document.get("kind") or document.get("type")
     if kind is None:
-        kind = next((word for word in ("text", "file", "data") if word in document), None)
+        found = [word for word in ("text", "file", "data") if document.get(word) is not None]
+        if not found and "data" in document:
+            found = ["data"]  # null is data, too
+        if len(found) > 1:
+            raise Malformed(path, "must have exactly one of text, file and data")
+        kind = found[0] if found else None
     metadata = mapping(document, "metadata", path)
     if kind == "text":
         if type(document.get("text")) is not str:

@@ -62,6 +62,8 @@ class ProtoForm(Form, frozen=True, kw_only=True):
         return "TASK_STATE_CANCELLED" if state is TaskState.CANCELED else state.value
 
     def read_part(self, document: dict[str, Any], path: str) -> Part:
+        if "kind" in document or "type" in document:
+            return super().read_part(document, path)  # as over JSON-RPC
         metadata = mapping(document, "metadata", path)
         found = [member for member in ("text", "file", "data") if member in document]
         match found:
@@ -89,6 +91,8 @@ class ProtoForm(Form, frozen=True, kw_only=True):
 
 def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Part:
     filename, media_type = text(file, "name", path), text(file, "mimeType", path)
+    if "fileWithBytes" in file and "fileWithUri" in file:
+        raise Malformed(path, "must not have both fileWithBytes and fileWithUri")
     if "fileWithBytes" in file:
         try:
             once = read_base64(text(file, "fileWithBytes", path))

@@ -60,7 +60,7 @@ def timestamp(at: float | None = None) -> str:
 
 def read_timestamp(text: str) -> str:
     """Any ISO-8601 moment as our kind of timestamp; no zone means UTC. Raises ValueError."""
-    moment = datetime.fromisoformat(text)
+    moment = datetime.fromisoformat(text.upper())  # RFC 3339 has t and z, too
     try:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:  # the first or the last day there is, seen from elsewhere
