@@ -189,12 +189,18 @@ def _readiness(store: Store, write: Callable[[], Awaitable[None]]) -> Callable[[
     return ready
 
 
-def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:
-    if keys is None:
-        return None
+def signing_keys(keys: KeyRing | str | Path) -> KeyRing:
+    """Raises `ValueError` if there is none to sign with."""
     ring = keys if isinstance(keys, KeyRing) else KeyRing(keys)
     if not any(key.signs for key in ring.keys):
         raise ValueError("there is no key to sign cards with: `dragoman keys new` makes one")
+    return ring
+
+
+def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:
+    if keys is None:
+        return None
+    ring = signing_keys(keys)
     if not public_url:  # we would sign whatever a client puts into `Host`
         raise ValueError("a signed card says where the agent is, and only you can say that: give public_url")
     return ring

@@ -22,8 +22,9 @@ from typing import Any, NoReturn
 import uvicorn
 
 from dragoman.agent.agent import Agent
-from dragoman.application import STORE, application
+from dragoman.application import STORE, application, signing_keys
 from dragoman.auth.schemes import MutualTLS
+from dragoman.bindings.address import Address
 from dragoman.bindings.http import App
 from dragoman.bindings.slow import Slow
 from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
@@ -107,6 +108,7 @@ def serve(
     _check_apart(agents)
     if workers > 1 and options.get("store", STORE).startswith("memory:"):
         raise SystemExit("memory: is for one process: workers share a file (sqlite:///dragoman.db)")
+    _check_options(**options)
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
     asyncio.run(check_store(options.get("store", STORE)))
     listener = _listen(host, port)
@@ -152,6 +154,18 @@ def _check_apart(agents: Sequence[Agent]) -> None:
     for id in ids:
         if ids.count(id) > 1:
             raise SystemExit(f"two agents have the id {id!r}: give one of them another (Agent(..., id=))")
+
+
+def _check_options(
+    public_url: str = "", trusted_proxies: Sequence[str] = (), keys: Any = None, **others: Any
+) -> None:
+    """What cannot be meant is said before anybody hears that we serve."""
+    try:
+        Address(public_url, trusted_proxies)
+        if keys is not None:
+            signing_keys(keys)
+    except ValueError as error:
+        raise SystemExit(f"dragoman: {error}") from error
 
 
 async def check_store(url: str) -> None:

@@ -53,6 +53,13 @@ def test_a_slip_is_answered_with_a_sentence(
     [
         ("serve a.py b.py", "two agents have the id 'a': give one of them another"),
         ("serve a.py --store memory: --workers 2", "memory: is for one process"),
+        (
+            "serve a.py --trusted-proxy banana",
+            "dragoman: 'banana' does not appear to be an IPv4 or IPv6 network",
+        ),
+        ("serve a.py --public-url banana", "dragoman: 'banana' is no public URL"),
+        ("serve a.py --public-url https://a/?b", "is no public URL"),
+        ("serve a.py --keys none", "dragoman: there is no key to sign cards with"),
     ],
 )
 def test_what_cannot_be_served_together_is_said_before_it_is(

@@ -61,6 +61,18 @@ def test_nor_can_it_be_nothing(wrong: str) -> None:
         settings({name: value}, environment={})
 
 
+def test_a_file_that_is_none_of_ours_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "dragoman.toml").write_text("hub = 3\n")
+    with pytest.raises(WrongSetting, match="hub is not a table"):
+        settings(environment={})
+
+
+def test_what_the_shell_makes_for_a_hub_is_for_its_owner_alone(tmp_path: Path) -> None:
+    assert main(["tenant", "add", "acme", "--data", "d"]) == 0
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
+    assert [f.name for f in (tmp_path / "d").iterdir() if f.stat().st_mode & 0o077] == []
+
+
 def test_a_providers_key_chooses_its_model() -> None:
     pytest.importorskip("any_llm")
     assert settings(environment={"ANTHROPIC_API_KEY": "k"}).model.startswith("anthropic/")

@@ -14,6 +14,7 @@ from typing import Any
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+")
+_URL = re.compile(rf"https?://{_HOST.pattern}(?:{_PREFIX.pattern})?")
 _PAIR = re.compile(r'\s*([A-Za-z]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*))\s*')
 
 
@@ -21,7 +22,10 @@ class Address:
     """`trusted_proxies`: addresses or networks (`10.0.0.0/8`) of proxies; `*` trusts whoever connects."""
 
     def __init__(self, public_url: str = "", trusted_proxies: Sequence[str] = ()) -> None:
+        """Raises `ValueError` for what cannot be meant."""
         self._public = public_url.rstrip("/")
+        if self._public and not _URL.fullmatch(self._public):
+            raise ValueError(f"{public_url!r} is no public URL: say https://agents.example.com")
         self._anybody = "*" in trusted_proxies
         self._networks: list[IPv4Network | IPv6Network] = [
             ip_network(proxy, strict=False) for proxy in trusted_proxies if proxy != "*"

@@ -18,11 +18,13 @@ The schema is numbered scripts in `schema/`, each run once, in order:
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
@@ -58,10 +60,12 @@ class Database:
         self._looking = Lock()
 
     def open(self) -> Database:
-        """Open the file and bring its schema up to date. Raises `Unavailable`."""
+        """Open the file and bring its schema up to date. A new one is for its owner alone. Raises `Unavailable`."""
         if self._open is None:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with suppress(OSError):  # it is there already; if it cannot be made, SQLite knows better why
+                    os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
                 writing = self._connect()
                 writing.execute("pragma journal_mode = wal")
                 _migrate(writing)

@@ -138,8 +138,10 @@ def _file(config: str) -> dict[str, Any]:
         return {}
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("hub", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WrongSetting(f"{config} cannot be read: {error}") from error
+    if not isinstance(table, dict):
+        raise WrongSetting(f"{config}: hub is not a table ([hub])")
     unknown = [name for name in table if name not in Settings.__struct_fields__]
     if unknown:
         raise WrongSetting(f"{config}: there is no setting {unknown[0]!r} in [hub]")
