@@ -146,6 +146,35 @@ async def test_nobody_is_told_to_stay_away_for_hours() -> None:
     assert caught.value.retry_after == 3600
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        lambda asked: error(asked, -32603),
+        lambda asked: error(asked, -32000),
+        lambda asked: error(asked, -32004),
+        lambda asked: error(asked, -32601),
+        lambda asked: (404, {}, b""),
+        lambda asked: (500, {}, b"oops"),
+        lambda asked: told(),
+    ],
+    ids=["internal", "any", "unsupported", "unknown", "nowhere", "failing", "silent"],
+)
+async def test_a_task_that_cannot_be_followed_is_asked_for(refusal: Callable[[Asked], Answer]) -> None:
+    done = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
+    artifact = {"artifactId": "a", "parts": [{"text": "one two"}]}
+
+    def rpc(asked: Asked) -> Answer:
+        match asked.json["method"]:
+            case "SendStreamingMessage":
+                return told(*STORY[:3])
+            case "GetTask":
+                return page({"jsonrpc": "2.0", "id": "1", "result": {**done, "artifacts": [artifact]}})
+        return refusal(asked)
+
+    async with asyncio.timeout(10), agent_of(rpc) as (agent, _):
+        assert (await heard(agent))[:2] == ("one two", ["looking"])
+
+
 async def test_little_patience_with_silence_is_patience_enough_to_try_again() -> None:
     busy = [page({}, 429), page({}, 429)]
     site = Site(

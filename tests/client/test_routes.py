@@ -77,6 +77,25 @@ async def test_so_does_a_subscription() -> None:
         assert [piece.state async for piece in agent.subscribe("t")] == [TaskState.COMPLETED]
 
 
+@pytest.mark.parametrize(
+    ("document", "tried"),
+    [
+        (old_card(), ["message/send", "tasks/send"]),
+        (old_card(protocolVersion="0.3.0"), ["message/send", "tasks/send"]),
+        (card(), ["SendMessage", "message/send", "tasks/send"]),
+    ],
+    ids=["unsaid", "0.3", "1.0"],
+)
+async def test_older_versions_are_tried_and_1_0_only_where_the_card_has_its_form(
+    document: dict[str, Any], tried: list[str]
+) -> None:
+    site = Site({NEW: page(document), "/rpc": lambda asked: error(asked, -32601)})
+    async with reach(site) as agent:
+        with pytest.raises(MethodNotFound):
+            await agent("hello")
+    assert methods(site) == tried
+
+
 async def test_an_operation_that_no_version_has_is_refused_in_the_words_of_the_first() -> None:
     def rpc(asked: Asked) -> Answer:
         return error(asked, -32601, f"no {asked.json['method']} here")

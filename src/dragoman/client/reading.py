@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from dragoman.client.heard import Heard
 from dragoman.client.replay import Replay, missed
 from dragoman.client.retry import pause, transient
-from dragoman.client.transport import Rejected
 from dragoman.errors import (
     A2AError,
-    InvalidParams,
+    Forbidden,
     MethodNotFound,
-    TaskNotFound,
+    Unauthenticated,
+    Unavailable,
     Unreachable,
     UnsupportedOperation,
 )
@@ -131,13 +131,12 @@ class Reading:
         if error is None:
             return self._poll if failures > 2 else None  # it lets us subscribe, and says nothing
         if transient(error):
-            return None
+            fails = isinstance(error, Unavailable) and failures >= self._policy.attempts
+            return self._poll if fails and self._fold.task_id and not self._peer.ours else None
         if isinstance(error, _NOT_OFFERED):
             return self._poll if self._fold.task_id else self._send_and_poll
-        if isinstance(request, SubscribeToTask) and isinstance(
-            error, TaskNotFound | InvalidParams | Rejected
-        ):
-            return self._poll  # some say so of a task that is finished
+        if isinstance(request, SubscribeToTask) and not isinstance(error, Unauthenticated | Forbidden):
+            return self._poll  # it cannot be followed, perhaps because it is finished
         raise error
 
     def _done(self, *, clean: bool) -> bool:

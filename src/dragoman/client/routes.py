@@ -20,7 +20,7 @@ from dragoman.client.jsonrpc import JsonRpc
 from dragoman.client.origin import origin_of, within
 from dragoman.client.rest import Rest
 from dragoman.client.transport import NotSent, NotThere, Transport
-from dragoman.dialects.cards import version_of
+from dragoman.dialects.cards import era_of, version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS, for_card, speaks
 from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation, VersionNotSupported
@@ -112,8 +112,10 @@ def routes(
     known = _worked.get((first.url, first.binding, promised)) if remembered else None
     if known is not None:
         usable.insert(0, first._replace(dialect=DIALECTS[known]))
+    newest = era_of(found.document, found_at=found.url)
     for name in _FALLBACKS.get(first.binding, ()):
-        usable.append(first._replace(dialect=DIALECTS[name]))
+        if name != "1.0" or newest == "1.0":  # a card of another form is never one of 1.0
+            usable.append(first._replace(dialect=DIALECTS[name]))
     ways = {(way.url, way.binding, way.dialect.name): way._replace(promised=promised) for way in usable}
     return list(ways.values())
 
