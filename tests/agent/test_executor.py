@@ -13,8 +13,10 @@ import pytest
 from dragoman import TaskState as State
 from dragoman.client import Client, TaskFailed
 from dragoman.executor import (
+    AgentCapabilities,
     AgentCard,
     AgentExecutor,
+    AgentProvider,
     Artifact,
     DataPart,
     EventQueue,
@@ -36,11 +38,14 @@ from dragoman.executor import (
     TaskUpdater,
     TextPart,
     UnsupportedOperationError,
+    completed_task,
     new_agent_text_message,
+    new_artifact,
     new_task,
     new_text_artifact,
 )
 from dragoman.model.content import Message as ModelMessage
+from dragoman.model.content import Part as ModelPart
 from dragoman.model.task import ArtifactUpdate
 
 Execute = Callable[[RequestContext, EventQueue], Awaitable[None]]
@@ -236,9 +241,76 @@ async def test_parts_and_messages_can_be_made_and_read_as_every_version_of_the_s
     assert camel == snake and said == "hi" and context
 
 
+async def test_parts_are_known_by_their_kind_as_the_sdk_asks_for_it() -> None:
+    seen: list[Any] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        parts: Any = context.message.parts
+        for part in (part.root for part in parts):
+            if isinstance(part, TextPart):
+                seen.append((part.kind, part.text))
+            elif isinstance(part, DataPart):
+                seen.append((part.kind, part.data))
+            elif isinstance(part, FilePart):
+                assert isinstance(part.file, FileWithBytes) != isinstance(part.file, FileWithUri)
+                seen.append((part.kind, part.file.bytes or part.file.uri, part.file.name, part.file.mimeType))
+        await queue.enqueue_event(
+            completed_task(context.task_id, context.context_id, [new_artifact(parts, "echo")])
+        )
+
+    content = (
+        ModelPart(text="hi"),
+        ModelPart(data=None),
+        ModelPart(raw=b"hi", filename="hi.txt", media_type="text/plain"),
+        ModelPart(url="https://example.com/x"),
+    )
+    async with agent_of(execute).test() as client:
+        [echo] = (await client(*content)).artifacts
+    assert echo.parts == content
+    assert seen == [
+        ("text", "hi"),
+        ("data", None),
+        ("file", "aGk=", "hi.txt", "text/plain"),
+        ("file", "https://example.com/x", "", ""),
+    ]
+
+
+async def test_a_task_that_goes_on_can_be_read_as_the_sdk_spells_it() -> None:
+    seen: list[Any] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        task: Any = context.current_task or new_task(context.message)
+        await queue.enqueue_event(task)
+        if task.artifacts:
+            asked = task.history[1]
+            seen.append((asked.parts[0].root.text, asked.messageId, task.artifacts[0].artifactId))
+            seen.append(task.artifacts[0].parts[0].root.text)
+        else:
+            queue.enqueue_event(a_chunk("noted", append=False))
+            await TaskUpdater(queue).requires_input(new_agent_text_message("And then?"))
+
+    async with agent_of(execute).test() as client:
+        first = await client("one")
+        reply = await first.answer("two")
+    assert seen == [("And then?", first.task.status.message.message_id, "notes"), "noted"]
+    assert [artifact.text for artifact in reply.artifacts] == ["noted"]
+
+
+def test_a_card_says_what_it_is_given_in_either_spelling() -> None:
+    camel = AgentCapabilities(pushNotifications=True)
+    assert camel == AgentCapabilities(push_notifications=True) != AgentCapabilities()
+    card = AgentCard(
+        name="x", documentationUrl="https://example.com/docs", provider=AgentProvider(organization="Us")
+    )
+    assert card.documentation_url == "https://example.com/docs"
+    assert card.provider is not None and card.provider.organization == "Us"
+
+
 def test_what_is_no_event_is_refused_and_so_is_a_card_that_asks_for_credentials() -> None:
     with pytest.raises(TypeError, match="authenticate"):
         AgentCard(name="x", authentication=("Bearer",))
+    with pytest.raises(TypeError, match="authenticate"):
+        AgentCard(name="x", securitySchemes={"bearer": {"type": "http", "scheme": "bearer"}})
     with pytest.raises(AttributeError):
         new_task(ModelMessage(message_id="m", role=Role.user, parts=())).nonsense  # type: ignore[attr-defined]
 

@@ -15,7 +15,8 @@ from dragoman.agent.agent import Agent
 from dragoman.engine.log import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
-from dragoman.executor.types import TaskStatusUpdateEvent, as_spoken, new_agent_parts_message
+from dragoman.executor.spoken import as_plain, as_spoken
+from dragoman.executor.types import TaskStatusUpdateEvent, new_agent_parts_message
 from dragoman.model.card import AgentCard as Card
 from dragoman.model.content import NOTHING, Artifact, Message, Part
 from dragoman.model.ids import new_id
@@ -96,6 +97,7 @@ class EventQueue:
         if self._last is not None:
             self._turn.say(self._last)
             self._last = None
+        event = as_plain(event)
         match event:
             case Message():
                 self._message(event)

@@ -1,110 +1,37 @@
-"""The SDK's types: its constructors in every spelling it has had, giving values of our model.
-
-Versions of the SDK differ in how members are spelled (`contextId`, `context_id`) and in how parts are wrapped
-(`Part(root=TextPart(...))`, `part.root.text`). Both are understood, in what is made and in what is read.
-"""
+"""The SDK's types: its constructors in every spelling it has had (`contextId`, `context_id`), giving values of our model."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from msgspec.structs import asdict
-
+from dragoman.executor.spoken import SpokenTask
 from dragoman.model import content, task
 from dragoman.model.card import AgentCard as Card
-from dragoman.model.card import Capabilities, Provider, Skill
+from dragoman.model.card import Capabilities, Extension, Provider, Skill
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskStatus
 
 __all__ = ["TaskStatus"]
 
-T = TypeVar("T", content.Message, task.Task)
-
 
 class TaskState:
     """`TaskState.input_required`, and as 1.0 spells it."""
 
-    submitted = SUBMITTED = task.TaskState.SUBMITTED
-    working = WORKING = task.TaskState.WORKING
-    completed = COMPLETED = task.TaskState.COMPLETED
-    failed = FAILED = task.TaskState.FAILED
-    canceled = CANCELED = task.TaskState.CANCELED
-    input_required = INPUT_REQUIRED = task.TaskState.INPUT_REQUIRED
-    rejected = REJECTED = task.TaskState.REJECTED
-    auth_required = AUTH_REQUIRED = task.TaskState.AUTH_REQUIRED
-    unknown = UNSPECIFIED = task.TaskState.UNSPECIFIED
+    submitted = SUBMITTED = TASK_STATE_SUBMITTED = task.TaskState.SUBMITTED
+    working = WORKING = TASK_STATE_WORKING = task.TaskState.WORKING
+    completed = COMPLETED = TASK_STATE_COMPLETED = task.TaskState.COMPLETED
+    failed = FAILED = TASK_STATE_FAILED = task.TaskState.FAILED
+    canceled = CANCELED = TASK_STATE_CANCELED = task.TaskState.CANCELED
+    input_required = INPUT_REQUIRED = TASK_STATE_INPUT_REQUIRED = task.TaskState.INPUT_REQUIRED
+    rejected = REJECTED = TASK_STATE_REJECTED = task.TaskState.REJECTED
+    auth_required = AUTH_REQUIRED = TASK_STATE_AUTH_REQUIRED = task.TaskState.AUTH_REQUIRED
+    unknown = UNSPECIFIED = TASK_STATE_UNSPECIFIED = task.TaskState.UNSPECIFIED
 
 
 class Role:
-    user = USER = content.Role.USER
-    agent = AGENT = content.Role.AGENT
-
-
-class _Spoken:
-    """A value whose members can be read as the SDK spells them."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-        if snake == name:
-            raise AttributeError(f"{type(self).__name__} has no {name}")
-        return getattr(self, snake)
-
-
-class SpokenPart(content.Part, _Spoken, frozen=True):
-    @property
-    def root(self) -> SpokenPart:
-        return self
-
-
-class SpokenMessage(content.Message, _Spoken, frozen=True):
-    pass
-
-
-class SpokenTask(task.Task, _Spoken, frozen=True):
-    pass
-
-
-def as_spoken(value: T) -> T:
-    """`value`, for code that spells its members as the SDK does."""
-    members = {name: getattr(value, name) for name in value.__struct_fields__}
-    if isinstance(value, task.Task):
-        return cast(T, SpokenTask(**members))
-    parts = tuple(SpokenPart(**{n: getattr(p, n) for n in p.__struct_fields__}) for p in value.parts)
-    return cast(T, SpokenMessage(**{**members, "parts": parts}))
-
-
-def Part(root: content.Part | None = None, **members: Any) -> content.Part:
-    """`Part(root=TextPart(text="hi"))`, `Part(TextPart(...))` or `Part(text="hi")`."""
-    return root if root is not None else content.Part(**members)
-
-
-def TextPart(text: str, *, metadata: dict[str, Any] | None = None, **kind: str) -> content.Part:
-    return content.Part(text=text, metadata=metadata or {})
-
-
-def DataPart(data: Any, *, metadata: dict[str, Any] | None = None, **kind: str) -> content.Part:
-    return content.Part(data=data, metadata=metadata or {})
-
-
-def FilePart(file: content.Part, *, metadata: dict[str, Any] | None = None, **kind: str) -> content.Part:
-    return content.Part(**{**_set(file), "metadata": metadata or {}})
-
-
-def FileWithBytes(bytes: str, *, name: str = "", mimeType: str = "", mime_type: str = "") -> content.Part:
-    """`bytes` is base64, as in the SDK."""
-    return content.Part(raw=base64.b64decode(bytes), filename=name, media_type=mimeType or mime_type)
-
-
-def FileWithUri(uri: str, *, name: str = "", mimeType: str = "", mime_type: str = "") -> content.Part:
-    return content.Part(url=uri, filename=name, media_type=mimeType or mime_type)
-
-
-def _set(part: content.Part) -> dict[str, Any]:
-    return {name: value for name, value in asdict(part).items() if name != "metadata"}
+    user = USER = ROLE_USER = content.Role.USER
+    agent = AGENT = ROLE_AGENT = content.Role.AGENT
 
 
 def Message(
@@ -161,6 +88,14 @@ def new_agent_parts_message(
     )
 
 
+def get_message_text(message: content.Message, delimiter: str = "\n") -> str:
+    return delimiter.join(part.text for part in message.parts if part.text is not None)
+
+
+def new_artifact(parts: Sequence[content.Part], name: str, description: str = "") -> content.Artifact:
+    return Artifact(parts, name=name, description=description)
+
+
 def new_text_artifact(name: str, text: str, description: str = "") -> content.Artifact:
     return Artifact((content.Part(text=text),), name=name, description=description)
 
@@ -174,6 +109,23 @@ def new_task(request: content.Message) -> task.Task:
     status = TaskStatus(state=TaskState.submitted, timestamp=timestamp())
     return SpokenTask(
         id=request.task_id or new_id(), context_id=request.context_id, status=status, history=(request,)
+    )
+
+
+def completed_task(
+    task_id: str,
+    context_id: str,
+    artifacts: Sequence[content.Artifact],
+    history: Sequence[content.Message] | None = None,
+) -> task.Task:
+    """A task that is done, with all it produced."""
+    status = TaskStatus(state=TaskState.completed, timestamp=timestamp())
+    return SpokenTask(
+        id=task_id,
+        context_id=context_id,
+        status=status,
+        artifacts=tuple(artifacts),
+        history=tuple(history or ()),
     )
 
 
@@ -227,9 +179,21 @@ def AgentSkill(
 
 
 def AgentCapabilities(
-    streaming: bool = True, pushNotifications: bool = False, stateTransitionHistory: bool = False, **more: Any
+    streaming: bool = True,
+    pushNotifications: bool = False,
+    push_notifications: bool = False,
+    extensions: Sequence[Extension] | None = None,
+    **more: Any,
 ) -> Capabilities:
-    return Capabilities(streaming=streaming, push_notifications=pushNotifications)
+    return Capabilities(
+        streaming=streaming,
+        push_notifications=pushNotifications or push_notifications,
+        extensions=tuple(extensions or ()),
+    )
+
+
+def AgentProvider(organization: str, url: str = "") -> Provider:
+    return Provider(organization=organization, url=url)
 
 
 def AgentAuthentication(schemes: Sequence[str] = (), credentials: str = "") -> tuple[str, ...]:
@@ -250,16 +214,22 @@ def AgentCard(
     default_output_modes: Sequence[str] = (),
     authentication: Sequence[str] = (),
     provider: Provider | None = None,
+    documentationUrl: str = "",
+    documentation_url: str = "",
+    iconUrl: str = "",
+    icon_url: str = "",
     **more: Any,
 ) -> Card:
     """The SDK's constructor, in both spellings. `url` is ignored: the server knows where it is reached."""
-    if authentication:
+    if authentication or any(more.get(name) for name in ("securitySchemes", "security_schemes", "security")):
         raise TypeError("a card does not authenticate anybody: declare `auth=` on the agent instead")
     return Card(
         name=name,
         description=description,
         version=version,
         provider=provider,
+        documentation_url=documentationUrl or documentation_url,
+        icon_url=iconUrl or icon_url,
         capabilities=capabilities or Capabilities(streaming=True),
         skills=tuple(skills),
         default_input_modes=_modes(defaultInputModes or default_input_modes),
