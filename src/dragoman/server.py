@@ -36,7 +36,8 @@ from dragoman.stores import NewerDatabase, open_store
 
 logger = logging.getLogger("dragoman.server")
 
-_ENDS = (signal.SIGTERM, signal.SIGINT)
+_HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)
+_ENDS = tuple(dict.fromkeys((signal.SIGTERM, signal.SIGINT, _HANGUP)))
 _RENEW = 10
 """Ticks between two looks at the certificate; uvicorn's last a tenth of a second."""
 
@@ -45,6 +46,7 @@ class _Server(uvicorn.Server):
     """Ends open streams before it waits for connections to close, so that a drain does not wait for readers.
 
     The first of its `signals` drains. The next one does not wait: what runs is on disk, and goes on in another process.
+    (A terminal that goes away may say so twice, and does not mean that.)
     `renew` is called now and then.
     """
 
@@ -70,7 +72,7 @@ class _Server(uvicorn.Server):
                 signal.signal(signum, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit:
+        if self.should_exit and sig != _HANGUP:
             os._exit(128 + sig)
         self.should_exit = True
 
@@ -99,7 +101,7 @@ def serve(
     tls_client_ca: str = "",
     **options: Any,
 ) -> None:
-    """Serve agents until interrupted. SIGTERM and Ctrl-C drain; a second Ctrl-C does not wait.
+    """Serve agents until interrupted. SIGTERM, SIGHUP and Ctrl-C drain; a second Ctrl-C does not wait.
 
     `grpc_port`: over gRPC, too. `tls_cert`, `tls_key`: speak TLS, with this certificate; `tls_client_ca`: and ask clients
     for theirs, signed by this authority. Other options as for `application`.
@@ -134,7 +136,7 @@ def serve(
 
         _supervise(workers, work)
     else:
-        _serve(agents, listener, (signal.SIGTERM, signal.SIGINT), tls, **options)
+        _serve(agents, listener, _ends(), tls, **options)
 
 
 def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:
@@ -208,7 +210,12 @@ def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None
     """Serve any app until interrupted, as `serve` does; `announce` hears its URL first."""
     listener = _listen(host, port)
     announce(f"http://{_show(host)}:{listener.getsockname()[1]}")
-    _run(app, listener, (signal.SIGTERM, signal.SIGINT), None)
+    _run(app, listener, _ends(), None)
+
+
+def _ends() -> Sequence[signal.Signals]:
+    """What ends us. `nohup` means that a terminal that goes away does not."""
+    return [each for each in _ENDS if each != _HANGUP or signal.getsignal(each) != signal.SIG_IGN]
 
 
 def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ServerTls | None) -> None:
@@ -262,7 +269,7 @@ def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Con
 def _supervise(workers: int, work: Callable[[int], None]) -> None:
     """Run `work` in so many processes, each with a number; start one again that dies; end them all when we end, however we end.
 
-    A terminal's Ctrl-C reaches all of us. The workers leave it to the supervisor, who passes each signal on once.
+    A terminal's Ctrl-C, and its end, reach all of us. The workers leave it to the supervisor, who passes each signal on once.
     """
     born: dict[int, tuple[int, float]] = {}
     ending = False
@@ -270,6 +277,8 @@ def _supervise(workers: int, work: Callable[[int], None]) -> None:
 
     def end(signum: int, frame: Any) -> None:
         nonlocal ending
+        if ending and signum == _HANGUP:
+            return
         ending = True
         for pid in list(born):
             with contextlib.suppress(ProcessLookupError):
@@ -284,8 +293,8 @@ def _supervise(workers: int, work: Callable[[int], None]) -> None:
         born[pid] = worker, time.monotonic()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    for each in _ends():
+        signal.signal(each, end)
     for worker in range(workers):
         start(worker)
     while born:
@@ -301,8 +310,8 @@ def _supervise(workers: int, work: Callable[[int], None]) -> None:
 
 def _work(work: Callable[[], None], gone: int) -> NoReturn:
     """Be a worker, and end with the supervisor."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in _ENDS:
+        signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
 
     def follow() -> None:

@@ -57,7 +57,7 @@ async def test_a_blocking_send_is_answered_by_a_server_that_was_told_to_stop(tmp
         assert await stage.server.ended() == 0
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_task_that_needs_longer_is_given_back_and_goes_on_in_the_next_process(
     how: signal.Signals, tmp_path: Path
 ) -> None:
@@ -111,3 +111,30 @@ async def test_a_second_interrupt_ends_the_server_at_once(tmp_path: Path) -> Non
         await stage.server.start()
         events = [event async for event in raw.stream(stage.server.url, "SubscribeToTask", {"id": task})]
         assert "TASK_STATE_COMPLETED" in str(events[-1].result)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_terminal_that_goes_away_stops_the_server_politely(tmp_path: Path, workers: str) -> None:
+    stage = Stage(tmp_path, "--drain", "15", "--workers", workers, PACE="0.1")
+    async with stage.server:
+        sending = asyncio.create_task(raw.result(stage.server.url, "SendMessage", message("3")))
+        while "began" not in stage.steps.read_text():
+            await asyncio.sleep(0.01)
+        for _ in range(2):  # the terminal says so, and the shell as well
+            stage.server.signal(signal.SIGHUP)
+        assert (await sending)["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert await stage.server.ended() == 0
+
+
+async def test_but_not_one_that_was_told_not_to_mind(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    try:
+        await stage.server.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    try:
+        stage.server.signal(signal.SIGHUP)
+        assert await raw.result(stage.server.url, "SendMessage", message("0"))
+    finally:
+        await stage.server.kill()
