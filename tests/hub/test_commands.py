@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,29 @@ def test_fences_are_inert_and_close_only_with_their_own_mark() -> None:
     reply = "```\n/fetch a\n~~~\n/fetch b\n```\n/fetch c"
     assert [c.args for c in parse(reply, NAMES).commands] == ["c"]
     assert clean(reply) == "```\n/fetch a\n~~~\n/fetch b\n```"
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "````\n```\n/fetch a\n```\n/fetch b\n````",
+        "```\n```python\n/fetch a\n```",
+        "~~~~ md\n~~~\n/fetch a\n~~~~~",
+        "   ```\n/fetch a\n```   ",
+        "```" + " " * 80 + "x\n```" + " " * 80 + "x\n/fetch a\n```",
+    ],
+    ids=["longer", "named", "tildes", "indented", "wide"],
+)
+def test_what_shows_as_code_is_no_command(shown: str) -> None:
+    reply = f"{shown}\n/fetch c"
+    assert [c.args for c in parse(reply, NAMES).commands] == ["c"]
+    assert clean(reply) == shown
+
+
+def test_code_within_a_line_begins_no_fence() -> None:
+    reply = "```/fetch a``` reads a page\n/fetch c"
+    assert [c.args for c in parse(reply, NAMES).commands] == ["c"]
+    assert clean(reply) == "```/fetch a``` reads a page"
 
 
 def test_a_block_takes_everything_up_to_its_end() -> None:

@@ -112,6 +112,16 @@ async def test_capabilities_are_an_allow_list(house: Begin) -> None:
     assert "/search" not in home.model.prompts[0].system
 
 
+async def test_all_results_of_a_reply_together_stay_within_their_budget(shed: Begin) -> None:
+    tool = Echo(*["z" * 15_000] * 4)
+    home = await shed({"Index": ["\n".join(f"/search {n}" for n in range(4)), "Ok."]}, tools=[tool])
+    await home.ask("cats?")
+    fed = home.model.prompts[1].messages[-1].content
+    assert fed.count("z") == 32 * 1024
+    assert "[cut: 15000 bytes in all]" in fed and "[TOOL RESULTS TRUNCATED: budget exhausted]" in fed
+    assert len(tool.ran) == 3
+
+
 async def test_budgets_of_a_reply_skip_and_truncate(house: Begin) -> None:
     tool = Echo(*["x" * 20_000] * 4)
     home = await house({"Index": ["\n".join(f"/search {n}" for n in range(6)), "Ok."]}, tools=[tool])
@@ -200,6 +210,19 @@ async def test_delegation_two_deep(house: Begin) -> None:
     assert subs["1"] == {"agent": "scout", "depth": 1, "content": "Digger found gold."}
     assert subs["1001"]["agent"] == "digger"
     assert {n["agent"] for kind, n in notes if kind == "token_usage"} == {"index", "scout", "digger"}
+
+
+async def test_a_parallel_that_a_child_fails_has_failed_and_other_children_are_no_loop(shed: Begin) -> None:
+    wrong, other = (f"/parallel\n/agent a one\n/agent {id} two\n/endparallel" for id in ("no", "none"))
+    home = await shed(
+        {"Index": [wrong, other, other, "Ok."], "A": ["one"] * 3}, Constitution(id="a", name="A")
+    )
+    task = await home.ask("go")
+    told = [data for name, data in await home.notes(task.id) if name == "tool_call"]
+    assert [(each["tool"], each["ok"]) for each in told] == [("parallel:2", False)] * 3
+    fed = [prompt.messages[-1].content for prompt in home.model.prompts if "NAME: Index" in prompt.system]
+    assert fed[1].startswith("[/parallel 2 children]\n[child 1/2")
+    assert ["[LOOP DETECTED]" in each for each in fed[1:]] == [False, False, True]
 
 
 async def test_parallel_children_run_at_once_and_answer_in_order(house: Begin) -> None:

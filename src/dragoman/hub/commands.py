@@ -25,7 +25,8 @@ ENDS = {
     "/lesson": "/endlesson",
 }
 _STRAY = frozenset(ENDS.values())
-_FENCES = ("```", "~~~")
+_FENCE = re.compile(r"\s*(?:(`{3,})[^`]*|(~{3,}).*)")
+"""As in Markdown: it is closed by a line that has as many marks, or more, and nothing else."""
 _RESULTS = "[TOOL RESULTS"
 _CLOSED = re.compile(r"\[END [A-Z0-9 ]+\]")
 _CLOSING = re.compile(r"\[END [A-Z0-9 ]*\]?")
@@ -66,13 +67,13 @@ class Scan:
                 return BODY
             self._end = ""
             return END
-        mark = line.lstrip()[:3]
         if self._fence:
-            if mark == self._fence:
+            marks = line.lstrip()
+            if marks.startswith(self._fence) and not marks.strip(self._fence[0]):
                 self._fence = ""
             return TEXT
-        if mark in _FENCES:
-            self._fence = mark
+        if (fence := _FENCE.fullmatch(line)) is not None:
+            self._fence = fence[1] or fence[2]
             return TEXT
         if line in _STRAY or (line.startswith("[") and self._frames(line)):
             return FRAME

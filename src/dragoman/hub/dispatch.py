@@ -11,6 +11,7 @@ knows what it has done: it does not run again, and the model is told so.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -20,6 +21,7 @@ from dragoman.engine.seams import LeaseLost
 from dragoman.errors import A2AError
 from dragoman.hub.commands import ENDS
 from dragoman.hub.tool import Command, Session, Tool
+from dragoman.hub.tools.delegate import children
 from dragoman.hub.tools.help import AbsentTool
 
 BODY_LIMIT = 16 * 1024
@@ -40,6 +42,7 @@ INTERRUPTED = (
     "ERR: interrupted: the hub was restarted while this ran, so it may or may not have taken effect, in whole or in part. "
     "It was not run again. Find out what it did before you repeat it."
 )
+_CHILD_FAILED = re.compile(r"^\[child \d+/\d+ — /agent [^\n]*\]\nERR:", re.MULTILINE)
 _FAILURES = ("ERR:", "UPSTREAM FAILED", "SKIPPED:", "TRUNCATED:")
 
 logger = logging.getLogger("dragoman.hub")
@@ -76,12 +79,14 @@ class Dispatch:
                 blocks.append(EXHAUSTED)
                 break
             result = await self._one(f"tool/{iteration}/{n}", command, used)
-            block = f"[{command.title[:400]}]\n{result.body}\n[END {_word(command)}]"
+            room = TOTAL_LIMIT - total
+            body = result.body if room >= BODY_LIMIT else _cut(result.body, room)
+            block = f"[{_title(command)}]\n{body}\n[END {_word(command)}]"
             if not result.ok:
-                failed.add(command.title)
-                if command.title in self._failed:
+                failed.add(what := f"{command.title}\n{command.body}")
+                if what in self._failed:
                     block = f"{LOOP.format(title=command.title[:200])}\n{block}"
-            total += len(result.body.encode())
+            total += min(len(result.body.encode()), BODY_LIMIT)
             blocks.append(block)
         self._failed = failed
         return blocks
@@ -98,7 +103,7 @@ class Dispatch:
             before, seen = session.budget.spent, len(session.pictures)
             body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
             result = Result(
-                body=_cut(body),
+                body=_cut(body, BODY_LIMIT),
                 ok=_went_well(body),
                 spent=session.budget.spent - before,
                 counts=dict(session.telling.counts),
@@ -153,15 +158,21 @@ def _word(command: Command) -> str:
     return command.name[1:].upper()
 
 
-def _cut(body: str) -> str:
+def _title(command: Command) -> str:
+    if command.name == "/parallel":
+        return f"{command.name} {len(children(command.body or ''))} children"
+    return command.title[:400]
+
+
+def _cut(body: str, room: int) -> str:
     raw = body.encode()
-    if len(raw) <= BODY_LIMIT:
+    if len(raw) <= room:
         return body
-    return raw[:BODY_LIMIT].decode("utf-8", "ignore") + f"\n[cut: {len(raw)} bytes in all]"
+    return raw[:room].decode("utf-8", "ignore") + f"\n[cut: {len(raw)} bytes in all]"
 
 
 def _went_well(body: str) -> bool:
-    if body.startswith(_FAILURES):
+    if body.startswith(_FAILURES) or _CHILD_FAILED.search(body) is not None:
         return False
     last = body.rstrip().rpartition("\n")[2]
     return not (last.startswith("[exit ") and last != "[exit 0]") and not last.startswith("[timed out")

@@ -19,7 +19,7 @@ class TextFilter:
         self._open = False
         """The line so far went out; the rest of it goes the same way."""
         self._head = ""
-        """The beginning of a line that went out, for its fence marks."""
+        """What of the line went out: it may be a fence."""
         self._breaks = 0
         """Line breaks that go out before the next text, if there is one."""
         self._begun = False
@@ -30,7 +30,7 @@ class TextFilter:
         while delta:
             piece, newline, delta = delta.partition("\n")
             if self._open:
-                self._head = (self._head + piece)[:64]
+                self._head += piece
                 out.append(piece)
             else:
                 self._line += piece

@@ -56,35 +56,36 @@ class ParallelTool:
         self._context = context
 
     def label(self, command: Command) -> str:
-        return f"parallel:{len(_children(command.body or ''))}"
+        return f"parallel:{len(children(command.body or ''))}"
 
     async def run(self, command: Command, session: Session) -> str:
-        children = _children(command.body or "")
-        if not children:
+        asked = children(command.body or "")
+        if not asked:
             return "ERR: usage: /agent <id> <task> lines between /parallel and /endparallel"
-        if len(children) > MOST_CHILDREN:
-            return f"ERR: {len(children)} children; {MOST_CHILDREN} at most"
+        if len(asked) > MOST_CHILDREN:
+            return f"ERR: {len(asked)} children; {MOST_CHILDREN} at most"
         context = await self._context(session) if self._context is not None else []
         key = session.key
-        streams = [session.telling.next_stream() for _ in children]
+        streams = [session.telling.next_stream() for _ in asked]
 
         async def one(n: int, agent: str, task: str) -> str:
             refusal = _refusal(agent, task, session)
             if refusal is None:
                 ok, text = await delegate(
-                    session, agent, task, f"{key}/{n}", streams[n - 1], context, share=len(children)
+                    session, agent, task, f"{key}/{n}", streams[n - 1], context, share=len(asked)
                 )
                 refusal = text if ok else f"ERR: {text}"
-            return f"[child {n}/{len(children)} — /agent {agent}]\n{refusal}\n[END CHILD {n}]"
+            return f"[child {n}/{len(asked)} — /agent {agent}]\n{refusal}\n[END CHILD {n}]"
 
         async with asyncio.TaskGroup() as group:
-            jobs = [group.create_task(one(n, *child)) for n, child in enumerate(children, 1)]
+            jobs = [group.create_task(one(n, *child)) for n, child in enumerate(asked, 1)]
         return "\n".join(job.result() for job in jobs)
 
 
-def _children(body: str) -> list[tuple[str, str]]:
+def children(body: str) -> list[tuple[str, str]]:
+    """Whom a block asks, and for what."""
     found = []
-    for line in body.splitlines():
+    for line in body.split("\n"):
         if line.startswith("/agent "):
             agent, _, task = line.removeprefix("/agent ").strip().partition(" ")
             found.append((agent, task.strip()))
