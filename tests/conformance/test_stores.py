@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.log import Cancel, Snapshot
+from dragoman.engine.log import Cancel, Record, Snapshot
 from dragoman.engine.seams import Lease, LeaseLost, Log, NewMail, Store, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
@@ -157,7 +157,21 @@ async def test_reading_after_any_place_returns_the_rest(log: Log) -> None:
     whole = await log.read("t")
     for after in range(6):
         assert list(await log.read("t", after=after)) == list(whole[after:])
+        for limit in range(1, 6):
+            assert list(await log.read("t", after=after, limit=limit)) == list(whole[after : after + limit])
     assert list(await log.read("t", after=99)) == []
+
+
+async def test_a_long_log_is_read_and_folded_in_pieces(log: Log) -> None:
+    lease = await begun(log)
+    for _ in range(30):
+        await log.append(lease, [chunk("x") for _ in range(111)])
+    pieces: list[Record] = []
+    while piece := await log.read("t", after=len(pieces), limit=1000):
+        assert len(piece) <= 1000
+        pieces += piece
+    assert [record.seq for record in pieces] == list(range(1, 30 * 111 + 2))
+    assert len((await log.load("t")).artifacts["a"].parts) == 30 * 111
 
 
 async def test_a_snapshot_is_the_fold_of_the_log(log: Log) -> None:

@@ -18,7 +18,7 @@ from dragoman.errors import Unavailable
 POLL = 5.0
 """How long a reader trusts the bus before it looks for itself."""
 MOST = 1000
-"""Records that wait in memory for a reader that is slow. More of them wait in the log."""
+"""Records that a reader has in memory at a time. More of them wait in the log."""
 
 
 class Reader(AbstractContextManager["Reader"]):
@@ -77,7 +77,8 @@ class Reader(AbstractContextManager["Reader"]):
                     self._stale = True  # a wake-up was lost
             if self._stale:
                 self._stale, self._records = False, []
-                batch = list(await self._log.read(self._task, after=self._after))
+                batch = list(await self._log.read(self._task, after=self._after, limit=MOST))
+                self._stale |= len(batch) == MOST  # and perhaps more
             if batch:
                 self._after = batch[-1].seq
                 return batch

@@ -121,8 +121,8 @@ class Log(Protocol):
         """`append`, and give the lease back. Raises `NewMail` (and writes nothing) if mail came after `mail`."""
         ...
 
-    async def read(self, task: str, *, after: int = 0) -> Sequence[Record]:
-        """The records after `after`, in order. Raises `TaskNotFound`."""
+    async def read(self, task: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]:
+        """The records after `after`, in order, at most `limit` of them. Raises `TaskNotFound`."""
         ...
 
     async def load(self, task: str) -> Snapshot:

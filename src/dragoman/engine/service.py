@@ -211,7 +211,7 @@ class Engine:
     async def _as_of(self, call: Call, snapshot: Snapshot, seq: int) -> Snapshot:
         """A task as it was at `seq`."""
         then = Snapshot(snapshot.scope, snapshot.task_id, snapshot.context_id)
-        for record in (await self._store.scope(call.scope).read(snapshot.task_id))[:seq]:
+        for record in await self._store.scope(call.scope).read(snapshot.task_id, limit=seq):
             then.apply(record)
         return then
 

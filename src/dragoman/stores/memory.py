@@ -189,8 +189,8 @@ class MemoryLog:
         self._store.hooks.mark(task.key, records)
         return seq
 
-    async def read(self, task: str, *, after: int = 0) -> Sequence[Record]:
-        return self._task(task).records[after:]
+    async def read(self, task: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]:
+        return self._task(task).records[after : None if limit is None else after + limit]
 
     async def load(self, task: str) -> Snapshot:
         return self._task(task).snapshot

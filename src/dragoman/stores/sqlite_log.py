@@ -120,8 +120,8 @@ class SqliteLog:
     def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[int]:
         return self._file.commits.submit(partial(self._settle, lease, records, mail))
 
-    async def read(self, task: str, *, after: int = 0) -> Sequence[Record]:
-        return await self._file.reads.read(self._scope, task, after)
+    async def read(self, task: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]:
+        return await self._file.reads.read(self._scope, task, after, limit)
 
     async def load(self, task: str) -> Snapshot:
         return await self._file.reads.load(self._scope, task)

@@ -39,7 +39,7 @@ _PAGE = (
 _FIRST_PAGE = "~"  # after every timestamp
 
 _LONG = 1000
-"""More records than this are read on the other thread."""
+"""So many records are read on the other thread, and folded so many at a time."""
 
 T = TypeVar("T")
 
@@ -80,7 +80,8 @@ class Reads:
         else:
             self._snapshots.move_to_end(key)
         if snapshot.seq < seq:
-            self._advance(snapshot, await self._records(key, snapshot.seq, seq), seq)
+            while snapshot.seq < seq:
+                _advance(snapshot, await self._records(key, snapshot.seq, seq, _LONG))
             self.keep(key, snapshot)
         return snapshot
 
@@ -91,14 +92,14 @@ class Reads:
             raise TaskNotFound
         seq, task, context = row
         snapshot = self._snapshots.get(key) or Snapshot(scope, task, context)
-        if snapshot.seq < seq:
-            self._advance(snapshot, guarded(lambda: _read(self._here, key, snapshot.seq)), seq)
+        while snapshot.seq < seq:
+            _advance(snapshot, guarded(partial(_read, self._here, key, snapshot.seq, _LONG)))
         self.keep(key, snapshot)
         return snapshot
 
-    async def read(self, scope: Scope, task: str, after: int) -> Sequence[Record]:
+    async def read(self, scope: Scope, task: str, after: int, limit: int | None) -> Sequence[Record]:
         key, seq, _ = self._task(scope, task)
-        return await self._records(key, after, seq) if seq > after else ()
+        return await self._records(key, after, seq, limit) if seq > after else ()
 
     def keep(self, key: int, snapshot: Snapshot) -> None:
         self._snapshots[key] = snapshot
@@ -148,16 +149,10 @@ class Reads:
             raise TaskNotFound(task)
         return row
 
-    async def _records(self, key: int, after: int, last: int) -> list[Record]:
-        if last - after > _LONG:
-            return await self.elsewhere(lambda db: _read(db, key, after))
-        return guarded(lambda: _read(self._here, key, after))
-
-    def _advance(self, snapshot: Snapshot, records: Sequence[Record], seq: int) -> None:
-        for record in records:
-            snapshot.apply(record)
-        if snapshot.seq < seq:
-            raise TaskNotFound(snapshot.task_id)  # purged between the two reads
+    async def _records(self, key: int, after: int, last: int, limit: int | None) -> list[Record]:
+        if last - after >= _LONG:
+            return await self.elsewhere(lambda db: _read(db, key, after, limit))
+        return guarded(lambda: _read(self._here, key, after, limit))
 
     def one(self, sql: str, values: tuple[Any, ...]) -> Any:
         return guarded(lambda: self._here.execute(sql, values).fetchone())
@@ -190,12 +185,22 @@ def guarded(read: Callable[[], T]) -> T:
         raise Unavailable("the task store cannot be read at the moment") from error
 
 
-def _read(db: sqlite3.Connection, key: int, after: int) -> list[Record]:
+def _advance(snapshot: Snapshot, records: Sequence[Record]) -> None:
+    if not records:
+        raise TaskNotFound(snapshot.task_id)  # purged between the two reads
+    for record in records:
+        snapshot.apply(record)
+
+
+def _read(db: sqlite3.Connection, key: int, after: int, limit: int | None = None) -> list[Record]:
     out: list[Record] = []
     for last, body in db.execute(_RECORDS, (place(key, after), place(key + 1, 0))):
-        out += unpack(body, last - body.count(b"\n"))
-    if out and out[0].seq <= after:  # `after` is in the middle of a row
-        del out[: after - out[0].seq + 1]
+        records = unpack(body, last - body.count(b"\n"))
+        if not out and records[0].seq <= after:  # `after` is in the middle of a row
+            del records[: after - records[0].seq + 1]
+        out += records
+        if limit is not None and len(out) >= limit:
+            return out[:limit]
     return out
 
 
