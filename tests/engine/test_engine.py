@@ -291,6 +291,25 @@ async def test_a_message_that_lands_mid_turn_is_answered_by_another_turn(start: 
     assert [a.text for a in done.artifacts] == ["one", "two"]
 
 
+async def test_a_turn_does_not_read_what_waits_for_the_next_one(start: Start) -> None:
+    agent, began, go = Agent("a"), asyncio.Event(), asyncio.Event()
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        began.set()
+        await go.wait()
+        return ",".join(message.text for message in turn.history)
+
+    engine = await start(agent)
+    task = await engine.call(call(), say("one", return_immediately=True))
+    await began.wait()
+    second = asyncio.create_task(engine.call(call(), say("two", task=task.id)))
+    while len((await engine.call(call(), GetTask(id=task.id))).history) < 2:
+        await asyncio.sleep(0)
+    go.set()
+    assert [artifact.text for artifact in (await second).artifacts] == ["one", "one,two"]
+
+
 async def test_a_question_parks_the_task_and_the_answer_resumes_it_without_repeating_anything(
     start: Start,
 ) -> None:

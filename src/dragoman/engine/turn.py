@@ -141,8 +141,10 @@ class Turn:
 
     @property
     def history(self) -> Sequence[Message]:
-        """What was said on this task before, oldest first, the message of this turn last."""
-        return self.snapshot.task.history
+        """What was said on this task, oldest first. Not what came since and waits to be read."""
+        waiting = {id(mail.message) for seq, mail in self.snapshot.mails if seq > self.read}
+        said = self.snapshot.task.history
+        return tuple(message for message in said if id(message) not in waiting) if waiting else said
 
     async def earlier(self, limit: int = 20) -> Sequence[Task]:
         """The tasks of this context that came before this one and are finished, oldest first; the last `limit` of them."""
