@@ -84,13 +84,10 @@ def _read_key(jwk: Any) -> VerifyingKey | None:
     try:
         key = import_key(members)
         algorithms = _algorithms(key, jwk.get("alg"))
-    except (JoseError, ValueError, TypeError, KeyError):
+        begins, ends = _moment(jwk.get("nbf"), 0.0), _moment(jwk.get("exp"), float("inf"))
+    except (JoseError, ValueError, TypeError, KeyError, OverflowError):
         return None
-    if not algorithms:
-        return None
-    return VerifyingKey(
-        kid, key, algorithms, _moment(jwk.get("nbf"), 0.0), _moment(jwk.get("exp"), float("inf"))
-    )
+    return VerifyingKey(kid, key, algorithms, begins, ends) if algorithms else None
 
 
 def _algorithms(key: Key, stated: Any) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ from dragoman.model.ops import Principal
 
 Identify = Callable[[Mapping[str, Any]], Principal]
 
+_LATEST = 1 << 53
+"""No moment is later: this one is in some hundred million years."""
 _TYPES = ("", "jwt", "at+jwt", "application/jwt", "application/at+jwt")
 
 
@@ -171,7 +173,7 @@ def moment(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _LATEST:
         raise BadSignature(f"its {name} is no time")
     return float(value)
 
