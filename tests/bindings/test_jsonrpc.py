@@ -209,7 +209,7 @@ async def test_what_a_browser_form_can_send_is_refused(kind: str, status: int) -
     answer = await post(app_of(service), envelope("GetTask", {"id": "t1"}), **headers)
     assert answer.status == status
     assert len(service.calls) == (status == 200)
-    assert status == 200 or answer.json["error"]["code"] == -32600
+    assert status == 200 or answer.json["error"]["code"] == -32005
 
 
 # --- errors of the service

@@ -281,7 +281,10 @@ async def test_head_is_get_without_the_body(path: str, result: Any) -> None:
 async def test_a_form_cannot_send_a_message() -> None:
     headers = {"Content-Type": "text/plain"}
     answer = await request(app_of(), "POST", "/message:send", BODY, headers=headers)
-    assert answer.status == 415
+    assert answer.status == 400
+    assert answer.json["error"]["details"][0]["reason"] == "CONTENT_TYPE_NOT_SUPPORTED"
+    older = await request(app_of(), "POST", "/v1/message:send", BODY, headers=headers)
+    assert (older.status, older.json["code"]) == (415, -32005)
 
 
 async def test_a_tenant_in_the_body_must_be_the_one_in_the_path() -> None:

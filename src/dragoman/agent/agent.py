@@ -303,11 +303,13 @@ def _check_input(modes: Sequence[str], parts: Sequence[Part]) -> None:
         else:
             continue  # unlabelled bytes and data are judged by the skill
         if not _fits(mode, modes) and not (part.text is not None and _fits(TEXT, modes)):
-            raise ContentTypeNotSupported(f"{mode} is not accepted here: {', '.join(modes)}")
+            raise ContentTypeNotSupported(
+                f"content type {mode} is not supported here, only {', '.join(modes)}"
+            )
 
 
 def _check_output(modes: Sequence[str], accepted: Sequence[str]) -> None:
     if accepted and not any(_fits(mode, modes) for mode in accepted):
         raise ContentTypeNotSupported(
-            f"none of {', '.join(accepted)[:200]} can be produced here: {', '.join(modes)}"
+            f"content type {', '.join(accepted)[:200]} is not supported for answers, only {', '.join(modes)}"
         )

@@ -9,7 +9,13 @@ from dragoman.bindings.cards import placed, signed
 from dragoman.bindings.exchange import Exchange, Header
 from dragoman.bindings.mount import Mount
 from dragoman.dialects.dialect import Dialect
-from dragoman.errors import A2AError, ExtendedCardNotConfigured, InvalidRequest, UnsupportedOperation
+from dragoman.errors import (
+    A2AError,
+    ContentTypeNotSupported,
+    ExtendedCardNotConfigured,
+    InvalidRequest,
+    UnsupportedOperation,
+)
 from dragoman.model.ops import CANCEL, EXTENDED_CARD, SEND, Call, Op, Request
 
 log = logging.getLogger(__name__)
@@ -20,7 +26,11 @@ OURS: Header = (b"dragoman", b"1")
 _MAY_LAST = frozenset({SEND, CANCEL})
 
 
-class WrongContentType(InvalidRequest):
+class WrongContentType(ContentTypeNotSupported):
+    """That of the request itself."""
+
+
+class Compressed(InvalidRequest):
     http = 415
 
 
@@ -29,9 +39,10 @@ def check_type(exchange: Exchange) -> None:
     headers = exchange.headers
     kind = headers.get(b"content-type", b"")
     if b"json" not in kind.split(b";")[0].lower() if kind else b"origin" in headers:
-        raise WrongContentType("the Content-Type of a request is application/json")
+        named = kind.decode("latin-1")[:80] or "none"
+        raise WrongContentType(f"content type {named!r} is not supported: a request is application/json")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise WrongContentType("a request is not compressed")
+        raise Compressed("a request is not compressed")
 
 
 async def perform(

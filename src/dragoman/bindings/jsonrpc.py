@@ -13,6 +13,7 @@ import msgspec
 
 from dragoman.bindings.answer import (
     OURS,
+    Compressed,
     WrongContentType,
     activated,
     check_type,
@@ -43,7 +44,7 @@ from dragoman.model.ops import SUBSCRIBE, Call, GetOrigin, Op, Request
 
 log = logging.getLogger(__name__)
 
-_SAID_BY_HTTP = (Unauthenticated, Forbidden, RateLimited, Unavailable, WrongContentType)
+_SAID_BY_HTTP = (Unauthenticated, Forbidden, RateLimited, Unavailable, Compressed)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -186,6 +187,8 @@ class _Rpc:
         if isinstance(heard, VersionNotSupported) and self._tongue().name == "arbiter":
             self._id = NO_ID  # it checks the version before it reads the request
         status = heard.http if isinstance(heard, _SAID_BY_HTTP) else 200
+        if isinstance(heard, WrongContentType):
+            status = 415  # the table of 1.0 has 400 for it, but that is for HTTP+JSON
         headers = [JSON, *refusal(self._mount, heard, status)]
         body = self._envelope(b"error", self._error(heard))
         if self._in_stream and status == 200:

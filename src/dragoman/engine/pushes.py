@@ -33,7 +33,7 @@ class PushConfigs:
     def need(self, program: Program) -> Push:
         """Who sends for this agent. Raises `PushNotSupported`."""
         if self._push is None or not program.card.capabilities.push_notifications:
-            raise PushNotSupported("this agent does not send push notifications")
+            raise PushNotSupported("push notifications are not supported by this agent")
         return self._push
 
     async def perform(

@@ -148,7 +148,7 @@ class Engine:
         if program.authorize is not None:
             await program.authorize(call, request)
         if not program.card.capabilities.streaming:
-            raise StreamingNotSupported("this agent does not stream")
+            raise StreamingNotSupported("this operation is not supported: the agent does not stream")
         return program
 
     # -- sending -----------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class Engine:
     async def _extended_card(self, call: Call) -> AgentCard:
         program = self._program(call)
         if not program.card.capabilities.extended_agent_card:
-            raise UnsupportedOperation("this agent has no extended card")
+            raise UnsupportedOperation("this operation is not supported: the agent has no extended card")
         # Without authentication nobody has a name, and nobody may have what is meant for those who have one.
         card = await program.extended_card(call.principal) if call.principal.id else None
         if card is None:
