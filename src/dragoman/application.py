@@ -158,6 +158,8 @@ def application(
         if record is not None:
             record.close()
         await service.stop(drain)
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
     return App(
         mounts,

@@ -104,7 +104,11 @@ def register(commands: Any) -> None:
     seen = parser.add_argument_group("seen from outside")
     seen.add_argument("--no-metrics", action="store_true", help="nothing at /metrics")
     seen.add_argument("--no-audit", action="store_true", help="keep no record of who did what")
-    seen.add_argument("--otel", action="store_true", help="make OpenTelemetry spans (extra: otel)")
+    seen.add_argument(
+        "--otel",
+        action="store_true",
+        help="make OpenTelemetry spans, and send them where OTEL_TRACES_EXPORTER says (extra: otel)",
+    )
     parser.add_argument(
         "--insecure", action="store_true", help="allow a public address without authentication"
     )
@@ -178,7 +182,10 @@ def _push(args: argparse.Namespace) -> Any:
 
 def _tracer() -> Any:
     try:
-        from dragoman.observe.otel import OpenTelemetry
+        from dragoman.observe.otel import exported
     except ImportError:
         raise SystemExit("--otel needs OpenTelemetry: pip install 'dragoman[otel]'") from None
-    return OpenTelemetry()
+    try:
+        return exported(os.environ)
+    except ValueError as error:
+        raise SystemExit(f"dragoman: --otel: {error}") from None

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 
 from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -18,13 +22,48 @@ from dragoman.errors import A2AError
 from dragoman.model.ops import Call
 
 _PROPAGATOR = TraceContextTextMapPropagator()
+_EXPORTERS = "opentelemetry_traces_exporter"
+_PATIENCE = 5000
+"""Milliseconds."""
+
+
+def exported(environment: Mapping[str, str]) -> OpenTelemetry:
+    """Spans that go where the environment says, in OpenTelemetry's own words. Raises `ValueError` if that cannot be.
+
+    `OTEL_TRACES_EXPORTER` is `otlp`, unless given; that one wants `OTEL_EXPORTER_OTLP_ENDPOINT`. A process that has a
+    provider already (`opentelemetry-instrument` makes one) keeps it.
+    """
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return OpenTelemetry()
+    named = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    provider = TracerProvider(resource=Resource.create({} if named else {"service.name": "dragoman"}))
+    for name in (environment.get("OTEL_TRACES_EXPORTER") or "otlp").split(","):
+        if name.strip() == "none":
+            continue
+        found = [*entry_points(group=_EXPORTERS, name=name.strip())]
+        if not found:
+            raise ValueError(
+                f"there is no exporter {name.strip()!r}: pip install opentelemetry-exporter-otlp, or set "
+                "OTEL_TRACES_EXPORTER=console"
+            )
+        provider.add_span_processor(BatchSpanProcessor(found[0].load()()))
+    trace.set_tracer_provider(provider)
+    return OpenTelemetry(provider)
 
 
 class OpenTelemetry:
     """A `Tracer`. Without a provider it uses the process's own (`opentelemetry.trace.set_tracer_provider`)."""
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
+        self._provider = provider or trace.get_tracer_provider()
         self._tracer = trace.get_tracer("dragoman", tracer_provider=provider)
+
+    def close(self) -> None:
+        """Have what is still here sent."""
+        if isinstance(self._provider, TracerProvider):
+            self._provider.force_flush(_PATIENCE)
 
     @contextmanager
     def request(self, call: Call, operation: str) -> Iterator[dict[str, str]]:

@@ -44,11 +44,15 @@ _CHANGES = (SendMessage, CancelTask, CreatePushConfig, DeletePushConfig)
 
 
 class Tracer(Protocol):
-    """Makes spans. Both methods give the trace context to pass on."""
+    """Makes spans. `request` and `turn` give the trace context to pass on."""
 
     def request(self, call: Call, operation: str) -> AbstractContextManager[dict[str, str]]: ...
 
     def turn(self, turn: Turn) -> AbstractContextManager[dict[str, str]]: ...
+
+    def close(self) -> None:
+        """Nothing more comes. It may take a moment."""
+        ...
 
 
 class Watch:
