@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import ipaddress
 import logging
 import os
@@ -13,7 +14,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Thread
 from types import FrameType
@@ -29,6 +30,7 @@ from dragoman.bindings.http import App
 from dragoman.bindings.slow import Slow
 from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
+from dragoman.engine.runner import Runner
 from dragoman.errors import A2AError
 from dragoman.observe.crew import Crew
 from dragoman.observe.logs import configure
@@ -106,6 +108,7 @@ def serve(
     `grpc_port`: over gRPC, too. `tls_cert`, `tls_key`: speak TLS, with this certificate; `tls_client_ca`: and ask clients
     for theirs, signed by this authority. Other options as for `application`.
     """
+    _check_called(options)
     _check_open(agents, host, insecure)
     _check_apart(agents)
     if workers > 1 and options.get("store", STORE).startswith("memory:"):
@@ -137,6 +140,18 @@ def serve(
         _supervise(workers, work)
     else:
         _serve(agents, listener, _ends(), tls, **options)
+
+
+def _check_called(options: Mapping[str, Any]) -> None:
+    """A slip in the code that calls us is a slip there, and is said before anybody hears that we serve."""
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(
+            "an event loop is running already, and this starts one of its own: call it from code that is not async, "
+            "or give agent.app() to a server that runs in this loop"
+        )
+    known = inspect.signature(application).parameters | inspect.signature(Runner).parameters
+    for name in options.keys() - known.keys():
+        raise TypeError(f"there is no option {name!r} to serve with")
 
 
 def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:

@@ -412,3 +412,16 @@ async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_
     assert [error[:16] for error in refused] == ["a part has one o"] * 2 + ["a part's content"] * 2 + [
         "turn.step('now',"
     ]
+
+
+def test_a_slip_in_a_call_of_run_is_said_before_anybody_hears_that_it_serves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(TypeError, match="there is no option 'prot' to serve with"):
+        Agent("A").run(prot=8000, store="memory:")
+    assert capsys.readouterr().out == ""
+
+
+async def test_run_says_that_it_cannot_be_called_where_an_event_loop_runs() -> None:
+    with pytest.raises(RuntimeError, match="call it from code that is not async"):
+        Agent("A").run(port=0, store="memory:")
