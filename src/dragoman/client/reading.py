@@ -170,10 +170,12 @@ class Reading:
                         self._hear(out[-1])
                     if self._peer.ours and response.seq:
                         self._after = response.seq
+                    if self._ended:
+                        break
                 if out:
                     self._news = True
                     yield out
-                if self._sends and self._asked:
+                if self._ended or (self._sends and self._asked):
                     return
 
     async def _next(self, batches: AsyncIterator[Batch]) -> Batch | None:
@@ -213,16 +215,13 @@ class Reading:
             self._ended = not isinstance(event, Task) or event.status.state in TERMINAL
 
     async def _new(self, response: StreamResponse, replay: Replay, numbered: bool) -> list[Event]:
-        """What of an event is news."""
-        event, fold = response.event, self._fold
+        """What of an event is news. `replay` looks at the fold, which is not added up until somebody asks for it."""
+        event, _ = response.event, self._fold
         if numbered and not isinstance(event, Task):
             return [event] if not response.seq or response.seq > (self._after or 0) else []
         if self._repeats or replay.follows(event):
             return replay.read(event)
-        caught_up = missed(fold, await self._task())
-        if isinstance(event, StatusUpdate) and not any(isinstance(new, StatusUpdate) for new in caught_up):
-            caught_up += replay.read(event)
-        return caught_up
+        return replay.catch_up(event, await self._task())
 
     async def _task(self) -> Task:
         asked = GetTask(id=self._fold.task_id, tenant=self._request.tenant)

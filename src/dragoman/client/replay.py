@@ -6,7 +6,7 @@ against what was already heard (`Replay`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import groupby
 
 from msgspec.structs import replace
@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from dragoman.model.content import Part
 from dragoman.model.fold import Fold
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
+
+_MOMENT = len("2026-01-01T00:00:00.000Z")
 
 
 def missed(fold: Fold, now: Task, heard: Iterable[TaskStatus] = ()) -> list[Event]:
@@ -51,13 +53,15 @@ class Replay:
 
     Peers differ: 1.0 begins with the task as it is, some say nothing of the past, and some repeat every event from the
     first (`heard` are the reports they may repeat). Where that is the rule (`repeats`) reports that read the same are the
-    same; elsewhere only those that can be told apart from others are.
+    same; elsewhere only those that can be told apart from others are, and what is `heard` meanwhile counts, too.
     """
 
-    def __init__(self, fold: Fold, heard: Iterable[TaskStatus] = (), *, repeats: bool = False) -> None:
+    def __init__(self, fold: Fold, heard: Collection[TaskStatus] = (), *, repeats: bool = False) -> None:
         self._fold = fold
-        self._heard = list(heard)
+        self._heard = tuple(heard) if repeats else heard
         self._same = same_status if repeats else one_report
+        self._ahead: TaskStatus | None = None
+        """The last report in the peer's own picture of the task, which the stream may come to."""
         self._grounded = False
         """The stream showed the task as it is."""
         self._repeated: dict[str, _Repetition] = {}
@@ -74,6 +78,22 @@ class Replay:
             return event.artifact.artifact_id in self._shown or event.artifact.artifact_id in self._repeated
         return True
 
+    def catch_up(self, event: Event, now: Task) -> list[Event]:
+        """What is new in an event that does not follow, and in the peer's picture of the task."""
+        news = missed(self._fold, now, self._heard)
+        for new in news:
+            if isinstance(new, ArtifactUpdate):  # now it is ahead of the stream
+                self._shown.discard(new.artifact.artifact_id)
+                self._repeated.pop(new.artifact.artifact_id, None)
+        reports = [new for new in news if isinstance(new, StatusUpdate)]
+        if self._ahead is not None and same_status(self._ahead, now.status):
+            return [new for new in news if new not in reports]
+        if not reports:
+            return news + (self.read(event) if isinstance(event, StatusUpdate) else [])
+        told = isinstance(event, StatusUpdate) and same_status(event.status, now.status)
+        self._ahead = None if told else now.status
+        return news
+
     def read(self, event: Event) -> list[Event]:
         """What is new in an event."""
         if isinstance(event, Task):
@@ -81,15 +101,20 @@ class Replay:
             self._shown.update(artifact.artifact_id for artifact in event.artifacts)
             return missed(self._fold, event, self._heard)
         if isinstance(event, StatusUpdate):
-            now = self._fold.status
-            known = (now is not None and same_status(now, event.status)) or any(
-                self._same(old, event.status) for old in self._heard
-            )
-            return [] if known else [event]
+            return [] if self._known(event.status) else [event]
         if isinstance(event, ArtifactUpdate):
             return self._artifact(event)
         seen = self._fold.message
         return [] if seen is not None and seen.message_id == event.message_id else [event]
+
+    def _known(self, status: TaskStatus) -> bool:
+        if self._ahead is not None and same_status(self._ahead, status):
+            self._ahead = None
+            return True
+        now = self._fold.status
+        if now is not None and (same_status(now, status) or _earlier(status, now)):
+            return True
+        return any(self._same(old, status) for old in self._heard)
 
     def _artifact(self, event: ArtifactUpdate) -> list[Event]:
         id = event.artifact.artifact_id
@@ -183,6 +208,12 @@ def one_report(one: TaskStatus, other: TaskStatus) -> bool:
     """Beyond doubt the same report: it has an id or a moment of its own."""
     named = one.message is not None and bool(one.message.message_id)
     return (named or bool(one.timestamp)) and one.timestamp == other.timestamp and same_status(one, other)
+
+
+def _earlier(one: TaskStatus, other: TaskStatus) -> bool:
+    """It was made before the other, as far as their moments tell."""
+    comparable = len(one.timestamp) == len(other.timestamp) == _MOMENT
+    return comparable and one.timestamp < other.timestamp
 
 
 def same_status(one: TaskStatus, other: TaskStatus) -> bool:

@@ -1,0 +1,107 @@
+"""A peer whose picture of the task is ahead of its stream: what the picture told, the stream does not tell again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dragoman.client import Policy
+from dragoman.client.resume import Lasting
+from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.select import DIALECTS
+from dragoman.errors import Unreachable
+from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.fold import Fold
+from dragoman.model.ops import Batch, Call, Request, SendMessage, StreamResponse, SubscribeToTask
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
+
+SEND = SendMessage(message=Message(message_id="m", role=Role.USER, parts=(Part(text="go"),)))
+
+
+def chunk(text: str, *, append: bool = True, of: str = "a") -> Event:
+    artifact = Artifact(artifact_id=of, parts=(Part(text=text),))
+    return ArtifactUpdate(task_id="t", context_id="c", artifact=artifact, append=append)
+
+
+def report(n: int, marks: str, state: TaskState = TaskState.WORKING) -> Event:
+    message = Message(
+        message_id=f"r{n}" if marks == "id" else "", role=Role.AGENT, parts=(Part(text=str(n)),)
+    )
+    moment = f"2026-11-01T00:00:{n:02}.000Z" if marks == "moment" else ""
+    status = TaskStatus(state=state, message=message, timestamp=moment)
+    return StatusUpdate(task_id="t", context_id="c", status=status)
+
+
+class Peer:
+    """Its stream breaks after two events; a subscription goes on there, and asked for the task it shows all up to `ahead`."""
+
+    dialect: Dialect = DIALECTS["0.3"]
+    ours = False
+
+    def __init__(self, story: list[Event], ahead: int) -> None:
+        self._story, self._ahead = story, ahead
+
+    async def call(self, call: Call, request: Request) -> Any:
+        fold = Fold()
+        for event in self._story[: self._ahead]:
+            fold.apply(event)
+        return fold.task
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        if isinstance(request, SendMessage):
+            yield [StreamResponse(event) for event in self._story[:2]]
+            raise Unreachable("the connection broke")
+        for n, event in enumerate(self._story[2:], 3):
+            self._ahead = max(self._ahead, n)
+            yield [StreamResponse(event)]
+
+
+async def told(story: list[Event], ahead: int) -> tuple[str, list[str]]:
+    service = Lasting(Peer(story, ahead), Policy(shortest=0.001, longest=0.002))
+    text, reports = "", []
+    async for batch in service.stream(Call(), SEND):
+        for response in batch:
+            if isinstance(response.event, ArtifactUpdate):
+                text += response.event.artifact.text
+            elif isinstance(response.event, StatusUpdate):
+                assert response.event.status.message is not None
+                reports.append(response.event.status.message.text)
+    return text, reports
+
+
+@pytest.mark.parametrize("marks", ["id", "moment", "none"])
+@pytest.mark.parametrize("ahead", range(3, 8))
+async def test_a_report_is_told_once_and_nothing_after_the_end(ahead: int, marks: str) -> None:
+    story = [
+        Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
+        chunk("one ", append=False),
+        chunk("two "),
+        report(1, marks),
+        chunk("three"),
+        report(2, marks),
+        report(3, marks, TaskState.COMPLETED),
+    ]
+    text, reports = await told(story, ahead)
+    assert text == "one two three"
+    assert len(set(reports)) == len(reports), "something was told twice"
+    assert reports[-1] == "3"
+    if marks == "moment":
+        assert reports == sorted(reports)
+
+
+@pytest.mark.parametrize("ahead", range(3, 9))
+async def test_so_is_each_part_of_an_artifact(ahead: int) -> None:
+    story = [
+        Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
+        chunk("one ", append=False),
+        chunk("1", append=False, of="b"),
+        chunk("two "),
+        chunk("2", of="b"),
+        chunk("three"),
+        chunk("3", of="b"),
+        report(1, "id", TaskState.COMPLETED),
+    ]
+    text, _ = await told(story, ahead)
+    assert sorted(text) == sorted("one two three123")
