@@ -89,7 +89,9 @@ def test_what_nobody_asked_for_is_named(encoding: str) -> None:
         Inflater(encoding, "it", limit=100)
 
 
-@pytest.mark.parametrize("packed", [gzip.compress(bytes(1000)), zlib.compress(bytes(1000))])
+@pytest.mark.parametrize(
+    "packed", [gzip.compress(bytes(1000)), zlib.compress(bytes(1000))], ids=["gzip", "zlib"]
+)
 def test_what_grows_beyond_bounds_is_not_unpacked(packed: bytes) -> None:
     with pytest.raises(Unreachable, match="more than"):
         Inflater("gzip", "it", limit=999).feed(packed)
