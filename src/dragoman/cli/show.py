@@ -73,7 +73,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     rich = console()
     if rich is None:
         for row in rows:
-            print("\t".join(" ".join(cell.split()) for cell in row))
+            say("\t".join(" ".join(cell.split()) for cell in row))
         return
     from rich.markup import escape
     from rich.table import Column, Table
