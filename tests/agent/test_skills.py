@@ -425,3 +425,38 @@ def test_a_slip_in_a_call_of_run_is_said_before_anybody_hears_that_it_serves(
 async def test_run_says_that_it_cannot_be_called_where_an_event_loop_runs() -> None:
     with pytest.raises(RuntimeError, match="call it from code that is not async"):
         Agent("A").run(port=0, store="memory:")
+
+
+async def test_a_file_can_be_asked_for() -> None:
+    agent = Agent("A")
+
+    @agent.skill(input_modes=["text/plain", "image/png"])
+    async def look(turn: Turn) -> str:
+        picture = await turn.ask("Which picture?", Part)
+        again = await turn.ask("Once more?", bytes)
+        return f"{picture.filename} {again!r}"
+
+    png = Part(raw=b"png", filename="a.png", media_type="image/png")
+    async with agent.test() as client:
+        reply = await client("go")
+        reply = await reply.answer("this one")
+        assert reply.text == "Which picture? (send a file)"
+        reply = await reply.answer(files=[png])
+        reply = await reply.answer(files=[Part(url="https://example.com/a.png", media_type="image/png")])
+        assert reply.text == "Once more? (send the file itself, not a link to it)"
+        assert (await reply.answer(files=[png])).text == "a.png b'png'"
+
+
+async def test_questions_asked_side_by_side_are_asked_one_after_the_other() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def both(turn: Turn) -> str:
+        return " and ".join(await asyncio.gather(turn.ask("This?"), turn.ask("That?")))
+
+    async with agent.test() as client:
+        reply = await client("go")
+        assert reply.text == "This?"
+        reply = await reply.answer("this")
+        assert reply.text == "That?"
+        assert (await reply.answer("that")).text == "this and that"

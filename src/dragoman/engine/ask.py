@@ -39,8 +39,8 @@ async def answer(
         if step is None:
             unread = [seq for seq, _ in turn.snapshot.mails if seq > turn.read]
             if not unread:
-                message = turn._agent_message(question, this.replace("/", "-"))
-                turn.parked = (state, message, metadata)
+                if turn.parked is None:  # of several at once, the first is asked first
+                    turn.parked = (state, turn._agent_message(question, this.replace("/", "-")), metadata)
                 raise Parked(*turn.parked)
             step = Step(key=this, value=msgspec.Raw(b"null"), mail=unread[0])
             turn.read = unread[0]

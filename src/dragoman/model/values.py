@@ -118,7 +118,20 @@ def answer_as(kind: Any, message: Message) -> Any:
         return message
     if kind is str:
         return message.text
+    if kind is Part or kind is bytes:
+        return _file_of(message, kind)
     return spoken(message.text, kind) if message.data is None else convert(message.data, kind)
+
+
+def _file_of(message: Message, kind: type[Part] | type[bytes]) -> Part | bytes:
+    if not message.files:
+        raise Unfit("send a file")
+    file = message.files[0]
+    if kind is Part:
+        return file
+    if file.raw is None:
+        raise Unfit("send the file itself, not a link to it")
+    return file.raw
 
 
 def returned(value: msgspec.Raw, work: Any) -> Any:
