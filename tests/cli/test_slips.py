@@ -30,6 +30,7 @@ from dragoman.cli import main
         ("serve a.py --drain -1", "argument --drain: -1 should be 0 or more"),
         ("serve a.py --drain nan", "argument --drain: nan should be 0 or more"),
         ("tasks http://127.0.0.1:9 -n 0", "argument -n/--limit: '0' is not a number above 0"),
+        ("listen --token env:NOWHERE", "argument --token: there is no variable 'NOWHERE'"),
         ("listen --port 99999", "cannot listen on 127.0.0.1:99999"),
         ("hub --data none --log loud", "log is one of debug, info, warning, error"),
     ],

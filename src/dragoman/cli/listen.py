@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from dragoman.cli import show
+from dragoman.cli.secret import secret
 from dragoman.model.content import Message
 from dragoman.model.ids import timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
@@ -32,8 +33,12 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
     parser.add_argument("--port", type=int, default=9000, help="0 takes a free one (default: 9000)")
-    parser.add_argument("--token", default="", help="the token of the push config")
-    parser.add_argument("--secret", action="append", default=[], help="of the signature; may be repeated")
+    parser.add_argument(
+        "--token", type=secret, default="", help="the token of the push config; env:NAME reads a variable"
+    )
+    parser.add_argument(
+        "--secret", type=secret, action="append", default=[], help="of the signature; may be repeated"
+    )
     parser.add_argument("--jwks", default="", metavar="URL", help="the keys of the sender")
     parser.add_argument("--issuer", default="", help="who signs, with --jwks")
     parser.add_argument("--audience", default="", help="this webhook as the sender knows it, with --jwks")

@@ -13,6 +13,7 @@ import msgspec
 
 from dragoman.cli import show
 from dragoman.cli.reach import EXIT_STATES, add_options, exit_code, intermixed, reached
+from dragoman.cli.secret import secret
 from dragoman.client import Client, Reply, Stream, file
 from dragoman.model.ops import PushConfig
 from dragoman.model.task import Task
@@ -44,7 +45,13 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--push", default="", metavar="URL", help="have news of the task sent to this webhook"
     )
-    parser.add_argument("--push-token", default="", metavar="TOKEN", help="which it knows them by")
+    parser.add_argument(
+        "--push-token",
+        type=secret,
+        default="",
+        metavar="TOKEN",
+        help="which it knows them by; env:NAME reads a variable",
+    )
     parser.add_argument("--no-wait", action="store_true", help="print the task's id and leave")
     parser.add_argument("--no-stream", action="store_true", help="print the answer when it is complete")
     parser.add_argument("--events", action="store_true", help="print every event as a line of JSON")
