@@ -460,3 +460,28 @@ async def test_questions_asked_side_by_side_are_asked_one_after_the_other() -> N
         reply = await reply.answer("this")
         assert reply.text == "That?"
         assert (await reply.answer("that")).text == "this and that"
+
+
+async def test_a_task_is_rejected_whatever_the_function_catches() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(60))
+                if turn.text == "in a group":
+                    turn.reject("not in a group")
+                try:
+                    turn.reject("not at all")
+                except Exception:
+                    await turn.status("something went wrong")
+        except Exception:
+            return "all is well"
+        return "done"
+
+    async with agent.test() as client:
+        with pytest.raises(TaskFailed, match="rejected: not in a group"):
+            await client("in a group")
+        with pytest.raises(TaskFailed, match="rejected: not at all"):
+            await client("go")

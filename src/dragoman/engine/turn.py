@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
-from typing import Any, TypeVar, cast, overload
+from typing import Any, NoReturn, TypeVar, cast, overload
 
 import msgspec
 
@@ -34,8 +34,8 @@ from dragoman.model.values import file_part, part_of, parts_of, plain, returned
 T = TypeVar("T")
 
 
-class Rejected(Exception):
-    """Raised by `turn.reject`: the agent declines the task."""
+class Rejected(BaseException):
+    """Raised by `turn.reject`: the agent declines the task. Not an `Exception`: agent code must let it pass."""
 
 
 class Turn:
@@ -279,7 +279,7 @@ class Turn:
         """Say that the caller has to authorise something, and return the message that says it is done."""
         return cast(Message, await self._ask(TaskState.AUTH_REQUIRED, what, Message, key, metadata or {}))
 
-    def reject(self, reason: str = "") -> None:
+    def reject(self, reason: str = "") -> NoReturn:
         """Decline the task. Does not return."""
         raise Rejected(reason)
 
