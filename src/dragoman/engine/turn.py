@@ -9,7 +9,6 @@ and the first thing that differs replaces the artifact. `step` returns what was 
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
@@ -20,7 +19,8 @@ import msgspec
 from dragoman.engine.ask import answer
 from dragoman.engine.delegate import delegate, on_behalf, request_of
 from dragoman.engine.journal import Journal
-from dragoman.engine.log import Building, Child, Mail, Note, Record, Snapshot, Started, Step
+from dragoman.engine.log import Child, Mail, Note, Record, Snapshot, Started, Step
+from dragoman.engine.replay import Replay
 from dragoman.engine.seams import Bus, Lease, Log, Peers
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.errors import Unavailable
@@ -77,15 +77,9 @@ class Turn:
         """The trace context that what this turn does belongs to."""
         self.read = max(seq, snapshot.read if resume else seq)
         """The last message this turn has taken."""
-        self._said: list[StatusUpdate] = []
-        self._named: frozenset[str] = frozenset()
-        self._noted: dict[bytes, int] = {}
-        self._steps: dict[str, Step] = {}
-        self.children: dict[str, Child] = {}
+        self._replay = Replay(snapshot if resume else None)
+        self.children: dict[str, Child] = self._replay.children
         """Delegations that have begun, by their keys."""
-        self._recorded: dict[str, Building] = {}
-        if resume:
-            self._remember(snapshot)
         self._writers: dict[str, ArtifactWriter] = {}
         self._messages = 0
         self._asked = 0
@@ -100,14 +94,6 @@ class Turn:
         """Peers see a task. Until then the answer may still be a bare Message."""
         if self.shown and snapshot.state is not TaskState.WORKING:
             self.journal.put(self._status_record(TaskState.WORKING, None, {}))
-
-    def _remember(self, snapshot: Snapshot) -> None:
-        """What the turn did before it was interrupted."""
-        self._said = list(snapshot.said)
-        self._named = frozenset(said.status.message.message_id for said in self._said if said.status.message)
-        self._noted = Counter(msgspec.json.encode(note) for note in snapshot.notes)
-        self._steps, self.children = dict(snapshot.steps), dict(snapshot.children)
-        self._recorded = {key: a for key, a in snapshot.artifacts.items() if a.turn == snapshot.turn}
 
     @property
     def snapshot(self) -> Snapshot:
@@ -169,13 +155,8 @@ class Turn:
         """`status`, without waiting for room."""
         self.show()
         message = self._agent_message(content) if content else None
-        if self._said:
-            was = self._said.pop(0)
-            parts = was.status.message.parts if was.status.message else None
-            if parts == (message.parts if message else None) and was.metadata == (metadata or {}):
-                return  # on record from before the interruption
-            self._said.clear()
-        self.journal.put(self._status_record(TaskState.WORKING, message, metadata or {}))
+        if not self._replay.has_said(message, metadata or {}):
+            self.journal.put(self._status_record(TaskState.WORKING, message, metadata or {}))
 
     def artifact(
         self,
@@ -203,7 +184,7 @@ class Turn:
                 extensions=tuple(extensions),
             )
             before: tuple[Part, ...] = ()
-            recorded = self._recorded.get(head.artifact_id)
+            recorded = self._replay.artifacts.get(head.artifact_id)
             if append and (known := recorded or self.snapshot.artifacts.get(head.artifact_id)) is not None:
                 head = known.head.extended_by(head)
                 before = tuple(known.parts[: recorded.before] if recorded else known.parts)
@@ -228,14 +209,10 @@ class Turn:
         record is passed over once.
         """
         note = Note(name=name, data=data or {})
-        if self._noted:
-            raw = msgspec.json.encode(note)
-            if self._noted.get(raw, 0) > 0:
-                self._noted[raw] -= 1
-                return
-        self.journal.put(Record("note", note))
-        if self.journal.full:
-            await self.journal.commit()
+        if not self._replay.has_noted(note):
+            self.journal.put(Record("note", note))
+            if self.journal.full:
+                await self.journal.commit()
 
     def reply(self, message: str | Message | Part | Sequence[Part]) -> None:
         """Answer with a bare Message: what a `reply=True` skill does, unless it has shown a task."""
@@ -307,7 +284,7 @@ class Turn:
             raise TypeError(
                 f"turn.step({key!r}, ...) takes a function and its arguments, not what it returned"
             )
-        recorded = self._steps.get(key)
+        recorded = self.recorded(key)
         if recorded is not None:
             return returned(recorded.value, work)
         outcome = work(*args, **kw)
@@ -316,12 +293,12 @@ class Turn:
         return value
 
     def recorded(self, key: str) -> Step | None:
-        return self._steps.get(key)
+        return self._replay.steps.get(key)
 
     async def record(self, key: str, value: Any) -> None:
         """Put the result of a step on record; it is on disk when this returns."""
         step = Step(key=key, value=msgspec.Raw(msgspec.json.encode(plain(value))))
-        self._steps[key] = step
+        self._replay.steps[key] = step
         await self.put(Record("step", step))
 
     # -- other agents ------------------------------------------------------------------------------------------
@@ -375,7 +352,7 @@ class Turn:
         """A message of ours. Its id comes from the turn and its place in it, past those that a run before this one used."""
         if not key:
             self._messages += 1
-            while f"{self.task_id}-{self.n}-{self._messages}" in self._named:
+            while self._replay.has_message(f"{self.task_id}-{self.n}-{self._messages}"):
                 self._messages += 1
             key = str(self._messages)
         if isinstance(content, Message):
