@@ -16,6 +16,7 @@ from dragoman.cli import main
     [
         ("audit --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
         ("audit --store none", "there is no store at none"),
+        ("audit prune", "say what is old: --before 2026-01-01"),
         ("audit --since yesterday", "argument --since: say 2026-11-15"),
         ("push list --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
         ("serve hello.py --store none", "argument --store: a store is memory: or sqlite:///path"),

@@ -320,6 +320,21 @@ async def test_the_app_hands_on_what_is_good_once(seat: Seat) -> None:
     assert [received.delivery for received in seat.told] == ["u.1"]
 
 
+async def test_a_body_that_breaks_off_is_no_notification(seat: Seat) -> None:
+    came = [{"type": "http.request", "body": BODY, "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive() -> dict[str, Any]:
+        return came.pop(0)
+
+    async def send(message: Any) -> None:
+        pass
+
+    headers = [(name.lower().encode(), value.encode()) for name, value in signed().items()]
+    await seat.app({"type": "http", "method": "POST", "headers": headers}, receive, send)
+    assert seat.told == []
+    assert (await seat.ask(headers=signed()))[0] == 204 and len(seat.told) == 1
+
+
 async def test_the_app_refuses_what_is_not(seat: Seat) -> None:
     assert (await seat.ask(headers={}))[0] == 401
     assert (await seat.ask(headers=signed(body=b"x" * 20_000), body=b"x" * 20_000))[0] == 413

@@ -177,3 +177,37 @@ async def test_the_command_says_where_it_breaks_and_fails(
     change(path, "update audit set task = 'other' where id = 2")
     assert await asyncio.to_thread(main, verify) == 1
     assert capsys.readouterr().out == "entry 2 does not follow from entry 1\n"
+
+
+async def test_old_entries_are_put_away_and_the_rest_is_still_a_chain(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(f"sqlite:///{path}")
+    await store.open()
+    store.audit.record(AuditEntry(at="2026-12-24T10:00:00Z", operation="CancelTask", outcome="OK", task="7"))
+    await store.close()
+    url = f"sqlite:///{path}"
+    assert await asyncio.to_thread(main, ["audit", "prune", "--before", "2026-12-01", "--store", url]) == 0
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["task"] for line in out.splitlines()] == ["1", "2", "3", "4", "5", "6"]
+    known = json.loads(out.splitlines()[-1])["hash"]
+    assert known in err
+    assert await asyncio.to_thread(main, ["audit", "verify", "--store", url]) == 1
+    assert "what was before it is gone" in capsys.readouterr().out
+    assert await asyncio.to_thread(main, ["audit", "verify", "--store", url, "--known", known]) == 0
+    await written(path, "8")
+    assert await asyncio.to_thread(main, ["audit", "verify", "--store", url, "--known", known]) == 0
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_no_entry_is_forgotten_after_one_that_stays(tmp_path: Path, kind: str) -> None:
+    """A clock that was set back makes later entries look older."""
+    store = open_store("memory:" if kind == "memory" else f"sqlite:///{tmp_path / 't.db'}")
+    await store.open()
+    for at in ("2026-01", "2026-02", "2026-03", "2026-01"):
+        store.audit.record(AuditEntry(at=at, operation="CancelTask", outcome="OK"))
+    assert [entry.at for entry in await store.audit.forget("2026-02-15", limit=1)] == ["2026-01"]
+    assert [entry.at for entry in await store.audit.forget("2026-02-15", limit=9)] == ["2026-02"]
+    assert await store.audit.forget("2026-02-15", limit=9) == []
+    assert [entry.at for entry in await store.audit.entries()] == ["2026-01", "2026-03"]
+    await store.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from dragoman.cli.stored import looked_into
-from dragoman.engine.seams import Store
+from dragoman.engine.seams import Audit, Store
 from dragoman.stores.audit_chain import Examined, examine
 
 EPILOG = """\
@@ -20,7 +21,10 @@ EPILOG = """\
   dragoman audit --operation authenticate       who was not let in
   dragoman audit verify                         whether anybody has changed the record
   dragoman audit verify --known a1b2c3...       since its last hash was this
+  dragoman audit prune --before 2026-01-01      print what is older, and forget it
 """
+
+_FEW = 1000
 
 
 def register(commands: Any) -> None:
@@ -31,10 +35,10 @@ def register(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "verify",
+        "what",
         nargs="?",
-        choices=("verify",),
-        help="say whether every entry still follows from the one before",
+        choices=("verify", "prune"),
+        help="verify: say whether every entry still follows from the one before; prune: print what is old, and forget it",
     )
     parser.add_argument(
         "--store", default="sqlite:///dragoman.db", help="of the server (default: %(default)s)"
@@ -56,6 +60,9 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--known", default="", metavar="HASH", help="for `verify`: a hash it has printed before"
     )
+    parser.add_argument(
+        "--before", type=_time, metavar="TIME", help="for `prune`: what is older than this is old"
+    )
     parser.set_defaults(run=run)
 
 
@@ -70,8 +77,10 @@ def _time(text: str) -> str:
 
 async def run(args: argparse.Namespace) -> int:
     async def work(store: Store) -> int:
-        if args.verify:
+        if args.what == "verify":
             return _verdict(await examine(store.audit, args.known.lower()))
+        if args.what == "prune":
+            return await _prune(store.audit, args.before)
         entries = await store.audit.entries(
             tenant=args.tenant,
             principal=args.principal,
@@ -89,7 +98,21 @@ async def run(args: argparse.Namespace) -> int:
                 print("  ".join(map(_one_line, line)))
         return 0
 
+    if args.what == "prune" and not args.before:
+        raise SystemExit("dragoman: say what is old: --before 2026-01-01")
     return await looked_into(args.store, work)
+
+
+async def _prune(audit: Audit, before: str) -> int:
+    """A few at a time, so that a server that writes meanwhile need not wait."""
+    last = ""
+    while gone := await audit.forget(before, limit=_FEW):
+        for entry in gone:
+            print(json.dumps(msgspec.to_builtins(entry)), flush=entry is gone[-1])
+        last = gone[-1].hash
+    if last:
+        print(f"the record goes on after {last}: give that to verify as --known", file=sys.stderr)
+    return 0
 
 
 def _verdict(found: Examined) -> int:

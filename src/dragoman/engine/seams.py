@@ -317,6 +317,10 @@ class Audit(Protocol):
         """Newest first; `before` an entry's id goes on from there."""
         ...
 
+    async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
+        """Take out up to `limit` entries, oldest first, up to the first that is not older than `before`: what they were."""
+        ...
+
 
 def topic(scope: Scope, task: str) -> str:
     """The bus topic of a task; it begins with the tenant. No two tasks share one, whatever their ids are made of."""

@@ -49,3 +49,6 @@ class Sparing:
 
     async def entries(self, **asked: Any) -> Sequence[AuditEntry]:
         return await self._audit.entries(**asked)
+
+    async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
+        return await self._audit.forget(before, limit=limit)

@@ -105,8 +105,8 @@ class Webhook:
         while True:
             message = await receive()
             body += message.get("body", b"")
-            if len(body) > self._max_body:
-                return None
+            if len(body) > self._max_body or message["type"] == "http.disconnect":
+                return None  # who has left hears nothing of it
             if not message.get("more_body"):
                 return bytes(body)
 

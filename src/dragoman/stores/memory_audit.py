@@ -43,3 +43,9 @@ class MemoryAudit:
             and (not before or entry.id < before)
         )
         return list(islice(found, limit))
+
+    async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
+        gone: list[AuditEntry] = []
+        while self._entries and self._entries[0].at < before and len(gone) < limit:
+            gone.append(self._entries.popleft())
+        return gone

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import takewhile
+from typing import Any
 
 from dragoman.engine.seams import AuditEntry
 from dragoman.errors import Unavailable
@@ -22,6 +24,9 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _LAST = "select hash from audit order by id desc limit 1"
 _ENTRIES = "select at, operation, outcome, tenant, agent, principal, task, dialect, trace, id, lower(hex(hash)) from audit"
+
+_OLDEST = _ENTRIES + " order by id limit ?"
+_FORGET = "delete from audit where id <= ?"
 
 
 class SqliteAudit:
@@ -85,8 +90,22 @@ class SqliteAudit:
         sql = _ENTRIES + (" where " + " and ".join(terms) if terms else "") + " order by id desc limit ?"
         values = (*terms.values(), limit)
         rows = await self._file.reads.elsewhere(lambda db: db.execute(sql, values).fetchall())
-        names = AuditEntry.__struct_fields__
-        return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
+        return _read(rows)
+
+    async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
+        def job(db: sqlite3.Connection) -> Finish[Sequence[AuditEntry]]:
+            oldest = _read(db.execute(_OLDEST, (limit,)).fetchall())
+            gone = list(takewhile(lambda entry: entry.at < before, oldest))
+            if gone:
+                db.execute(_FORGET, (gone[-1].id,))
+            return lambda: gone
+
+        return await self._file.commits.submit(job)
+
+
+def _read(rows: Iterable[tuple[Any, ...]]) -> list[AuditEntry]:
+    names = AuditEntry.__struct_fields__
+    return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def _nothing() -> None:
