@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 
 from msgspec import UNSET
 
-from dragoman.client.content import sending
+from dragoman.client.content import id_of, sending
 from dragoman.client.credentials import described
 from dragoman.client.discover import extended
 from dragoman.client.link import Link, Options, open_link
@@ -54,20 +54,20 @@ class Client:
         self._link: Link | None = None
 
     async def __aenter__(self) -> Self:
-        await self.open()
-        return self
+        return await self.open()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def open(self) -> None:
-        """Find the agent and read its card. `async with` does it."""
+    async def open(self) -> Self:
+        """Find the agent and read its card. `async with` does it; without that, `close` it when you are done."""
         if self._link is None:
             try:
                 async with asyncio.timeout(self._timeout):
                     self._link = await open_link(self._target, self._options)
             except TimeoutError:
                 raise TimeoutError(f"{self._target} did not show its card in time") from None
+        return self
 
     async def close(self) -> None:
         if self._link is not None:
@@ -132,25 +132,25 @@ class Client:
     async def send(
         self,
         *content: Any,
-        files: Sequence[Any] = (),
+        files: Any = (),
         data: Any = UNSET,
-        task: str = "",
-        context: str = "",
+        task: str | Task = "",
+        context: str | Task = "",
         skill: str = "",
         metadata: Mapping[str, Any] | None = None,
-        accept: Sequence[str] = (),
+        accept: str | Sequence[str] = (),
         history: int | None = None,
         wait: bool = True,
         push: PushConfig | None = None,
         key: str = "",
-        extensions: Sequence[str] = (),
+        extensions: str | Sequence[str] = (),
         timeout: float | None = None,
     ) -> Reply:
         """Send one message: exactly the protocol's own operation, and what the agent makes of it.
 
         `content`: text, paths, bytes, parts, or anything that can be data. `files`: paths, bytes or URLs. `task` goes
-        on with a task, `context` with a conversation. `wait=False` comes back as soon as the agent has the message.
-        `key` is the idempotency key, new for each message unless given.
+        on with a task, `context` with a conversation, named by an id or a reply. `wait=False` comes back as soon as the
+        agent has the message. `key` is the idempotency key, new for each message unless given.
         """
         call, request = sending(
             content,
@@ -178,8 +178,12 @@ class Client:
 
     # -- tasks ---------------------------------------------------------------------------------------------------
 
-    async def get(self, task: str, *, history: int | None = None, timeout: float | None = None) -> Task:
-        found: Task = await self._ask(GetTask(id=task, history_length=history, tenant=self._tenant), timeout)
+    async def get(
+        self, task: str | Task, *, history: int | None = None, timeout: float | None = None
+    ) -> Task:
+        found: Task = await self._ask(
+            GetTask(id=id_of(task), history_length=history, tenant=self._tenant), timeout
+        )
         return found
 
     async def list(
@@ -213,51 +217,62 @@ class Client:
             if not token:
                 return
 
-    async def cancel(self, task: str, *, timeout: float | None = None) -> Task:
-        canceled: Task = await self._ask(CancelTask(id=task, tenant=self._tenant), timeout)
+    async def cancel(self, task: str | Task, *, timeout: float | None = None) -> Task:
+        canceled: Task = await self._ask(CancelTask(id=id_of(task), tenant=self._tenant), timeout)
         return canceled
 
-    def subscribe(self, task: str, *, after: int | None = None, timeout: float | None = None) -> Stream:
+    def subscribe(
+        self, task: str | Task, *, after: int | None = None, timeout: float | None = None
+    ) -> Stream:
         """Follow a task to its end: how it is now, then what happens to it."""
         deadline = self._deadline(timeout)
         call = Call(deadline=deadline, after=after)
-        return Stream(self, self._batches(call, SubscribeToTask(id=task, tenant=self._tenant)), deadline)
+        return Stream(
+            self, self._batches(call, SubscribeToTask(id=id_of(task), tenant=self._tenant)), deadline
+        )
 
-    async def wait(self, task: str, *, timeout: float | None = None) -> Reply:
+    async def wait(self, task: str | Task, *, timeout: float | None = None) -> Reply:
         """The reply once a task is over: finished, or asking."""
-        return await self._wait(task, self._deadline(timeout))
+        return await self._wait(id_of(task), self._deadline(timeout))
 
     # -- push notifications --------------------------------------------------------------------------------------
 
     async def create_push(
-        self, task: str, url: str, *, id: str = "", token: str = "", scheme: str = "", credentials: str = ""
+        self,
+        task: str | Task,
+        url: str,
+        *,
+        id: str = "",
+        token: str = "",
+        scheme: str = "",
+        credentials: str = "",
     ) -> PushConfig:
         """Have news of a task sent to `url`. `scheme` and `credentials` are what the agent shows there."""
         login = AuthenticationInfo(scheme=scheme, credentials=credentials) if scheme else None
         config = PushConfig(
-            url=url, id=id, task_id=task, token=token, authentication=login, tenant=self._tenant
+            url=url, id=id, task_id=id_of(task), token=token, authentication=login, tenant=self._tenant
         )
         created: PushConfig = await self._ask(CreatePushConfig(config=config, tenant=self._tenant))
         return created
 
-    async def get_push(self, task: str, id: str = "") -> PushConfig:
-        found: PushConfig = await self._ask(GetPushConfig(task_id=task, id=id, tenant=self._tenant))
+    async def get_push(self, task: str | Task, id: str = "") -> PushConfig:
+        found: PushConfig = await self._ask(GetPushConfig(task_id=id_of(task), id=id, tenant=self._tenant))
         return found
 
-    async def list_push(self, task: str) -> Sequence[PushConfig]:
+    async def list_push(self, task: str | Task) -> Sequence[PushConfig]:
         configs: list[PushConfig] = []
         token = ""
         while True:
             page: PushConfigPage = await self._ask(
-                ListPushConfigs(task_id=task, page_token=token, tenant=self._tenant)
+                ListPushConfigs(task_id=id_of(task), page_token=token, tenant=self._tenant)
             )
             configs += page.configs
             token = page.next_page_token
             if not token:
                 return configs
 
-    async def delete_push(self, task: str, id: str) -> None:
-        await self._ask(DeletePushConfig(task_id=task, id=id, tenant=self._tenant))
+    async def delete_push(self, task: str | Task, id: str) -> None:
+        await self._ask(DeletePushConfig(task_id=id_of(task), id=id, tenant=self._tenant))
 
     async def extended_card(self) -> AgentCard:
         """The card for those who have shown who they are."""
@@ -340,7 +355,10 @@ class Client:
 def _state(state: TaskState | str) -> TaskState:
     if isinstance(state, TaskState):
         return state
-    return TaskState(f"TASK_STATE_{state.upper().replace('-', '_')}") if state else TaskState.UNSPECIFIED
+    words = {each.word: each for each in TaskState}
+    if state and state not in words:
+        raise ValueError(f"there is no state {state!r}: {', '.join(words)}")
+    return words[state] if state else TaskState.UNSPECIFIED
 
 
 def connect(target: Any, *, timeout: float | None = None, **options: Unpack[ConnectOptions]) -> Client:

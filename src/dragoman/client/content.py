@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dragoman.client.reply import Reply
 from dragoman.model.content import NOTHING, Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Configuration, PushConfig, SendMessage
+from dragoman.model.task import Task
 from dragoman.model.values import file_part, plain
 
 
@@ -28,11 +31,9 @@ def part_of(content: Any) -> Part:
 file = file_part
 
 
-def parts_of(
-    content: Iterable[Any], files: Iterable[Any] = (), data: Any = msgspec.UNSET
-) -> tuple[Part, ...]:
+def parts_of(content: Iterable[Any], files: Any = (), data: Any = msgspec.UNSET) -> tuple[Part, ...]:
     parts = [part_of(each) for each in content]
-    parts += [each if isinstance(each, Part) else file(each) for each in files]
+    parts += [each if isinstance(each, Part) else file(each) for each in several(files)]
     if data is not msgspec.UNSET:
         parts.append(part_of(plain(data)) if not isinstance(data, str | bytes) else Part(data=plain(data)))
     if not parts:
@@ -40,23 +41,38 @@ def parts_of(
     return tuple(parts)
 
 
+def id_of(task: str | Task) -> str:
+    """The id of a task, which may be named by itself, or by a reply."""
+    return task.id if isinstance(task, Task | Reply) else task
+
+
+def context_of(context: str | Task) -> str:
+    """The id of a conversation, which may be named by a task in it, or by a reply."""
+    return context.context_id if isinstance(context, Task | Reply) else context
+
+
+def several(given: Any) -> tuple[Any, ...]:
+    """One thing is as good as a list of one."""
+    return (given,) if isinstance(given, str | bytes | bytearray | PathLike | Part) else tuple(given)
+
+
 def sending(
     content: Sequence[Any],
     deadline: float | None,
     tenant: str,
     *,
-    files: Sequence[Any] = (),
+    files: Any = (),
     data: Any = msgspec.UNSET,
-    task: str = "",
-    context: str = "",
+    task: str | Task = "",
+    context: str | Task = "",
     skill: str = "",
     metadata: Mapping[str, Any] | None = None,
-    accept: Sequence[str] = (),
+    accept: str | Sequence[str] = (),
     history: int | None = None,
     wait: bool = True,
     push: PushConfig | None = None,
     key: str = "",
-    extensions: Sequence[str] = (),
+    extensions: str | Sequence[str] = (),
 ) -> tuple[Call, SendMessage]:
     """The options of `Client.send` as a request, and the call it goes with."""
     if len(content) == 1 and isinstance(content[0], Message):
@@ -66,16 +82,16 @@ def sending(
             message_id=new_id(),
             role=Role.USER,
             parts=parts_of(content, files, data),
-            task_id=task,
-            context_id=context,
+            task_id=id_of(task),
+            context_id=context_of(context),
             metadata={**(metadata or {}), **({"skillId": skill} if skill else {})} or NOTHING,
-            extensions=tuple(extensions),
+            extensions=several(extensions),
         )
     configuration = Configuration(
-        accepted_output_modes=tuple(accept),
+        accepted_output_modes=several(accept),
         task_push_notification_config=push,
         history_length=history,
         return_immediately=not wait,
     )
-    call = Call(deadline=deadline, idempotency_key=key or new_id(), extensions=tuple(extensions))
+    call = Call(deadline=deadline, idempotency_key=key or new_id(), extensions=several(extensions))
     return call, SendMessage(message=message, configuration=configuration, tenant=tenant)

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from dragoman.client.retry import Policy
 from dragoman.client.transport import Transport
 from dragoman.model.ops import PushConfig
+from dragoman.model.task import Task
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -31,15 +32,15 @@ class ConnectOptions(TypedDict, total=False):
 class SendOptions(TypedDict, total=False):
     """See `Client.send`."""
 
-    files: Sequence[Any]
+    files: Any
     data: Any
-    task: str
-    context: str
+    task: str | Task
+    context: str | Task
     skill: str
     metadata: Mapping[str, Any] | None
-    accept: Sequence[str]
+    accept: str | Sequence[str]
     history: int | None
     wait: bool
     push: PushConfig | None
     key: str
-    extensions: Sequence[str]
+    extensions: str | Sequence[str]

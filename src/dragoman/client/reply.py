@@ -6,16 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.client.heard import Heard
 from dragoman.errors import A2AError
 from dragoman.model.content import Artifact, Message, Part, files_of
 from dragoman.model.ops import Batch
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
+from dragoman.model.values import convert, spoken
 
 if TYPE_CHECKING:
     from dragoman.client.client import Client
+
+T = TypeVar("T")
 
 
 class TaskFailed(A2AError):
@@ -93,6 +96,12 @@ class Reply(str):
             return ()
         said = self.task.status.message
         return self.task.files + (files_of(said.parts) if said is not None else ())
+
+    def to(self, kind: type[T]) -> T:
+        """The answer as a type: a dataclass, a msgspec or pydantic one, `dict[str, int]`. Raises `ValueError`."""
+        data = self.data
+        answer: T = spoken(str(self), kind) if data is None else convert(data, kind)
+        return answer
 
     async def wait(self, timeout: float | None = None) -> Reply:
         """The reply once the task is over: finished, or asking."""

@@ -64,6 +64,12 @@ class SyncStream:
     def __iter__(self) -> Iterator[Piece]:
         return self._client._each(self._stream)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def task(self) -> Task | None:
         return self._stream.task
@@ -73,6 +79,7 @@ class SyncStream:
         return self._client._kept(self._stream.reply)
 
     def close(self) -> None:
+        """Stop reading. The task goes on."""
         self._client._run(self._stream.aclose())
 
 
@@ -84,16 +91,21 @@ class SyncClient:
         self._loop: _Loop | None = None
 
     def __enter__(self) -> Self:
-        self._loop = _Loop()
-        try:
-            self._run(self._client.open())
-        except BaseException:
-            self.close()
-            raise
-        return self
+        return self.open()
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def open(self) -> Self:
+        """Find the agent and read its card. `with` does it; without that, `close` it when you are done."""
+        if self._loop is None:
+            self._loop = _Loop()
+            try:
+                self._run(self._client.open())
+            except BaseException:
+                self.close()
+                raise
+        return self
 
     def close(self) -> None:
         if self._loop is not None:
@@ -127,31 +139,31 @@ class SyncClient:
     ) -> SyncStream:
         return SyncStream(self, self._client.stream(*content, timeout=timeout, **options))
 
-    def get(self, task: str, **options: Any) -> Task:
+    def get(self, task: str | Task, **options: Any) -> Task:
         return self._run(self._client.get(task, **options))
 
     def list(self, **options: Any) -> Iterator[Task]:
         return self._each(self._client.list(**options))
 
-    def cancel(self, task: str, **options: Any) -> Task:
+    def cancel(self, task: str | Task, **options: Any) -> Task:
         return self._run(self._client.cancel(task, **options))
 
-    def subscribe(self, task: str, **options: Any) -> SyncStream:
+    def subscribe(self, task: str | Task, **options: Any) -> SyncStream:
         return SyncStream(self, self._client.subscribe(task, **options))
 
-    def wait(self, task: str, **options: Any) -> SyncReply:
+    def wait(self, task: str | Task, **options: Any) -> SyncReply:
         return self._reply(self._client.wait(task, **options))
 
-    def create_push(self, task: str, url: str, **options: Any) -> PushConfig:
+    def create_push(self, task: str | Task, url: str, **options: Any) -> PushConfig:
         return self._run(self._client.create_push(task, url, **options))
 
-    def get_push(self, task: str, id: str = "") -> PushConfig:
+    def get_push(self, task: str | Task, id: str = "") -> PushConfig:
         return self._run(self._client.get_push(task, id))
 
-    def list_push(self, task: str) -> Sequence[PushConfig]:
+    def list_push(self, task: str | Task) -> Sequence[PushConfig]:
         return self._run(self._client.list_push(task))
 
-    def delete_push(self, task: str, id: str) -> None:
+    def delete_push(self, task: str | Task, id: str) -> None:
         self._run(self._client.delete_push(task, id))
 
     def extended_card(self) -> AgentCard:

@@ -1,0 +1,120 @@
+"""What a caller may say, in the forms in which people say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from dragoman import Agent, Turn, connect, connect_sync
+from dragoman.client.content import sending
+from dragoman.model.content import Part
+from dragoman.model.ops import SendMessage
+from dragoman.model.task import TaskState
+
+agent = Agent("Clerk", description="Takes things down")
+
+
+@agent.skill
+async def take(turn: Turn) -> str | dict[str, int]:
+    """Takes things down."""
+    if turn.text == "weather":
+        return {"high": 21, "low": 9}
+    if turn.text == "words":
+        return '{"high": 20, "low": 8}'
+    return f"{turn.text}, {await turn.ask('From when?')}"
+
+
+def said(*content: Any, **options: Any) -> SendMessage:
+    return sending(content, None, "", **options)[1]
+
+
+@pytest.mark.parametrize("one", [str, Path], ids=["text", "path"])
+def test_one_file_needs_no_list(tmp_path: Path, one: Callable[[Path], Any]) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"hello")
+    parts = said("look", files=one(path)).message.parts
+    assert [part.filename for part in parts] == ["", "a.txt"]
+    assert said(files=b"raw").message.parts[0].raw == b"raw"
+    assert said(files=Part(raw=b"x")).message.parts == (Part(raw=b"x"),)
+
+
+def test_one_output_mode_or_extension_needs_no_list() -> None:
+    request = said("x", accept="application/json", extensions="https://e.example/1")
+    assert request.configuration.accepted_output_modes == ("application/json",)
+    assert request.message.extensions == ("https://e.example/1",)
+
+
+async def test_a_task_can_be_named_by_a_reply_or_by_itself() -> None:
+    async with connect(agent) as client:
+        reply = await client("note")
+        assert (await client("today", task=reply)).text == "note, today"
+        task = await client.get(reply)
+        assert (task.id, task.state) == (reply.id, TaskState.COMPLETED)
+        assert await client.wait(task) == "note, today"
+        again = await client("more", context=reply)
+        assert again.context_id == reply.context_id
+        assert (await client.cancel(again)).state is TaskState.CANCELED
+
+
+@dataclass
+class Weather:
+    high: int
+    low: int
+
+
+class Struct(msgspec.Struct):
+    high: int
+    low: int
+
+
+class Model(BaseModel):
+    high: int
+    low: int
+
+
+@pytest.mark.parametrize("kind", [Weather, Struct, Model])
+@pytest.mark.parametrize("question", ["weather", "words"])
+async def test_a_reply_can_be_had_as_a_type(kind: Any, question: str) -> None:
+    async with connect(agent) as client:
+        weather = (await client(question)).to(kind)
+    assert isinstance(weather, kind)
+    assert weather.high - weather.low == 12
+
+
+async def test_a_reply_that_does_not_fit_a_type_says_so() -> None:
+    async with connect(agent) as client:
+        reply = await client("weather")
+        assert reply.to(dict[str, int]) == {"high": 21, "low": 9}
+        with pytest.raises(ValueError, match="bool"):
+            reply.to(dict[str, bool])
+
+
+def test_a_client_can_be_kept_open_between_the_cells_of_a_notebook() -> None:
+    client = connect_sync(agent).open()
+    try:
+        assert client("note").asks
+        with client.stream("note") as stream:
+            assert any(piece.state is TaskState.INPUT_REQUIRED for piece in stream)
+    finally:
+        client.close()
+
+
+async def test_so_can_one_that_is_awaited() -> None:
+    client = await connect(agent).open()
+    try:
+        assert (await client("note")).asks
+    finally:
+        await client.close()
+
+
+async def test_a_state_that_there_is_not_is_named_with_those_there_are() -> None:
+    async with connect(agent) as client:
+        with pytest.raises(ValueError, match=r"no state 'busy': .*working"):
+            async for _ in client.list(state="busy"):
+                pass
