@@ -53,7 +53,7 @@ def Message(
         parts=tuple(parts),
         context_id=contextId or context_id,
         task_id=taskId or task_id,
-        metadata=metadata or {},
+        metadata=metadata or content.NOTHING,
     )
 
 
@@ -72,7 +72,7 @@ def Artifact(
         parts=tuple(parts),
         name=name,
         description=description,
-        metadata=metadata or {},
+        metadata=metadata or content.NOTHING,
     )
 
 
@@ -133,7 +133,7 @@ def TaskStatusUpdateEvent(
     status: TaskStatus, *, metadata: dict[str, Any] | None = None, final: bool = False, **ids: str
 ) -> StatusUpdate:
     """The SDK's constructor. The ids of task and context, and `final`, are the engine's to know."""
-    return StatusUpdate(task_id="", context_id="", status=status, metadata=metadata or {})
+    return StatusUpdate(task_id="", context_id="", status=status, metadata=metadata or content.NOTHING)
 
 
 def TaskArtifactUpdateEvent(
@@ -152,7 +152,7 @@ def TaskArtifactUpdateEvent(
         artifact=artifact,
         append=append,
         last_chunk=lastChunk or last_chunk,
-        metadata=metadata or {},
+        metadata=metadata or content.NOTHING,
     )
 
 
