@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ from dragoman.bindings.rest import Rest
 from dragoman.buses.local import LocalBus
 from dragoman.client.fetch import Fetcher
 from dragoman.client.peers import Peers
+from dragoman.engine.runner import Runner
 from dragoman.engine.seams import Store
 from dragoman.engine.service import Engine
 from dragoman.model.card import AgentCard
@@ -78,6 +80,7 @@ def application(
     """
     if not agents:
         raise ValueError("there is no agent to serve")
+    check_options(engine)
     by_id: dict[str, Agent] = {}
     for agent in agents:
         if agent.id in by_id:
@@ -175,6 +178,13 @@ def application(
         metrics_token=metrics_token,
         ready=_readiness(opened, service.runner.beat),
     )
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises TypeError for an option that nobody knows."""
+    known = {**inspect.signature(application).parameters, **inspect.signature(Runner).parameters}
+    for name in options.keys() - known.keys():
+        raise TypeError(f"there is no option {name!r} to serve with")
 
 
 def _readiness(store: Store, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import inspect
 import ipaddress
 import logging
 import os
@@ -23,14 +22,13 @@ from typing import Any, NoReturn
 import uvicorn
 
 from dragoman.agent.agent import Agent
-from dragoman.application import STORE, application, signing_keys
+from dragoman.application import STORE, application, check_options, signing_keys
 from dragoman.auth.schemes import MutualTLS
 from dragoman.bindings.address import Address
 from dragoman.bindings.http import App
 from dragoman.bindings.slow import Slow
 from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
-from dragoman.engine.runner import Runner
 from dragoman.errors import A2AError
 from dragoman.observe.crew import Crew
 from dragoman.observe.logs import configure
@@ -149,9 +147,7 @@ def _check_called(options: Mapping[str, Any]) -> None:
             "an event loop is running already, and this starts one of its own: call it from code that is not async, "
             "or give agent.app() to a server that runs in this loop"
         )
-    known = inspect.signature(application).parameters | inspect.signature(Runner).parameters
-    for name in options.keys() - known.keys():
-        raise TypeError(f"there is no option {name!r} to serve with")
+    check_options(options)
 
 
 def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:

@@ -420,6 +420,8 @@ def test_a_slip_in_a_call_of_run_is_said_before_anybody_hears_that_it_serves(
     with pytest.raises(TypeError, match="there is no option 'prot' to serve with"):
         Agent("A").run(prot=8000, store="memory:")
     assert capsys.readouterr().out == ""
+    with pytest.raises(TypeError, match="there is no option 'stor'"):
+        Agent("A").app(stor="memory:")
 
 
 async def test_run_says_that_it_cannot_be_called_where_an_event_loop_runs() -> None:
