@@ -136,7 +136,7 @@ class TextPart(metaclass=_Kind):
     text: str
 
     def __new__(cls, text: str, *, metadata: dict[str, Any] | None = None, **kind: str) -> Any:
-        return content.Part(text=text, metadata=metadata or {})
+        return content.Part(text=text, metadata=metadata or content.NOTHING)
 
 
 class DataPart(metaclass=_Kind):
@@ -145,7 +145,7 @@ class DataPart(metaclass=_Kind):
     data: Any
 
     def __new__(cls, data: Any, *, metadata: dict[str, Any] | None = None, **kind: str) -> Any:
-        return content.Part(data=data, metadata=metadata or {})
+        return content.Part(data=data, metadata=metadata or content.NOTHING)
 
 
 class FilePart(metaclass=_Kind):
@@ -154,7 +154,7 @@ class FilePart(metaclass=_Kind):
     file: SpokenPart
 
     def __new__(cls, file: content.Part, *, metadata: dict[str, Any] | None = None, **kind: str) -> Any:
-        return replace(file, metadata=metadata or {})
+        return replace(file, metadata=metadata or content.NOTHING)
 
 
 class FileWithBytes(metaclass=_Kind):
