@@ -321,7 +321,10 @@ async def test_the_app_hands_on_what_is_good_once(seat: Seat) -> None:
 
 
 async def test_a_body_that_breaks_off_is_no_notification(seat: Seat) -> None:
-    came = [{"type": "http.request", "body": BODY, "more_body": True}, {"type": "http.disconnect"}]
+    came: list[dict[str, Any]] = [
+        {"type": "http.request", "body": BODY, "more_body": True},
+        {"type": "http.disconnect"},
+    ]
 
     async def receive() -> dict[str, Any]:
         return came.pop(0)

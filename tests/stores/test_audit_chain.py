@@ -211,3 +211,18 @@ async def test_no_entry_is_forgotten_after_one_that_stays(tmp_path: Path, kind: 
     assert await store.audit.forget("2026-02-15", limit=9) == []
     assert [entry.at for entry in await store.audit.entries()] == ["2026-01", "2026-03"]
     await store.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_the_last_entry_stays_so_that_the_next_one_follows_from_it(tmp_path: Path, kind: str) -> None:
+    store = open_store("memory:" if kind == "memory" else f"sqlite:///{tmp_path / 't.db'}")
+    await store.open()
+    for task in ("1", "2"):
+        store.audit.record(AuditEntry(at="2020", operation="CancelTask", outcome="OK", task=task))
+    (gone,) = await store.audit.forget("2026", limit=9)
+    store.audit.record(AuditEntry(at="2026", operation="CancelTask", outcome="OK", task="3"))
+    await store.audit.forget("2020", limit=9)  # comes after what was recorded
+    assert [entry.task for entry in await store.audit.entries()] == ["3", "2"]
+    if kind == "sqlite":
+        assert not (await examine(store.audit, gone.hash)).breaks
+    await store.close()

@@ -318,7 +318,10 @@ class Audit(Protocol):
         ...
 
     async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
-        """Take out up to `limit` entries, oldest first, up to the first that is not older than `before`: what they were."""
+        """Take out up to `limit` entries, oldest first, up to the first that is not older than `before`: what they were.
+
+        The newest always stays: the next one follows from it.
+        """
         ...
 
 

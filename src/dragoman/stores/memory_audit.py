@@ -46,6 +46,6 @@ class MemoryAudit:
 
     async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
         gone: list[AuditEntry] = []
-        while self._entries and self._entries[0].at < before and len(gone) < limit:
+        while len(self._entries) > 1 and self._entries[0].at < before and len(gone) < limit:
             gone.append(self._entries.popleft())
         return gone

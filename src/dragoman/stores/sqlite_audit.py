@@ -25,7 +25,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 _LAST = "select hash from audit order by id desc limit 1"
 _ENTRIES = "select at, operation, outcome, tenant, agent, principal, task, dialect, trace, id, lower(hex(hash)) from audit"
 
-_OLDEST = _ENTRIES + " order by id limit ?"
+_OLDEST = _ENTRIES + " where id < (select max(id) from audit) order by id limit ?"
 _FORGET = "delete from audit where id <= ?"
 
 
