@@ -107,6 +107,13 @@ def test_http_of_0_3_also_takes_the_parts_of_json_rpc(document: Any, meant: Part
     assert part("0.3-proto", document) == meant
 
 
+def test_http_of_0_3_says_nothing_that_its_protobuf_does_not_know() -> None:
+    said = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),), reference_task_ids=("t0",))
+    task = Task(id="t1", context_id="c", status=TaskStatus(state=TaskState.WORKING), history=(said,))
+    (message,) = written("0.3-proto", ops.GET, task)["history"]
+    assert message == {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]}
+
+
 def test_a_file_of_http_of_0_3_is_not_in_two_places() -> None:
     file = {"fileWithBytes": "aGk=", "fileWithUri": "https://x"}
     assert refused("0.3-proto", {"role": "ROLE_USER", "content": [{"file": file}]}).endswith("[0].file")

@@ -42,6 +42,8 @@ class Form(Struct, frozen=True, kw_only=True):
     """Where a message has its parts."""
     named: bool = True
     """Messages and artifacts have ids."""
+    related: bool = True
+    """Messages name other tasks."""
     arrays: bool = False
     """Data may be an array; otherwise only an object."""
     references: bool = False
@@ -242,7 +244,7 @@ def write_message(message: Message, form: Form) -> dict[str, Any]:
             out["taskId"] = message.task_id
         if message.extensions:
             out["extensions"] = message.extensions
-        if message.reference_task_ids:
+        if message.reference_task_ids and form.related:
             out["referenceTaskIds"] = message.reference_task_ids
     if message.metadata:
         out["metadata"] = message.metadata

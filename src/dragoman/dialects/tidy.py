@@ -112,8 +112,8 @@ def _state(value: Any) -> Any:
 
 def _moment(value: Any) -> Any:
     try:
-        return read_timestamp(value)
-    except (TypeError, ValueError):
+        return read_timestamp(value) if type(value) is str else value
+    except ValueError:
         return value
 
 

@@ -4,6 +4,7 @@ How it differs from 0.3 over JSON-RPC:
 
 * A message has its parts in `content`; no `kind` anywhere, a wrapper says what an answer is. States and roles are
   spelled as in 1.0, except for `TASK_STATE_CANCELLED`.
+* A message cannot name other tasks (`referenceTaskIds`), and readers of protobuf's JSON refuse members they do not know.
 * A request names a resource (`tasks/{id}`, `tasks/{id}/pushNotificationConfigs/{id}`), not an id.
 * `configuration.blocking` is false unless it is said; without a `configuration` at all the caller waits. A history
   length of 0 means all of it.
@@ -54,6 +55,7 @@ class ProtoForm(Form, frozen=True, kw_only=True):
 
     tag: str = ""
     content: str = "content"
+    related: bool = False
 
     def role(self, role: Role) -> str:
         return role.value
