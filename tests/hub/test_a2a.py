@@ -493,3 +493,35 @@ def needs(skill: Any) -> list[Any]:
     return [
         need.get("schemes", need) for need in skill.get("securityRequirements", skill.get("security", []))
     ]
+
+
+async def test_a_canceled_task_says_whose_it_was_on_every_path() -> None:
+    async with house([("one", asyncio.Event())]) as hub:
+        acme = await hub.tenant("acme")
+        sending = acme.open_rpc("index", "message/send", message("hi"))
+        canceled = (await acme.rpc("index", "tasks/cancel", {"id": await running(hub, acme)})).json["result"]
+        sent = (await sending.end()).json["result"]
+        got = (await acme.rpc("index", "tasks/get", {"id": sent["id"]})).json["result"]
+        for task in (canceled, sent, got):
+            assert task["status"]["state"] == "canceled"
+            assert task["metadata"]["x-arbiter.agent_id"] == "index"
+            assert task["metadata"]["x-arbiter.created_at"] <= task["metadata"]["x-arbiter.updated_at"]
+
+
+@pytest.mark.parametrize("later", range(6))
+async def test_a_request_that_is_canceled_as_it_begins_is_on_record(later: int) -> None:
+    async with house([("one", asyncio.Event())]) as hub:
+        acme = await hub.tenant("acme")
+        sending = acme.open_rpc("index", "message/send", message("hi"))
+        async with asyncio.timeout(5):
+            while not (known := list(hub.hub.quotas.of(acme.tenant.key))):
+                await asyncio.sleep(0)
+        for _ in range(later):
+            await asyncio.sleep(0)
+        answer = (await acme.rpc("index", "tasks/cancel", {"id": known[0]})).json
+        while "error" in answer:  # it is not there yet
+            answer = (await acme.rpc("index", "tasks/cancel", {"id": known[0]})).json
+        assert answer["result"]["metadata"]["x-arbiter.agent_id"] == "index"
+        (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
+        assert (listed["request_id"], listed["state"], listed["via"]) == (known[0], "canceled", "a2a")
+        assert (await sending.end()).json["result"]["metadata"]["x-arbiter.agent_id"] == "index"

@@ -371,3 +371,18 @@ async def test_an_event_goes_to_the_agent_that_names_it_most_exactly() -> None:
         assert (await acme("POST", "/v1/events", {"type": "x", "agent": "nobody"})).status == 404
         for wrong in ({}, {"type": " "}):
             assert (await acme("POST", "/v1/events", wrong)).status == 400
+
+
+async def test_an_entry_lets_go_of_its_file_and_is_as_old_as_it_is_said_to_be() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        talk = (await acme("POST", "/v1/conversations", {})).json["id"]
+        file = await acme("POST", f"/v1/conversations/{talk}/artifacts", {"path": "a.txt", "content": "x"})
+        entry = {"type": "user", "title": "t", "artifact_id": file.json["id"], "created_at": 1_700_000_000}
+        made = (await acme("POST", "/v1/memory/entries", entry)).json
+        assert made["created_at"] == made["updated_at"] == made["valid_from"] == 1_700_000_000
+        path = f"/v1/memory/entries/{made['id']}"
+        assert (await acme("PATCH", path, {"title": "u"})).json["artifact_id"] == file.json["id"]
+        freed = (await acme("PATCH", path, {"artifact_id": None})).json
+        assert freed["artifact_id"] is None and freed["title"] == "u"
+        assert (await acme("PATCH", path, {"title": None})).status == 200

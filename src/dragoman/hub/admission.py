@@ -82,7 +82,7 @@ class Admission:
                 message = _named(message)
                 call = replace(call, names_tasks=True)
                 if message.task_id not in self._quotas.of(tenant.key):
-                    self._quotas.reserve(tenant, message.task_id, agent, conversation)
+                    self._quotas.reserve(tenant, message.task_id, agent, conversation=conversation, via=via)
         except RateLimited as error:
             self._metrics.limited(tenant, error.metadata["reason"])
             raise

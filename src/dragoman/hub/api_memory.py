@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.asking import Reply, respond
@@ -53,7 +53,8 @@ class EntryChange(Struct, omit_defaults=True):
     content: str | None = None
     source: str | None = None
     tags: tuple[str, ...] | None = None
-    artifact_id: Natural | None = None
+    artifact_id: Natural | UnsetType | None = UNSET
+    """Null: it has none any more."""
 
 
 class NewRelation(Struct):
@@ -184,9 +185,10 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         return Answer(out)
 
     async def change(visit: Visit) -> Answer:
-        changes = msgspec.structs.asdict(await visit.json(EntryChange))
-        changes = {name: value for name, value in changes.items() if value is not None}
-        id = visit.number("id")
+        body, id = await visit.json(EntryChange), visit.number("id")
+        changes = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
+        changes["artifact_id"] = body.artifact_id
+        changes = {name: value for name, value in changes.items() if value is not UNSET}
         return Answer(there(await memories.change(visit.tenant.id, id, **changes), "entry", id))
 
     async def delete(visit: Visit) -> Answer:
@@ -196,7 +198,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
 
     async def invalidate(visit: Visit) -> Answer:
         tenant, id = visit.tenant.id, visit.number("id")
-        there(await memories.invalidate(tenant, id) or None, "entry that is valid", id)
+        there(await memories.invalidate(tenant, id) or None, "valid entry", id)
         return Answer(await memories.get(tenant, id))
 
     async def relate(visit: Visit) -> Answer:

@@ -135,6 +135,8 @@ class Hub:
     # -- Service: what comes in over A2A -----------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
+        if isinstance(request, CancelTask):
+            return self._dated(call, await self._cancel(call, request))
         if not isinstance(request, SendMessage):
             result = await self.engine.call(call, request)
             return self._dated(call, result) if isinstance(request, GetTask) else result
@@ -142,6 +144,9 @@ class Hub:
             result = await self.engine.call(call, request)
         if call.dialect == ARBITER and _broken(result):
             raise InvalidAgentResponse(BROKE_DOWN)
+        if isinstance(result, Task) and result.state is TaskState.CANCELED:  # perhaps before its agent began
+            await self.requests.note(int(call.scope.tenant), result.id, call.scope.agent, via=A2A)
+            return self._dated(call, result)
         return result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
@@ -266,10 +271,24 @@ class Hub:
                 principal=Principal(id=tenant.key, tenant=tenant.key),
                 strict_cancel=True,
             )
-            await self.engine.call(call, CancelTask(id=request))
+            await self._cancel(call, CancelTask(id=request))
         except (NotFound, TaskNotFound, TaskNotCancelable):
             return False
         return True
+
+    async def _cancel(self, call: Call, request: CancelTask) -> Any:
+        """A request that is canceled before its agent begins is on record all the same."""
+        asked = self._asked(call.scope.tenant, request.id)
+        task = await self.engine.call(call, request)
+        if asked is not None and asked.via:
+            await self.requests.note(
+                int(call.scope.tenant),
+                asked.request_id,
+                asked.agent_id,
+                via=asked.via,
+                conversation=asked.conversation_id,
+            )
+        return task
 
     async def settle(self, tenant: Tenant, conversation: int) -> None:
         """Add the answers of requests that have ended to their conversation."""
@@ -297,7 +316,7 @@ class Hub:
         async def cancel(task: str, agent: str) -> None:
             call = Call(scope=Scope(tenant.key, agent, tenant.key), principal=Principal(id="admin"))
             with suppress(A2AError):
-                await self.engine.call(call, CancelTask(id=task))
+                await self._cancel(call, CancelTask(id=task))
 
         await asyncio.gather(*(cancel(task, agent) for task, agent in running))
         return len(running)
@@ -344,6 +363,7 @@ class Hub:
             request_id=request,
             agent_id=running.agent,
             conversation_id=running.conversation,
+            via=running.via,
             started_at=running.at,
         )
 

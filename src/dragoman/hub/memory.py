@@ -73,7 +73,7 @@ class Memories:
                     artifact_id,
                     at or now,
                     at or now,
-                    now,
+                    at or now,
                 ),
             ).fetchone()
             for old in supersedes:

@@ -27,6 +27,7 @@ class Running(Struct):
     """The tenant's, when it began: it stops when the tenant has another."""
     begun: bool = False
     conversation: int = 0
+    via: str = ""
     at: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -67,7 +68,7 @@ class Quotas:
 
     # -- how much ----------------------------------------------------------------------------------------------
 
-    def reserve(self, tenant: Tenant, task: str, agent: str, conversation: int = 0) -> None:
+    def reserve(self, tenant: Tenant, task: str, agent: str, *, conversation: int = 0, via: str = "") -> None:
         """Room for one more task. Raises `RateLimited`."""
         most = self.max_running if tenant.max_running is None else tenant.max_running
         running = self._running.setdefault(tenant.key, {})
@@ -77,7 +78,7 @@ class Quotas:
                 metadata={"reason": "concurrent_request_limit"},
                 retry_after=SOON,
             )
-        running[task] = Running(agent, True, tenant.generation, conversation=conversation)
+        running[task] = Running(agent, True, tenant.generation, conversation=conversation, via=via)
 
     def forgo(self, tenant: str, task: str) -> None:
         """Give back room that no task came to need."""
