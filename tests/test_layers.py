@@ -113,6 +113,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "grpc_health": ("bindings.grpc",),
     "grpc_reflection": ("bindings.grpc",),
     "google": ("dialects.proto",),
+    "asyncpg": ("buses.postgres", "stores.postgres_database", "stores.postgres_pool"),
     "any_llm": ("hub.models.hosted",),
     "mcp": ("hub.mcp_servers",),
     "xllamacpp": ("hub.models.embedded",),

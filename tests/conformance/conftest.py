@@ -13,16 +13,21 @@ from dragoman.buses.local import LocalBus
 from dragoman.engine import hooks
 from dragoman.engine.seams import Bus, Log, Store
 from dragoman.model.ops import Scope
-from dragoman.stores import heartbeat
+from dragoman.stores import heartbeat, open_store
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite import SqliteStore
+from tests import postgres
 
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / "tasks.db"),
 }
-SHARED = ("sqlite",)
+SHARED = ["sqlite"]
 """Stores that several processes can have open at the same time."""
+
+if postgres.available():
+    STORES["postgres"] = lambda folder: open_store(postgres.server().fresh(folder))
+    SHARED.append("postgres")
 
 BUSES: dict[str, Callable[[], Bus]] = {"local": LocalBus}
 
@@ -35,18 +40,24 @@ class Clock:
     def __init__(self, time: Callable[[], float] = time.time) -> None:
         self._ahead = 0.0
         self._time = time
+        self.others: list[Callable[[float], None]] = []
+        """Clocks that go with it."""
 
     def __call__(self) -> float:
         return self._time() + self._ahead
 
     def forward(self, seconds: float) -> None:
         self._ahead += seconds
+        for each in self.others:
+            each(seconds)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """All clocks: time goes by."""
     clock, began = Clock(), time.time() - heartbeat.now()
+    if "postgres" in request.node.name:
+        clock.others.append(postgres.server().forward)
     monkeypatch.setattr(time, "time", clock)
     monkeypatch.setattr(heartbeat, "now", lambda: clock() - began)
     monkeypatch.setattr(hooks, "now", clock)

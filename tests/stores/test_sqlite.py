@@ -17,9 +17,9 @@ from dragoman.engine.seams import Log
 from dragoman.errors import Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
-from dragoman.stores import open_store
+from dragoman.stores import NewerDatabase, open_store
+from dragoman.stores.migrations import scripts
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.stores.sqlite_migrate import NewerDatabase, _scripts
 from tests.conformance.records import chunk, mail, status, turn
 
 SCOPE = Scope("acme", "echo", "alice")
@@ -329,7 +329,7 @@ async def test_a_database_of_an_earlier_version_keeps_its_tasks(path: Path) -> N
     with sqlite3.connect(path, isolation_level=None) as db:
         db.execute("create table migrations (number integer primary key, name text not null)")
         for number in (1, 2, 3):  # before a record's place was one number
-            name, script = _scripts()[number]
+            name, script = scripts("sqlite")[number]
             db.executescript(script)
             db.execute("insert into migrations (number, name) values (?, ?)", (number, name))
         db.execute("insert into scopes (scope, tenant, agent, owner) values (1, 'acme', 'echo', 'alice')")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from dragoman.engine.seams import Store
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.migrations import NewerDatabase
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.stores.sqlite_migrate import NewerDatabase
 
 __all__ = ["MemoryStore", "NewerDatabase", "SqliteStore", "open_store"]
 
 
 def open_store(url: str) -> Store:
-    """The store a url names: `memory:`, or `sqlite:///relative/path`, or `sqlite:////absolute/path`.
+    """The store a url names: `memory:`, `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://host/database`.
 
     It still has to be opened, by the event loop that will use it.
     """
@@ -19,4 +21,10 @@ def open_store(url: str) -> Store:
         return MemoryStore()
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return SqliteStore(url.removeprefix("sqlite:///"))
-    raise ValueError("a store is memory: or sqlite:///path")
+    if url.startswith(("postgresql://", "postgres://")):
+        if find_spec("asyncpg") is None:
+            raise ValueError("PostgreSQL needs an extra: pip install 'dragoman[postgres]'")
+        from dragoman.stores.postgres import PostgresStore
+
+        return PostgresStore(url)
+    raise ValueError("a store is memory: or sqlite:///path or postgresql://host/database")

@@ -17,8 +17,9 @@ from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number, pack
 from dragoman.engine.seams import Delivered, Found, Lease, LeaseLost, NewMail, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
-from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
+from dragoman.model.task import TaskState
 from dragoman.stores import heartbeat
+from dragoman.stores.outcome import outcome
 from dragoman.stores.sqlite_commits import Finish, Job
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
@@ -216,7 +217,7 @@ class SqliteLog:
         return finish
 
     def _append(self, lease: Lease, records: Sequence[Record], db: Connection) -> Finish[int]:
-        done, status = _outcome(records)
+        done, status = outcome(records)
         seq = self._file.reads.seq(lease.key)
         if seq and status is None and not done and lease.attempt == 1 and lease.scope == self._scope:
             row = (seq + len(records), lease.key, lease.fence, seq)
@@ -234,7 +235,7 @@ class SqliteLog:
         return partial(self._moved, lease.key, records, seq, news)
 
     def _settle(self, lease: Lease, records: Sequence[Record], mail: int, db: Connection) -> Finish[int]:
-        done, status = _outcome(records)
+        done, status = outcome(records)
         seq = self._file.reads.seq(lease.key)
         if seq and status is not None and lease.scope == self._scope:
             how = (seq + len(records), done, status.state.value, status.timestamp)
@@ -287,16 +288,6 @@ class SqliteLog:
         scope = row[0] if row else db.execute(_NEW_SCOPE, names).lastrowid
         assert isinstance(scope, int)
         return scope
-
-
-def _outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
-    """Whether these records finish their task, and the last status among them."""
-    for record in reversed(records):
-        if isinstance(record.body, StatusUpdate):
-            return record.terminal, record.body.status
-        if record.kind == "reply":
-            return True, None
-    return False, None
 
 
 def release(lease: Lease, failed: bool, db: Connection) -> Finish[None]:

@@ -1,0 +1,163 @@
+"""Tasks in a PostgreSQL database: for any number of processes on any number of machines.
+
+A task's row carries its lease: `ready` says that there is work, `node` who does it, `fence` how often it was claimed. A node
+is alive as long as the database's own clock says so, whatever the clocks of the machines say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dragoman.engine.seams import Held, Lease
+from dragoman.model.ops import Scope
+from dragoman.stores.postgres_audit import PostgresAudit
+from dragoman.stores.postgres_batch import DAY
+from dragoman.stores.postgres_database import Database
+from dragoman.stores.postgres_hooks import PostgresHooks
+from dragoman.stores.postgres_ledger import Ledger
+from dragoman.stores.postgres_log import PostgresLog
+from dragoman.stores.postgres_pool import Connection
+
+_JOIN = """
+insert into dragoman.nodes (node, until) values ($1, dragoman.clock() + $2)
+on conflict (node) do update set until = excluded.until
+"""
+_HOLDS = "select key, fence, mail from dragoman.tasks where ready and node = $1 order by key"
+_WAITING = "select count(*) from dragoman.tasks where ready and node is null"
+_LEAVE = """
+update dragoman.tasks set node = null where key in
+(select key from dragoman.tasks where ready and node = $1 order by key for update)
+"""
+_LEAVE_HOOKS = "update dragoman.hooks set node = null where node = $1"
+_GONE = "update dragoman.nodes set until = dragoman.clock() where node = $1"
+_FREE = "ready and node is null"
+_ORPHANED = "ready and node in (select node from dragoman.nodes where until <= dragoman.clock())"
+_SCOPES = f"""
+select scope, tenant, agent, owner from dragoman.scopes where scope in
+(select scope from dragoman.tasks where {_ORPHANED} union select scope from dragoman.tasks where {_FREE})
+"""
+# Two searches, because together they would look at all that runs.
+_CLAIM = """
+with claimed as (
+    update dragoman.tasks set node = $1, fence = fence + 1, attempt = attempt + 1 where key in (
+        select key from dragoman.tasks where {which} and scope = any($2::integer[])
+        order by key limit $3 for update skip locked
+    ) returning key, scope, id, fence, attempt
+) select * from claimed order by key
+"""
+_CLAIMS = (_CLAIM.format(which=_ORPHANED), _CLAIM.format(which=_FREE))
+_OLD = """
+select key from dragoman.tasks where done and updated < $1 and (not hooks or not exists
+(select 1 from dragoman.hooks where hooks.key = tasks.key and cursor < last and not dead))
+order by key limit $2 for update skip locked
+"""
+_PURGE = (
+    "delete from dragoman.log where key = any($1::bigint[])",
+    "delete from dragoman.hooks where key = any($1::bigint[])",
+    "delete from dragoman.tasks where key = any($1::bigint[])",
+)
+_PURGE_SEEN = """
+delete from dragoman.seen where (scope, dedupe) in
+(select scope, dedupe from dragoman.seen where at <= dragoman.clock() - $1::double precision limit 10000)
+"""
+_PURGE_NODES = """
+delete from dragoman.nodes where until <= dragoman.clock() - $1::double precision
+and not exists (select 1 from dragoman.tasks where ready and tasks.node = nodes.node)
+"""
+_LOGS = 10_000
+
+
+class PostgresStore:
+    def __init__(
+        self, url: str, *, patience: float = 5.0, readers: int = 4, writers: int = 3, keep: int = 1024
+    ) -> None:
+        """`patience` is how long anybody waits while the database is away; `readers` and `writers` are how many connections
+        there are at most, `keep` how many snapshots stay in memory."""
+        self._database = Database(url, patience=patience, readers=readers, writers=writers)
+        self.hooks = self.outbox = PostgresHooks(self._database)
+        self.audit = PostgresAudit(self._database)
+        self.ledger = Ledger(self._database, self.hooks, keep=keep)
+        self._logs: dict[Scope, PostgresLog] = {}
+        self._waiting = 0
+
+    async def open(self) -> None:
+        await self.ledger.open()
+        self.audit.open()
+
+    async def close(self) -> None:
+        await self.audit.close()
+        await self.ledger.close()
+
+    def scope(self, scope: Scope) -> PostgresLog:
+        log = self._logs.get(scope)
+        if log is None:
+            if len(self._logs) >= _LOGS:
+                self._logs.clear()
+            log = self._logs[scope] = PostgresLog(self.ledger, scope)
+        return log
+
+    async def join(self, node: str, *, ttl: float) -> None:
+        await self.renew(node, ttl=ttl)
+
+    async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
+        async def work(db: Connection) -> Sequence[Held]:
+            await db.execute(_JOIN, node, ttl)
+            self._waiting = await db.fetchval(_WAITING)
+            return [Held(*row) for row in await db.fetch(_HOLDS, node)]
+
+        held = await self._database.write(work)
+        self.ledger.nodes.add(node)
+        return held
+
+    async def leave(self, node: str) -> None:
+        async def work(db: Connection) -> None:
+            for statement in (_LEAVE, _LEAVE_HOOKS, _GONE):
+                await db.execute(statement, node)
+
+        await self._database.write(work)
+
+    async def claim(
+        self, node: str, *, limit: int, fits: Callable[[Scope], bool] | None = None
+    ) -> Sequence[Lease]:
+        await self.ledger.know(node)
+        waiting = await self._database.read(lambda db: db.fetch(_SCOPES))
+        scopes = {number: Scope(*names) for number, *names in waiting}
+        ours = [number for number, scope in scopes.items() if fits is None or fits(scope)]
+        if not ours:
+            return ()
+
+        async def work(db: Connection) -> Sequence[Lease]:
+            leases: list[Lease] = []
+            for statement in _CLAIMS:
+                if len(leases) < limit:
+                    rows = await db.fetch(statement, node, ours, limit - len(leases))
+                    leases += [Lease(scopes[row[1]], row[2], row[0], row[3], row[4]) for row in rows]
+            return leases
+
+        return await self._database.write(work)
+
+    async def release(self, lease: Lease, *, failed: bool = False) -> None:
+        await self.ledger.release(lease, failed=failed)
+
+    async def purge(self, before: str, *, limit: int) -> int:
+        async def work(db: Connection) -> int:
+            keys = [key for (key,) in await db.fetch(_OLD, before, limit)]
+            if keys:
+                for statement in _PURGE:
+                    await db.execute(statement, keys)
+            await db.execute(_PURGE_SEEN, DAY)
+            await db.execute(_PURGE_NODES, DAY)
+            return len(keys)
+
+        return await self._database.write(work)
+
+    def waiting(self) -> int:
+        """As of the last heartbeat."""
+        return self._waiting
+
+    def time_commits(self, told: Callable[[float], None]) -> None:
+        self.ledger.told = told
+
+    def changed(self) -> bool:
+        """Not for us to say: whoever writes tells the others (`buses/postgres.py`)."""
+        return False

@@ -1,0 +1,168 @@
+"""One PostgreSQL database: reads and transactions on it, which wait for a while when it is away.
+
+A connection that breaks as a transaction is committed leaves a doubt: was it, or was it not? The database knows, when it
+is back. Until then nobody is told anything, so that what was written is never written twice, and never believed lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import asyncpg
+
+from dragoman.errors import Unavailable
+from dragoman.stores.postgres_migrate import migrate
+from dragoman.stores.postgres_pool import ANSWERS, GONE, Address, Connection, Pool
+
+_XID = "select pg_current_xact_id_if_assigned()::text"
+_STATUS = "select pg_xact_status($1::text::xid8)"
+
+_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+"""Somebody else was in the way."""
+
+T = TypeVar("T")
+Work = Callable[[Connection], Awaitable[T]]
+
+_log = logging.getLogger("dragoman.stores")
+
+
+class Database:
+    def __init__(self, url: str, *, patience: float, readers: int, writers: int) -> None:
+        self._address = Address(url)
+        self._patience = patience
+        self._readers, self._writers = readers, writers
+        self._reads: Pool | None = None
+        self._writes: Pool | None = None
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._closing = False
+        self._ailing = False
+
+    async def open(self) -> None:
+        if self._reads is not None:
+            return
+        try:
+            db = await self._address.connect()
+            try:
+                await migrate(db)
+            finally:
+                await db.close(timeout=1.0)
+        except (*GONE, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise Unavailable(f"the database cannot be opened: {error}") from error
+        self._closing = False
+        self._reads, self._writes = Pool(self._address, self._readers), Pool(self._address, self._writers)
+
+    async def close(self) -> None:
+        """Finish what was begun, then let go of all connections."""
+        self._closing = True
+        if self._under_way:
+            await asyncio.wait(tuple(self._under_way))
+        reads, writes, self._reads, self._writes = self._reads, self._writes, None, None
+        for pool in (reads, writes):
+            if pool is not None:
+                await pool.close()
+
+    async def read(self, work: Work[T]) -> T:
+        """Look at what was committed."""
+        return await self._clearly(self._patiently(partial(self._look, work)))
+
+    async def write(self, work: Work[T]) -> T:
+        """Do `work` in a transaction of its own, perhaps more than once; what it raises as an answer undoes it.
+
+        A caller that leaves does not stop it.
+        """
+        begun = asyncio.ensure_future(self._clearly(self.transact(work)))
+        self._under_way.add(begun)
+        begun.add_done_callback(self._ended)
+        return await asyncio.shield(begun)
+
+    async def transact(self, work: Work[T]) -> T:
+        """`write`, and an error of a statement comes as it is."""
+        return await self._patiently(partial(self._transaction, work))
+
+    def _ended(self, work: asyncio.Future[Any]) -> None:
+        self._under_way.discard(work)
+        if not work.cancelled():
+            work.exception()
+
+    async def _look(self, work: Work[T]) -> T:
+        async with self._pool(self._reads).take() as db:
+            if self._address.cache:
+                return await work(db)
+            async with db.transaction():  # or the pooler might give us another connection between two steps
+                return await work(db)
+
+    async def _transaction(self, work: Work[T]) -> T:
+        doubt: BaseException
+        async with self._pool(self._writes).take() as db:
+            await db.execute("begin")
+            try:
+                result = await work(db)
+            except ANSWERS:
+                await db.execute("rollback")
+                raise
+            xid = await db.fetchval(_XID)
+            try:
+                await db.execute("commit")
+                return result
+            except (*GONE, asyncpg.InterfaceError) as error:
+                db.terminate()
+                doubt = error
+        if xid is None or await self._committed(xid):
+            return result
+        raise ConnectionResetError("the transaction was not committed") from doubt
+
+    async def _committed(self, xid: str) -> bool:
+        """Whether a transaction was committed after all. Asks until somebody knows."""
+        pause = 0.05
+        while True:
+            try:
+                async with self._pool(self._writes).take() as db:
+                    status = await db.fetchval(_STATUS, xid)
+                if status != "in progress":
+                    return bool(status == "committed")
+            except GONE:
+                if self._closing:
+                    raise Unavailable("the store is closed") from None
+            except asyncpg.PostgresError:
+                return False  # it knows of no such transaction: it is another one than it was
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works, or for as long as anybody would wait."""
+        deadline, pause = time.monotonic() + self._patience, 0.02
+        while True:
+            try:
+                result = await attempt()
+                self._ailing = False
+                return result
+            except (*GONE, *_AGAIN) as error:
+                if time.monotonic() + pause > deadline or self._closing:
+                    self._complain(error)
+                    raise Unavailable("the task store cannot be reached at the moment") from error
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, 0.5)
+
+    async def _clearly(self, work: Awaitable[T]) -> T:
+        """What goes wrong with the database is nothing a peer should read about."""
+        try:
+            return await work
+        except asyncpg.PostgresError as error:
+            self._complain(error)
+            raise Unavailable("the task store cannot be used at the moment") from error
+
+    def _complain(self, error: Exception) -> None:
+        if not self._ailing:
+            self._ailing = True
+            _log.error("the database: %s", str(error) or type(error).__name__)
+
+    def _pool(self, pool: Pool | None) -> Pool:
+        if pool is None:
+            raise Unavailable("the store is closed")
+        return pool
