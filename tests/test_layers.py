@@ -7,6 +7,7 @@
        agent      bindings client push   agent: engine auth      bindings, client: dialects auth (not engine)
        observe                           engine
        engine     stores buses           engine: model      stores, buses, push: engine.seams, .hooks, .log
+                                         (buses: and where a store's database is)
        dialects   auth                   model errors
        model -> errors
 
@@ -35,7 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "auth": ("model", "errors"),
     "engine": ("model", "errors"),
     "stores": (*SEAMS, "model", "errors"),
-    "buses": (*SEAMS, "model", "errors"),
+    "buses": (*SEAMS, "stores.postgres_address", "model", "errors"),
     "push": (*SEAMS, "client", "auth", "dialects", "model", "errors"),
     "observe": ("engine", "model", "errors"),
     "bindings": ("dialects", "auth", "model", "errors"),
@@ -113,7 +114,12 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "grpc_health": ("bindings.grpc",),
     "grpc_reflection": ("bindings.grpc",),
     "google": ("dialects.proto",),
-    "asyncpg": ("buses.postgres", "stores.postgres_database", "stores.postgres_pool"),
+    "asyncpg": (
+        "buses.postgres",
+        "stores.postgres_address",
+        "stores.postgres_database",
+        "stores.postgres_pool",
+    ),
     "any_llm": ("hub.models.hosted",),
     "mcp": ("hub.mcp_servers",),
     "xllamacpp": ("hub.models.embedded",),

@@ -20,11 +20,11 @@ from dragoman.bindings.jsonrpc import JsonRpc
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Binding, Mount
 from dragoman.bindings.rest import Rest
-from dragoman.buses.local import LocalBus
+from dragoman.buses import open_bus
 from dragoman.client.fetch import Fetcher
 from dragoman.client.peers import Peers
 from dragoman.engine.runner import Runner
-from dragoman.engine.seams import Store
+from dragoman.engine.seams import Bus, Store
 from dragoman.engine.service import Engine
 from dragoman.model.card import AgentCard
 from dragoman.observe.crew import Crew
@@ -43,6 +43,7 @@ _PROBE = 1.0
 def application(
     *agents: Agent,
     store: str = STORE,
+    bus: str = "",
     public_url: str = "",
     trusted_proxies: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
@@ -69,8 +70,9 @@ def application(
     """Agents as one ASGI app: a single one at `/`, several at `/<id>`.
 
     `cors_origins`: web pages that may call them, by where they come from; `*` for all.
-    `store` is `memory:` or `sqlite:///path`. `retain`: forget finished tasks after so many seconds. `shared`: other
-    processes write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
+    `store` is `memory:`, `sqlite:///path` or `postgresql://host/database`; `bus` is where nodes tell each other of news, if
+    that is not the store. `retain`: forget finished tasks after so many seconds. `shared`: other processes of this machine
+    write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
     `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: how webhooks are told;
     None: not at all.
     `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
@@ -89,7 +91,7 @@ def application(
             )
         by_id[agent.id] = agent
     ring, fetch = _ring(keys, public_url), Fetcher()
-    opened, bus = open_store(store), LocalBus()
+    opened, told = open_store(store), open_bus(bus or store)
     messenger = courier(opened, push, keys=ring, issuer=public_url) if push else None
     numbers = Metrics(crew.board if crew else None) if metrics else None
     if numbers is not None:
@@ -101,7 +103,7 @@ def application(
     eye = Watch(metrics=numbers, audit=record, tracer=tracer)
     service = Engine(
         opened,
-        bus,
+        told,
         lambda scope: by_id.get(scope.agent),
         peers=Peers(credentials=peer_credentials),
         push=messenger,
@@ -151,7 +153,7 @@ def application(
     async def start() -> None:
         await service.start(retain=retain)
         if shared:
-            watch.append(asyncio.create_task(_watch(opened, bus)))
+            watch.append(asyncio.create_task(_watch(opened, told)))
         if crew is not None and numbers is not None:
             watch.append(asyncio.create_task(numbers.share()))
 
@@ -222,7 +224,7 @@ def _without_push(card: AgentCard) -> AgentCard:
     return replace(card, capabilities=replace(card.capabilities, push_notifications=False))
 
 
-async def _watch(store: Any, bus: LocalBus, every: float = 0.02) -> None:
+async def _watch(store: Store, bus: Bus, every: float = 0.02) -> None:
     """Wake readers when another process wrote to the store."""
     while True:
         await asyncio.sleep(every)

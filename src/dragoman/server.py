@@ -183,11 +183,11 @@ def _check_options(
 
 async def check_store(url: str) -> None:
     """What is wrong with the store is said once, before anybody is served."""
-    store = open_store(url)
     try:
+        store = open_store(url)
         await store.open()
         await store.close()
-    except (A2AError, NewerDatabase) as error:
+    except (A2AError, NewerDatabase, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from error
 
 

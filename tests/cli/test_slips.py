@@ -15,11 +15,15 @@ from dragoman.cli import main
     ("command", "sentence"),
     [
         ("audit --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
-        ("audit --store none", "there is no store at none"),
+        ("audit --store none", "a store is memory:, sqlite:///path or postgresql://"),
         ("audit prune", "say what is old: --before 2026-01-01"),
         ("audit --since yesterday", "argument --since: say 2026-11-15"),
         ("push list --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
-        ("serve hello.py --store none", "argument --store: a store is memory: or sqlite:///path"),
+        ("serve hello.py --bus nats://localhost", "argument --bus: a bus is that of a store"),
+        (
+            "serve hello.py --store none",
+            "argument --store: a store is memory:, sqlite:///path or postgresql://",
+        ),
         ("serve none.py", "none.py: no such file"),
         ("serve a.py --rate 0", "argument --rate: 0 should be more than 0"),
         ("serve a.py --burst 0", "argument --burst: 0 should be 1 or more"),

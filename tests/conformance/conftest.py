@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.buses import open_bus
 from dragoman.buses.local import LocalBus
 from dragoman.engine import hooks
 from dragoman.engine.seams import Bus, Log, Store
@@ -25,11 +26,15 @@ STORES: dict[str, Callable[[Path], Store]] = {
 SHARED = ["sqlite"]
 """Stores that several processes can have open at the same time."""
 
+BUSES: dict[str, Callable[[], Bus]] = {"local": LocalBus}
+REACHING: list[str] = []
+"""Buses that other processes hear."""
+
 if postgres.available():
     STORES["postgres"] = lambda folder: open_store(postgres.server().fresh(folder))
     SHARED.append("postgres")
-
-BUSES: dict[str, Callable[[], Bus]] = {"local": LocalBus}
+    BUSES["postgres"] = lambda: open_bus(postgres.server().url)
+    REACHING.append("postgres")
 
 SCOPE = Scope("acme", "echo", "alice")
 
@@ -106,3 +111,14 @@ async def bus(request: Any) -> AsyncIterator[Bus]:
     await bus.open()
     yield bus
     await bus.close()
+
+
+@pytest.fixture(params=REACHING)
+async def buses(request: Any) -> AsyncIterator[tuple[Bus, Bus]]:
+    """The same bus, as two processes have it."""
+    pair = (BUSES[request.param](), BUSES[request.param]())
+    for bus in pair:
+        await bus.open()
+    yield pair
+    for bus in pair:
+        await bus.close()

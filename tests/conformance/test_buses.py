@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 import pytest
 
-from dragoman.buses.local import LocalBus
 from dragoman.engine.log import Record
 from dragoman.engine.seams import MAIL, Bus, topic
 from dragoman.model.ops import Scope
@@ -88,8 +88,8 @@ async def test_topics_of_different_scopes_differ(bus: Bus) -> None:
     assert heard == []
 
 
-async def test_records_ride_along_within_a_process() -> None:
-    bus, heard = LocalBus(), list[Sequence[Record]]()
+async def test_records_ride_along_within_a_process(bus: Bus) -> None:
+    heard: list[Sequence[Record]] = []
     records = (chunk(),)
     with bus.listen("a", heard.append):
         bus.wake("a", records)
@@ -102,3 +102,75 @@ async def test_a_closed_bus_wakes_nobody(bus: Bus) -> None:
         await bus.close()
         bus.wake("a")
     assert heard == []
+
+
+async def test_all_who_listen_can_be_told_to_look(bus: Bus) -> None:
+    heard: list[tuple[str, Sequence[Record]]] = []
+    with (
+        bus.listen("a", lambda records: heard.append(("a", records))),
+        bus.listen("b", lambda records: heard.append(("b", records))),
+    ):
+        bus.wake_all()
+    assert sorted(heard) == [("a", ()), ("b", ())]
+
+
+# Two processes
+
+
+class Ear:
+    """Hears one topic, and lets a test wait for that."""
+
+    def __init__(self) -> None:
+        self.heard: list[Sequence[Record]] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, records: Sequence[Record]) -> None:
+        self.heard.append(records)
+        self._news.set()
+
+    async def once(self) -> None:
+        async with asyncio.timeout(10):
+            await self._news.wait()
+        self._news.clear()
+
+
+LONG = topic(Scope("t", "a", "o" * 10_000), "1")
+
+
+@pytest.mark.parametrize("name", [MAIL, "t/a/o/1", LONG, "t/ä/\0/1"], ids=["mail", "task", "long", "odd"])
+async def test_another_process_hears_that_there_is_news_and_not_what(
+    buses: tuple[Bus, Bus], name: str
+) -> None:
+    here, there = buses
+    ear, other = Ear(), Ear()
+    with there.listen(name, ear), there.listen(name + "2", other):
+        here.wake(name, (chunk(),))
+        await ear.once()
+        here.wake("last")
+    assert ear.heard == [()] and other.heard == []
+
+
+async def test_whoever_wakes_hears_it_once(buses: tuple[Bus, Bus]) -> None:
+    here, there = buses
+    own, ear, records = Ear(), Ear(), (chunk(),)
+    with here.listen("a", own), there.listen("a", ear), here.listen("b", own):
+        here.wake("a", records)
+        await ear.once()
+        there.wake("b")  # comes after all that came before
+        while len(own.heard) < 2:
+            await own.once()
+    assert own.heard == [records, ()]
+
+
+async def test_what_is_said_often_is_heard_at_least_once_after_the_last_time(buses: tuple[Bus, Bus]) -> None:
+    here, there = buses
+    ears = [Ear() for _ in range(50)]
+    with ExitStack() as stack:
+        for n, ear in enumerate(ears):
+            stack.enter_context(there.listen(f"t{n}", ear))
+        for _ in range(20):
+            for n in range(50):
+                here.wake(f"t{n}")
+        for ear in ears:
+            await ear.once()
+    assert all(1 <= len(ear.heard) <= 20 for ear in ears)

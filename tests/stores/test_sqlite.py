@@ -405,7 +405,7 @@ def test_a_url_names_a_store(tmp_path: Path) -> None:
     relative = open_store("sqlite:///x.db")
     assert isinstance(relative, SqliteStore) and relative.file.path == Path("x.db")
     for wrong in ("", "sqlite:", "sqlite:///", "mysql://x", "memory"):
-        with pytest.raises(ValueError, match="memory: or sqlite"):
+        with pytest.raises(ValueError, match="memory:, sqlite"):
             open_store(wrong)
 
 

@@ -1,0 +1,26 @@
+"""How followers of a log hear that there is more of it. One seam (`engine/seams.py`), one conformance suite."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from dragoman.buses.local import LocalBus
+from dragoman.engine.seams import Bus
+
+__all__ = ["LocalBus", "open_bus"]
+
+
+def open_bus(url: str) -> Bus:
+    """The bus that goes with the url of a store: that of a database which has one, else that of this process.
+
+    It still has to be opened, by the event loop that will use it.
+    """
+    if url.startswith(("postgresql://", "postgres://")):
+        if find_spec("asyncpg") is None:
+            raise ValueError("PostgreSQL needs an extra: pip install 'dragoman[postgres]'")
+        from dragoman.buses.postgres import PostgresBus
+
+        return PostgresBus(url)
+    if url.startswith(("memory:", "sqlite:")):
+        return LocalBus()
+    raise ValueError("a bus is that of a store: memory:, sqlite:///path or postgresql://host/database")

@@ -30,7 +30,6 @@ class LocalBus:
                 _log.exception("a listener of %s failed", topic)
 
     def wake_all(self) -> None:
-        """Something happened that we know no more about: another process wrote to the store."""
         for topic in tuple(self._listeners):
             self.wake(topic)
 

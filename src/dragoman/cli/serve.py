@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from typing import Any
 
 from dragoman.bindings.cors import Cors
+from dragoman.buses import open_bus
 from dragoman.cli.amounts import add_limits, amount, count, positive, read_limits
 from dragoman.stores import open_store
 
@@ -18,6 +20,7 @@ An `agent.run()` in the file says which agents to serve; how they are served, th
   dragoman serve hello.py
   dragoman serve hello.py currency.py --port 9000
   dragoman serve hello.py --store memory:                       nothing is kept
+  dragoman serve hello.py --store postgresql://db.example.com/tasks     on as many machines as you like
   dragoman serve hello.py --grpc-port 50051                     over gRPC, too
   dragoman serve hello.py --public-url https://agents.example.com   what the card says behind a proxy
 """
@@ -37,7 +40,13 @@ def register(commands: Any) -> None:
         "--store",
         type=_store,
         default="sqlite:///dragoman.db",
-        help="sqlite:///PATH or memory: (default: %(default)s)",
+        help="sqlite:///PATH, postgresql://HOST/DATABASE or memory: (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--bus",
+        type=_bus,
+        metavar="URL",
+        help="where nodes tell each other of news, if --store goes through a pooler: postgresql://HOST/DATABASE",
     )
     parser.add_argument(
         "--grpc-port", type=int, metavar="PORT", help="speak gRPC on this port, too; 0 takes a free one"
@@ -116,8 +125,16 @@ def register(commands: Any) -> None:
 
 
 def _store(url: str) -> str:
+    return _checked(open_store, url)
+
+
+def _bus(url: str) -> str:
+    return _checked(open_bus, url)
+
+
+def _checked(opens: Callable[[str], object], url: str) -> str:
     try:
-        open_store(url)
+        opens(url)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return url
@@ -141,6 +158,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         store=args.store,
+        bus=args.bus or "",
         grpc_port=args.grpc_port,
         grpc_public=args.grpc_public,
         public_url=args.public_url,

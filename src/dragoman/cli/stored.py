@@ -13,7 +13,10 @@ from dragoman.stores import open_store
 
 async def looked_into(url: str, work: Callable[[Store], Awaitable[int]]) -> int:
     """Open the store, do `work`, and turn what goes wrong into a sentence and an exit code."""
-    store = open_store(_existing(url))
+    try:
+        store = open_store(_existing(url))
+    except ValueError as error:
+        raise SystemExit(f"dragoman: {error}") from None
     try:
         await store.open()
         try:
@@ -25,8 +28,8 @@ async def looked_into(url: str, work: Callable[[Store], Awaitable[int]]) -> int:
 
 
 def _existing(url: str) -> str:
-    """Looking must not make an empty store."""
+    """Looking must not make an empty store. (A database server has those that somebody made.)"""
     path = url.removeprefix("sqlite:///")
-    if path == url or not Path(path).is_file():
+    if url.startswith("memory:") or (path != url and not Path(path).is_file()):
         raise SystemExit(f"dragoman: there is no store at {url}")
     return url

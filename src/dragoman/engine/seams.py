@@ -206,6 +206,10 @@ class Store(Protocol):
         """How many tasks have work that no node has taken up."""
         ...
 
+    def changed(self) -> bool:
+        """Whether another process has written since this was last asked, if there is no bus to say so."""
+        ...
+
     def time_commits(self, told: Callable[[float], None]) -> None:
         """Before `open`: have `told` hear how long each transaction takes, in seconds."""
         ...
@@ -222,6 +226,10 @@ class Bus(Protocol):
     """
 
     def wake(self, topic: str, records: Sequence[Record] = ()) -> None: ...
+
+    def wake_all(self) -> None:
+        """Something happened that we know no more about: wake all who listen here."""
+        ...
 
     def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
         """Call `woken` at each wake-up of `topic`, until the context ends."""

@@ -14,7 +14,7 @@ from dragoman.bindings.jsonrpc import JsonRpc
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Binding
 from dragoman.bindings.rest import Rest
-from dragoman.buses.local import LocalBus
+from dragoman.buses import open_bus
 from dragoman.client.peers import Peers
 from dragoman.engine.seams import Program
 from dragoman.hub.api_about import ModelInfo
@@ -68,12 +68,13 @@ def application(
     metrics = Metrics()
     reach = Reach(settings, metrics)
     residence = _Residence(model or SteadyModel(choose(settings), counted=metrics.provider), reach)
-    opened = open_store(store or f"sqlite:///{settings.folder / 'tasks.db'}")
+    tasks = store or f"sqlite:///{settings.folder / 'tasks.db'}"
+    opened = open_store(tasks)
     database = Database(":memory:" if store == "memory:" else settings.folder / "hub.db")
     hub = Hub(
         database,
         opened,
-        LocalBus(),
+        open_bus(tasks),
         residence.make,
         code=code,
         index=replace(INDEX, model=settings.index_model),

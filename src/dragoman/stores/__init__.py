@@ -27,4 +27,4 @@ def open_store(url: str) -> Store:
         from dragoman.stores.postgres import PostgresStore
 
         return PostgresStore(url)
-    raise ValueError("a store is memory: or sqlite:///path or postgresql://host/database")
+    raise ValueError("a store is memory:, sqlite:///path or postgresql://host/database")

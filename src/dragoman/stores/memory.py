@@ -65,6 +65,9 @@ class MemoryStore:
     def waiting(self) -> int:
         return sum(1 for task in self._tasks.values() if task.ready and not task.node)
 
+    def changed(self) -> bool:
+        return False  # no other process can
+
     def time_commits(self, told: Callable[[float], None]) -> None:
         pass  # nothing to wait for
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 from dragoman.engine.seams import Held, Lease
 from dragoman.model.ops import Scope
+from dragoman.stores.postgres_address import Connection
 from dragoman.stores.postgres_audit import PostgresAudit
 from dragoman.stores.postgres_batch import DAY
 from dragoman.stores.postgres_database import Database
 from dragoman.stores.postgres_hooks import PostgresHooks
 from dragoman.stores.postgres_ledger import Ledger
 from dragoman.stores.postgres_log import PostgresLog
-from dragoman.stores.postgres_pool import Connection
 
 _JOIN = """
 insert into dragoman.nodes (node, until) values ($1, dragoman.clock() + $2)

@@ -17,8 +17,8 @@ from typing import Any
 from dragoman.engine.seams import AuditEntry
 from dragoman.errors import Unavailable
 from dragoman.stores.audit_chain import fields, link
+from dragoman.stores.postgres_address import Connection
 from dragoman.stores.postgres_database import Database
-from dragoman.stores.postgres_pool import Connection
 from dragoman.stores.postgres_text import clean
 
 _TURN = "select pg_advisory_xact_lock(7237091846325302)"

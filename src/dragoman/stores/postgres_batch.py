@@ -20,7 +20,7 @@ from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import postgres_hooks as hooks
 from dragoman.stores.outcome import outcome
-from dragoman.stores.postgres_pool import Connection
+from dragoman.stores.postgres_address import Connection
 
 DAY = 24 * 60 * 60.0
 """How long a key is remembered."""

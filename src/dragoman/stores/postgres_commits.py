@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dragoman.errors import Unavailable
+from dragoman.stores.postgres_address import PostgresError
 from dragoman.stores.postgres_batch import Job, Outcome, perform
 from dragoman.stores.postgres_database import Database
-from dragoman.stores.postgres_pool import PostgresError
 
 MOST = 500
 """Jobs in one transaction."""

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import asyncpg
 
 from dragoman.errors import Unavailable
+from dragoman.stores.postgres_address import GONE, Address, Connection
 from dragoman.stores.postgres_migrate import migrate
-from dragoman.stores.postgres_pool import ANSWERS, GONE, Address, Connection, Pool
+from dragoman.stores.postgres_pool import ANSWERS, Pool
 
 _XID = "select pg_current_xact_id_if_assigned()::text"
 _STATUS = "select pg_xact_status($1::text::xid8)"

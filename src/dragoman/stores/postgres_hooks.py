@@ -20,8 +20,8 @@ from dragoman.engine.seams import LeaseLost
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
+from dragoman.stores.postgres_address import Connection
 from dragoman.stores.postgres_database import Database
-from dragoman.stores.postgres_pool import Connection
 from dragoman.stores.postgres_text import clean, fits
 
 _FIND = """

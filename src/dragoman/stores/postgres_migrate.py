@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.stores.migrations import missing, scripts
-from dragoman.stores.postgres_pool import Connection
+from dragoman.stores.postgres_address import Connection
 
 _THERE = "select to_regclass('dragoman.migrations') is not null"
 _LOCK = "select pg_advisory_xact_lock(7237091846325301)"

@@ -14,8 +14,8 @@ from dragoman.engine.seams import Found
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores.pages import Filters, read_filters
+from dragoman.stores.postgres_address import Connection
 from dragoman.stores.postgres_database import Database
-from dragoman.stores.postgres_pool import Connection
 from dragoman.stores.postgres_text import fits
 
 _SCOPE = "select scope from dragoman.scopes where tenant = $1 and agent = $2 and owner = $3"

@@ -1,0 +1,129 @@
+"""The bus of a PostgreSQL database: NOTIFY says which log to look at, to every node that listens.
+
+Wake-ups within the process are function calls and carry their records. The others hear a topic and nothing else, from a
+connection that does only this: it stays when a pooler shares out all others, and the log's transactions never wait for the
+queue of notifications.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from hashlib import blake2b
+from typing import Any
+
+import asyncpg
+
+from dragoman.buses.local import LocalBus
+from dragoman.engine.log import Record
+from dragoman.engine.seams import Woken
+from dragoman.errors import Unavailable
+from dragoman.stores.postgres_address import GONE, Address, Connection, PostgresError
+
+CHANNEL = "dragoman"
+_NOTIFY = f"select pg_notify('{CHANNEL}', n) from unnest($1::text[]) as n"
+_LONGEST = 2000
+"""Bytes of a topic that are sent as they are; PostgreSQL takes eight thousand."""
+_MOST = 10_000
+"""Topics that wait while the database is away. Who has not heard by then finds out by looking."""
+_PULSE = 15.0
+"""Seconds of silence after which to see whether anybody is there."""
+
+_BROKEN = (*GONE, PostgresError, asyncpg.InterfaceError)
+
+_log = logging.getLogger("dragoman.buses")
+
+
+class PostgresBus:
+    def __init__(self, url: str) -> None:
+        self._address = Address(url)
+        self._local = LocalBus()
+        self._pending: dict[str, None] = {}
+        self._news = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        try:
+            db = await self._connect()
+        except _BROKEN as error:
+            raise Unavailable(f"nobody can be told of news: {error}") from error
+        self._keeper = asyncio.create_task(self._keep(db), name="dragoman-bus")
+
+    async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+            self._keeper = None
+        await self._local.close()
+
+    def wake(self, topic: str, records: Sequence[Record] = ()) -> None:
+        name = _name(topic)
+        self._local.wake(name, records)
+        if self._keeper is not None and len(self._pending) < _MOST:
+            self._pending[name] = None
+            self._news.set()
+
+    def wake_all(self) -> None:
+        self._local.wake_all()
+
+    def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
+        return self._local.listen(_name(topic), woken)
+
+    async def _connect(self) -> Connection:
+        db = await self._address.connect()
+        try:
+            db.add_termination_listener(lambda _: self._news.set())
+            await db.add_listener(CHANNEL, self._hear)
+        except BaseException:
+            db.terminate()
+            raise
+        return db
+
+    def _hear(self, db: Connection, sender: int, channel: str, name: Any) -> None:
+        if sender != db.get_server_pid():
+            self._local.wake(name)
+
+    async def _keep(self, db: Connection) -> None:
+        """Pass on what is said here, for as long as we live and whatever happens to the connection."""
+        pause = 0.1
+        while True:
+            try:
+                if db is None:
+                    db = await self._connect()
+                    _log.info("the database is back: everybody looks for what they missed")
+                    self._local.wake_all()
+                pause = 0.1
+                await self._tell(db)
+            except _BROKEN as error:
+                if pause == 0.1:
+                    _log.warning("nobody hears news at the moment: %s", str(error) or type(error).__name__)
+            finally:
+                if db is not None:
+                    db.terminate()
+            db = None
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    async def _tell(self, db: Connection) -> None:
+        """Until the connection breaks."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PULSE):
+                    await self._news.wait()
+            self._news.clear()
+            told, self._pending = self._pending, {}
+            try:
+                await db.execute(_NOTIFY, list(told))
+            except BaseException:
+                self._pending = told | self._pending
+                raise
+
+
+def _name(topic: str) -> str:
+    """A topic as it is sent: short, and in letters that the database takes."""
+    if topic.isascii() and len(topic) <= _LONGEST and "\0" not in topic:
+        return topic
+    return "#" + blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()

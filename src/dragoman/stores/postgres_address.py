@@ -1,0 +1,54 @@
+"""Where a PostgreSQL database is, and how it is reached."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+Connection: TypeAlias = asyncpg.Connection
+PostgresError = asyncpg.PostgresError
+
+GONE = (
+    OSError,  # a timeout is one, too
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+"""The database is away, or is another one now. It may be back in a moment."""
+
+LONGEST = 30.0
+"""Seconds after which nobody believes that an answer will come."""
+
+_CACHE = "statement_cache_size"
+
+
+class Address:
+    """A url of a database, as asyncpg takes it, and our own words in it.
+
+    `?statement_cache_size=0` is for a pgbouncer that gives each transaction another connection: nothing is prepared then.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        words = parse_qsl(parts.query, keep_blank_values=True)
+        ours = dict(words).get(_CACHE, "100")
+        if not ours.isdecimal():
+            raise ValueError(f"{_CACHE} is a number")
+        self.cache = int(ours)
+        rest = [(name, value) for name, value in words if name != _CACHE]
+        self.dsn = urlunsplit(parts._replace(query=urlencode(rest, safe="/,:")))
+
+    async def connect(self) -> Connection:
+        return await asyncpg.connect(
+            self.dsn,
+            statement_cache_size=self.cache,
+            timeout=LONGEST,
+            command_timeout=LONGEST,
+            # a pooler in between may not know these
+            server_settings={"application_name": "dragoman", "jit": "off"} if self.cache else None,
+        )
