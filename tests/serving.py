@@ -29,21 +29,21 @@ def lasting_port() -> int:
 class Server:
     """`async with Server(file, store=...) as server:` serves the agents of `file` at `server.url`.
 
-    Its port and its store outlive it, so that it can be started again: `await server.start()`.
+    Its port and its store (a file, or a url) outlive it, so that it can be started again: `await server.start()`.
     """
 
     def __init__(
         self,
         *files: Path,
-        store: Path | None = None,
+        store: Path | str | None = None,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {**os.environ, **(env or {})}
-        named = f"sqlite:///{store}" if store is not None else "memory:"
-        self._command = [
+        named = store if isinstance(store, str) else f"sqlite:///{store}" if store is not None else "memory:"
+        self.command = [
             sys.executable, "-m", "dragoman.cli", "serve", *map(str, files),
             "--port", str(self.port), "--store", named, *options,
         ]  # fmt: skip
@@ -65,7 +65,7 @@ class Server:
     async def start(self, **env: str) -> None:
         """Start it, and wait until it listens."""
         self.process = await asyncio.create_subprocess_exec(
-            *self._command,
+            *self.command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

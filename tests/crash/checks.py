@@ -92,9 +92,9 @@ async def check_readers(server: Server, teller: Teller, listened: list[Heard], t
         assert all(event.result == known[event.seq] for event in rest)
 
 
-async def check_log(store: Path, task: str) -> None:
-    """The numbers of the log have no gap."""
-    opened = open_store(f"sqlite:///{store}")
+async def check_log(store: Path | str, task: str) -> None:
+    """The numbers of the log, in a file or at a url, have no gap."""
+    opened = open_store(store if isinstance(store, str) else f"sqlite:///{store}")
     await opened.open()
     try:
         records = await opened.scope(Scope("", "story", "")).read(task)
@@ -118,7 +118,7 @@ def check_steps(steps: Path, task: dict[str, Any], deaths: int) -> None:
 
 async def check_story(
     server: Server,
-    store: Path,
+    store: Path | str,
     steps: Path,
     teller: Teller,
     listened: list[Heard],

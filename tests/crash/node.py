@@ -1,0 +1,15 @@
+"""One node of several: `python -m tests.crash.node PORT STORE TTL ROOM` serves the agent that is killed.
+
+Its leases lapse TTL seconds after its last heartbeat, and it runs up to ROOM tasks at a time.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from dragoman.server import serve
+from tests.crash.agent import agent
+
+if __name__ == "__main__":
+    port, store, ttl, room = sys.argv[1:]
+    serve(agent, port=int(port), store=store, ttl=float(ttl), concurrency=int(room))
