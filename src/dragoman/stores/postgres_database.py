@@ -95,7 +95,8 @@ class Database:
         async with self._pool(self._reads).take() as db:
             if self._address.cache:
                 return await work(db)
-            async with db.transaction():  # or the pooler might give us another connection between two steps
+            # Or a pooler might give us another connection between two steps.
+            async with db.transaction(isolation="repeatable_read", readonly=True):
                 return await work(db)
 
     async def _transaction(self, work: Work[T]) -> T:

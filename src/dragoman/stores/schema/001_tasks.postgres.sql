@@ -34,7 +34,8 @@ create table dragoman.tasks (
 ) with (fillfactor = 70);
 
 create index tasks_found on dragoman.tasks (scope, updated desc, id) where not reply or state <> 'TASK_STATE_SUBMITTED';
-create index tasks_ready on dragoman.tasks (node, key) where ready;
+create index tasks_held on dragoman.tasks (node, key) where ready and node is not null;
+create index tasks_waiting on dragoman.tasks (key) include (scope) where ready and node is null;
 create index tasks_done on dragoman.tasks (updated) where done;
 
 -- One row per append, named by its last record: what an event costs does not grow with its task.

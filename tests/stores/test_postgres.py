@@ -1,0 +1,389 @@
+"""What is true of the PostgreSQL store beyond the seam: a database that goes away, lost answers, and what things cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.engine.seams import AuditEntry, Lease, Log, Store, TaskExists
+from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
+from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.task import TaskState
+from dragoman.stores import NewerDatabase, open_store
+from dragoman.stores.audit_chain import examine
+from tests import postgres
+from tests.conformance.records import chunk, mail, status, turn
+
+if not postgres.available():
+    pytest.skip("there is no PostgreSQL here", allow_module_level=True)
+
+import asyncpg
+
+from dragoman.stores.postgres import PostgresStore
+
+SCOPE = Scope("acme", "echo", "alice")
+DONE = TaskState.COMPLETED
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return postgres.server().fresh(tmp_path)
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url)
+    await store.open()
+    await store.join("n1", ttl=60)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def log(store: PostgresStore) -> Log:
+    return store.scope(SCOPE)
+
+
+async def begun(log: Log, task: str = "t", **more: Any) -> Lease:
+    lease = (await log.create(task, "c", mail(), node="n1", **more)).lease
+    assert lease is not None
+    return lease
+
+
+async def finish(log: Log, task: str, chunks: int = 0) -> None:
+    lease = await begun(log, task)
+    for _ in range(chunks):
+        await log.append(lease, [chunk()])
+    await log.settle(lease, [turn(), status(DONE)], mail=1)
+
+
+def look(sql: str) -> list[Any]:
+    return postgres.server().execute(sql)[0]
+
+
+# What things cost
+
+
+async def test_an_event_costs_the_same_in_a_long_task_as_in_a_short_one(log: Log) -> None:
+    async def grow(task: str, chunks: int) -> float:
+        await finish(log, task, chunks)
+        ((size,),) = look(
+            f"select sum(length(body)) from dragoman.log join dragoman.tasks using (key) where id = '{task}'"
+        )
+        return float(size) / chunks
+
+    short, long = await grow("short", 20), await grow("long", 500)
+    assert long < short * 1.1
+
+
+async def test_those_who_write_together_share_a_transaction(url: str) -> None:
+    store, took = PostgresStore(url), list[float]()
+    store.time_commits(took.append)
+    await store.open()
+    await store.join("n1", ttl=60)
+    log = store.scope(SCOPE)
+    await asyncio.gather(*(finish(log, f"t{i}") for i in range(64)))
+    assert 0 < len(took) < 20
+    assert (await log.find(ListTasks(), limit=1)).total == 64
+    await store.close()
+
+
+async def test_what_is_acknowledged_is_in_the_database(log: Log) -> None:
+    for i in range(10):
+        await finish(log, f"t{i}")
+        assert look(f"select state, seq from dragoman.tasks where id = 't{i}'") == [(DONE.value, 3)]
+
+
+async def test_a_small_memory_of_snapshots_is_still_a_right_one(url: str) -> None:
+    store = PostgresStore(url, keep=2)
+    await store.open()
+    await store.join("n1", ttl=60)
+    log = store.scope(SCOPE)
+    leases = [await begun(log, f"t{i}") for i in range(6)]
+    for n in range(3):
+        for lease in leases:
+            assert await log.append(lease, [chunk(f"{n}")]) == n + 2
+    for i in (5, 0, 3, 0, 5):
+        assert (await log.load(f"t{i}")).task.artifacts[0].text == "012"
+    found = await log.find(ListTasks(), limit=10)
+    assert [snapshot.task.artifacts[0].text for snapshot in found.snapshots] == ["012"] * 6
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "index"),
+    [
+        (
+            "select key from dragoman.tasks where scope = 1 and (not reply or state <> 'TASK_STATE_SUBMITTED') "
+            "order by updated desc, id limit 50",
+            "tasks_found",
+        ),
+        (
+            "select key from dragoman.tasks where ready and node is null order by key limit 10",
+            "tasks_waiting",
+        ),
+        ("select key from dragoman.tasks where ready and node = 'n1' order by key", "tasks_held"),
+        ("select seq from dragoman.log where key = 1 and seq > 5 order by seq", "log_pkey"),
+        ("select hook from dragoman.hooks where cursor < last and not dead and at <= 1", "hooks_due"),
+    ],
+)
+async def test_searches_have_their_index(store: PostgresStore, sql: str, index: str) -> None:
+    small = "set enable_seqscan = off", "set enable_bitmapscan = off"  # what a small table would do
+    plan = str(postgres.server().execute(*small, f"explain {sql}")[-1])
+    assert index in plan and "Sort" not in plan
+
+
+# What can go wrong
+
+
+async def test_a_job_that_fails_takes_no_other_with_it(log: Log) -> None:
+    first, second = await begun(log, "t1"), await begun(log, "t2")
+    results = await asyncio.gather(
+        log.append(first, [status(TaskState.WORKING)]),
+        log.append(second, [status(TaskState.WORKING, at="no time has a \0")]),
+        log.create("t3", "c", mail()),
+        log.create("t3", "c", mail()),
+        return_exceptions=True,
+    )
+    assert [type(result).__name__ for result in results] == ["int", "Unavailable", "Delivered", "TaskExists"]
+    assert [(await log.load(task)).seq for task in ("t1", "t2", "t3")] == [2, 1, 1]
+    assert await log.append(second, [chunk()]) == 2
+
+
+async def test_while_the_database_is_away_everything_is_unavailable_and_then_goes_on(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = PostgresStore(url, patience=0.2)
+    await store.open()
+    await store.join("n1", ttl=60)
+    log = store.scope(SCOPE)
+    lease = await begun(log)
+    await asyncio.to_thread(postgres.server().stop)
+    try:
+        for attempt in (
+            log.append(lease, [chunk()]),
+            log.create("t2", "c", mail()),
+            log.load("t"),
+            log.find(ListTasks(), limit=1),
+            store.claim("n1", limit=1),
+            store.renew("n1", ttl=60),
+            store.outbox.when(),
+            store.audit.entries(),
+            PostgresStore(url).open(),
+        ):
+            with pytest.raises(Unavailable) as refused:
+                await attempt
+            assert str(postgres.server().folder) not in str(refused.value) or "opened" in str(refused.value)
+    finally:
+        await asyncio.to_thread(postgres.server().start)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    assert await log.append(lease, [chunk()]) == 2
+    assert (await log.load("t")).seq == 2
+    await store.close()
+
+
+async def test_who_waits_for_a_database_that_is_restarted_notices_nothing(
+    store: PostgresStore, log: Log
+) -> None:
+    lease = await begun(log)
+
+    async def write() -> list[int]:
+        return [await log.append(lease, [chunk(f"{n}")]) for n in range(60)]
+
+    async def read() -> None:
+        while (await log.load("t")).seq < 61:
+            await asyncio.sleep(0.01)
+
+    async def restart() -> None:
+        await asyncio.to_thread(postgres.server().stop, "immediate")
+        await asyncio.to_thread(postgres.server().start)
+
+    written, _, _ = await asyncio.gather(write(), read(), restart())
+    assert written == list(range(2, 62))
+    assert [record.seq for record in await log.read("t")] == list(range(1, 62))
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "not-committed"])
+@pytest.mark.parametrize("what", ["append", "create", "claim", "settle"])
+async def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_repeated(
+    store: PostgresStore, log: Log, monkeypatch: pytest.MonkeyPatch, what: str, committed: bool
+) -> None:
+    lease = await begun(log)
+    await log.create("free", "c", mail())
+    with breaking(monkeypatch, committed):
+        if what == "append":
+            assert await log.append(lease, [chunk("a"), chunk("b")]) == 3
+        elif what == "settle":
+            assert await log.settle(lease, [turn(), status(DONE)], mail=1) == 3
+        elif what == "create":
+            assert (await log.create("t2", "c", mail(), node="n1", dedupe="k")).lease is not None
+        else:
+            assert [each.task for each in await store.claim("n1", limit=5)] == ["free"]
+    assert [len(await log.read(task)) for task in ("t", "free")] == [
+        1 if what in ("create", "claim") else 3,
+        1,
+    ]
+    held = {h.key for h in await store.renew("n1", ttl=60)}
+    assert len(held) == {"append": 1, "settle": 0, "create": 2, "claim": 2}[what]
+
+
+class breaking:
+    """The connection breaks at the next commit: before it comes to the database, or before the answer comes back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, committed: bool) -> None:
+        self._patch, self._committed, self.broke = monkeypatch, committed, False
+
+    def __enter__(self) -> None:
+        real: Callable[..., Any] = asyncpg.Connection.execute
+
+        async def execute(db: Any, query: str, *args: Any, **options: Any) -> Any:
+            if query != "commit" or self.broke:
+                return await real(db, query, *args, **options)
+            self.broke = True
+            if self._committed:
+                await real(db, query)
+            db.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+        self._patch.setattr(asyncpg.Connection, "execute", execute)
+
+    def __exit__(self, *exc: object) -> None:
+        assert self.broke
+        self._patch.undo()
+
+
+async def test_two_who_lock_each_others_tasks_both_get_on(store: PostgresStore, url: str) -> None:
+    other = PostgresStore(url)
+    await other.open()
+    logs = store.scope(SCOPE), other.scope(SCOPE)
+    names = [f"t{n}" for n in range(20)]
+    for name in names:
+        await logs[0].create(name, "c", mail())
+
+    async def write(log: Log, order: list[str]) -> None:
+        for _ in range(10):
+            await asyncio.gather(*(log.deliver(name, mail()) for name in order))
+
+    await asyncio.gather(write(logs[0], names), write(logs[1], names[::-1]))
+    assert {(await logs[0].load(name)).seq for name in names} == {21}
+    await other.close()
+
+
+async def test_a_caller_that_leaves_gives_back_the_lease_it_was_given(store: PostgresStore, log: Log) -> None:
+    given = 0
+    for n in range(40):
+        leaving = asyncio.ensure_future(log.create(f"t{n}", "c", mail(), node="n1"))
+        for _ in range(n):
+            await asyncio.sleep(0.0005)
+        leaving.cancel()
+        (outcome,) = await asyncio.gather(leaving, return_exceptions=True)
+        given += not isinstance(outcome, BaseException)
+    assert 0 < given < 40
+    await store.close()
+    await store.open()
+    assert len(await store.renew("n1", ttl=60)) == given
+
+
+async def test_closing_finishes_what_was_begun_and_refuses_the_rest(store: PostgresStore) -> None:
+    log = store.scope(SCOPE)
+    await log.create("t", "c", mail())
+    begun = [asyncio.ensure_future(log.create(f"t{i}", "c", mail())) for i in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.gather(store.close(), store.close())
+    assert [d.seq for d in await asyncio.gather(*begun)] == [1] * 20
+    for late in (log.create("late", "c", mail()), log.load("t1"), log.find(ListTasks(), limit=1)):
+        with pytest.raises(Unavailable):
+            await late
+    await store.close()
+
+
+async def test_what_the_database_cannot_keep_is_refused_and_not_found(store: PostgresStore, log: Log) -> None:
+    await log.create("t", "c", mail("\0 is fine in a message"))
+    for bad in ("t\0", "t\ud800"):
+        for refused in (log.create(bad, "c", mail()), log.create("x", bad, mail())):
+            with pytest.raises(InvalidParams):
+                await refused
+        for missing in (log.load(bad), log.read(bad), log.deliver(bad, mail())):
+            with pytest.raises(TaskNotFound):
+                await missing
+        assert await log.seen(bad) is None
+        with pytest.raises(TaskNotFound):
+            await store.scope(Scope(bad)).load("t")
+        store.audit.record(AuditEntry(at="1", operation=bad, outcome="OK"))
+    assert (await log.find(ListTasks(context_id="c\0"), limit=1)).total == 0
+    await store.close()
+    await store.open()
+    assert (await log.load("t")).history[0].text == "\0 is fine in a message"
+    found = await examine(store.audit)
+    assert (found.entries, found.breaks) == (2, [])
+
+
+# The audit
+
+
+async def test_nodes_that_write_at_the_same_time_write_one_chain(store: PostgresStore, url: str) -> None:
+    other = PostgresStore(url)
+    await other.open()
+    for n in range(60):
+        (store, other)[n % 2].audit.record(
+            AuditEntry(at="", operation="SendMessage", outcome="OK", task=f"{n}")
+        )
+        await asyncio.sleep(0)
+    await other.close()
+    await store.audit.close()
+    found = await examine(store.audit)
+    assert (found.entries, found.breaks) == (60, [])
+    postgres.server().execute("update dragoman.audit set principal = 'eve' where id = 30")
+    assert (await examine(store.audit)).breaks == ["entry 30 does not follow from entry 29"]
+
+
+# Schemas
+
+
+async def test_a_database_from_a_newer_version_is_refused(store: PostgresStore, url: str) -> None:
+    postgres.server().execute(
+        "insert into dragoman.migrations (number, name) values (900, 'from the future')"
+    )
+    with pytest.raises(NewerDatabase, match="900"):
+        await PostgresStore(url).open()
+
+
+async def test_several_processes_may_open_a_new_database_at_once(url: str) -> None:
+    postgres.server().execute("drop schema if exists dragoman cascade")
+    stores = [PostgresStore(url) for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    await stores[0].scope(SCOPE).create("t", "c", mail())
+    for store in stores:
+        assert (await store.scope(SCOPE).load("t")).seq == 1
+        await store.close()
+
+
+# Urls
+
+
+async def test_nothing_is_prepared_if_the_url_says_so(url: str) -> None:
+    store: Store = open_store(f"{url}&statement_cache_size=0")
+    await store.open()
+    await store.join("n1", ttl=60)
+    log = store.scope(SCOPE)
+    await finish(log, "t", 3)
+    assert (await log.find(ListTasks(), limit=1)).total == 1
+    with pytest.raises(TaskExists):
+        await log.create("t", "c", mail())
+    await store.close()
+
+
+async def test_a_database_that_is_not_there_is_said_without_its_password() -> None:
+    for url in ("postgresql://me:secret@127.0.0.1:1/x", "postgres://me:secret@127.0.0.1:1/x"):
+        with pytest.raises(Unavailable, match="cannot be opened") as refused:
+            await open_store(url).open()
+        assert "secret" not in str(refused.value)
+
+
+def test_a_word_of_a_url_that_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ValueError, match="statement_cache_size"):
+        open_store("postgresql://localhost/x?statement_cache_size=none")
