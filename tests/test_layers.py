@@ -115,7 +115,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "grpc_reflection": ("bindings.grpc",),
     "google": ("dialects.proto",),
     "asyncpg": (
-        "buses.postgres",
         "stores.postgres_address",
         "stores.postgres_database",
         "stores.postgres_pool",

@@ -23,10 +23,15 @@ if not postgres.available():
 
 import asyncpg
 
+from dragoman.stores import postgres_database
 from dragoman.stores.postgres import PostgresStore
 
 SCOPE = Scope("acme", "echo", "alice")
 DONE = TaskState.COMPLETED
+CUT = """
+select pg_terminate_backend(pid) from pg_stat_activity
+where application_name = 'dragoman' and (pid + extract(milliseconds from clock_timestamp())::integer) % 3 = 0
+"""
 
 
 @pytest.fixture
@@ -191,20 +196,18 @@ async def test_who_waits_for_a_database_that_is_restarted_notices_nothing(
 ) -> None:
     lease = await begun(log)
 
-    async def write() -> list[int]:
-        return [await log.append(lease, [chunk(f"{n}")]) for n in range(60)]
-
-    async def read() -> None:
-        while (await log.load("t")).seq < 61:
-            await asyncio.sleep(0.01)
-
     async def restart() -> None:
         await asyncio.to_thread(postgres.server().stop, "immediate")
         await asyncio.to_thread(postgres.server().start)
 
-    written, _, _ = await asyncio.gather(write(), read(), restart())
-    assert written == list(range(2, 62))
-    assert [record.seq for record in await log.read("t")] == list(range(1, 62))
+    restarting, written = asyncio.ensure_future(restart()), [1]
+    while not restarting.done():
+        written.append(await log.append(lease, [chunk()]))
+        assert (await log.load("t")).seq == written[-1]
+    await restarting
+    written.append(await log.append(lease, [chunk()]))
+    assert written == list(range(1, len(written) + 1))
+    assert [record.seq for record in await log.read("t")] == written
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not-committed"])
@@ -254,6 +257,65 @@ class breaking:
     def __exit__(self, *exc: object) -> None:
         assert self.broke
         self._patch.undo()
+
+
+async def test_who_stands_still_in_a_transaction_keeps_nobody_from_a_task(
+    store: PostgresStore, log: Log, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "_IDLE", 300)
+    await log.create("t", "c", mail())
+    stalled, still = PostgresStore(url, patience=0.1), asyncio.Event()
+    await stalled.open()
+
+    async def lock(db: Any) -> None:
+        await db.execute("select 1 from dragoman.tasks for update")
+        still.set()
+        await asyncio.sleep(1)
+        await db.execute("select 1")
+
+    frozen = asyncio.ensure_future(stalled._database.write(lock))
+    await still.wait()
+    assert list(await store.claim("n1", limit=1)) == []
+    assert (await log.deliver("t", mail())).seq == 2
+    assert [lease.task for lease in await store.claim("n1", limit=1)] == ["t"]
+    with pytest.raises(Unavailable):
+        await frozen
+    await stalled.close()
+
+
+async def test_connections_that_are_cut_all_the_time_cost_nobody_a_record(
+    store: PostgresStore, url: str
+) -> None:
+    other = PostgresStore(url)
+    await other.open()
+    here, there = store.scope(SCOPE), other.scope(SCOPE)
+    leases = [await begun(here, f"t{n}") for n in range(8)]
+
+    async def write(lease: Lease) -> None:
+        for n in range(25):
+            await here.append(lease, [chunk(f"{n},")])
+            await asyncio.sleep(0.005)
+
+    async def send(task: str) -> None:
+        for n in range(25):
+            await there.deliver(task, mail(f"{n},"))
+            await asyncio.sleep(0.005)
+
+    async def cut() -> None:
+        while True:
+            await asyncio.to_thread(postgres.server().execute, CUT)
+            await asyncio.sleep(0.1)
+
+    cutting = asyncio.ensure_future(cut())
+    await asyncio.gather(*(write(lease) for lease in leases), *(send(lease.task) for lease in leases))
+    cutting.cancel()
+    everything = "".join(f"{n}," for n in range(25))
+    for lease in leases:
+        snapshot = await there.load(lease.task)
+        assert snapshot.task.artifacts[0].text == everything
+        assert "".join(sent.message.text for _, sent in snapshot.mails[1:]) == everything
+        assert [record.seq for record in await here.read(lease.task)] == list(range(1, 52))
+    await other.close()
 
 
 async def test_two_who_lock_each_others_tasks_both_get_on(store: PostgresStore, url: str) -> None:

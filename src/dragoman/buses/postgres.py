@@ -14,13 +14,11 @@ from contextlib import AbstractContextManager, suppress
 from hashlib import blake2b
 from typing import Any
 
-import asyncpg
-
 from dragoman.buses.local import LocalBus
 from dragoman.engine.log import Record
 from dragoman.engine.seams import Woken
 from dragoman.errors import Unavailable
-from dragoman.stores.postgres_address import GONE, Address, Connection, PostgresError
+from dragoman.stores.postgres_address import CONFUSED, GONE, Address, Connection, PostgresError
 
 CHANNEL = "dragoman"
 _NOTIFY = f"select pg_notify('{CHANNEL}', n) from unnest($1::text[]) as n"
@@ -31,7 +29,7 @@ _MOST = 10_000
 _PULSE = 15.0
 """Seconds of silence after which to see whether anybody is there."""
 
-_BROKEN = (*GONE, PostgresError, asyncpg.InterfaceError)
+_BROKEN = (*GONE, *CONFUSED, PostgresError)
 
 _log = logging.getLogger("dragoman.buses")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from dragoman.engine.seams import Held, Lease
 from dragoman.model.ops import Scope
-from dragoman.stores.postgres_address import Connection
+from dragoman.stores.postgres_address import HOUR, Connection
 from dragoman.stores.postgres_audit import PostgresAudit
 from dragoman.stores.postgres_batch import DAY
 from dragoman.stores.postgres_database import Database
@@ -69,7 +69,7 @@ _LOGS = 10_000
 
 class PostgresStore:
     def __init__(
-        self, url: str, *, patience: float = 5.0, readers: int = 4, writers: int = 3, keep: int = 1024
+        self, url: str, *, patience: float = 5.0, readers: int = 4, writers: int = 3, keep: int = 256
     ) -> None:
         """`patience` is how long anybody waits while the database is away; `readers` and `writers` are how many connections
         there are at most, `keep` how many snapshots stay in memory."""
@@ -144,7 +144,7 @@ class PostgresStore:
             keys = [key for (key,) in await db.fetch(_OLD, before, limit)]
             if keys:
                 for statement in _PURGE:
-                    await db.execute(statement, keys)
+                    await db.execute(statement, keys, timeout=HOUR)
             await db.execute(_PURGE_SEEN, DAY)
             await db.execute(_PURGE_NODES, DAY)
             return len(keys)

@@ -16,13 +16,19 @@ GONE = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
 )
 """The database is away, or is another one now. It may be back in a moment."""
 
+CONFUSED = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What the library may say of a connection that broke at the wrong moment."""
+
 LONGEST = 30.0
 """Seconds after which nobody believes that an answer will come."""
+HOUR = 3600.0
+"""And for what may take its time."""
 
 _CACHE = "statement_cache_size"
 

@@ -17,10 +17,18 @@ from typing import Any, TypeVar
 import asyncpg
 
 from dragoman.errors import Unavailable
-from dragoman.stores.postgres_address import GONE, Address, Connection
+from dragoman.stores.postgres_address import CONFUSED, GONE, Address, Connection
 from dragoman.stores.postgres_migrate import migrate
 from dragoman.stores.postgres_pool import ANSWERS, Pool
 
+_BEGIN = """
+begin;
+set local idle_in_transaction_session_timeout = {idle};
+set local lock_timeout = {lock}
+"""
+"""A machine that is gone in the middle of a transaction must not keep a task from the others until TCP notices."""
+_IDLE, _LOCK = 10_000, 3_000
+"""Milliseconds."""
 _XID = "select pg_current_xact_id_if_assigned()::text"
 _STATUS = "select pg_xact_status($1::text::xid8)"
 
@@ -53,7 +61,7 @@ class Database:
                 await migrate(db)
             finally:
                 await db.close(timeout=1.0)
-        except (*GONE, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (*GONE, *CONFUSED, asyncpg.PostgresError) as error:
             raise Unavailable(f"the database cannot be opened: {error}") from error
         self._closing = False
         self._reads, self._writes = Pool(self._address, self._readers), Pool(self._address, self._writers)
@@ -102,7 +110,7 @@ class Database:
     async def _transaction(self, work: Work[T]) -> T:
         doubt: BaseException
         async with self._pool(self._writes).take() as db:
-            await db.execute("begin")
+            await db.execute(_BEGIN.format(idle=_IDLE, lock=_LOCK))
             try:
                 result = await work(db)
             except ANSWERS:
@@ -112,7 +120,7 @@ class Database:
             try:
                 await db.execute("commit")
                 return result
-            except (*GONE, asyncpg.InterfaceError) as error:
+            except (*GONE, *CONFUSED) as error:
                 db.terminate()
                 doubt = error
         if xid is None or await self._committed(xid):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.stores.migrations import missing, scripts
-from dragoman.stores.postgres_address import Connection
+from dragoman.stores.postgres_address import HOUR, Connection
 
 _THERE = "select to_regclass('dragoman.migrations') is not null"
 _LOCK = "select pg_advisory_xact_lock(7237091846325301)"
@@ -22,8 +22,8 @@ async def migrate(db: Connection) -> None:
     async with db.transaction():
         if await db.fetchval(_THERE) and not missing(known, await db.fetchval(_DONE)):
             return  # without a lock, and without the right to make tables: somebody else may have made them
-        await db.execute(_LOCK)
+        await db.execute(_LOCK, timeout=HOUR)
         await db.execute(_TABLE)
         for number, name, script in missing(known, await db.fetchval(_DONE)):
-            await db.execute(script)
+            await db.execute(script, timeout=HOUR)
             await db.execute(_RECORD, number, name)

@@ -10,7 +10,7 @@ import asyncpg
 
 from dragoman.engine.seams import LeaseLost, NewMail, TaskExists
 from dragoman.errors import A2AError, Unavailable
-from dragoman.stores.postgres_address import GONE, Address, Connection
+from dragoman.stores.postgres_address import CONFUSED, GONE, Address, Connection
 
 ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
 """What work on a connection may raise as its answer. Anything else is a fault."""
@@ -34,10 +34,12 @@ class Pool:
             db = self._idle.pop() if self._idle else await self._address.connect()
             try:
                 yield db
-            except asyncpg.InterfaceError as error:
-                if not db.is_closed():
-                    raise
-                raise ConnectionResetError("the connection is gone") from error
+            except CONFUSED as error:
+                broken = db.is_closed() or isinstance(error, asyncpg.InternalClientError)
+                db.terminate()
+                if broken:
+                    raise ConnectionResetError("the connection is gone") from error
+                raise
             except ANSWERS:
                 raise
             except BaseException:
@@ -55,6 +57,6 @@ class Pool:
     async def close(self) -> None:
         self._closed = True
         for db in self._idle:
-            with suppress(*GONE, asyncpg.PostgresError, asyncpg.InterfaceError):
+            with suppress(*GONE, *CONFUSED, asyncpg.PostgresError):
                 await db.close(timeout=1.0)
         self._idle.clear()

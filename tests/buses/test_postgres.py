@@ -1,0 +1,54 @@
+"""What is true of the PostgreSQL bus beyond the seam: its connection breaks, and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dragoman.buses import open_bus
+from dragoman.errors import Unavailable
+from tests import postgres
+from tests.conformance.test_buses import Ear
+
+pytestmark = pytest.mark.skipif(not postgres.available(), reason="there is no PostgreSQL here")
+
+CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'dragoman'"
+
+
+async def test_whoever_listens_is_told_to_look_when_the_connection_is_back() -> None:
+    bus, ear = open_bus(postgres.server().url), Ear()
+    await bus.open()
+    with bus.listen("a", ear):
+        await asyncio.to_thread(postgres.server().execute, CUT)
+        await ear.once()
+    assert ear.heard == [()]
+    await bus.close()
+
+
+async def test_what_is_said_while_the_database_is_away_is_heard_when_it_is_back() -> None:
+    here, there = open_bus(postgres.server().url), open_bus(postgres.server().url)
+    await here.open()
+    await there.open()
+    ear, back = Ear(), Ear()
+    await asyncio.to_thread(postgres.server().stop)
+    with there.listen("back", back):
+        here.wake("a")
+        await asyncio.to_thread(postgres.server().start)
+        await back.once()  # it listens again
+    with there.listen("a", ear), there.listen("b", ear):
+        here.wake("b")
+        await ear.once()
+    await here.close()
+    await there.close()
+
+
+async def test_a_bus_whose_database_is_not_there_does_not_open() -> None:
+    with pytest.raises(Unavailable, match="told"):
+        await open_bus("postgresql://me:secret@127.0.0.1:1/x").open()
+
+
+def test_a_bus_is_that_of_a_store() -> None:
+    assert type(open_bus("memory:")) is type(open_bus("sqlite:///x.db"))
+    with pytest.raises(ValueError, match="a bus is that of a store"):
+        open_bus("nats://localhost")
