@@ -30,15 +30,15 @@ async def test_what_is_said_while_the_database_is_away_is_heard_when_it_is_back(
     here, there = open_bus(postgres.server().url), open_bus(postgres.server().url)
     await here.open()
     await there.open()
-    ear, back = Ear(), Ear()
-    await asyncio.to_thread(postgres.server().stop)
-    with there.listen("back", back):
+    ear, other = Ear(), Ear()
+    with there.listen("a", ear), there.listen("b", other):
+        await asyncio.to_thread(postgres.server().stop)
         here.wake("a")
         await asyncio.to_thread(postgres.server().start)
-        await back.once()  # it listens again
-    with there.listen("a", ear), there.listen("b", ear):
-        here.wake("b")
         await ear.once()
+        await other.once()  # everybody was told to look
+        here.wake("b")
+        await other.once()
     await here.close()
     await there.close()
 

@@ -424,6 +424,28 @@ async def test_several_processes_may_open_a_new_database_at_once(url: str) -> No
         await store.close()
 
 
+async def test_a_user_that_may_only_read_and_write_is_enough_once_the_tables_are_there(
+    store: PostgresStore, url: str
+) -> None:
+    postgres.server().execute(
+        "drop role if exists clerk",
+        "create role clerk login",
+        "revoke create on database postgres from public",
+        "grant usage on schema dragoman to clerk",
+        "grant select, insert, update, delete on all tables in schema dragoman to clerk",
+    )
+    clerk = PostgresStore(url.replace("postgres@", "clerk@"))
+    await clerk.open()
+    await clerk.join("n1", ttl=60)
+    log = clerk.scope(Scope("another"))
+    await finish(log, "t", 3)
+    clerk.audit.record(AuditEntry(at="1", operation="SendMessage", outcome="OK"))
+    assert await clerk.purge("2999", limit=10) == 1
+    await clerk.close()
+    assert [entry.at for entry in await store.audit.entries()] == ["1"]
+    postgres.server().execute("drop owned by clerk", "drop role clerk")
+
+
 # Urls
 
 
