@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from dragoman import buses, stores
+from dragoman.buses import open_bus
 from dragoman.engine.seams import AuditEntry, Lease, Log, Store, TaskExists
 from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
@@ -361,6 +363,31 @@ async def test_closing_finishes_what_was_begun_and_refuses_the_rest(store: Postg
         with pytest.raises(Unavailable):
             await late
     await store.close()
+
+
+async def test_a_store_closes_though_its_database_is_away(url: str) -> None:
+    store = PostgresStore(url)
+    await store.open()
+    await store.join("n1", ttl=60)
+    log = store.scope(SCOPE)
+    lease = await begun(log)
+    await asyncio.to_thread(postgres.server().stop)
+    try:
+        writing = asyncio.ensure_future(log.append(lease, [chunk()]))
+        store.audit.record(AuditEntry(at="1", operation="SendMessage", outcome="OK"))
+        await asyncio.sleep(0)
+        await store.close()
+        with pytest.raises(Unavailable):
+            await writing
+    finally:
+        await asyncio.to_thread(postgres.server().start)
+
+
+def test_whoever_lacks_the_extra_is_told_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, opens in ((stores, open_store), (buses, open_bus)):
+        monkeypatch.setattr(package, "find_spec", lambda name: None)
+        with pytest.raises(ValueError, match=r"dragoman\[postgres\]"):
+            opens("postgresql://localhost/x")
 
 
 async def test_what_the_database_cannot_keep_is_refused_and_not_found(store: PostgresStore, log: Log) -> None:

@@ -85,6 +85,7 @@ class PostgresStore:
         self.audit.open()
 
     async def close(self) -> None:
+        self._database.hurry()
         await self.audit.close()
         await self.ledger.close()
 
@@ -98,6 +99,7 @@ class PostgresStore:
 
     async def join(self, node: str, *, ttl: float) -> None:
         await self.renew(node, ttl=ttl)
+        await self._database.write(lambda db: db.execute(_PURGE_NODES, DAY))
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
         async def work(db: Connection) -> Sequence[Held]:

@@ -53,8 +53,9 @@ with moved as (
     from unnest($1::bigint[], $2::integer[], $3::integer[], $4::text[], $5::text[], $6::boolean[], $7::boolean[],
     $8::text[], $9::integer[], $10::integer[], $11::boolean[])
     as n(key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks) where tasks.key = n.key
-)
-insert into dragoman.log (key, seq, body) select * from unnest($12::bigint[], $13::integer[], $14::bytea[])
+), added as (
+    insert into dragoman.log (key, seq, body) select * from unnest($12::bigint[], $13::integer[], $14::bytea[])
+) select pg_current_xact_id()::text
 """
 _REMEMBER = """
 insert into dragoman.seen (scope, dedupe, key, seq, at)
@@ -110,14 +111,19 @@ class _Row:
                 self.attempt, self.hooks)  # fmt: skip
 
 
-async def perform(db: Connection, jobs: Sequence[Job]) -> list[Outcome | Exception]:
-    """Do all `jobs`, in order: what each came to. No two of them have the same key to be known by."""
-    return await _Batch(db, jobs).perform()
+async def perform(db: Connection, jobs: Sequence[Job]) -> tuple[list[Outcome | Exception], str | None]:
+    """Do all `jobs`, in order: what each came to, and the name of the transaction if they wrote anything.
+
+    No two of them have the same key to be known by.
+    """
+    batch = _Batch(db, jobs)
+    return await batch.perform(), batch.xid
 
 
 class _Batch:
     def __init__(self, db: Connection, jobs: Sequence[Job]) -> None:
         self._db, self._jobs = db, jobs
+        self.xid: str | None = None
         self._rows: dict[int, _Row] = {}
         self._log: list[tuple[int, int, bytes]] = []
         self._seen: list[tuple[int, str, int, int]] = []
@@ -257,7 +263,7 @@ class _Batch:
     async def _write(self) -> None:
         changed = [row.values() for row in self._rows.values() if row.changed]
         if changed or self._log:
-            await self._db.execute(_WRITE, *_columns(changed, 11), *_columns(self._log, 3))
+            self.xid = await self._db.fetchval(_WRITE, *_columns(changed, 11), *_columns(self._log, 3))
         if self._seen:
             await self._db.execute(_REMEMBER, *_columns(self._seen, 4))
         for key, hook, begins in self._hooks:

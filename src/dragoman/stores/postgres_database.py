@@ -32,11 +32,16 @@ _IDLE, _LOCK = 10_000, 3_000
 _XID = "select pg_current_xact_id_if_assigned()::text"
 _STATUS = "select pg_xact_status($1::text::xid8)"
 
+_HURRY = 1.0
+"""Seconds."""
+
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 """Somebody else was in the way."""
 
 T = TypeVar("T")
 Work = Callable[[Connection], Awaitable[T]]
+Named = Callable[[Connection], Awaitable[tuple[T, str | None]]]
+"""Work in a transaction: what it comes to, and the id of the transaction, by which to ask for it later, if anything was written."""
 
 _log = logging.getLogger("dragoman.stores")
 
@@ -49,7 +54,7 @@ class Database:
         self._reads: Pool | None = None
         self._writes: Pool | None = None
         self._under_way: set[asyncio.Future[Any]] = set()
-        self._closing = False
+        self._latest = float("inf")
         self._ailing = False
 
     async def open(self) -> None:
@@ -63,12 +68,19 @@ class Database:
                 await db.close(timeout=1.0)
         except (*GONE, *CONFUSED, asyncpg.PostgresError) as error:
             raise Unavailable(f"the database cannot be opened: {error}") from error
-        self._closing = False
+        self._latest = float("inf")
         self._reads, self._writes = Pool(self._address, self._readers), Pool(self._address, self._writers)
+
+    def hurry(self) -> None:
+        """We are about to close: wait no longer for a database that is away than for one that is there."""
+        self._latest = time.monotonic() + _HURRY
+
+    def _hurries(self, pause: float) -> bool:
+        return time.monotonic() + pause > self._latest
 
     async def close(self) -> None:
         """Finish what was begun, then let go of all connections."""
-        self._closing = True
+        self.hurry()
         if self._under_way:
             await asyncio.wait(tuple(self._under_way))
         reads, writes, self._reads, self._writes = self._reads, self._writes, None, None
@@ -85,13 +97,17 @@ class Database:
 
         A caller that leaves does not stop it.
         """
-        begun = asyncio.ensure_future(self._clearly(self.transact(work)))
+
+        async def named(db: Connection) -> tuple[T, str | None]:
+            return await work(db), await db.fetchval(_XID)
+
+        begun = asyncio.ensure_future(self._clearly(self.transact(named)))
         self._under_way.add(begun)
         begun.add_done_callback(self._ended)
         return await asyncio.shield(begun)
 
-    async def transact(self, work: Work[T]) -> T:
-        """`write`, and an error of a statement comes as it is."""
+    async def transact(self, work: Named[T]) -> T:
+        """`write`, for who knows the name of the transaction already; an error of a statement comes as it is."""
         return await self._patiently(partial(self._transaction, work))
 
     def _ended(self, work: asyncio.Future[Any]) -> None:
@@ -107,16 +123,15 @@ class Database:
             async with db.transaction(isolation="repeatable_read", readonly=True):
                 return await work(db)
 
-    async def _transaction(self, work: Work[T]) -> T:
+    async def _transaction(self, work: Named[T]) -> T:
         doubt: BaseException
         async with self._pool(self._writes).take() as db:
             await db.execute(_BEGIN.format(idle=_IDLE, lock=_LOCK))
             try:
-                result = await work(db)
+                result, xid = await work(db)
             except ANSWERS:
                 await db.execute("rollback")
                 raise
-            xid = await db.fetchval(_XID)
             try:
                 await db.execute("commit")
                 return result
@@ -137,8 +152,8 @@ class Database:
                 if status != "in progress":
                     return bool(status == "committed")
             except GONE:
-                if self._closing:
-                    raise Unavailable("the store is closed") from None
+                if self._hurries(pause):
+                    raise Unavailable("the store is closed, and nobody knows what is in it") from None
             except asyncpg.PostgresError:
                 return False  # it knows of no such transaction: it is another one than it was
             await asyncio.sleep(pause)
@@ -153,7 +168,7 @@ class Database:
                 self._ailing = False
                 return result
             except (*GONE, *_AGAIN) as error:
-                if time.monotonic() + pause > deadline or self._closing:
+                if time.monotonic() + pause > deadline or self._hurries(pause):
                     self._complain(error)
                     raise Unavailable("the task store cannot be reached at the moment") from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
