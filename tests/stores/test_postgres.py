@@ -193,6 +193,31 @@ async def test_while_the_database_is_away_everything_is_unavailable_and_then_goe
     await store.close()
 
 
+async def test_nobody_is_taken_for_dead_because_the_database_was_away(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "_OUTAGE", 0)
+    one, two = PostgresStore(url, patience=0.1), PostgresStore(url, patience=0.1)
+    for node, store in (("n1", one), ("n2", two)):
+        await store.open()
+        await store.join(node, ttl=60)
+    lease = await begun(one.scope(SCOPE))
+    await asyncio.to_thread(postgres.server().stop)
+    for store in (one, two):
+        with pytest.raises(Unavailable):
+            await store.renew("n", ttl=60)
+    await asyncio.to_thread(postgres.server().start)
+    await asyncio.to_thread(postgres.server().forward, 3600)
+    await two.renew("n2", ttl=60)
+    assert list(await two.claim("n2", limit=1)) == []
+    assert [held.key for held in await one.renew("n1", ttl=60)] == [lease.key]
+    await asyncio.to_thread(postgres.server().forward, 3600)  # this time it is the node that is gone
+    monkeypatch.setattr(postgres_database, "_GRACE", 0)
+    assert [lease.task for lease in await two.claim("n2", limit=1)] == ["t"]
+    for store in (one, two):
+        await store.close()
+
+
 async def test_who_waits_for_a_database_that_is_restarted_notices_nothing(
     store: PostgresStore, log: Log
 ) -> None:

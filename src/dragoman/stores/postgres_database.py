@@ -34,6 +34,8 @@ _STATUS = "select pg_xact_status($1::text::xid8)"
 
 _HURRY = 1.0
 """Seconds."""
+_OUTAGE, _GRACE = 1.0, 10.0
+"""Seconds that the database is away before anybody may have missed a heartbeat by it, and what they then get to make up for it."""
 
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 """Somebody else was in the way."""
@@ -56,6 +58,10 @@ class Database:
         self._under_way: set[asyncio.Future[Any]] = set()
         self._latest = float("inf")
         self._ailing = False
+        self._away: float | None = None
+        """Since when nothing works."""
+        self._back = float("-inf")
+        """When something worked again."""
 
     async def open(self) -> None:
         if self._reads is not None:
@@ -165,9 +171,11 @@ class Database:
         while True:
             try:
                 result = await attempt()
-                self._ailing = False
+                self._well()
                 return result
             except (*GONE, *_AGAIN) as error:
+                if self._away is None:
+                    self._away = time.monotonic()
                 if time.monotonic() + pause > deadline or self._hurries(pause):
                     self._complain(error)
                     raise Unavailable("the task store cannot be reached at the moment") from error
@@ -181,6 +189,18 @@ class Database:
         except asyncpg.PostgresError as error:
             self._complain(error)
             raise Unavailable("the task store cannot be used at the moment") from error
+
+    @property
+    def recovering(self) -> bool:
+        """It was away, and those who could not say that they are alive may not have done so yet."""
+        return time.monotonic() < self._back + _GRACE
+
+    def _well(self) -> None:
+        self._ailing = False
+        if self._away is not None:
+            if time.monotonic() - self._away >= _OUTAGE:
+                self._back = time.monotonic()
+            self._away = None
 
     def _complain(self, error: Exception) -> None:
         if not self._ailing:
