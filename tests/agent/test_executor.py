@@ -13,12 +13,14 @@ import pytest
 from dragoman import TaskState as State
 from dragoman.client import Client, TaskFailed
 from dragoman.executor import (
+    A2AStarletteApplication,
     AgentCapabilities,
     AgentCard,
     AgentExecutor,
     AgentProvider,
     Artifact,
     DataPart,
+    DefaultRequestHandler,
     EventQueue,
     ExecutorAgent,
     FilePart,
@@ -304,6 +306,14 @@ def test_a_card_says_what_it_is_given_in_either_spelling() -> None:
     )
     assert card.documentation_url == "https://example.com/docs"
     assert card.provider is not None and card.provider.organization == "Us"
+
+
+def test_an_app_that_shall_answer_elsewhere_is_to_be_mounted_there() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None: ...
+
+    builder = A2AStarletteApplication(AgentCard(name="x"), DefaultRequestHandler(Executor(execute)))
+    with pytest.raises(TypeError, match="mount it at /a2a"):
+        builder.build(rpc_url="/a2a")
 
 
 def test_what_is_no_event_is_refused_and_so_is_a_card_that_asks_for_credentials() -> None:
