@@ -33,7 +33,8 @@ from dragoman.cli import main
         ("tasks http://127.0.0.1:9 -n 0", "argument -n/--limit: '0' is not a number above 0"),
         ("listen --token env:NOWHERE", "argument --token: there is no variable 'NOWHERE'"),
         ("listen --port 99999", "cannot listen on 127.0.0.1:99999"),
-        ("hub --data none --log loud", "log is one of debug, info, warning, error"),
+        ("hub --data none --log loud", "dragoman: log in a flag: Invalid enum value 'loud'"),
+        ("hub --data none --log-level loud", "dragoman: log_level in a flag: Invalid enum value 'loud'"),
     ],
 )
 def test_a_slip_is_answered_with_a_sentence(
