@@ -38,6 +38,8 @@ logger = logging.getLogger("dragoman.server")
 
 _HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)
 _ENDS = tuple(dict.fromkeys((signal.SIGTERM, signal.SIGINT, _HANGUP)))
+_BRIEF, _HOPELESS = 3.0, 5
+"""Workers that end by themselves within so many seconds, one after the other, until it is clear that none can start."""
 _RENEW = 10
 """Ticks between two looks at the certificate; uvicorn's last a tenth of a second."""
 
@@ -308,15 +310,23 @@ def _supervise(workers: int, work: Callable[[int], None]) -> None:
         signal.signal(each, end)
     for worker in range(workers):
         start(worker)
+    hopeless = 0
     while born:
-        pid, _ = os.wait()
+        pid, status = os.wait()
         worker, since = born.pop(pid)
+        lived = time.monotonic() - since
+        if not ending:
+            hopeless = hopeless + 1 if lived < _BRIEF and os.WIFEXITED(status) else 0
+        if not ending and hopeless >= _HOPELESS:
+            logger.error("workers cannot start; there is no point in going on")
+            end(signal.SIGTERM, None)
         if not ending:
             logger.warning("worker %d ended; another one takes its place", pid)
-            # one that cannot start at all must not keep us busy
-            time.sleep(max(0.0, 1.0 - (time.monotonic() - since)))
+            time.sleep(max(0.0, 1.0 - lived))  # one that cannot start at all must not keep us busy
         if not ending:
             start(worker)
+    if hopeless >= _HOPELESS:
+        raise SystemExit(1)
 
 
 def _work(work: Callable[[], None], gone: int) -> NoReturn:

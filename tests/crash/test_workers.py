@@ -14,6 +14,7 @@ import pytest
 from tests import raw
 from tests.crash.reader import message
 from tests.crash.stage import Stage
+from tests.serving import Server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 
@@ -154,3 +155,22 @@ async def test_it_does_not_matter_which_worker_is_asked_for_numbers(tmp_path: Pa
             await asyncio.sleep(0.02)
         os.kill(workers(stage)[0], signal.SIGKILL)
         assert [await settled(stage) for _ in range(6)] == [12] * 6
+
+
+async def test_a_server_whose_workers_cannot_start_ends(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import os\nfrom dragoman import Agent\nagent = Agent('A')\n"
+        "os.register_at_fork(after_in_child=lambda: os._exit(7))\n"
+    )
+    server = Server(file, store=tmp_path / "t.db", options=("--workers", "2"))
+    await server.start()
+    assert await server.ended() == 1
+    assert b"workers cannot start" in server.said
+
+
+async def test_many_workers_that_are_stopped_at_once_end_well(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "6")
+    async with stage.server:
+        stage.server.signal(signal.SIGTERM)
+        assert await stage.server.ended() == 0
