@@ -95,7 +95,7 @@ def _inside(value: Any) -> Any:
 def convert(value: Any, kind: Any) -> Any:
     """A JSON value as `kind`: a pydantic model, or anything msgspec knows. Raises `Unfit`."""
     try:
-        if hasattr(kind, "model_validate"):
+        if _validator(kind) is not None:
             return _model(kind, value)
         return msgspec.convert(value, kind, strict=False, dec_hook=_model)
     except msgspec.ValidationError as error:
@@ -144,12 +144,19 @@ def returned(value: msgspec.Raw, work: Any) -> Any:
 
 def _model(kind: Any, value: Any) -> Any:
     """A value as a type that msgspec leaves to others: a pydantic model. Raises `Unfit`."""
-    if not hasattr(kind, "model_validate"):
+    validate = _validator(kind)
+    if validate is None:
         raise NotImplementedError
     try:
-        return kind.model_validate(value)
+        return validate(value)
     except ValueError as error:
         raise Unfit(_why(error)) from error
+
+
+def _validator(kind: Any) -> Any:
+    """What pydantic checks a value with, for a model or a dataclass of its own; None for other types."""
+    inner = getattr(kind, "__pydantic_validator__", None)
+    return getattr(kind, "model_validate", None) or getattr(inner, "validate_python", None)
 
 
 def _why(error: Any) -> str:
