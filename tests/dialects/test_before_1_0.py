@@ -114,9 +114,20 @@ def test_http_of_0_3_says_nothing_that_its_protobuf_does_not_know() -> None:
     assert message == {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]}
 
 
+@pytest.mark.parametrize("authentication", [{}, {"schemes": []}, {"schemes": [], "credentials": ""}, None])
+@pytest.mark.parametrize("name", ["0.3", "0.2", "0.3-proto", "0.1"])
+def test_a_webhook_that_wants_no_credentials_may_say_so_in_any_way(name: str, authentication: Any) -> None:
+    config = {"url": "https://hook.example", "authentication": authentication}
+    document = {"id": "t1", "parent": "tasks/t1", "pushNotificationConfig": config}
+    request = select.by_name(name).read_request(ops.PUSH_CREATE, msgspec.json.encode(document))
+    assert isinstance(request, ops.CreatePushConfig) and request.config.authentication is None
+
+
 def test_a_file_of_http_of_0_3_is_not_in_two_places() -> None:
     file = {"fileWithBytes": "aGk=", "fileWithUri": "https://x"}
     assert refused("0.3-proto", {"role": "ROLE_USER", "content": [{"file": file}]}).endswith("[0].file")
+    sent = send("0.3-proto", {"role": "ROLE_USER", "content": [{"file": {**file, "fileWithUri": ""}}]})
+    assert sent.message.parts == (Part(raw=b"hi"),)
 
 
 @every_version

@@ -93,7 +93,7 @@ class ProtoForm(Form, frozen=True, kw_only=True):
 
 def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Part:
     filename, media_type = text(file, "name", path), text(file, "mimeType", path)
-    if "fileWithBytes" in file and "fileWithUri" in file:
+    if "fileWithBytes" in file and file.get("fileWithUri"):
         raise Malformed(path, "must not have both fileWithBytes and fileWithUri")
     if "fileWithBytes" in file:
         try:
