@@ -115,6 +115,19 @@ async def test_a_new_card_is_believed_before_what_worked_with_the_old_one() -> N
         assert agent.version == "1.0"
 
 
+async def test_an_agent_that_came_to_speak_another_version_is_spoken_to_in_it() -> None:
+    site = Site({NEW: page(card()), "/rpc": answer})
+    async with reach(site) as agent:
+        assert await agent("hello") == "fine"
+        site.pages["/rpc"] = speaks({"message/send": MESSAGE})
+        assert await agent("hello") == "old"
+        assert agent.version == "0.3"
+        newest = {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "new"}]}}
+        site.pages["/rpc"] = speaks({"SendMessage": newest})
+        assert await agent("hello") == "new"
+        assert agent.version == "1.0"
+
+
 @pytest.mark.parametrize("status", [404, 405, 410])
 async def test_an_interface_where_nobody_takes_messages_is_left_for_the_next_one(status: int) -> None:
     interfaces = [

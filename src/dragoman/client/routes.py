@@ -230,7 +230,10 @@ class Routed:
                 tried.setdefault(i, error)
         if self._n not in tried:
             return  # another call has gone on meanwhile
-        if self._settled or not (isinstance(error, NotSent | NotThere) or _telling(request, was)):
+        nowhere = isinstance(error, NotSent | NotThere)
+        if self._settled and not nowhere and isinstance(request, SendMessage):
+            self._settled = len(self._routes) == 1  # it came to speak another version
+        if self._settled or not (nowhere or _telling(request, was)):
             raise error
         left = [i for i in range(len(self._routes)) if i not in tried]
         self._take(left[0] if left else 0)
