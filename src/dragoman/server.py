@@ -298,12 +298,14 @@ def _supervise(workers: int, work: Callable[[int], None]) -> None:
                 os.kill(pid, signal.SIGTERM)
 
     def start(worker: int) -> None:
+        """Unless we end."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # until everybody knows who they are
-        pid = os.fork()
-        if pid == 0:
-            os.close(here)
-            _work(partial(work, worker), gone)
-        born[pid] = worker, time.monotonic()
+        if not ending:
+            pid = os.fork()
+            if pid == 0:
+                os.close(here)
+                _work(partial(work, worker), gone)
+            born[pid] = worker, time.monotonic()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
 
     for each in _ends():
@@ -323,8 +325,7 @@ def _supervise(workers: int, work: Callable[[int], None]) -> None:
         if not ending:
             logger.warning("worker %d ended; another one takes its place", pid)
             time.sleep(max(0.0, 1.0 - lived))  # one that cannot start at all must not keep us busy
-        if not ending:
-            start(worker)
+        start(worker)
     if hopeless >= _HOPELESS:
         raise SystemExit(1)
 

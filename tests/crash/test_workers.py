@@ -169,8 +169,15 @@ async def test_a_server_whose_workers_cannot_start_ends(tmp_path: Path) -> None:
     assert b"workers cannot start" in server.said
 
 
-async def test_many_workers_that_are_stopped_at_once_end_well(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "--workers", "6")
-    async with stage.server:
-        stage.server.signal(signal.SIGTERM)
-        assert await stage.server.ended() == 0
+async def test_a_server_that_is_stopped_while_its_workers_start_ends(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import os, signal\nfrom dragoman import Agent\nagent = Agent('A')\n"
+        "os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))\n"
+    )
+    server = Server(file, store=tmp_path / "t.db", options=("--workers", "6"))
+    await server.start()
+    try:
+        assert await server.ended() == 0
+    finally:
+        await server.kill()
