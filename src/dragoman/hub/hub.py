@@ -28,6 +28,7 @@ from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, T
 from dragoman.hub import events
 from dragoman.hub.admission import Admission
 from dragoman.hub.artifacts import Artifacts
+from dragoman.hub.asides import with_asides
 from dragoman.hub.catalogue import Catalogue
 from dragoman.hub.constitution import INDEX, Constitution
 from dragoman.hub.conversations import Conversations
@@ -153,7 +154,10 @@ class Hub:
         if not isinstance(request, SendMessage):
             if isinstance(request, Resubscribe) and call.after is None:
                 call = replace(call, after=request.since)
-            async for batch in self.engine.stream(call, request):
+            batches = self.engine.stream(call, request)
+            if call.dialect == ARBITER and call.after is None:
+                batches = with_asides(self._store.scope(call.scope), request.id, batches)
+            async for batch in batches:
                 yield batch
             return
         with self.admission.message(call, request, via=A2A) as (call, request):

@@ -91,7 +91,7 @@ class Telling:
             else:
                 await self._relay.write(Part(data=event))
             return
-        if (part := _PARTS.get(kind)) is not None:
+        if (part := ARTIFACTS.get(kind)) is not None:
             await self._artifact(kind, part, payload)
         await self._turn.note(kind, payload)
 
@@ -189,7 +189,8 @@ def events_id(task: str) -> str:
     return f"{task}-events"
 
 
-_PARTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
+ARTIFACTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
+"""Events that are artifacts, too, and the word for each in their ids."""
 _WITHOUT_DEPTH = frozenset({"text", "advisor", "escalation", "stream_end", "intent"})
 
 
