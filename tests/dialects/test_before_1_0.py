@@ -539,3 +539,24 @@ def test_a_broken_stream_ends_with_a_failed_status_for_arbiter() -> None:
     (document,) = map(msgspec.json.decode, writer.fail(Unavailable("try later")))
     assert (document["taskId"], document["status"]["state"], document["final"]) == ("t", "failed", True)
     assert document["status"]["message"]["parts"] == [{"kind": "text", "text": "try later"}]
+
+
+@kind_family
+def test_what_an_object_is_comes_first(name: str) -> None:
+    tag = "type" if name == "0.2-type" else "kind"
+    said = Message(message_id="m", role=Role.AGENT, parts=(Part(text="hi"), Part(raw=b"x"), Part(data={})))
+    status = TaskStatus(state=TaskState.COMPLETED, message=said)
+    made = Artifact(artifact_id="a", parts=said.parts)
+    events = (
+        Task(id="t", context_id="c", status=status, artifacts=(made,), history=(said,)),
+        ArtifactUpdate(task_id="t", context_id="c", artifact=made),
+        StatusUpdate(task_id="t", context_id="c", status=status),
+    )
+    documents = [*streamed(name, *events), written(name, ops.SEND, said)]
+    tagged = [each for each in _objects(documents) if tag in each]
+    assert len(tagged) > 10 and all(next(iter(each)) == tag for each in tagged)
+
+
+def _objects(value: Any) -> list[Any]:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [value] * isinstance(value, dict) + [found for each in inside for found in _objects(each)]
