@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dragoman.engine.turn import Turn
 from dragoman.model.content import Artifact, Message, Part
 from dragoman.model.task import TaskState
-from dragoman.model.values import parts_of
+from dragoman.model.values import checked, parts_of
 
 
 async def give(turn: Turn, value: Any) -> None:
@@ -63,7 +63,7 @@ def _artifacts(value: Any) -> list[Artifact]:
 
 async def _write(turn: Turn, value: Any, *, last: bool) -> None:
     artifacts = _artifacts(value)
-    for artifact in artifacts:
+    for artifact in map(checked, artifacts):
         writer = turn.artifact(
             artifact.name,
             id=artifact.artifact_id,

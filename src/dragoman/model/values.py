@@ -7,12 +7,14 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
 
 from dragoman.model.content import Message, Part
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Unfit(ValueError):
@@ -65,6 +67,14 @@ def _checked(part: Part) -> Part:
         if member is not None and not isinstance(member, kind):
             raise TypeError(f"a part's content is {kind.__name__} there, not {type(member).__name__}")
     return part
+
+
+def checked(value: S) -> S:
+    """A message or an artifact that was made by hand, as it will be read. Raises TypeError if it could not be."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(value), type(value))
+    except msgspec.ValidationError as error:
+        raise TypeError(f"this is no {type(value).__name__}: {error}") from error
 
 
 def plain(value: Any) -> Any:
