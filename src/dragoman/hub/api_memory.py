@@ -240,40 +240,45 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         "rerank": "A model that puts what was found in order.",
         "rerank_fine": "A model that then looks at the best of it more closely.",
     }
-    table: list[tuple[str, str, Any, str, dict[str, Any]]] = [
-        ("GET", "/v1/memory", list_pads, "The scratchpads there are.", {}),
-        (
+    return [
+        Route("GET", "/v1/memory", list_pads, "The scratchpads there are.", "memory"),
+        Route(
             "GET",
             "/v1/memory/{agent_id}",
             get_pad,
             "An agent's scratchpad; that of `*` is the one they share.",
-            {},
+            "memory",
         ),
-        ("POST", entries, add, "Remember something.", {"body": NewEntry, "status": 201}),
-        ("GET", entries, browse, "What is remembered.", {"query": filters}),
-        ("GET", one, get, "One entry, with the file that belongs to it.", {}),
-        ("PATCH", one, change, "Change an entry.", {"body": EntryChange}),
-        ("DELETE", one, delete, "Forget an entry altogether.", {"status": 204}),
-        ("POST", f"{one}/invalidate", invalidate, "It is not true any more, but it was.", {}),
-        ("POST", "/v1/memory/relations", relate, "Relate two entries.", {"body": NewRelation, "status": 201}),
-        ("GET", "/v1/memory/relations", relations, "Relations.", {"query": {"entry_id": "Of this entry."}}),
-        ("DELETE", "/v1/memory/relations/{id}", unrelate, "Undo a relation.", {"status": 204}),
-        (
+        Route("POST", entries, add, "Remember something.", "memory", body=NewEntry, status=201),
+        Route("GET", entries, browse, "What is remembered.", "memory", query=filters),
+        Route("GET", one, get, "One entry, with the file that belongs to it.", "memory"),
+        Route("PATCH", one, change, "Change an entry.", "memory", body=EntryChange),
+        Route("DELETE", one, delete, "Forget an entry altogether.", "memory", status=204),
+        Route("POST", f"{one}/invalidate", invalidate, "It is not true any more, but it was.", "memory"),
+        Route(
+            "POST",
+            "/v1/memory/relations",
+            relate,
+            "Relate two entries.",
+            "memory",
+            body=NewRelation,
+            status=201,
+        ),
+        Route(
+            "GET",
+            "/v1/memory/relations",
+            relations,
+            "Relations.",
+            "memory",
+            query={"entry_id": "Of this entry."},
+        ),
+        Route("DELETE", "/v1/memory/relations/{id}", unrelate, "Undo a relation.", "memory", status=204),
+        Route(
             "GET",
             "/v1/memory/graph",
             graph,
             "Entries and relations.",
-            {"query": {"type": "Only these types."}},
+            "memory",
+            query={"type": "Only these types."},
         ),
-    ]
-    return [
-        Route(
-            method=method,
-            path=path,
-            handler=handler,
-            about=about,
-            tag="memory",
-            **more,
-        )
-        for method, path, handler, about, more in table
     ]

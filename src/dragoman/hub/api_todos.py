@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import there
-from dragoman.hub.routing import Answer, Handler, Natural, Route, Visit
+from dragoman.hub.routing import Answer, Natural, Route, Visit
 
 
 class NewTodo(Struct):
@@ -46,13 +44,12 @@ def routes(hub: Hub) -> list[Route]:
         there(await todos.delete(visit.tenant.id, id) or None, "todo", id)
         return Answer(status=204)
 
-    def route(method: str, path: str, handler: Handler, about: str, **more: Any) -> Route:
-        return Route(method=method, path=path, handler=handler, about=about, tag="todos", **more)
-
     all, one = "/v1/todos", "/v1/todos/{id}"
     return [
-        route("GET", all, list_todos, "What is still to do.", query={"conversation_id": "Of this one."}),
-        route("POST", all, add_todo, "Something to do.", body=NewTodo, status=201),
-        route("PATCH", one, mark_todo, "Say how it stands.", body=TodoChange),
-        route("DELETE", one, delete_todo, "Forget it.", status=204),
+        Route(
+            "GET", all, list_todos, "What is still to do.", "todos", query={"conversation_id": "Of this one."}
+        ),
+        Route("POST", all, add_todo, "Something to do.", "todos", body=NewTodo, status=201),
+        Route("PATCH", one, mark_todo, "Say how it stands.", "todos", body=TodoChange),
+        Route("DELETE", one, delete_todo, "Forget it.", "todos", status=204),
     ]

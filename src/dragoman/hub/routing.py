@@ -84,7 +84,7 @@ class Visit:
 Handler = Callable[[Visit], Awaitable[Answer | None]]
 
 
-class Route(Struct, frozen=True, kw_only=True):
+class Route(Struct, frozen=True):
     method: str
     path: str
     handler: Handler
