@@ -78,6 +78,10 @@ class _Server(uvicorn.Server):
             os._exit(128 + sig)
         self.should_exit = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        with _brisk(asyncio.get_running_loop(), self._app.limits.head_timeout):
+            await super().startup(sockets)
+
     async def on_tick(self, counter: int) -> bool:
         if self._renew is not None and counter % _RENEW == 0:
             self._renew()
@@ -86,6 +90,23 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._app.stop()
         await super().shutdown(sockets)
+
+
+@contextlib.contextmanager
+def _brisk(loop: Any, seconds: float) -> Iterator[None]:
+    """Servers that are made meanwhile wait so long for a TLS handshake. uvicorn has no way to say so: it is a minute."""
+    make = loop.create_server
+
+    def create_server(*args: Any, **options: Any) -> Any:
+        if options.get("ssl") is not None:
+            options.setdefault("ssl_handshake_timeout", seconds)
+        return make(*args, **options)
+
+    loop.create_server = create_server
+    try:
+        yield
+    finally:
+        del loop.create_server
 
 
 def serve(
