@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -111,3 +113,13 @@ def test_what_is_no_hub_is_said_to_be_none(
         assert main(["agent", "list", "--token", "x", "--url", f"http://127.0.0.1:{server.server_port}"]) == 1
         thread.join()
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["audit", "audit verify", "push list"])
+def test_a_store_of_a_newer_version_is_said_in_a_sentence(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "t.db"
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("create table migrations (number integer primary key, name text not null)")
+        db.execute("insert into migrations (number, name) values (999, 'later')")
+    with pytest.raises(SystemExit, match="dragoman: the database has schema 999"):
+        main([*command.split(), "--store", f"sqlite:///{file}"])
