@@ -8,9 +8,7 @@ log's. What came in over A2A and what came in over the native API are the same t
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -50,6 +48,7 @@ from dragoman.hub.scratchpads import Scratchpads
 from dragoman.hub.spoken import told
 from dragoman.hub.tenants import Tenant, Tenants
 from dragoman.hub.todos import Todos
+from dragoman.hub.watch import Watch
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import (
     Batch,
@@ -64,15 +63,11 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import Task, TaskState
 
-log = logging.getLogger(__name__)
-
 A2A = "a2a"
 ARBITER = "arbiter"
 """Its callers hear of an agent that broke down as an error, not as a task that failed."""
 ATTEMPTS = 20
 """How often a request may be begun again without getting on. A long reply of a model may well outlive a few restarts."""
-_LOOK = 0.25
-"""Seconds between two looks at whether somebody else has written to the hub's file."""
 
 
 class Hub:
@@ -112,7 +107,7 @@ class Hub:
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
         self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
-        self._watching: asyncio.Task[None] | None = None
+        self._watch = Watch(database, self.tenants, self.quotas, self.silence)
         outside = Outside(remotes, peers, self.catalogue)
         engine = {"max_attempts": ATTEMPTS, "observer": self.metrics, **engine}
         self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
@@ -120,12 +115,10 @@ class Hub:
     async def start(self, **options: Any) -> None:
         self.database.open()
         await self.engine.start(**options)
-        self._watching = asyncio.create_task(self._watch())
+        self._watch.start()
 
     async def stop(self, drain: float = 10.0) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait((self._watching,))
+        await self._watch.stop()
         await self.engine.stop(drain)
         self.database.close()
 
@@ -324,21 +317,6 @@ class Hub:
 
         await asyncio.gather(*(cancel(task, agent) for task, agent in running))
         return len(running)
-
-    async def _watch(self) -> None:
-        """Notice what is done to tenants from the shell, which has the same file and nothing else of ours."""
-        seen = None
-        while True:
-            await asyncio.sleep(_LOOK)
-            try:
-                if (now := self.database.version()) == seen:
-                    continue
-                for key in self.quotas.counts():
-                    if (tenant := self.tenants.look(int(key))) is not None:
-                        await self.silence(tenant)
-                seen = now
-            except sqlite3.Error as error:
-                log.warning("whether tenants were changed cannot be seen right now: %s", error)
 
     # ----------------------------------------------------------------------------------------------------------
 
