@@ -399,6 +399,8 @@ async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_
                 refused.append(str(error))
         for wrong in (
             lambda: turn.artifact(5),  # type: ignore[arg-type]
+            lambda: turn.artifact("a", metadata=[1]),  # type: ignore[arg-type]
+            lambda: turn.artifact("b").put(Part(text="x", filename=5)),  # type: ignore[arg-type]
             lambda: turn.say("x", [1]),  # type: ignore[arg-type]
             lambda: turn.say(Message(message_id=5, role=Role.AGENT, parts=())),  # type: ignore[arg-type]
         ):
@@ -425,7 +427,8 @@ async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_
     assert [error[:16] for error in refused] == [
         *["a part has one o"] * 2,
         *["a part's content"] * 2,
-        "an artifact's na",
+        *["this is no Artif"] * 2,
+        "a part's media t",
         "metadata is a di",
         "this is no Messa",
         "a step's key is ",

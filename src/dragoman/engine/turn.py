@@ -176,8 +176,6 @@ class Turn:
         to it (`append`)."""
         self.show()
         key = id or name or "result"
-        if not isinstance(key, str):
-            raise TypeError(f"an artifact's name is text, not {key!r}")
         if key not in self._writers:
             head = Artifact(
                 artifact_id=id or (key if self.n == 1 else f"{key}-{self.n}"),
@@ -187,6 +185,8 @@ class Turn:
                 metadata=metadata or NOTHING,
                 extensions=tuple(extensions),
             )
+            if key is not name or description or metadata or extensions or not isinstance(name, str):
+                head = checked(head)
             before: tuple[Part, ...] = ()
             recorded = self._replay.artifacts.get(head.artifact_id)
             if append and (known := recorded or self.snapshot.artifacts.get(head.artifact_id)) is not None:

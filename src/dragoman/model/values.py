@@ -66,6 +66,12 @@ def _checked(part: Part) -> Part:
     for member, kind in ((part.text, str), (part.raw, bytes), (part.url, str)):
         if member is not None and not isinstance(member, kind):
             raise TypeError(f"a part's content is {kind.__name__} there, not {type(member).__name__}")
+    if not (
+        isinstance(part.media_type, str)
+        and isinstance(part.filename, str)
+        and isinstance(part.metadata, dict)
+    ):
+        raise TypeError("a part's media type and filename are text, and its metadata is a dict")
     return part
 
 
