@@ -336,6 +336,8 @@ def _supervise(workers: int, work: Callable[[int], None]) -> None:
     hopeless = 0
     while born:
         pid, status = os.wait()
+        if pid not in born:
+            continue  # a child of what an agent's file does
         worker, since = born.pop(pid)
         lived = time.monotonic() - since
         if not ending:

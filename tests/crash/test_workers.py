@@ -182,3 +182,30 @@ async def test_a_server_that_is_stopped_while_its_workers_start_ends(tmp_path: P
         assert await server.ended() == 0
     finally:
         await server.kill()
+
+
+async def test_a_process_that_an_agents_file_has_started_may_end(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import subprocess\nfrom dragoman import Agent\nagent = Agent('A')\n"
+        "@agent.skill\ndef echo(text: str) -> str: return text\n"
+        "other = subprocess.Popen(['sleep', '60'])\nprint(other.pid, flush=True)\n"
+    )
+    server = Server(file, store=tmp_path / "t.db", options=("--workers", "2"))
+    with pytest.raises(AssertionError):  # the first thing it says is not where it is
+        await server.start()
+    assert server.process is not None and server.process.stdout is not None
+    try:
+        assert server.url.encode() in await server.process.stdout.readline()
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        (other,) = [
+            pid
+            for pid in children.read_text().split()
+            if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(int(other), signal.SIGKILL)
+        while other in children.read_text().split():
+            await asyncio.sleep(0.01)
+        assert await raw.result(server.url, "SendMessage", message("hello"))
+    finally:
+        await server.kill()
