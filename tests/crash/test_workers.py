@@ -118,6 +118,16 @@ async def test_workers_count_a_caller_together(tmp_path: Path) -> None:
         assert [await refused(stage, message("0")) for _ in range(12)] == [False] * 6 + [True] * 6
 
 
+async def test_workers_count_the_tasks_of_a_caller_together_also_those_that_are_just_begun(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, "--workers", "2", "--open-tasks", "2")
+    async with stage.server:
+        asks = {**message("t"), "metadata": {"skillId": "story"}}
+        said = await asyncio.gather(*(refused(stage, asks) for _ in range(12)))
+        assert said.count(False) == 2
+
+
 async def test_what_a_killed_worker_had_under_way_does_not_count_for_ever(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--workers", "2", "--concurrency", "2", PACE="600")
     async with stage.server, asyncio.timeout(15):
