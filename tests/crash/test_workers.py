@@ -112,8 +112,9 @@ async def refused(stage: Stage, params: object) -> bool:
     return False
 
 
-async def test_workers_count_a_caller_together(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "--workers", "2", "--rate", "0.0001", "--burst", "6")
+@pytest.mark.parametrize("whose", ["", "agent-"])
+async def test_workers_count_together(tmp_path: Path, whose: str) -> None:
+    stage = Stage(tmp_path, "--workers", "2", f"--{whose}rate", "0.0001", f"--{whose}burst", "6")
     async with stage.server:
         assert [await refused(stage, message("0")) for _ in range(12)] == [False] * 6 + [True] * 6
 

@@ -100,6 +100,20 @@ def register(commands: Any) -> None:
     limits.add_argument("--burst", type=count, default=20, help="operations at once, before --rate counts")
     limits.add_argument("--concurrency", type=count, help="operations under way, streams included")
     limits.add_argument("--open-tasks", type=count, help="unfinished tasks with one agent")
+    house = parser.add_argument_group("limits of all callers together", "default: no limit")
+    house.add_argument("--agent-rate", type=positive, help="operations per second with one agent")
+    house.add_argument(
+        "--agent-burst", type=count, default=100, help="operations at once, before --agent-rate counts"
+    )
+    house.add_argument(
+        "--agent-concurrency", type=count, help="operations under way with one agent, streams included"
+    )
+    house.add_argument(
+        "--queue",
+        type=count,
+        default=100_000,
+        help="turns running or waiting in a worker, before new work is turned away (default: %(default)s)",
+    )
     add_limits(parser)
     seen = parser.add_argument_group("seen from outside")
     seen.add_argument("--no-metrics", action="store_true", help="nothing at /metrics")
@@ -157,7 +171,14 @@ def run(args: argparse.Namespace) -> int:
         log_level=args.log_level,
         log_lines=args.log,
         quota=Quota(
-            rate=args.rate, burst=args.burst, concurrency=args.concurrency, open_tasks=args.open_tasks
+            rate=args.rate,
+            burst=args.burst,
+            concurrency=args.concurrency,
+            open_tasks=args.open_tasks,
+            agent_rate=args.agent_rate,
+            agent_burst=args.agent_burst,
+            agent_concurrency=args.agent_concurrency,
+            queue=args.queue,
         ),
         limits=read_limits(args),
         metrics=not args.no_metrics,
