@@ -24,6 +24,7 @@ from dragoman.cli import main
         ("serve hello.py --store none", "argument --store: a store is memory: or sqlite:///path"),
         ("serve none.py", "none.py: no such file"),
         ("serve a.py --rate 0", "argument --rate: 0 should be more than 0"),
+        ("serve a.py --push-trust banana", "argument --push-trust: 'banana' does not appear to be"),
         ("serve a.py --burst 0", "argument --burst: 0 should be 1 or more"),
         ("serve a.py --open-tasks -1", "argument --open-tasks: -1 should be 0 or more"),
         ("serve a.py --workers 0", "argument --workers: 0 should be 1 or more"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from ipaddress import ip_network
 from typing import Any
 
 from dragoman.bindings.cors import Cors
@@ -82,11 +83,6 @@ def register(commands: Any) -> None:
         "--retain-days", type=positive, help="forget finished tasks after so many days (default: never)"
     )
     parser.add_argument(
-        "--allow-private-push",
-        action="store_true",
-        help="for development: tell webhooks on this machine and in private networks, over plain HTTP too",
-    )
-    parser.add_argument(
         "--log", default="plain", choices=("plain", "json"), help="how log lines look (default: %(default)s)"
     )
     parser.add_argument(
@@ -115,6 +111,26 @@ def register(commands: Any) -> None:
         help="turns running or waiting in a worker, before new work is turned away (default: %(default)s)",
     )
     add_limits(parser)
+    told = parser.add_argument_group("push notifications")
+    told.add_argument(
+        "--push-only", action="append", default=[], metavar="HOST", help="webhooks are there, or nowhere"
+    )
+    told.add_argument(
+        "--push-trust",
+        type=_network,
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="a private network to tell",
+    )
+    told.add_argument(
+        "--push-challenge", action="store_true", help="a webhook must first say that it wants to be told"
+    )
+    told.add_argument(
+        "--allow-private-push",
+        action="store_true",
+        help="for development: tell webhooks on this machine and in private networks, over plain HTTP too",
+    )
     seen = parser.add_argument_group("seen from outside")
     seen.add_argument("--no-metrics", action="store_true", help="nothing at /metrics")
     seen.add_argument("--no-audit", action="store_true", help="keep no record of who did what")
@@ -140,6 +156,14 @@ def _store(url: str) -> str:
 def _origin(text: str) -> str:
     try:
         Cors([text])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _network(text: str) -> str:
+    try:
+        ip_network(text, strict=False)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
@@ -198,7 +222,14 @@ def _push(args: argparse.Namespace) -> Any:
         keys = read_keys(os.environ.get("DRAGOMAN_PUSH_SEAL", ""))
     except ValueError as error:
         raise SystemExit(f"dragoman: DRAGOMAN_PUSH_SEAL: {error}") from None
-    return PushOptions(allow_private=args.allow_private_push, seal=keys)
+    return PushOptions(
+        allow_private=args.allow_private_push,
+        only=tuple(args.push_only),
+        trust=tuple(args.push_trust),
+        challenge=args.push_challenge,
+        secret=os.environ.get("DRAGOMAN_PUSH_SECRET", ""),
+        seal=keys,
+    )
 
 
 def _tracer() -> Any:
