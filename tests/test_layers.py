@@ -1,7 +1,7 @@
 """Who may import whom. Downwards only.
 
     cli                                  wires everything; nobody imports it
-       application server                puts a server together, and runs it: agent bindings engine stores buses push auth
+       application server workers        put a server together, and run it: agent bindings engine stores buses push auth
        hub                               agent bindings client engine stores buses push dialects auth
        executor                          agent engine
        agent      bindings client push   agent: engine auth      bindings, client: dialects auth (not engine)
@@ -56,8 +56,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "model",
         "errors",
     ),
+    "workers": (),
     "server": (
         "application",
+        "workers",
         "agent",
         "bindings",
         "client",
