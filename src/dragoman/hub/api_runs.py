@@ -81,10 +81,7 @@ def routes(hub: Hub) -> list[Route]:
     async def get_events(visit: Visit) -> Answer | None:
         asked = hub.find(visit.tenant, visit.values["id"])
         await hub.snapshot(visit.tenant, asked)
-        since = visit.count("since_seq", 0)
-        last = visit.exchange.header(b"last-event-id")
-        if last.isascii() and last.isdigit() and len(last) < 16:
-            since = max(since, int(last))
+        since = max(visit.count("since_seq", 0), visit.last_event or 0)
         if visit.exchange.method == "HEAD":  # nobody waits for what will not be sent
             return Answer(headers=((b"content-type", b"text/event-stream"),))
         await follow(hub, visit, asked, since)

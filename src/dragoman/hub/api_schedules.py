@@ -77,7 +77,7 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     async def notifications(visit: Visit) -> None:
         await visit.exchange.shared.streams.serve(
             visit.exchange,
-            scheduler.listen(visit.tenant),
+            scheduler.listen(visit.tenant, visit.last_event),
             EventFrames(),
             failed=lambda error: Event("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
         )
@@ -113,7 +113,7 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
             "GET",
             "/v1/notifications/stream",
             notifications,
-            "What happens to runs from now on: `notification` events, after one that says `open`.",
+            "What happens to runs from now on, or after `Last-Event-ID`: `notification` events, after one that says `open`.",
             "schedules",
             streams=True,
         ),
