@@ -87,6 +87,7 @@ def test_what_belongs_to_the_user_is_never_renamed() -> None:
 
 def test_enum_numbers_are_names() -> None:
     assert send({**HELLO, "role": 1}).message.role is Role.USER
+    assert send({**HELLO, "role": "1"}).message.role is Role.USER
     assert read(ops.LIST, {"status": 5}).status is TaskState.CANCELED
 
 
