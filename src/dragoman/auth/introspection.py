@@ -69,10 +69,8 @@ class Introspection:
             pair = ":".join(quote(each, safe="") for each in client)  # RFC 6749, 2.3.1
             self._login = f"Basic {b64encode(pair.encode()).decode()}"
         self._tenant_claim, self._identify = tenant_claim, identify
-        self._clock, self._stopwatch = (
-            clock,
-            stopwatch,
-        )  # what an issuer has said ages, also if the clock is set
+        # what an issuer has said grows old, also if the clock is set
+        self._clock, self._stopwatch = clock, stopwatch
         self._said: OrderedDict[bytes, tuple[float, dict[str, Any]]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[dict[str, Any]]] = {}
         self.name, self.scopes = name, tuple(scopes)
