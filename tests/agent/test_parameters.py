@@ -396,3 +396,14 @@ def test_an_agents_id_can_stand_in_a_url(name: str, id: str) -> None:
 def test_an_agent_without_a_name_or_with_an_id_that_is_a_path_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"needs a name|part of a URL"):
         Agent(**options)
+
+
+async def test_a_message_without_a_word_is_refused_by_a_skill_that_takes_only_text() -> None:
+    nameless = Part(raw=b"abc")
+
+    def look(text: str, file: Part | None) -> None: ...
+
+    with pytest.raises(errors.ContentTypeNotSupported, match="'x' is missing: send text"):
+        await got(taking(str), nameless)
+    assert await got(taking(str, "nobody"), nameless) == {"x": "nobody"}
+    assert await got(look, nameless) == {"text": "", "file": nameless}
