@@ -148,3 +148,48 @@ async def test_what_a_subscription_shows_it_may_tell_again(
     text, reports = await told(Showing(story, ahead, overlap))
     assert text == "".join(chunks)
     assert reports == ["1"]
+
+
+class Doubling(Peer):
+    """Writes each chunk down twice while somebody has subscribed, as servers on a2a-sdk 0.3 do; streams break twice."""
+
+    def __init__(self, story: list[Event]) -> None:
+        super().__init__(story, 2)
+        self._written = story[:2]
+        self._streams = 0
+
+    async def call(self, call: Call, request: Request) -> Any:
+        fold = Fold()
+        for event in self._written:
+            fold.apply(event)
+        return fold.task
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        self._streams += 1
+        if isinstance(request, SendMessage):
+            yield [StreamResponse(event) for event in self._written]
+            raise Unreachable("the connection broke")
+        for n in range(6 if self._streams == 2 else len(self._story)):
+            event = self._story.pop(2) if len(self._story) > 2 else None
+            if event is None:
+                return
+            self._written += [event, event] if isinstance(event, ArtifactUpdate) else [event]
+            if n:  # the first one of each is missed
+                yield [StreamResponse(event)]
+        raise Unreachable("the connection broke")
+
+
+async def test_chunks_that_were_written_down_twice_do_not_make_another_text() -> None:
+    words = [f"{n} " for n in range(20)]
+    story = [
+        Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
+        chunk(words[0], append=False),
+        *map(chunk, words[1:]),
+        report(1, "id", TaskState.COMPLETED),
+    ]
+    text, reports = await told(Doubling(story))
+    heard = text.split()
+    assert sorted(set(heard), key=int) == [str(n) for n in range(20)]  # nothing is missing
+    assert heard == sorted(heard, key=int)  # nor told from the first again
+    assert len(heard) <= 20 + 4
+    assert reports == ["1"]

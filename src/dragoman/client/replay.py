@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from dragoman.client.told import Place, Repetition, rest_of, written
+from dragoman.client.told import Place, Repetition, continued, rest_of, written
 from dragoman.model.content import Part
 from dragoman.model.fold import Fold
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
@@ -29,7 +29,7 @@ def missed(
     events: list[Event] = []
     for artifact in now.artifacts:
         growing = fold.artifacts.get(artifact.artifact_id)
-        rest = artifact.parts if growing is None else rest_of(artifact.parts, growing.parts)
+        rest = artifact.parts if growing is None else continued(artifact.parts, growing.parts)
         append = growing is not None and rest is not None
         if rest is None and artifact.artifact_id in followed:
             continue
@@ -149,7 +149,7 @@ class Replay:
 
     def _beyond(self, id: str, parts: Sequence[Part]) -> str:
         """What is in an artifact beyond what other streams have told."""
-        rest = rest_of(parts, self._before.get(id, ()))
+        rest = continued(parts, self._before.get(id, ()))
         return written(parts if rest is None else rest)
 
     def _begun_again(self, id: str, now: Task) -> None:

@@ -6,8 +6,9 @@ task has shown already (`Place`). How text was cut makes no difference.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import dropwhile, groupby
 
 import msgspec
 from msgspec.structs import replace
@@ -64,6 +65,22 @@ def rest_of(whole: Iterable[Part], start: Iterable[Part]) -> tuple[Part, ...] | 
     repetition = Repetition(start)
     rest = repetition.read(whole)
     return rest if repetition.complete() else None
+
+
+def continued(whole: Sequence[Part], start: Sequence[Part]) -> tuple[Part, ...] | None:
+    """`rest_of`, also if chunks were written down twice in `whole`: there are servers that do so (a2a-sdk 0.3)."""
+    rest = rest_of(whole, start)
+    if rest is not None or len(whole) <= len(start):
+        return rest
+    left = deque(whole)
+    last: Part | None = None
+    for part in start:
+        while left and left[0] == last != part:
+            left.popleft()
+        if not left or left[0] != part:
+            return None
+        last = left.popleft()
+    return tuple(part for part, _ in groupby(dropwhile(lambda part: part == last, left)))
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:
