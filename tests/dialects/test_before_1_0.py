@@ -114,6 +114,26 @@ def test_http_of_0_3_says_nothing_that_its_protobuf_does_not_know() -> None:
     assert message == {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]}
 
 
+@pytest.mark.parametrize(
+    ("name", "document", "path"),
+    [
+        ("0.1", {"id": "t", "historyLength": -1}, "historyLength"),
+        ("0.1", {"id": "t" * 600}, "id"),
+        ("0.1", {"id": "t", "sessionId": "s" * 600}, "sessionId"),
+        ("0.3-proto", {"message": {"messageId": "m", "role": "ROLE_USER", "content": []}}, "message.content"),
+        ("0.3", {"message": {"messageId": "m", "role": "user", "parts": []}}, "message.parts"),
+    ],
+    ids=["history", "id", "session", "content", "parts"],
+)
+def test_what_is_wrong_is_said_with_the_name_that_the_version_has(
+    name: str, document: Any, path: str
+) -> None:
+    given = {"message": {"role": "user", "parts": [HI]}, **document}
+    with pytest.raises(InvalidParams, match=f"^{path} ") as caught:
+        select.by_name(name).read_request(ops.SEND, msgspec.json.encode(given))
+    assert [field for field, _ in caught.value.fields] == [path]
+
+
 @pytest.mark.parametrize("authentication", [{}, {"schemes": []}, {"schemes": [], "credentials": ""}, None])
 @pytest.mark.parametrize("name", ["0.3", "0.2", "0.3-proto", "0.1"])
 def test_a_webhook_that_wants_no_credentials_may_say_so_in_any_way(name: str, authentication: Any) -> None:

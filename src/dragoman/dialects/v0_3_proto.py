@@ -138,6 +138,7 @@ class V0_3Proto(V0_3):
     name = "0.3-proto"
 
     form = ProtoForm()
+    names: ClassVar[dict[str, str]] = {"message.parts": "message.content"}
     methods: ClassVar[dict[Op, str]] = {
         ops.SEND: "SendMessage",
         ops.STREAM: "SendStreamingMessage",
