@@ -397,3 +397,17 @@ async def test_a_whole_task_brings_its_artifacts_and_those_on_record_stay() -> N
         assert reply.asks
         reply = await reply.answer("two")
     assert [(a.artifact_id, a.text) for a in reply.artifacts] == [("a0", "one"), ("a1", "two")]
+
+
+async def test_an_artifact_of_several_parts_is_one_event() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = TaskUpdater(queue)
+        parts = [Part(root=TextPart(text="a")), Part(root=DataPart(data={"b": 1}))]
+        await updater.add_artifact(parts, artifact_id="both", last_chunk=True)
+        await updater.complete()
+
+    async with agent_of(execute).test() as client:
+        events = [piece.event async for piece in client.stream("go")]
+    [update] = [event for event in events if isinstance(event, ArtifactUpdate)]
+    assert [part.text or part.data for part in update.artifact.parts] == ["a", {"b": 1}]
+    assert update.last_chunk and not update.append

@@ -11,7 +11,7 @@ import msgspec
 import pydantic
 import pytest
 
-from dragoman import Agent, Artifact, Message, Part, Role, TaskState, Turn, errors
+from dragoman import Agent, Artifact, ArtifactUpdate, Message, Part, Role, TaskState, Turn, errors
 from dragoman.client import TaskFailed
 
 
@@ -527,3 +527,21 @@ async def test_steps_that_are_done_side_by_side_need_keys_of_their_own() -> None
         assert (await client("apart")).data == [2, 4]
         with pytest.raises(TaskFailed):
             await client("together")
+
+
+async def test_what_is_returned_in_several_parts_comes_in_one_piece() -> None:
+    agent, parts = Agent("A"), (Part(text="a"), Part(data={"b": 1}))
+
+    @agent.skill
+    async def both(turn: Turn) -> Any:
+        return list(parts) if turn.text == "parts" else Artifact(artifact_id="mine", parts=parts)
+
+    async with agent.test() as client:
+        for kind, id in (("parts", "result"), ("artifact", "mine")):
+            events = [piece.event async for piece in client.stream(kind)]
+            [update] = [event for event in events if isinstance(event, ArtifactUpdate)]
+            assert (update.artifact.artifact_id, update.artifact.parts, update.last_chunk) == (
+                id,
+                parts,
+                True,
+            )

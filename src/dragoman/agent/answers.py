@@ -71,11 +71,8 @@ async def _write(turn: Turn, value: Any, *, last: bool) -> None:
             metadata=artifact.metadata,
             extensions=artifact.extensions,
         )
-        for part in artifact.parts:
-            await writer.write(part)
-        writer.close()
-    if artifacts:
-        return
-    result, parts = turn.artifact("result"), parts_of(value)
-    for i, part in enumerate(parts, 1):
-        await result.write(part, last=last and i == len(parts))
+        writer.put_together(artifact.parts, last=True)
+    if not artifacts:
+        turn.artifact("result").put_together(parts_of(value), last=last)
+    if turn.journal.full:
+        await turn.journal.commit()
