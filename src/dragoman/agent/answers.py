@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.engine.turn import Turn
+from dragoman.engine.writer import ArtifactWriter
 from dragoman.model.content import Artifact, Message, Part
 from dragoman.model.task import TaskState
 from dragoman.model.values import checked, parts_of
@@ -23,8 +24,13 @@ async def give(turn: Turn, value: Any) -> None:
 
 async def give_pieces(turn: Turn, pieces: AsyncIterator[Any]) -> None:
     """What the function yields, as it comes."""
+    result: ArtifactWriter | None = None
     async for piece in pieces:
-        if isinstance(piece, Message):
+        if type(piece) is str:  # nearly all of them
+            if result is None:
+                result = turn.artifact("result")
+            await result.write(piece)
+        elif isinstance(piece, Message):
             await turn.status(piece)
         elif piece is not None:
             await _write(turn, piece, last=False)
