@@ -190,7 +190,7 @@ class Agent:
             request.configuration.accepted_output_modes,
         )
         message = request.message
-        if (skill.particular or all(part.text is None for part in message.parts)) and not message.task_id:
+        if (skill.particular or message.parts[0].text is None) and not message.task_id:
             arguments_of(skill.parameters, message, None)
         return skill.reply
 
