@@ -2,7 +2,7 @@
 
     cli                                  wires everything; nobody imports it
        application server workers        put a server together, and run it: agent bindings engine stores buses push auth
-       hub                               agent bindings client engine stores buses push dialects auth
+       hub                               agent bindings client engine observe stores buses push dialects auth
        executor                          agent engine
        agent      bindings client push   agent: engine auth      bindings, client: dialects auth (not engine)
        observe                           engine
@@ -78,6 +78,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "bindings",
         "client",
         "engine",
+        "observe",
         "stores",
         "buses",
         "push",

@@ -41,6 +41,7 @@ from dragoman.hub.memory import Memories
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.outside import Outside
 from dragoman.hub.quotas import Quotas
+from dragoman.hub.record import Record
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.requests import Asked, Requests
 from dragoman.hub.residents import BROKE_DOWN, BROKEN, VERSION, Make, Residents
@@ -109,8 +110,11 @@ class Hub:
         self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
         self._watch = Watch(database, self.tenants, self.quotas, self.silence)
         outside = Outside(remotes, peers, self.catalogue)
-        engine = {"max_attempts": ATTEMPTS, "observer": self.metrics, **engine}
+        self._record = Record(store, self.metrics)
+        engine = {"max_attempts": ATTEMPTS, "observer": self._record, **engine}
         self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
+        self._service = self._record.around(self.engine)
+        """The engine, for what comes from outside: it is on record who asked for what."""
 
     async def start(self, **options: Any) -> None:
         self.database.open()
@@ -132,10 +136,10 @@ class Hub:
         if isinstance(request, CancelTask):
             return self._dated(call, await self._cancel(call, request))
         if not isinstance(request, SendMessage):
-            result = await self.engine.call(call, request)
+            result = await self._service.call(call, request)
             return self._dated(call, result) if isinstance(request, GetTask) else result
         with self.admission.message(call, request, via=A2A) as (call, request):
-            result = await self.engine.call(call, request)
+            result = await self._service.call(call, request)
         if call.dialect == ARBITER and _broken(result):
             raise InvalidAgentResponse(BROKE_DOWN)
         if isinstance(result, Task) and result.state is TaskState.CANCELED:  # perhaps before its agent began
@@ -147,14 +151,14 @@ class Hub:
         if not isinstance(request, SendMessage):
             if isinstance(request, Resubscribe) and call.after is None:
                 call = replace(call, after=request.since)
-            batches = self.engine.stream(call, request)
+            batches = self._service.stream(call, request)
             if call.dialect == ARBITER and call.after is None:
                 batches = with_asides(self._store.scope(call.scope), request.id, batches)
             async for batch in batches:
                 yield batch
             return
         with self.admission.message(call, request, via=A2A) as (call, request):
-            async for batch in self.engine.stream(call, request):
+            async for batch in self._service.stream(call, request):
                 yield batch
 
     # -- native requests ---------------------------------------------------------------------------------------
@@ -210,7 +214,7 @@ class Hub:
             if conversation:
                 await self.conversations.ask(conversation, id, told(parts))
             try:
-                await self.engine.deliver(call, request)
+                await self._record.deliver(self.engine, call, request)
             except A2AError:
                 if conversation:
                     await self.conversations.unask(id)
@@ -276,7 +280,7 @@ class Hub:
     async def _cancel(self, call: Call, request: CancelTask) -> Any:
         """A request that is canceled before its agent begins is on record all the same."""
         asked = self._asked(call.scope.tenant, request.id)
-        task = await self.engine.call(call, request)
+        task = await self._service.call(call, request)
         if asked is not None and asked.via:
             await self.requests.note(
                 int(call.scope.tenant),
