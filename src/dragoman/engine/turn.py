@@ -147,7 +147,9 @@ class Turn:
 
     # -- what is said ------------------------------------------------------------------------------------------
 
-    async def status(self, text: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None) -> None:
+    async def status(
+        self, text: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None
+    ) -> None:
         """Report progress: the task is working, and this is what it is doing."""
         self.say(text, metadata)
         if self.journal.full:
