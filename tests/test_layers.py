@@ -1,8 +1,8 @@
 """Who may import whom. Downwards only.
 
     cli                                  wires everything; nobody imports it
-       application server                puts a server together, and runs it: agent bindings engine stores buses push auth
-       hub                               agent bindings client engine stores buses push dialects auth
+       application server workers        put a server together, and run it: agent bindings engine stores buses push auth
+       hub                               agent bindings client engine observe stores buses push dialects auth
        executor                          agent engine
        agent      bindings client push   agent: engine auth      bindings, client: dialects auth (not engine)
        observe                           engine
@@ -57,8 +57,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "model",
         "errors",
     ),
+    "workers": (),
     "server": (
         "application",
+        "workers",
         "agent",
         "bindings",
         "client",
@@ -77,6 +79,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "bindings",
         "client",
         "engine",
+        "observe",
         "stores",
         "buses",
         "push",

@@ -1,4 +1,4 @@
-"""Runs an application: a socket, uvicorn, workers, signals."""
+"""Runs an application: a socket, uvicorn, signals."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import signal
 import socket
 import ssl
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from threading import Thread
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import uvicorn
 
@@ -33,11 +31,10 @@ from dragoman.errors import A2AError
 from dragoman.observe.crew import Crew
 from dragoman.observe.logs import configure
 from dragoman.stores import NewerDatabase, open_store
+from dragoman.workers import HANGUP, ends, supervise
 
 logger = logging.getLogger("dragoman.server")
 
-_HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)
-_ENDS = tuple(dict.fromkeys((signal.SIGTERM, signal.SIGINT, _HANGUP)))
 _RENEW = 10
 """Ticks between two looks at the certificate; uvicorn's last a tenth of a second."""
 
@@ -72,9 +69,13 @@ class _Server(uvicorn.Server):
                 signal.signal(signum, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit and sig != _HANGUP:
+        if self.should_exit and sig != HANGUP:
             os._exit(128 + sig)
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        with _brisk(asyncio.get_running_loop(), self._app.limits.head_timeout):
+            await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         if self._renew is not None and counter % _RENEW == 0:
@@ -84,6 +85,23 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._app.stop()
         await super().shutdown(sockets)
+
+
+@contextlib.contextmanager
+def _brisk(loop: Any, seconds: float) -> Iterator[None]:
+    """Servers that are made meanwhile wait so long for a TLS handshake. uvicorn has no way to say so: it is a minute."""
+    make = loop.create_server
+
+    def create_server(*args: Any, **options: Any) -> Any:
+        if options.get("ssl") is not None:
+            options.setdefault("ssl_handshake_timeout", seconds)
+        return make(*args, **options)
+
+    loop.create_server = create_server
+    try:
+        yield
+    finally:
+        del loop.create_server
 
 
 def serve(
@@ -135,9 +153,9 @@ def serve(
         def work(worker: int) -> None:
             _serve(agents, listener, (signal.SIGTERM,), tls, shared=True, crew=crew.of(worker), **options)
 
-        _supervise(workers, work)
+        supervise(workers, work)
     else:
-        _serve(agents, listener, _ends(), tls, **options)
+        _serve(agents, listener, ends(), tls, **options)
 
 
 def _check_called(options: Mapping[str, Any]) -> None:
@@ -221,12 +239,7 @@ def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None
     """Serve any app until interrupted, as `serve` does; `announce` hears its URL first."""
     listener = _listen(host, port)
     announce(f"http://{_show(host)}:{listener.getsockname()[1]}")
-    _run(app, listener, _ends(), None)
-
-
-def _ends() -> Sequence[signal.Signals]:
-    """What ends us. `nohup` means that a terminal that goes away does not."""
-    return [each for each in _ENDS if each != _HANGUP or signal.getsignal(each) != signal.SIG_IGN]
+    _run(app, listener, ends(), None)
 
 
 def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ServerTls | None) -> None:
@@ -275,69 +288,6 @@ def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Con
         config.load()
         config.ssl = tls
     return config
-
-
-def _supervise(workers: int, work: Callable[[int], None]) -> None:
-    """Run `work` in so many processes, each with a number; start one again that dies; end them all when we end, however we end.
-
-    A terminal's Ctrl-C, and its end, reach all of us. The workers leave it to the supervisor, who passes each signal on once.
-    """
-    born: dict[int, tuple[int, float]] = {}
-    ending = False
-    gone, here = os.pipe()  # read to its end when the last process that could write is gone: the supervisor
-
-    def end(signum: int, frame: Any) -> None:
-        nonlocal ending
-        if ending and signum == _HANGUP:
-            return
-        ending = True
-        for pid in list(born):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-
-    def start(worker: int) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # until everybody knows who they are
-        pid = os.fork()
-        if pid == 0:
-            os.close(here)
-            _work(partial(work, worker), gone)
-        born[pid] = worker, time.monotonic()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
-
-    for each in _ends():
-        signal.signal(each, end)
-    for worker in range(workers):
-        start(worker)
-    while born:
-        pid, _ = os.wait()
-        worker, since = born.pop(pid)
-        if not ending:
-            logger.warning("worker %d ended; another one takes its place", pid)
-            # one that cannot start at all must not keep us busy
-            time.sleep(max(0.0, 1.0 - (time.monotonic() - since)))
-        if not ending:
-            start(worker)
-
-
-def _work(work: Callable[[], None], gone: int) -> NoReturn:
-    """Be a worker, and end with the supervisor."""
-    for each in _ENDS:
-        signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
-
-    def follow() -> None:
-        os.read(gone, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    Thread(target=follow, name="dragoman-supervisor", daemon=True).start()
-    code = 1
-    try:
-        work()
-        code = 0
-    except Exception:
-        logger.exception("a worker failed")
-    finally:
-        os._exit(code)
 
 
 def _announce(agents: Sequence[Agent], grpc: str = "") -> Callable[[str], None]:

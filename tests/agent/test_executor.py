@@ -13,12 +13,14 @@ import pytest
 from dragoman import TaskState as State
 from dragoman.client import Client, TaskFailed
 from dragoman.executor import (
+    A2AStarletteApplication,
     AgentCapabilities,
     AgentCard,
     AgentExecutor,
     AgentProvider,
     Artifact,
     DataPart,
+    DefaultRequestHandler,
     EventQueue,
     ExecutorAgent,
     FilePart,
@@ -306,6 +308,14 @@ def test_a_card_says_what_it_is_given_in_either_spelling() -> None:
     assert card.provider is not None and card.provider.organization == "Us"
 
 
+def test_an_app_that_shall_answer_elsewhere_is_to_be_mounted_there() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None: ...
+
+    builder = A2AStarletteApplication(AgentCard(name="x"), DefaultRequestHandler(Executor(execute)))
+    with pytest.raises(TypeError, match="mount it at /a2a"):
+        builder.build(rpc_url="/a2a")
+
+
 def test_what_is_no_event_is_refused_and_so_is_a_card_that_asks_for_credentials() -> None:
     with pytest.raises(TypeError, match="authenticate"):
         AgentCard(name="x", authentication=("Bearer",))
@@ -387,3 +397,17 @@ async def test_a_whole_task_brings_its_artifacts_and_those_on_record_stay() -> N
         assert reply.asks
         reply = await reply.answer("two")
     assert [(a.artifact_id, a.text) for a in reply.artifacts] == [("a0", "one"), ("a1", "two")]
+
+
+async def test_an_artifact_of_several_parts_is_one_event() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = TaskUpdater(queue)
+        parts = [Part(root=TextPart(text="a")), Part(root=DataPart(data={"b": 1}))]
+        await updater.add_artifact(parts, artifact_id="both", last_chunk=True)
+        await updater.complete()
+
+    async with agent_of(execute).test() as client:
+        events = [piece.event async for piece in client.stream("go")]
+    [update] = [event for event in events if isinstance(event, ArtifactUpdate)]
+    assert [part.text or part.data for part in update.artifact.parts] == ["a", {"b": 1}]
+    assert update.last_chunk and not update.append

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 
 from dragoman import Agent, Message, Part, Turn, errors
@@ -34,6 +35,11 @@ class Order(msgspec.Struct):
 class Person(pydantic.BaseModel):
     name: str
     trips: list[Trip] = []
+
+
+@pydantic.dataclasses.dataclass
+class Seat:
+    row: Annotated[int, pydantic.Field(gt=0)]
 
 
 class Place(TypedDict):
@@ -185,11 +191,22 @@ async def test_text_and_data_go_where_they_belong() -> None:
         (taking(int), "many", "x: Expected `int`, got `str`"),
         (taking(list[Person]), {"x": [{}]}, r"x: name: Field required - at `\$\[0\]`"),
         (taking(Annotated[int, msgspec.Meta(le=5)]), "9", "x: Expected `int` <= 5"),
+        (taking(Annotated[int, pydantic.Field(le=5)]), "9", "x: Expected `int` <= 5"),
+        (taking(Seat), {"row": -1}, "x: row: Input should be greater than 0"),
         (taking(Annotated[str, msgspec.Meta(max_length=3)]), "four", "x: Expected `str` of length <= 3"),
         (taking(list[str]), "hello", "'x' is missing: send it as data, or as JSON"),
         (lambda a, b: None, "text", "'a' is missing: send data with a, b"),
     ],
-    ids=["number", "model-in-a-list", "too-much", "too-long", "no-list", "two-texts"],
+    ids=[
+        "number",
+        "model-in-a-list",
+        "too-much",
+        "too-much-for-pydantic",
+        "pydantic-dataclass",
+        "too-long",
+        "no-list",
+        "two-texts",
+    ],
 )
 async def test_what_does_not_fit_is_refused_before_there_is_a_task(
     function: Callable[..., Any], content: Any, why: str
@@ -379,3 +396,14 @@ def test_an_agents_id_can_stand_in_a_url(name: str, id: str) -> None:
 def test_an_agent_without_a_name_or_with_an_id_that_is_a_path_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"needs a name|part of a URL"):
         Agent(**options)
+
+
+async def test_a_message_without_a_word_is_refused_by_a_skill_that_takes_only_text() -> None:
+    nameless = Part(raw=b"abc")
+
+    def look(text: str, file: Part | None) -> None: ...
+
+    with pytest.raises(errors.ContentTypeNotSupported, match="'x' is missing: send text"):
+        await got(taking(str), nameless)
+    assert await got(taking(str, "nobody"), nameless) == {"x": "nobody"}
+    assert await got(look, nameless) == {"text": "", "file": nameless}

@@ -11,7 +11,7 @@ import msgspec
 import pydantic
 import pytest
 
-from dragoman import Agent, Artifact, Message, Part, Role, TaskState, Turn, errors
+from dragoman import Agent, Artifact, ArtifactUpdate, Message, Part, Role, TaskState, Turn, errors
 from dragoman.client import TaskFailed
 
 
@@ -397,6 +397,21 @@ async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_
                 await turn.artifact("broken").write(broken)
             except TypeError as error:
                 refused.append(str(error))
+        for wrong in (
+            lambda: turn.artifact(5),  # type: ignore[arg-type]
+            lambda: turn.artifact("a", metadata=[1]),  # type: ignore[arg-type]
+            lambda: turn.artifact("b").put(Part(text="x", filename=5)),  # type: ignore[arg-type]
+            lambda: turn.say("x", [1]),  # type: ignore[arg-type]
+            lambda: turn.say(Message(message_id=5, role=Role.AGENT, parts=())),  # type: ignore[arg-type]
+        ):
+            try:
+                wrong()
+            except TypeError as error:
+                refused.append(str(error))
+        try:
+            await turn.step(5, lambda: 1)  # type: ignore[call-overload]
+        except TypeError as error:
+            refused.append(str(error))
         work = asyncio.sleep(0)
         try:
             await turn.step("now", work)  # type: ignore[call-overload]
@@ -409,8 +424,15 @@ async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_
     assert [message.data for message in task.history][-1] == {"done": 1}
     assert [artifact.artifact_id for artifact in task.artifacts] == ["numbers", "raw"]
     assert (task.data, task.files[0].raw) == ([1, 2], b"raw")
-    assert [error[:16] for error in refused] == ["a part has one o"] * 2 + ["a part's content"] * 2 + [
-        "turn.step('now',"
+    assert [error[:16] for error in refused] == [
+        *["a part has one o"] * 2,
+        *["a part's content"] * 2,
+        *["this is no Artif"] * 2,
+        "a part's media t",
+        "metadata is a di",
+        "this is no Messa",
+        "a step's key is ",
+        "turn.step('now',",
     ]
 
 
@@ -487,3 +509,39 @@ async def test_a_task_is_rejected_whatever_the_function_catches() -> None:
             await client("in a group")
         with pytest.raises(TaskFailed, match="rejected: not at all"):
             await client("go")
+
+
+async def test_steps_that_are_done_side_by_side_need_keys_of_their_own() -> None:
+    agent = Agent("A")
+
+    async def double(n: int) -> int:
+        await asyncio.sleep(0)
+        return n * 2
+
+    @agent.skill
+    async def work(turn: Turn) -> list[int]:
+        key = "step/{}" if turn.text == "apart" else "step"
+        return await asyncio.gather(*(turn.step(key.format(n), double, n) for n in (1, 2)))
+
+    async with agent.test() as client:
+        assert (await client("apart")).data == [2, 4]
+        with pytest.raises(TaskFailed):
+            await client("together")
+
+
+async def test_what_is_returned_in_several_parts_comes_in_one_piece() -> None:
+    agent, parts = Agent("A"), (Part(text="a"), Part(data={"b": 1}))
+
+    @agent.skill
+    async def both(turn: Turn) -> Any:
+        return list(parts) if turn.text == "parts" else Artifact(artifact_id="mine", parts=parts)
+
+    async with agent.test() as client:
+        for kind, id in (("parts", "result"), ("artifact", "mine")):
+            events = [piece.event async for piece in client.stream(kind)]
+            [update] = [event for event in events if isinstance(event, ArtifactUpdate)]
+            assert (update.artifact.artifact_id, update.artifact.parts, update.last_chunk) == (
+                id,
+                parts,
+                True,
+            )

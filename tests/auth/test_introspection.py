@@ -105,7 +105,7 @@ async def test_an_issuer_that_does_not_answer_lets_nobody_in(said: Any) -> None:
 
 async def test_an_answer_is_believed_for_a_while_and_no_longer() -> None:
     clock = Clock()
-    issuer, asked = Issuer(), scheme(fresh=30, clock=clock)
+    issuer, asked = Issuer(), scheme(fresh=30, stopwatch=clock)
     for _ in range(3):
         await shown(asked, issuer)
     assert len(issuer.asked) == 1
@@ -115,6 +115,17 @@ async def test_an_answer_is_believed_for_a_while_and_no_longer() -> None:
         with pytest.raises(Unauthenticated):
             await shown(asked, issuer)
     assert len(issuer.asked) == 2
+
+
+async def test_an_answer_grows_old_also_if_the_clock_is_set_back() -> None:
+    clock, stopwatch = Clock(), Clock()
+    issuer, asked = Issuer(), scheme(fresh=30, clock=clock, stopwatch=stopwatch)
+    await shown(asked, issuer)
+    clock.now -= 7200
+    stopwatch.now += 31
+    issuer.said = {"active": False}
+    with pytest.raises(Unauthenticated):
+        await shown(asked, issuer)
 
 
 async def test_a_token_that_expires_while_it_is_remembered_is_refused() -> None:

@@ -166,10 +166,9 @@ async def test_a_credential_that_is_there_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("agent_id", ["a\r\nX-Evil: 1", 'a", evil="1', "ä"])
-async def test_an_agents_name_cannot_break_out_of_the_challenge(agent_id: str) -> None:
-    answer = await rpc(app(secure_agent(id=agent_id)), "SendMessage")
-    challenge = answer.headers["www-authenticate"]
-    assert answer.status == 401 and "\r" not in challenge and challenge.count('"') == 2
+def test_an_agents_id_cannot_break_out_of_the_challenge(agent_id: str) -> None:
+    with pytest.raises(ValueError, match="an id is part of a URL"):
+        secure_agent(id=agent_id)
 
 
 async def test_a_scope_cannot_break_out_of_a_refusal() -> None:

@@ -48,9 +48,10 @@ FORWARDED = {
 }
 
 
-async def test_a_trusted_proxy_is_believed() -> None:
+@pytest.mark.parametrize("client", [PROXY, ("::ffff:10.1.2.3", 4711)], ids=["IPv4", "on-a-socket-for-both"])
+async def test_a_trusted_proxy_is_believed(client: Any) -> None:
     app = {"trusted_proxies": ["10.0.0.0/8"]}
-    assert await url(app=app, client=PROXY, headers=FORWARDED) == "https://public.example:8443/team/agents/"
+    assert await url(app=app, client=client, headers=FORWARDED) == "https://public.example:8443/team/agents/"
 
 
 @pytest.mark.parametrize(
@@ -102,3 +103,18 @@ async def test_a_prefix_that_is_no_path_is_left_out(prefix: str) -> None:
 def test_a_proxy_that_is_no_address_is_a_mistake() -> None:
     with pytest.raises(ValueError):
         Address(trusted_proxies=["proxy.example"])
+
+
+@pytest.mark.parametrize(
+    ("client", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("::1", 200),
+        ("::ffff:127.0.0.1", 200),
+        ("::ffff:10.1.2.3", 404),
+        ("10.1.2.3", 404),
+    ],
+)
+async def test_this_machine_is_known_by_all_its_addresses(client: str, status: int) -> None:
+    answer = await request(app_of(metrics=lambda: b"x"), "GET", "/metrics", client=(client, 1))
+    assert answer.status == status

@@ -162,6 +162,13 @@ async def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
         writer.close()
 
 
+async def test_who_never_shakes_hands_is_let_go(tmp_path: Path) -> None:
+    tls = server_context(*Authority().write(tmp_path, "server"))
+    async with running(app_of(head_timeout=0.1), tls=tls) as url, wire(url) as (reader, _):
+        async with asyncio.timeout(15):  # it would be a minute
+            assert await reader.read() == b""
+
+
 async def test_a_body_that_comes_byte_by_byte_is_refused_and_then_not_waited_for() -> None:
     app = app_of(body_timeout=0.1, head_timeout=0.1)
     async with running(app) as url, wire(url) as (reader, writer):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from dragoman.cli import main
         ),
         ("serve none.py", "none.py: no such file"),
         ("serve a.py --rate 0", "argument --rate: 0 should be more than 0"),
+        ("serve a.py --push-trust banana", "argument --push-trust: 'banana' does not appear to be"),
         ("serve a.py --burst 0", "argument --burst: 0 should be 1 or more"),
         ("serve a.py --open-tasks -1", "argument --open-tasks: -1 should be 0 or more"),
         ("serve a.py --workers 0", "argument --workers: 0 should be 1 or more"),
@@ -37,7 +40,8 @@ from dragoman.cli import main
         ("tasks http://127.0.0.1:9 -n 0", "argument -n/--limit: '0' is not a number above 0"),
         ("listen --token env:NOWHERE", "argument --token: there is no variable 'NOWHERE'"),
         ("listen --port 99999", "cannot listen on 127.0.0.1:99999"),
-        ("hub --data none --log loud", "log is one of debug, info, warning, error"),
+        ("hub --data none --log loud", "dragoman: log in a flag: Invalid enum value 'loud'"),
+        ("hub --data none --log-level loud", "dragoman: log_level in a flag: Invalid enum value 'loud'"),
     ],
 )
 def test_a_slip_is_answered_with_a_sentence(
@@ -114,3 +118,13 @@ def test_what_is_no_hub_is_said_to_be_none(
         assert main(["agent", "list", "--token", "x", "--url", f"http://127.0.0.1:{server.server_port}"]) == 1
         thread.join()
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["audit", "audit verify", "push list"])
+def test_a_store_of_a_newer_version_is_said_in_a_sentence(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "t.db"
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("create table migrations (number integer primary key, name text not null)")
+        db.execute("insert into migrations (number, name) values (999, 'later')")
+    with pytest.raises(SystemExit, match="dragoman: the database has schema 999"):
+        main([*command.split(), "--store", f"sqlite:///{file}"])

@@ -58,8 +58,8 @@ class Peer:
             yield [StreamResponse(event)]
 
 
-async def told(story: list[Event], ahead: int) -> tuple[str, list[str]]:
-    service = Lasting(Peer(story, ahead), Policy(shortest=0.001, longest=0.002))
+async def told(peer: Peer) -> tuple[str, list[str]]:
+    service = Lasting(peer, Policy(shortest=0.001, longest=0.002))
     text, reports = "", []
     async for batch in service.stream(Call(), SEND):
         for response in batch:
@@ -83,7 +83,7 @@ async def test_a_report_is_told_once_and_nothing_after_the_end(ahead: int, marks
         report(2, marks),
         report(3, marks, TaskState.COMPLETED),
     ]
-    text, reports = await told(story, ahead)
+    text, reports = await told(Peer(story, ahead))
     assert text == "one two three"
     assert len(set(reports)) == len(reports), "something was told twice"
     assert reports[-1] == "3"
@@ -103,5 +103,93 @@ async def test_so_is_each_part_of_an_artifact(ahead: int) -> None:
         chunk("3", of="b"),
         report(1, "id", TaskState.COMPLETED),
     ]
-    text, _ = await told(story, ahead)
+    text, _ = await told(Peer(story, ahead))
     assert sorted(text) == sorted("one two three123")
+
+
+class Showing(Peer):
+    """Its subscriptions begin with the task as it is, and then tell some of that again."""
+
+    def __init__(self, story: list[Event], ahead: int, overlap: int) -> None:
+        super().__init__(story, ahead)
+        self._overlap = overlap
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        if isinstance(request, SendMessage):
+            yield [StreamResponse(event) for event in self._story[:2]]
+            raise Unreachable("the connection broke")
+        yield [StreamResponse(await self.call(call, request))]
+        for n, event in enumerate(self._story):
+            if n >= max(2, self._ahead - self._overlap):
+                self._ahead = max(self._ahead, n + 1)
+                yield [StreamResponse(event)]
+
+
+@pytest.mark.parametrize("overlap", range(5))
+@pytest.mark.parametrize("ahead", range(2, 10))
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        ["one ", "two ", "three ", "four ", "five ", "six ", "seven "],
+        ["x", "x", "x", "x", "x", "x", "x"],
+        ["ab", "a", "ba", "b", "ab", "ab", "a"],
+    ],
+    ids=["words", "same", "alike"],
+)
+async def test_what_a_subscription_shows_it_may_tell_again(
+    chunks: list[str], ahead: int, overlap: int
+) -> None:
+    story = [
+        Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
+        chunk(chunks[0], append=False),
+        *map(chunk, chunks[1:]),
+        report(1, "id", TaskState.COMPLETED),
+    ]
+    text, reports = await told(Showing(story, ahead, overlap))
+    assert text == "".join(chunks)
+    assert reports == ["1"]
+
+
+class Doubling(Peer):
+    """Writes each chunk down twice while somebody has subscribed, as servers on a2a-sdk 0.3 do; streams break twice."""
+
+    def __init__(self, story: list[Event]) -> None:
+        super().__init__(story, 2)
+        self._written = story[:2]
+        self._streams = 0
+
+    async def call(self, call: Call, request: Request) -> Any:
+        fold = Fold()
+        for event in self._written:
+            fold.apply(event)
+        return fold.task
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        self._streams += 1
+        if isinstance(request, SendMessage):
+            yield [StreamResponse(event) for event in self._written]
+            raise Unreachable("the connection broke")
+        for n in range(6 if self._streams == 2 else len(self._story)):
+            event = self._story.pop(2) if len(self._story) > 2 else None
+            if event is None:
+                return
+            self._written += [event, event] if isinstance(event, ArtifactUpdate) else [event]
+            if n:  # the first one of each is missed
+                yield [StreamResponse(event)]
+        raise Unreachable("the connection broke")
+
+
+async def test_chunks_that_were_written_down_twice_do_not_make_another_text() -> None:
+    words = [f"{n} " for n in range(20)]
+    story = [
+        Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
+        chunk(words[0], append=False),
+        *map(chunk, words[1:]),
+        report(1, "id", TaskState.COMPLETED),
+    ]
+    text, reports = await told(Doubling(story))
+    heard = text.split()
+    assert sorted(set(heard), key=int) == [str(n) for n in range(20)]  # nothing is missing
+    assert heard == sorted(heard, key=int)  # nor told from the first again
+    assert len(heard) <= 20 + 4
+    assert reports == ["1"]

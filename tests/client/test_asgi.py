@@ -118,3 +118,18 @@ async def test_an_application_that_fails_before_it_answers_is_an_unreachable_pee
     with pytest.raises(Unreachable, match="no power"):
         await transport.request("GET", URL, {})
     await transport.close()
+
+
+async def test_an_application_that_leaves_before_its_answer_is_complete_is_one_too() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == "/half":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+
+    transport = AsgiTransport(app)
+    response = await transport.request("GET", "http://app/half", {})
+    with pytest.raises(Unreachable, match="did not finish its answer"):
+        await response.read()
+    with pytest.raises(Unreachable, match="did not finish its answer"):
+        await transport.request("GET", "http://app/nothing", {})
+    await transport.close()

@@ -12,9 +12,11 @@ import pytest
 
 from dragoman import Agent, Part, Turn, connect
 from dragoman.client import TaskFailed, file
-from dragoman.errors import A2AError, PushNotSupported, TaskNotFound
+from dragoman.client.asgi import AsgiTransport
+from dragoman.errors import A2AError, InvalidAgentResponse, PushNotSupported, TaskNotFound
 from dragoman.model.content import Message, Role
 from dragoman.model.task import TaskState
+from tests.client.fakes import Answer, Asked, Site, card, page
 
 agent = Agent("Helper", description="Helps", input_modes=["*/*"], output_modes=["*/*"])
 
@@ -216,6 +218,20 @@ async def test_tasks_are_listed_across_pages() -> None:
         listed = [task.id async for task in it.list(context="talk", state="completed", page_size=2)]
         assert sorted(listed) == sorted(made[1::2])
         assert [task async for task in it.list(state="failed")] == []
+
+
+@pytest.mark.parametrize("ask", [lambda agent: aiter(agent.list()), lambda agent: agent.list_push("t")])
+async def test_pages_that_go_in_circles_are_an_error(ask: Any) -> None:
+    def rpc(asked: Asked) -> Answer:
+        result = {"tasks": [], "configs": [], "nextPageToken": "again", "pageSize": 1, "totalSize": 1}
+        return page({"jsonrpc": "2.0", "id": asked.json["id"], "result": result})
+
+    site = Site({"/card.json": page(card()), "/rpc": rpc})
+    async with connect("http://agent.test/card.json", transport=AsgiTransport(site)) as client:
+        with pytest.raises(InvalidAgentResponse, match="in circles"):
+            asked = ask(client)
+            await (anext(asked) if hasattr(asked, "__anext__") else asked)
+    assert len(site.asked) == 3
 
 
 async def test_a_finished_task_can_be_subscribed_to() -> None:

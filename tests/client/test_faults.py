@@ -218,11 +218,13 @@ async def test_an_answer_that_is_not_http_is_said_to_be_so(counter: Counter) -> 
 
 async def test_a_page_instead_of_an_answer_is_reported_by_its_status(counter: Counter) -> None:
     chaos = Chaos(counter.url, anonymous=True)
-    chaos.on(SEND, Status(200), Status(418, body=b"teapot"))
+    chaos.on(SEND, Status(200), Status(418, body=b"teapot"), Status(418, body=b"{}"))
     async with chaos as url, connect(url, policy=HASTY) as agent:
         with pytest.raises(Unreachable, match="did not answer with JSON"):
             await agent.send("count:3")
         with pytest.raises(Unreachable, match="HTTP 418: teapot"):
+            await agent.send("count:3")
+        with pytest.raises(Unreachable, match=r"HTTP 418$"):
             await agent.send("count:3")
 
 

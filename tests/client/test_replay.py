@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.client.replay import Replay, missed, rest_of
+from dragoman.client.replay import Replay, missed
+from dragoman.client.told import rest_of
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
@@ -111,8 +112,10 @@ def test_the_task_and_then_what_happens_is_heard_once(story: list[Event], data: 
     if snapshot is not None:
         for new in replay.read(snapshot):
             reader.apply(new)
-    for event in story[at:]:
-        for new in replay.read(event):
+    for n, event in enumerate(story[at:], at + 1):
+        now = folded(story[:n]).task
+        assert now is not None
+        for new in replay.read(event) if replay.follows(event) else replay.catch_up(event, now):
             reader.apply(new)
     assert same(reader, whole)
 

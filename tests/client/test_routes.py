@@ -11,7 +11,7 @@ import pytest
 from dragoman.client import Client, Policy, connect, discover, routes
 from dragoman.client.asgi import AsgiTransport
 from dragoman.client.transport import Response
-from dragoman.errors import MethodNotFound, Unreachable
+from dragoman.errors import InvalidRequest, MethodNotFound, Unreachable
 from dragoman.model.task import TaskState
 from tests.client.fakes import Answer, Asked, Site, answer, card, error, old_card, page
 
@@ -34,20 +34,21 @@ def methods(site: Site) -> list[str]:
     return [asked.json["method"] for asked in site.asked if asked.method == "POST"]
 
 
-def speaks(results: Mapping[str, Any]) -> Callable[[Asked], Answer]:
+def speaks(results: Mapping[str, Any], code: int = -32601) -> Callable[[Asked], Answer]:
     """A server that knows these methods and no others."""
 
     def rpc(asked: Asked) -> Answer:
         result = results.get(asked.json["method"])
         if result is None:
-            return error(asked, -32601)
+            return error(asked, code)
         return page({"jsonrpc": "2.0", "id": asked.json["id"], "result": result})
 
     return rpc
 
 
-async def test_many_calls_at_once_find_the_version_together() -> None:
-    site = Site({NEW: page(card()), "/rpc": speaks({"message/send": MESSAGE})})
+@pytest.mark.parametrize("code", [-32601, -32600])
+async def test_many_calls_at_once_find_the_version_together(code: int) -> None:
+    site = Site({NEW: page(card()), "/rpc": speaks({"message/send": MESSAGE}, code)})
     together = asyncio.Barrier(6)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -96,6 +97,52 @@ async def test_older_versions_are_tried_and_1_0_only_where_the_card_has_its_form
     assert methods(site) == tried
 
 
+def sample(asked: Asked) -> Answer:
+    """A server of 0.1 as most were made: a method that it does not know makes the request no request."""
+    if asked.json["method"] != "tasks/send":
+        error = {
+            "code": -32600,
+            "message": "Request payload validation error",
+            "data": [{"type": "union_tag"}],
+        }
+        return page({"jsonrpc": "2.0", "id": None, "error": error}, 400)
+    artifact = {"parts": [{"type": "text", "text": "old"}], "index": 0}
+    result = {"id": asked.json["params"]["id"], "status": {"state": "completed"}, "artifacts": [artifact]}
+    return page({"jsonrpc": "2.0", "id": asked.json["id"], "result": result})
+
+
+@pytest.mark.parametrize("document", [card(), old_card(), old_card(protocolVersion="0.2.5")])
+async def test_a_request_that_is_none_may_be_one_in_another_version(document: dict[str, Any]) -> None:
+    site = Site({NEW: page(document), "/rpc": sample})
+    async with reach(site) as agent:
+        assert await agent("hello") == "old"
+        assert agent.version == "0.1"
+
+
+async def test_but_not_once_the_version_is_known() -> None:
+    site = Site({NEW: page(card()), "/rpc": answer})
+    async with reach(site) as agent:
+        assert await agent("hello") == "fine"
+        site.pages["/rpc"] = lambda asked: error(asked, -32600)
+        with pytest.raises(InvalidRequest):
+            await agent("hello")
+    assert methods(site) == ["SendMessage", "SendMessage"]
+
+
+@pytest.mark.parametrize(
+    ("document", "headers"),
+    [(old_card(protocolVersion="1.0"), {}), (card(), {"dragoman": "1"})],
+    ids=["arbiter", "ours"],
+)
+async def test_nor_where_it_means_something_else(document: dict[str, Any], headers: dict[str, str]) -> None:
+    """Arbiter says so of a message whose task was canceled; and our own servers know every version."""
+    site = Site({NEW: page(document, 200, **headers), "/rpc": lambda asked: error(asked, -32600)})
+    async with reach(site) as agent:
+        with pytest.raises(InvalidRequest):
+            await agent("hello")
+    assert len(methods(site)) == 1
+
+
 async def test_an_operation_that_no_version_has_is_refused_in_the_words_of_the_first() -> None:
     def rpc(asked: Asked) -> Answer:
         return error(asked, -32601, f"no {asked.json['method']} here")
@@ -112,6 +159,19 @@ async def test_a_new_card_is_believed_before_what_worked_with_the_old_one() -> N
         assert await agent("hello") == "old"
     site.pages = {NEW: page(card()), "/rpc": answer}
     async with reach(site) as agent:
+        assert agent.version == "1.0"
+
+
+async def test_an_agent_that_came_to_speak_another_version_is_spoken_to_in_it() -> None:
+    site = Site({NEW: page(card()), "/rpc": answer})
+    async with reach(site) as agent:
+        assert await agent("hello") == "fine"
+        site.pages["/rpc"] = speaks({"message/send": MESSAGE})
+        assert await agent("hello") == "old"
+        assert agent.version == "0.3"
+        newest = {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "new"}]}}
+        site.pages["/rpc"] = speaks({"SendMessage": newest})
+        assert await agent("hello") == "new"
         assert agent.version == "1.0"
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests import raw
 from tests.crash.reader import message
 from tests.crash.stage import Stage
+from tests.serving import Server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 
@@ -111,10 +112,21 @@ async def refused(stage: Stage, params: object) -> bool:
     return False
 
 
-async def test_workers_count_a_caller_together(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "--workers", "2", "--rate", "0.0001", "--burst", "6")
+@pytest.mark.parametrize("whose", ["", "agent-"])
+async def test_workers_count_together(tmp_path: Path, whose: str) -> None:
+    stage = Stage(tmp_path, "--workers", "2", f"--{whose}rate", "0.0001", f"--{whose}burst", "6")
     async with stage.server:
         assert [await refused(stage, message("0")) for _ in range(12)] == [False] * 6 + [True] * 6
+
+
+async def test_workers_count_the_tasks_of_a_caller_together_also_those_that_are_just_begun(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, "--workers", "2", "--open-tasks", "2")
+    async with stage.server:
+        asks = {**message("t"), "metadata": {"skillId": "story"}}
+        said = await asyncio.gather(*(refused(stage, asks) for _ in range(12)))
+        assert said.count(False) == 2
 
 
 async def test_what_a_killed_worker_had_under_way_does_not_count_for_ever(tmp_path: Path) -> None:
@@ -154,3 +166,57 @@ async def test_it_does_not_matter_which_worker_is_asked_for_numbers(tmp_path: Pa
             await asyncio.sleep(0.02)
         os.kill(workers(stage)[0], signal.SIGKILL)
         assert [await settled(stage) for _ in range(6)] == [12] * 6
+
+
+async def test_a_server_whose_workers_cannot_start_ends(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import os\nfrom dragoman import Agent\nagent = Agent('A')\n"
+        "os.register_at_fork(after_in_child=lambda: os._exit(7))\n"
+    )
+    server = Server(file, store=tmp_path / "t.db", options=("--workers", "2"))
+    await server.start()
+    assert await server.ended() == 1
+    assert b"workers cannot start" in server.said
+
+
+async def test_a_server_that_is_stopped_while_its_workers_start_ends(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import os, signal\nfrom dragoman import Agent\nagent = Agent('A')\n"
+        "signals = [signal.SIGTERM]\n"
+        "os.register_at_fork(after_in_parent=lambda: signals and os.kill(os.getpid(), signals.pop()))\n"
+    )
+    server = Server(file, store=tmp_path / "t.db", options=("--workers", "6"))
+    await server.start()
+    try:
+        assert await server.ended() == 0
+    finally:
+        await server.kill()
+
+
+async def test_a_process_that_an_agents_file_has_started_may_end(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import subprocess\nfrom dragoman import Agent\nagent = Agent('A')\n"
+        "@agent.skill\ndef echo(text: str) -> str: return text\n"
+        "other = subprocess.Popen(['sleep', '60'])\nprint(other.pid, flush=True)\n"
+    )
+    server = Server(file, store=tmp_path / "t.db", options=("--workers", "2"))
+    with pytest.raises(AssertionError):  # the first thing it says is not where it is
+        await server.start()
+    assert server.process is not None and server.process.stdout is not None
+    try:
+        assert server.url.encode() in await server.process.stdout.readline()
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        (other,) = [
+            pid
+            for pid in children.read_text().split()
+            if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(int(other), signal.SIGKILL)
+        while other in children.read_text().split():
+            await asyncio.sleep(0.01)
+        assert await raw.result(server.url, "SendMessage", message("hello"))
+    finally:
+        await server.kill()

@@ -114,9 +114,40 @@ def test_http_of_0_3_says_nothing_that_its_protobuf_does_not_know() -> None:
     assert message == {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]}
 
 
+@pytest.mark.parametrize(
+    ("name", "document", "path"),
+    [
+        ("0.1", {"id": "t", "historyLength": -1}, "historyLength"),
+        ("0.1", {"id": "t" * 600}, "id"),
+        ("0.1", {"id": "t", "sessionId": "s" * 600}, "sessionId"),
+        ("0.3-proto", {"message": {"messageId": "m", "role": "ROLE_USER", "content": []}}, "message.content"),
+        ("0.3", {"message": {"messageId": "m", "role": "user", "parts": []}}, "message.parts"),
+    ],
+    ids=["history", "id", "session", "content", "parts"],
+)
+def test_what_is_wrong_is_said_with_the_name_that_the_version_has(
+    name: str, document: Any, path: str
+) -> None:
+    given = {"message": {"role": "user", "parts": [HI]}, **document}
+    with pytest.raises(InvalidParams, match=f"^{path} ") as caught:
+        select.by_name(name).read_request(ops.SEND, msgspec.json.encode(given))
+    assert [field for field, _ in caught.value.fields] == [path]
+
+
+@pytest.mark.parametrize("authentication", [{}, {"schemes": []}, {"schemes": [], "credentials": ""}, None])
+@pytest.mark.parametrize("name", ["0.3", "0.2", "0.3-proto", "0.1"])
+def test_a_webhook_that_wants_no_credentials_may_say_so_in_any_way(name: str, authentication: Any) -> None:
+    config = {"url": "https://hook.example", "authentication": authentication}
+    document = {"id": "t1", "parent": "tasks/t1", "pushNotificationConfig": config}
+    request = select.by_name(name).read_request(ops.PUSH_CREATE, msgspec.json.encode(document))
+    assert isinstance(request, ops.CreatePushConfig) and request.config.authentication is None
+
+
 def test_a_file_of_http_of_0_3_is_not_in_two_places() -> None:
     file = {"fileWithBytes": "aGk=", "fileWithUri": "https://x"}
     assert refused("0.3-proto", {"role": "ROLE_USER", "content": [{"file": file}]}).endswith("[0].file")
+    sent = send("0.3-proto", {"role": "ROLE_USER", "content": [{"file": {**file, "fileWithUri": ""}}]})
+    assert sent.message.parts == (Part(raw=b"hi"),)
 
 
 @every_version
@@ -528,3 +559,24 @@ def test_a_broken_stream_ends_with_a_failed_status_for_arbiter() -> None:
     (document,) = map(msgspec.json.decode, writer.fail(Unavailable("try later")))
     assert (document["taskId"], document["status"]["state"], document["final"]) == ("t", "failed", True)
     assert document["status"]["message"]["parts"] == [{"kind": "text", "text": "try later"}]
+
+
+@kind_family
+def test_what_an_object_is_comes_first(name: str) -> None:
+    tag = "type" if name == "0.2-type" else "kind"
+    said = Message(message_id="m", role=Role.AGENT, parts=(Part(text="hi"), Part(raw=b"x"), Part(data={})))
+    status = TaskStatus(state=TaskState.COMPLETED, message=said)
+    made = Artifact(artifact_id="a", parts=said.parts)
+    events = (
+        Task(id="t", context_id="c", status=status, artifacts=(made,), history=(said,)),
+        ArtifactUpdate(task_id="t", context_id="c", artifact=made),
+        StatusUpdate(task_id="t", context_id="c", status=status),
+    )
+    documents = [*streamed(name, *events), written(name, ops.SEND, said)]
+    tagged = [each for each in _objects(documents) if tag in each]
+    assert len(tagged) > 10 and all(next(iter(each)) == tag for each in tagged)
+
+
+def _objects(value: Any) -> list[Any]:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [value] * isinstance(value, dict) + [found for each in inside for found in _objects(each)]

@@ -184,6 +184,36 @@ def test_a_refusal_names_versions_and_not_our_words_for_them() -> None:
     assert caught.value.error.metadata == {"supported": "1.0, 0.3"}
 
 
+@pytest.mark.parametrize(
+    ("version", "method", "allowed", "unspoken", "supported"),
+    [
+        ("9.9", "SendMessage", ("1.0",), "9.9", "1.0"),
+        ("9.9", "message/send", ("0.3", "arbiter"), "9.9", "0.3"),
+        ("0.3", "SendMessage", ("1.0",), "0.3", "1.0"),
+        ("0.3", "SendMessage", ("0.3", "arbiter"), "1.0", "0.3"),
+        ("0.3", "tasks/send", ("0.3", "arbiter"), "0.1", "0.3"),
+        ("0.3", "tasks/send", ("0.3", "arbiter", "0.1"), "0.3", "0.1"),
+    ],
+)
+def test_a_refusal_promises_no_version_that_is_not_spoken(
+    version: str, method: str, allowed: tuple[str, ...], unspoken: str, supported: str
+) -> None:
+    with pytest.raises(select.Refused) as caught:
+        select.rpc(version, method, allowed=allowed)
+    assert f"{unspoken!r} is not supported" in caught.value.error.message
+    assert caught.value.error.metadata == {"supported": supported}
+
+
+@pytest.mark.parametrize(
+    ("version", "family", "allowed", "supported"),
+    [("9.9", "1.0", ("1.0",), "1.0"), ("0.3", "1.0", ("0.3",), "0.3"), ("1.0", "0.3", ("0.3",), "0.3")],
+)
+def test_nor_does_that_of_a_path(version: str, family: str, allowed: tuple[str, ...], supported: str) -> None:
+    with pytest.raises(select.Refused) as caught:
+        select.rest(version, family, allowed=allowed)
+    assert caught.value.error.metadata == {"supported": supported}
+
+
 def test_a_mount_speaks_one_dialect() -> None:
     for version in ("", "1", "1.0"):
         assert select.rpc(version, "message/send", mount="arbiter").dialect.name == "arbiter"

@@ -87,6 +87,7 @@ def test_what_belongs_to_the_user_is_never_renamed() -> None:
 
 def test_enum_numbers_are_names() -> None:
     assert send({**HELLO, "role": 1}).message.role is Role.USER
+    assert send({**HELLO, "role": "1"}).message.role is Role.USER
     assert read(ops.LIST, {"status": 5}).status is TaskState.CANCELED
 
 
@@ -145,7 +146,7 @@ def test_a_moment_is_read_in_any_spelling(spelling: str) -> None:
         ({"role": "ROLE_USER", "parts": [{"text": "x"}]}, "message.messageId", "is missing"),
         ({**HELLO, "role": "ROLE_UNSPECIFIED"}, "message.role", "must be given"),
         ({**HELLO, "role": 0}, "message.role", "must be given"),
-        ({**HELLO, "role": "user"}, "message.role", "has the unknown value 'user'"),
+        ({**HELLO, "role": "robot"}, "message.role", "has the unknown value 'robot'"),
         ({**HELLO, "parts": [{"text": 3}]}, "message.parts[0].text", "must be a string, not a whole number"),
         ({**HELLO, "parts": [{"raw": "%%%"}]}, "message.parts[0].raw", "is not base64"),
         ({**HELLO, "parts": [{"raw": 3}]}, "message.parts[0].raw", "must be base64, not a whole number"),
@@ -250,6 +251,13 @@ def test_deleting_a_push_config_is_answered_with_null_and_an_empty_object_is_rea
     assert dialect.write_result(ops.PUSH_DELETE, None) == b"null"
     assert dialect.read_result(ops.PUSH_DELETE, None) is None
     assert dialect.read_result(ops.PUSH_DELETE, {}) is None
+
+
+@pytest.mark.parametrize(("word", "role"), [("user", Role.USER), ("agent", Role.AGENT)])
+def test_a_role_in_the_words_of_older_versions_is_read_and_written_in_ours(word: str, role: Role) -> None:
+    request = dialect.read_request(ops.SEND, msgspec.json.encode({"message": {**HELLO, "role": word}}))
+    assert isinstance(request, ops.SendMessage) and request.message.role is role
+    assert msgspec.json.decode(dialect.write_request(ops.SEND, request))["message"]["role"] == role.value
 
 
 def test_an_event_is_encoded_once_for_all_its_readers() -> None:

@@ -525,10 +525,12 @@ async def test_several_skills_are_chosen_by_metadata_or_default_or_named_in_the_
         return text.lower()
 
     engine = await start(agent)
-    with pytest.raises(errors.InvalidParams, match=r"'upper', 'lower'"):
+    with pytest.raises(errors.InvalidParams, match=r"'upper', 'lower'") as missing:
         await engine.call(call(), say("Hi"))
-    with pytest.raises(errors.InvalidParams, match="no skill 'sing'"):
+    with pytest.raises(errors.InvalidParams, match="no skill 'sing'") as unknown:
         await engine.call(call(), SendMessage(message=say("Hi").message, metadata={"skillId": "sing"}))
+    for caught in (missing, unknown):
+        assert [field for field, _ in caught.value.fields] == ["message.metadata.skillId"]
     chosen = SendMessage(message=say("Hi").message, metadata={"skillId": "lower"})
     assert (await engine.call(call(), chosen)).text == "hi"
 

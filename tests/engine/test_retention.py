@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -72,6 +73,18 @@ async def test_nothing_is_forgotten_before_its_time_or_unless_told_to(start: Sta
         engine = await start(talker(), **options)
         await engine.call(call(), say("y"))  # time enough for a look around
         assert await engine.call(call(), GetTask(id=task.id)) == task
+
+
+async def test_a_clock_that_is_set_ahead_makes_nothing_older(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await start(talker())
+    task = await first.call(call(), say("x"))
+    year = 365 * 86_400
+    monkeypatch.setattr(time, "time", lambda wall=time.time: wall() + year)
+    second = await start(talker(), retain=3600.0)
+    await second.call(call(), say("y"))  # time enough for a look around
+    assert await second.call(call(), GetTask(id=task.id)) == task
 
 
 async def test_what_was_answered_without_a_task_is_forgotten_too(start: Start) -> None:

@@ -41,7 +41,7 @@ class Process:
             "hub",
             "--data",
             str(folder),
-            "--log",
+            "--log-level",
             "warning",
         ]
         self._command += ["--port", str(self._port), "--model", model, *flags]

@@ -212,7 +212,8 @@ async def test_defect_2_and_3_resubscribing_replays_and_follows_to_the_end() -> 
         await late.until(lambda: b"first" in late.body)
         hold.set()
         results = (await late.end()).results()
-        text = "".join(e["artifact"]["parts"][0]["text"] for e in results if e["kind"] == "artifact-update")
+        said = [e["artifact"] for e in results if e["kind"] == "artifact-update"]
+        text = "".join(each["parts"][0]["text"] for each in said if each["artifactId"] == f"{id}-text-0")
         assert text == "first second"
         assert results[0]["status"]["state"] == "working"
         assert results[-1]["final"] is True and results[-1]["status"]["state"] == "completed"
@@ -525,3 +526,34 @@ async def test_a_request_that_is_canceled_as_it_begins_is_on_record(later: int) 
         (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
         assert (listed["request_id"], listed["state"], listed["via"]) == (known[0], "canceled", "a2a")
         assert (await sending.end()).json["result"]["metadata"]["x-arbiter.agent_id"] == "index"
+
+
+async def test_who_resubscribes_hears_the_lifecycle_and_the_tokens_under_names_that_others_pass_over() -> (
+    None
+):
+    hold = asyncio.Event()
+    async with house(["one\n/mem read", ("two ", hold, "three")]) as hub:
+        acme = await hub.tenant("acme")
+        first = acme.open_rpc("index", "message/stream", message("hi"))
+        await first.until(lambda: b"two" in first.body)
+        id = first.results()[0]["taskId"]
+        late = acme.open_rpc("index", "tasks/resubscribe", {"id": id})
+        await late.until(lambda: b"x-arbiter.token_usage" in late.body)
+        hold.set()
+        told, heard = (await late.end()).results(), (await first.end()).results()
+        assert told[0]["status"]["state"] == "working" and told[-1]["final"] is True
+        assert not any("-meta-" in str(each) for each in heard), (
+            "a stream from the beginning has A2A's events alone"
+        )
+        metas = [each["artifact"] for each in told if "-meta-" in str(each.get("artifact"))]
+        kinds = [artifact["name"] for artifact in metas]
+        assert kinds == ["stream_start", "token_usage", "token_usage", "stream_end"]
+        (part,) = metas[1]["parts"]
+        assert part["metadata"] == {"x-arbiter.token_usage": True} and part["data"]["output_tokens"] == 2
+        assert len({artifact["artifactId"] for artifact in metas}) == 4
+        text = [each for each in told if "-text-0" in str(each.get("artifact"))]
+        assert "".join(each["artifact"]["parts"][0]["text"] for each in text) == "one\n\ntwo three"
+        numbers = [int(frame.id) for frame in late.frames() if frame.id]
+        assert numbers == sorted(numbers)
+        rest = await acme.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": numbers[0]})
+        assert "-meta-" not in rest.body.decode(), "who goes on with a stream gets what was missed of it"

@@ -91,3 +91,9 @@ def test_the_reference_names_every_member_and_the_schema_beside_it_is_current() 
     written = json.loads((docs / "constitution.schema.json").read_text())
     written.pop("$schema")
     assert written == json.loads(json.dumps(schema()))
+
+
+def test_a_constitution_that_is_too_large_in_all_is_refused() -> None:
+    assert len(read({"id": "wordy", "rules": ["x" * 20_000] * 13}).rules) == 13
+    with pytest.raises(InvalidParams, match="more than 262144 bytes in all"):
+        read({"id": "wordy", "rules": ["x" * 20_000] * 14})

@@ -186,3 +186,26 @@ async def test_an_agent_searches_and_files_with_the_help_of_its_advisor() -> Non
         assert "- #2  [project]  Price of the automobile  (cars, money)" in fed
         wise = [payload for kind, payload in told if kind == "token_usage" and payload["model"] == "wise"]
         assert len(wise) == 3, "tags, what is out of date, other words: one entry needs no order"
+
+
+async def test_relations_are_found_by_their_ends_and_their_kind() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        one, two, three = [(await remember(acme, title))["id"] for title in ("a", "b", "c")]
+        for source, kind, target in (
+            (one, "supports", two),
+            (two, "refines", three),
+            (three, "supports", one),
+        ):
+            body = {"source_id": source, "relation": kind, "target_id": target}
+            assert (await acme("POST", "/v1/memory/relations", body)).status == 201
+
+        async def found(query: str) -> list[int]:
+            answer = await acme("GET", f"/v1/memory/relations?{query}")
+            return [each["id"] for each in answer.json["relations"]]
+
+        assert await found("") == [1, 2, 3] and await found("limit=2") == [1, 2]
+        assert await found(f"source_id={one}") == [1] and await found(f"target_id={one}") == [3]
+        assert await found(f"entry_id={one}") == [1, 3] and await found("relation=supports") == [1, 3]
+        assert await found(f"relation=supports&target_id={two}") == [1]
+        assert (await acme("GET", "/v1/memory/relations?relation=hates")).status == 400

@@ -225,6 +225,18 @@ async def test_a_parallel_that_a_child_fails_has_failed_and_other_children_are_n
     assert ["[LOOP DETECTED]" in each for each in fed[1:]] == [False, False, True]
 
 
+async def test_of_an_agent_that_is_not_there_nothing_is_told_but_that_the_command_failed(shed: Begin) -> None:
+    home = await shed({"Index": ["/agent nobody look", "Ok."]})
+    task = await home.ask("go")
+    told = [(name, data.get("agent"), data.get("ok")) for name, data in await home.notes(task.id)]
+    assert [each for each in told if each[0] != "token_usage"] == [
+        ("stream_start", "index", None),
+        ("tool_call", "index", False),
+        ("stream_end", "index", True),
+    ]
+    assert not any("-sub-" in artifact.artifact_id for artifact in task.artifacts)
+
+
 async def test_parallel_children_run_at_once_and_answer_in_order(house: Begin) -> None:
     first_may_end = asyncio.Event()
 

@@ -89,6 +89,27 @@ async def test_an_answer_that_nobody_looked_at_is_in_its_conversation_before_its
         assert [each["content"] for each in said] == ["hello", "the answer"]
 
 
+async def test_versions_that_others_took_the_place_of_go_unless_a_request_needs_them() -> None:
+    async with house(lambda prompt: "hi") as hub:
+        acme = await hub.tenant("acme")
+        for n in range(1, 5):
+            await acme("PUT", "/v1/agents/scout", {**SCOUT, "goal": f"goal {n}"})
+            if n == 2:
+                asked = await request_of(acme, agent="scout")
+
+        def versions() -> list[int]:
+            return [row["version"] for row in rows(hub, "agent_versions")]
+
+        catalogue, later = hub.hub.catalogue, int(time.time() + LATER)
+        assert await catalogue.forget(0, 500) == 0, "none of them is old"
+        assert await catalogue.forget(later, 500) == 2 and versions() == [2, 4]
+        await hub.hub.requests.forget([(acme.tenant.id, asked)])
+        assert await catalogue.forget(later, 500) == 1 and versions() == [4]
+        assert (await acme("GET", "/v1/agents/scout")).json["goal"] == "goal 4"
+        await acme("DELETE", "/v1/agents/scout")
+        assert await catalogue.forget(later, 500) == 0, "tasks of an agent that is gone stay readable"
+
+
 async def test_a_key_whose_request_is_forgotten_begins_a_new_one() -> None:
     async with house(lambda prompt: "hi") as hub:
         acme = await hub.tenant("acme")

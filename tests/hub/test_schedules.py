@@ -300,6 +300,35 @@ async def test_who_listens_hears_of_their_own_runs() -> None:
         await live.until(lambda: b'event: open\ndata: {"ok":true}' in live.body)
 
 
+async def test_who_comes_back_hears_what_was_missed_at_another_hub_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with scheduling(["All green.", "Still green."]) as (hub, acme, scheduler, clock):
+        for n in (1, 2):
+            await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", f"look {n}")
+            clock.now += 60
+            await ended(scheduler, acme, n)
+        monkeypatch.setattr("dragoman.hub.scheduler.EVERY", 0.01)
+        elsewhere = Scheduler(hub.hub, Schedules(hub.hub.database))
+        heard = elsewhere.listen(acme.tenant, after=1)
+        told = [(await asyncio.wait_for(anext(heard), 5))[0] for _ in range(4)]
+        assert [event.payload.get("kind") for event in told] == [
+            None,
+            "run.completed",
+            "run.started",
+            "run.completed",
+        ]
+        live = acme.open("GET", "/v1/notifications/stream", last_event_id=str(told[2].seq))
+        await live.until(lambda: b"Still green." in live.body)
+        assert b"All green." not in live.body
+        assert f"id: {told[3].seq}\n".encode() in live.body
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 2 hours", "look")
+        clock.now += 7200
+        await ended(scheduler, acme, 3)
+        kept = await scheduler.schedules.told(acme.tenant.id, 0)
+        assert [said["run_id"] for _, said in kept] == [3, 3], "older ones are not kept"
+
+
 async def test_who_listens_with_a_token_that_is_no_more_hears_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -238,7 +238,7 @@ async def test_nothing_of_one_tenant_is_another_tenants(database: Database) -> N
     with pytest.raises(InvalidParams):
         await memories.relate("1", entry.id, "supports", other.id)
     todo = await todos.add("1", "buy tea")
-    assert await todos.mark("2", todo.id, "completed") is None
+    assert await todos.change("2", todo.id, state="completed") is None
     assert await todos.list("2") == []
 
 

@@ -62,6 +62,18 @@ async def test_a_name_that_somebody_chose_is_no_longer_than_names_are_and_begins
     assert len(line) < 500 and "\x1b" not in line and "x\\n\\x1b[2Jforged" in line
 
 
+@pytest.mark.parametrize("version", ["00-{}-b7ad6b7169203331-01", "01-{}-b7ad6b7169203331-01-more"])
+async def test_an_entry_names_the_trace_it_belongs_to(tmp_path: Path, version: str) -> None:
+    url, trace = f"sqlite:///{tmp_path / 't.db'}", "0af7651916cd43dd8448eb211c80319c"
+    async with running(application(asking(), store=url)) as here:
+        await raw.call(here, "CancelTask", {"id": "x"}, traceparent=version.format(trace))
+    store = open_store(url)
+    await store.open()
+    (entry,) = await store.audit.entries()
+    await store.close()
+    assert entry.trace == trace
+
+
 async def test_what_is_streamed_is_audited_once_and_when_it_begins(tmp_path: Path) -> None:
     url, go_on = f"sqlite:///{tmp_path / 't.db'}", asyncio.Event()
     agent = Agent("Waits")

@@ -155,3 +155,21 @@ def test_looking_makes_no_store(tmp_path: Path) -> None:
         with pytest.raises(SystemExit):
             main(["push", *verb, f"--store=sqlite:///{tmp_path}/missing.db"])
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_webhook_that_was_asked_is_told_with_the_servers_own_signature(tmp_path: Path) -> None:
+    port = free_port()
+    server = Server(
+        AGENT,
+        options=("--allow-private-push", "--push-challenge", "--push-only", "127.0.0.1"),
+        env={"DRAGOMAN_PUSH_SECRET": "s3cret"},
+    )
+    async with listening("--port", str(port), "--secret", "s3cret") as printed, server:
+        task = await _send(server, f"http://127.0.0.1:{port}/")
+        assert task.encode() in await printed.readline()
+        for elsewhere in (
+            "http://localhost:9/",
+            f"http://127.0.0.1:{free_port()}/",
+        ):  # not named; nobody there
+            with pytest.raises(AssertionError):
+                await _send(server, elsewhere)

@@ -15,7 +15,7 @@ from dragoman.auth.jwks import GivenKeys
 from dragoman.auth.keys import KeyRing, OurKey, new_key
 from dragoman.client.asgi import AsgiTransport
 from dragoman.engine.hooks import Hook as Kept
-from dragoman.errors import InvalidParams, Unauthenticated
+from dragoman.errors import A2AError, InvalidParams, Unauthenticated
 from dragoman.model.content import Message
 from dragoman.model.ops import AuthenticationInfo, PushConfig
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
@@ -367,6 +367,29 @@ async def test_a_second_one_is_not_acknowledged_while_the_first_may_still_fail()
     go.set()
     assert (second.status, (await first).status) == (503, 204)
     await transport.close()
+
+
+async def test_one_that_was_cut_off_while_it_was_dealt_with_may_come_again() -> None:
+    going, handed_on = asyncio.Event(), 0
+
+    async def tell(received: Received) -> None:
+        nonlocal handed_on
+        handed_on += 1
+        if handed_on == 1:
+            going.set()
+            await asyncio.Event().wait()
+
+    app = Webhook(tell, verifier())
+    transport = AsgiTransport(app)
+    first = asyncio.create_task(transport.request("POST", "http://us/hook", signed(), BODY))
+    await going.wait()
+    await transport.close()  # as a server does that stops
+    with pytest.raises(A2AError):
+        await first
+    again = AsgiTransport(app)
+    assert (await again.request("POST", "http://us/hook", signed(), BODY)).status == 204
+    await again.close()
+    assert handed_on == 2
 
 
 async def test_the_app_proves_that_it_is_ours(seat: Seat) -> None:

@@ -28,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 VERSIONS = ("1.0", "0.3", "0.2", "0.1")
 """What an agent speaks unless told otherwise: everything. (0.1 includes the draft.)"""
+_SKILL = "message.metadata.skillId"
+"""Where a message says which of several skills it is for."""
 
 
 class Agent:
@@ -187,8 +189,9 @@ class Agent:
             skill.skill.output_modes or self.card.default_output_modes,
             request.configuration.accepted_output_modes,
         )
-        if skill.particular and not request.message.task_id:
-            arguments_of(skill.parameters, request.message, None)
+        message = request.message
+        if (skill.particular or message.parts[0].text is None) and not message.task_id:
+            arguments_of(skill.parameters, message, None)
         return skill.reply
 
     @property
@@ -225,7 +228,10 @@ class Agent:
     def _choose(self, wanted: Any) -> SkillFunction:
         if wanted is not None:
             if not isinstance(wanted, str) or wanted not in self._skills:
-                raise InvalidParams(f"there is no skill {str(wanted)[:80]!r} here: {self._names()}")
+                raise InvalidParams(
+                    f"there is no skill {str(wanted)[:80]!r} here: {self._names()}",
+                    fields=((_SKILL, "names no skill of this agent"),),
+                )
             return self._skills[wanted]
         if len(self._skills) == 1:
             return next(iter(self._skills.values()))
@@ -234,7 +240,10 @@ class Agent:
                 return skill
         if not self._skills:
             raise InvalidParams(f"agent {self.name!r} has no skills")
-        raise InvalidParams(f"say which skill you mean in metadata.skillId: {self._names()}")
+        raise InvalidParams(
+            f"say which skill you mean in metadata.skillId: {self._names()}",
+            fields=((_SKILL, "must name a skill"),),
+        )
 
     def _names(self) -> str:
         return "it has " + ", ".join(repr(name) for name in self._skills)

@@ -8,9 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.engine.turn import Turn
+from dragoman.engine.writer import ArtifactWriter
 from dragoman.model.content import Artifact, Message, Part
 from dragoman.model.task import TaskState
-from dragoman.model.values import parts_of
+from dragoman.model.values import checked, parts_of
 
 
 async def give(turn: Turn, value: Any) -> None:
@@ -23,8 +24,13 @@ async def give(turn: Turn, value: Any) -> None:
 
 async def give_pieces(turn: Turn, pieces: AsyncIterator[Any]) -> None:
     """What the function yields, as it comes."""
+    result: ArtifactWriter | None = None
     async for piece in pieces:
-        if isinstance(piece, Message):
+        if type(piece) is str:  # nearly all of them
+            if result is None:
+                result = turn.artifact("result")
+            await result.write(piece)
+        elif isinstance(piece, Message):
             await turn.status(piece)
         elif piece is not None:
             await _write(turn, piece, last=False)
@@ -63,7 +69,7 @@ def _artifacts(value: Any) -> list[Artifact]:
 
 async def _write(turn: Turn, value: Any, *, last: bool) -> None:
     artifacts = _artifacts(value)
-    for artifact in artifacts:
+    for artifact in map(checked, artifacts):
         writer = turn.artifact(
             artifact.name,
             id=artifact.artifact_id,
@@ -71,11 +77,8 @@ async def _write(turn: Turn, value: Any, *, last: bool) -> None:
             metadata=artifact.metadata,
             extensions=artifact.extensions,
         )
-        for part in artifact.parts:
-            await writer.write(part)
-        writer.close()
-    if artifacts:
-        return
-    result, parts = turn.artifact("result"), parts_of(value)
-    for i, part in enumerate(parts, 1):
-        await result.write(part, last=last and i == len(parts))
+        writer.put_together(artifact.parts, last=True)
+    if not artifacts:
+        turn.artifact("result").put_together(parts_of(value), last=last)
+    if turn.journal.full:
+        await turn.journal.commit()

@@ -52,8 +52,10 @@ def _text(p: Parameter, message: Message, parameters: Sequence[Parameter]) -> An
         return data[p.name]
     if not p.required:
         return p.default
-    if data is None or any(other.takes == "data" for other in parameters):
-        return ""
+    if any(other.takes not in ("turn", "text") for other in parameters):
+        return ""  # the rest of the message is for somebody
+    if data is None:
+        raise ContentTypeNotSupported(f"{p.name!r} is missing: send text")
     return msgspec.json.encode(data).decode()
 
 

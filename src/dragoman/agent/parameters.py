@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from types import FrameType, NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from msgspec import Meta
 from msgspec import inspect as types
 
 from dragoman.engine.turn import Turn
@@ -31,6 +32,7 @@ TEXT, JSON = "text/plain", "application/json"
 
 _OBJECTS = (types.StructType, types.DataclassType, types.TypedDictType, types.DictType, types.CustomType)
 _ARRAYS = (types.CollectionType, types.TupleType, types.NamedTupleType)
+_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 _PIECES = (AsyncGenerator, AsyncIterator, AsyncIterable, Generator, Iterator, Iterable)
 _CONTENT = (Artifact, Message, Part)
 _OURS = {"Turn": Turn, "Message": Message, "Part": Part}
@@ -84,7 +86,7 @@ def _parameter(function: Callable[..., Any], p: inspect.Parameter, hints: dict[s
     if p.name in ("self", "cls") and p.name not in hints:
         raise TypeError(f"{where}: a method needs its object: make the object, then agent.skill(it.method)")
     hint = hints.get(p.name, Turn if p.name == "turn" else str)
-    wanted, optional = _wanted(hint)
+    wanted, optional = _wanted(_constrained(hint))
     default = None if optional and p.default is p.empty else p.default
     takes = _given(wanted)
     if takes:
@@ -127,6 +129,17 @@ def _gathers(origin: Any) -> bool:
 
 def _bare(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _constrained(hint: Any) -> Any:
+    """A hint whose constraints are msgspec's, whoever wrote them: `Annotated[int, pydantic.Field(ge=1)]`."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    kind, *notes = get_args(hint)
+    said = [each for note in notes for each in (note, *getattr(note, "metadata", ()))]
+    found = {name: getattr(each, name, None) for each in said for name in _CONSTRAINTS if hasattr(each, name)}
+    constraints = {name: value for name, value in found.items() if value is not None}
+    return Annotated[kind, Meta(**constraints)] if constraints else hint
 
 
 def _wanted(hint: Any) -> tuple[Any, bool]:

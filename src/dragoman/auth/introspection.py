@@ -60,6 +60,7 @@ class Introspection:
         name: str = "oauth",
         description: str = "",
         clock: Callable[[], float] = time.time,
+        stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url, self._issuer, self._fresh, self._skew = url, issuer, fresh, skew
         self._audience = frozenset((audience,) if isinstance(audience, str) else audience) - {""}
@@ -67,7 +68,9 @@ class Introspection:
         if client is not None:
             pair = ":".join(quote(each, safe="") for each in client)  # RFC 6749, 2.3.1
             self._login = f"Basic {b64encode(pair.encode()).decode()}"
-        self._tenant_claim, self._identify, self._clock = tenant_claim, identify, clock
+        self._tenant_claim, self._identify = tenant_claim, identify
+        # what an issuer has said grows old, also if the clock is set
+        self._clock, self._stopwatch = clock, stopwatch
         self._said: OrderedDict[bytes, tuple[float, dict[str, Any]]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[dict[str, Any]]] = {}
         self.name, self.scopes = name, tuple(scopes)
@@ -92,7 +95,7 @@ class Introspection:
 
     async def _claims(self, token: str, fetch: Fetch) -> dict[str, Any]:
         """What the issuer says of a token, or said a moment ago. Those who ask meanwhile wait for the same answer."""
-        key, now = hashlib.sha256(token.encode()).digest(), self._clock()
+        key, now = hashlib.sha256(token.encode()).digest(), self._stopwatch()
         known = self._said.get(key)
         if known is not None and now < known[0]:
             return known[1]

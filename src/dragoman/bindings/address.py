@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
@@ -54,6 +54,8 @@ class Address:
             peer = ip_address(client[0]) if client else None
         except ValueError:  # a unix socket
             return False
+        if isinstance(peer, IPv6Address) and peer.ipv4_mapped:  # on a socket for both
+            peer = peer.ipv4_mapped
         return peer is not None and any(peer in network for network in self._networks)
 
 

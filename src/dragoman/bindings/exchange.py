@@ -116,7 +116,7 @@ class Exchange:
     def local(self) -> bool:
         """Whether it comes from this machine; in-process callers do."""
         client = self.scope.get("client")
-        return client is None or client[0] in ("127.0.0.1", "::1", "testclient")
+        return client is None or client[0] in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "testclient")
 
     async def body(self) -> bytes:
         """The whole request body. Raises `TooLarge`, `TooSlow` or `Disconnected`."""

@@ -31,8 +31,6 @@ Every setting is also a variable (DRAGOMAN_PORT) and a line in the table [hub] o
   dragoman hub --model anthropic/claude-...      the model of constitutions that name none
 """
 
-LEVELS = ("debug", "info", "warning", "error")
-
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
@@ -79,7 +77,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "allow_private": "let /fetch read addresses that are not public",
         "drain": "seconds that running tasks get to finish at shutdown",
         "retain_days": "forget finished tasks after so many days; 0: never",
-        "log": "debug, info, warning or error",
+        "log": "how log lines look: plain or json",
+        "log_level": "debug, info, warning or error",
     }
     repeated = {"trusted_proxies": "CIDR", "agents": "FILE", "cors_origins": "ORIGIN"}
     for name, kind in Settings.__annotations__.items():
@@ -109,9 +108,7 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.server import run as serve
 
     given = read(args)
-    if given.log not in LEVELS:
-        raise SystemExit(f"dragoman: log is one of {', '.join(LEVELS)}")
-    configure(given.log)
+    configure(given.log_level, lines=given.log)
     code = load(*given.agents)
     try:
         hub, app = application(given, code=code)

@@ -45,7 +45,7 @@ class Loaded:
                 raise SystemExit(f"{path} has no agent called {wanted}; it has {has}")
             return [self.made[wanted]]
         if not self.served and not self.made:
-            raise SystemExit(f"{path} makes no Agent")
+            raise SystemExit(f"{path} makes no Agent at its top level")
         return self.served or list(self.made.values())
 
 

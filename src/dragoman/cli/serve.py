@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from ipaddress import ip_network
 from typing import Any
 
 from dragoman.bindings.cors import Cors
@@ -91,11 +92,6 @@ def register(commands: Any) -> None:
         "--retain-days", type=positive, help="forget finished tasks after so many days (default: never)"
     )
     parser.add_argument(
-        "--allow-private-push",
-        action="store_true",
-        help="for development: tell webhooks on this machine and in private networks, over plain HTTP too",
-    )
-    parser.add_argument(
         "--log", default="plain", choices=("plain", "json"), help="how log lines look (default: %(default)s)"
     )
     parser.add_argument(
@@ -109,7 +105,41 @@ def register(commands: Any) -> None:
     limits.add_argument("--burst", type=count, default=20, help="operations at once, before --rate counts")
     limits.add_argument("--concurrency", type=count, help="operations under way, streams included")
     limits.add_argument("--open-tasks", type=count, help="unfinished tasks with one agent")
+    house = parser.add_argument_group("limits of all callers together", "default: no limit")
+    house.add_argument("--agent-rate", type=positive, help="operations per second with one agent")
+    house.add_argument(
+        "--agent-burst", type=count, default=100, help="operations at once, before --agent-rate counts"
+    )
+    house.add_argument(
+        "--agent-concurrency", type=count, help="operations under way with one agent, streams included"
+    )
+    house.add_argument(
+        "--queue",
+        type=count,
+        default=100_000,
+        help="turns running or waiting in a worker, before new work is turned away (default: %(default)s)",
+    )
     add_limits(parser)
+    told = parser.add_argument_group("push notifications")
+    told.add_argument(
+        "--push-only", action="append", default=[], metavar="HOST", help="webhooks are there, or nowhere"
+    )
+    told.add_argument(
+        "--push-trust",
+        type=_network,
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="a private network to tell",
+    )
+    told.add_argument(
+        "--push-challenge", action="store_true", help="a webhook must first say that it wants to be told"
+    )
+    told.add_argument(
+        "--allow-private-push",
+        action="store_true",
+        help="for development: tell webhooks on this machine and in private networks, over plain HTTP too",
+    )
     seen = parser.add_argument_group("seen from outside")
     seen.add_argument("--no-metrics", action="store_true", help="nothing at /metrics")
     seen.add_argument("--no-audit", action="store_true", help="keep no record of who did what")
@@ -148,6 +178,14 @@ def _origin(text: str) -> str:
     return text
 
 
+def _network(text: str) -> str:
+    try:
+        ip_network(text, strict=False)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def run(args: argparse.Namespace) -> int:
     from dragoman.cli.load import load
     from dragoman.observe.limit import Quota
@@ -175,7 +213,14 @@ def run(args: argparse.Namespace) -> int:
         log_level=args.log_level,
         log_lines=args.log,
         quota=Quota(
-            rate=args.rate, burst=args.burst, concurrency=args.concurrency, open_tasks=args.open_tasks
+            rate=args.rate,
+            burst=args.burst,
+            concurrency=args.concurrency,
+            open_tasks=args.open_tasks,
+            agent_rate=args.agent_rate,
+            agent_burst=args.agent_burst,
+            agent_concurrency=args.agent_concurrency,
+            queue=args.queue,
         ),
         limits=read_limits(args),
         metrics=not args.no_metrics,
@@ -195,7 +240,14 @@ def _push(args: argparse.Namespace) -> Any:
         keys = read_keys(os.environ.get("DRAGOMAN_PUSH_SEAL", ""))
     except ValueError as error:
         raise SystemExit(f"dragoman: DRAGOMAN_PUSH_SEAL: {error}") from None
-    return PushOptions(allow_private=args.allow_private_push, seal=keys)
+    return PushOptions(
+        allow_private=args.allow_private_push,
+        only=tuple(args.push_only),
+        trust=tuple(args.push_trust),
+        challenge=args.push_challenge,
+        secret=os.environ.get("DRAGOMAN_PUSH_SECRET", ""),
+        seal=keys,
+    )
 
 
 def _tracer() -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dragoman.cli.reach import failed
 from dragoman.engine.seams import Store
 from dragoman.errors import A2AError
-from dragoman.stores import open_store
+from dragoman.stores import NewerDatabase, open_store
 
 
 async def looked_into(url: str, work: Callable[[Store], Awaitable[int]]) -> int:
@@ -25,6 +25,8 @@ async def looked_into(url: str, work: Callable[[Store], Awaitable[int]]) -> int:
             await store.close()
     except A2AError as error:
         return failed(error)
+    except NewerDatabase as error:
+        raise SystemExit(f"dragoman: {error}") from None
 
 
 def _existing(url: str) -> str:

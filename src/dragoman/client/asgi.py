@@ -49,7 +49,7 @@ class AsgiTransport:
             await response.close()
             raise
         if not response.status:
-            raise Unreachable(f"the application failed: {response.error!r}") from response.error
+            raise response.failure()
         return response
 
     async def close(self) -> None:
@@ -92,11 +92,12 @@ class AsgiResponse:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.began = asyncio.Event()
-        self.error: Exception | None = None
+        self._error: Exception | None = None
         self._url = url
         self._request: bytes | None = body
         self._pieces: deque[bytes] = deque()
         self._ended = False
+        self._complete = False
         self._gone = asyncio.Event()
         self._change = asyncio.Event()
         """Set whenever a piece comes, is taken, or will never come."""
@@ -106,11 +107,19 @@ class AsgiResponse:
             await app(scope, self._receive, self._send)
         except Exception as error:  # whatever the application raises is a broken response, as over a network
             if not self._ended:
-                self.error = error
+                self._error = error
         finally:
             self._ended = True
             self.began.set()
             self._change.set()
+
+    def failure(self) -> Unreachable:
+        """Why there is no answer, or no more of it."""
+        if self._error is None:
+            return Unreachable("the application did not finish its answer")
+        failed = Unreachable(f"the application failed: {self._error!r}")
+        failed.__cause__ = self._error
+        return failed
 
     async def _receive(self) -> MutableMapping[str, Any]:
         if self._request is not None:
@@ -133,7 +142,7 @@ class AsgiResponse:
             self._pieces.append(bytes(message["body"]))
         if self._gone.is_set():
             raise OSError("the client has disconnected")
-        self._ended = not message.get("more_body")
+        self._ended = self._complete = not message.get("more_body")
         self._change.set()
 
     async def _changed(self) -> None:
@@ -148,8 +157,8 @@ class AsgiResponse:
                 yield piece
             elif self._ended:
                 self._gone.set()
-                if self.error is not None:
-                    raise Unreachable(f"the application failed: {self.error!r}") from self.error
+                if not self._complete:
+                    raise self.failure()
             else:
                 await self._changed()
 

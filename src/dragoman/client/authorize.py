@@ -62,6 +62,8 @@ class Authorized:
 
     async def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
         carrier = self._carrier(url)
+        if self.credential is None:
+            return await carrier.request(method, url, headers, body)
         plain = Outgoing(url, headers)
         shown = await self.shown(plain)
         response = await carrier.request(method, shown.url, shown.headers, body)

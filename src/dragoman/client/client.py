@@ -16,7 +16,7 @@ from dragoman.client.discover import extended
 from dragoman.client.link import Link, Options, open_link
 from dragoman.client.options import ConnectOptions, SendOptions
 from dragoman.client.reply import Reply, Stream, TaskFailed
-from dragoman.errors import Unauthenticated
+from dragoman.errors import InvalidAgentResponse, Unauthenticated
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message
 from dragoman.model.ops import (
@@ -213,7 +213,7 @@ class Client:
             )
             for task in page.tasks:
                 yield task
-            token = page.next_page_token
+            token = _after(token, page)
             if not token:
                 return
 
@@ -267,7 +267,7 @@ class Client:
                 ListPushConfigs(task_id=id_of(task), page_token=token, tenant=self._tenant)
             )
             configs += page.configs
-            token = page.next_page_token
+            token = _after(token, page)
             if not token:
                 return configs
 
@@ -350,6 +350,13 @@ class Client:
         return Unauthenticated(
             f"{error.message}{hint}", metadata=error.metadata, retry_after=error.retry_after
         )
+
+
+def _after(token: str, page: TaskPage | PushConfigPage) -> str:
+    """The token of the page after this one; empty when there is none."""
+    if token and page.next_page_token == token:
+        raise InvalidAgentResponse(f"the pages of the list go in circles: after {token!r} comes {token!r}")
+    return page.next_page_token
 
 
 def _state(state: TaskState | str) -> TaskState:

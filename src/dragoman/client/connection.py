@@ -62,7 +62,7 @@ class HttpResponse:
             await self._change()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        inflate = self._inflater().feed
+        inflate = self._unpacking()
         while True:
             if self._pieces:
                 piece = self._take()
@@ -85,7 +85,7 @@ class HttpResponse:
             await self._change()
         if self._error is not None:
             raise self._error
-        return self._inflater().feed(self._take())
+        return self._unpacking()(self._take())
 
     async def close(self) -> None:
         if self._connection is not None:  # the rest is not worth reading
@@ -98,8 +98,9 @@ class HttpResponse:
         self._size = 0
         return body
 
-    def _inflater(self) -> Inflater:
-        return Inflater(self.headers.get("content-encoding", ""), self.url, limit=MAX_BODY)
+    def _unpacking(self) -> Callable[[bytes], bytes]:
+        encoding = self.headers.get("content-encoding")
+        return Inflater(encoding, self.url, limit=MAX_BODY).feed if encoding else bytes
 
     async def _change(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from dragoman.client.client import Client, connect
+from dragoman.client.origin import origin_of
 from dragoman.model.ops import Scope, Service
 
 
 class Peers:
-    """`credentials` by origin or name: what an agent here shows to one elsewhere. Its callers' are never passed on."""
+    """`credentials` by URL or name: what an agent here shows to one elsewhere. Its callers' are never passed on."""
 
     def __init__(self, *, credentials: Mapping[str, Any] | None = None, **options: Any) -> None:
         self._credentials = credentials or {}
@@ -28,15 +30,25 @@ class Peers:
     async def close(self) -> None:
         opened, self._open = list(self._open.values()), {}
         for opening in opened:
-            if not opening.done():
-                opening.cancel()
-            elif not opening.cancelled() and not opening.exception():
-                await opening.result().close()
+            opening.cancel()  # those that are not open yet
+        for client in await asyncio.gather(*opened, return_exceptions=True):
+            if isinstance(client, Client):
+                await client.close()
 
     async def _connect(self, name: str) -> Client:
         options = dict(self._options)
-        if (credentials := self._credentials.get(name)) is not None:
+        if (credentials := self._meant_for(name)) is not None:
             options["credentials"] = credentials
-        client = connect(name, **options)
-        await client.open()
-        return client
+        return await connect(name, **options).open()
+
+    def _meant_for(self, name: str) -> Any:
+        """The credential under this very name, or under the nearest URL above it."""
+        if name in self._credentials or "://" not in name:
+            return self._credentials.get(name)
+        above = [url for url in self._credentials if "://" in url and _is_below(name, url)]
+        return self._credentials[max(above, key=len)] if above else None
+
+
+def _is_below(url: str, other: str) -> bool:
+    path, above = urlsplit(url).path.rstrip("/") + "/", urlsplit(other).path.rstrip("/") + "/"
+    return origin_of(url) == origin_of(other) and path.startswith(above)

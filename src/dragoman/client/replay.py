@@ -6,11 +6,11 @@ against what was already heard (`Replay`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from itertools import groupby
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from dragoman.client.told import Place, Repetition, continued, rest_of, written
 from dragoman.model.content import Part
 from dragoman.model.fold import Fold
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
@@ -18,16 +18,21 @@ from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskS
 _MOMENT = len("2026-01-01T00:00:00.000Z")
 
 
-def missed(fold: Fold, now: Task, heard: Iterable[TaskStatus] = ()) -> list[Event]:
+def missed(
+    fold: Fold, now: Task, heard: Iterable[TaskStatus] = (), followed: Collection[str] = ()
+) -> list[Event]:
     """What happened between what we know and `now`, as events; applied to the fold, they lead to `now`.
 
-    `now` may be an old picture: a report that was `heard` is not told again.
+    `now` may be an old picture: a report that was `heard` is not told again. Of artifacts that are `followed` nothing was
+    missed, so that a picture which contradicts what we know is wrong: there are servers that write chunks down twice.
     """
     events: list[Event] = []
     for artifact in now.artifacts:
         growing = fold.artifacts.get(artifact.artifact_id)
-        rest = artifact.parts if growing is None else rest_of(artifact.parts, growing.parts)
+        rest = artifact.parts if growing is None else continued(artifact.parts, growing.parts)
         append = growing is not None and rest is not None
+        if rest is None and artifact.artifact_id in followed:
+            continue
         if rest is None:  # not what we heard, plus more: another artifact under the same name
             rest = artifact.parts
         if rest or not append:
@@ -64,29 +69,38 @@ class Replay:
         """The last report in the peer's own picture of the task, which the stream may come to."""
         self._grounded = False
         """The stream showed the task as it is."""
-        self._repeated: dict[str, _Repetition] = {}
+        self._repeated: dict[str, Repetition] = {}
         """Artifacts that this stream began again, as far as it has got."""
-        self._shown: set[str] = set()
-        """Artifacts whose every part we have: the stream showed them, or they began in it."""
+        self._followed: set[str] = set()
+        """Artifacts of which the stream tells nothing but news: they began in it, or it has come to where we are."""
+        self._places: dict[str, Place] = {}
+        """Where the stream is in artifacts of which the peer's picture has shown more than it."""
+        self._before = {id: tuple(growing.parts) for id, growing in fold.artifacts.items()}
+        """What other streams have told."""
 
     def follows(self, event: Event) -> bool:
         """Whether the event continues what this stream has shown. If not, something may be missing before it, and only
         the peer's own picture of the task can tell."""
         if isinstance(event, StatusUpdate):
             return self._grounded or not event.status.state.over
-        if isinstance(event, ArtifactUpdate) and event.append:
-            return event.artifact.artifact_id in self._shown or event.artifact.artifact_id in self._repeated
-        return True
+        if not isinstance(event, ArtifactUpdate):
+            return True
+        id, chunk = event.artifact.artifact_id, written(event.artifact.parts)
+        if event.append and not chunk:
+            return True  # it only says that the artifact is complete
+        if id in self._places:
+            return event.append and self._places[id].knows(chunk) is not None
+        return not event.append or id in self._followed or id in self._repeated
 
     def catch_up(self, event: Event, now: Task) -> list[Event]:
         """What is new in an event that does not follow, and in the peer's picture of the task."""
-        news = missed(self._fold, now, self._heard)
-        for new in news:
-            if isinstance(new, ArtifactUpdate):  # now it is ahead of the stream
-                self._shown.discard(new.artifact.artifact_id)
-                self._repeated.pop(new.artifact.artifact_id, None)
+        news = self._missed(now)
+        if isinstance(event, ArtifactUpdate):
+            if not event.append:
+                self._begun_again(event.artifact.artifact_id, now)
+            self._step(event.artifact.artifact_id, written(event.artifact.parts))
         reports = [new for new in news if isinstance(new, StatusUpdate)]
-        if self._ahead is not None and same_status(self._ahead, now.status):
+        if self._grounded or (self._ahead is not None and same_status(self._ahead, now.status)):
             return [new for new in news if new not in reports]
         if not reports:
             return news + (self.read(event) if isinstance(event, StatusUpdate) else [])
@@ -98,8 +112,7 @@ class Replay:
         """What is new in an event."""
         if isinstance(event, Task):
             self._grounded = True
-            self._shown.update(artifact.artifact_id for artifact in event.artifacts)
-            return missed(self._fold, event, self._heard)
+            return self._missed(event)
         if isinstance(event, StatusUpdate):
             return [] if self._known(event.status) else [event]
         if isinstance(event, ArtifactUpdate):
@@ -116,92 +129,68 @@ class Replay:
             return True
         return any(self._same(old, status) for old in self._heard)
 
+    def _missed(self, now: Task) -> list[Event]:
+        """What the peer's picture has beyond ours; and keep where the stream is in it."""
+        for artifact in now.artifacts:
+            id = artifact.artifact_id
+            shown = self._beyond(id, artifact.parts)
+            if id in self._places:
+                self._places[id].shown = shown
+            elif id in self._followed:
+                told = self._fold.artifacts[id].parts
+                if rest_of(artifact.parts, told):
+                    self._followed.discard(id)
+                    self._places[id] = Place(shown, [len(self._beyond(id, told))])
+            elif rest_of(artifact.parts, self._before.get(id, ())) == ():
+                self._followed.add(id)
+            else:
+                self._places[id] = Place(shown)
+        return missed(self._fold, now, self._heard, self._followed)
+
+    def _beyond(self, id: str, parts: Sequence[Part]) -> str:
+        """What is in an artifact beyond what other streams have told."""
+        rest = continued(parts, self._before.get(id, ()))
+        return written(parts if rest is None else rest)
+
+    def _begun_again(self, id: str, now: Task) -> None:
+        """The stream tells an artifact from the first, be it another one or the same."""
+        self._before.pop(id, None)
+        for artifact in now.artifacts:
+            if artifact.artifact_id == id:
+                self._places[id] = Place(written(artifact.parts), [0])
+
+    def _step(self, id: str, chunk: str) -> None:
+        """The stream told a chunk that the peer's picture has shown."""
+        if id in self._places and not self._places[id].step(chunk):
+            del self._places[id]
+            self._followed.add(id)
+
     def _artifact(self, event: ArtifactUpdate) -> list[Event]:
         id = event.artifact.artifact_id
         growing = self._fold.artifacts.get(id)
-        if not event.append and (growing is None or id in self._shown):
-            self._shown.add(id)
+        chunk = written(event.artifact.parts)
+        if event.append and not chunk and id not in self._repeated:
+            return [event]
+        if event.append and id in self._places:
+            known = self._places[id].knows(chunk)
+            self._step(id, chunk)
+            return [] if known else [event]
+        if not event.append and (growing is None or id in self._followed):
+            self._followed.add(id)
             return [event]
         if not event.append and growing is not None:
-            self._repeated[id] = _Repetition(growing.parts)
+            self._repeated[id] = Repetition(growing.parts)
         elif id not in self._repeated:
             return [event]
         repetition = self._repeated[id]
         new = repetition.read(event.artifact.parts)
         if new is None or repetition.complete():
             del self._repeated[id]
-            self._shown.add(id)
+            self._followed.add(id)
         if new is None:  # it is another text this time
             whole = replace(event.artifact, parts=tuple(repetition.told))
             return [replace(event, artifact=whole, append=False)]
         return [replace(event, artifact=replace(event.artifact, parts=new), append=True)] if new else []
-
-
-class _Repetition:
-    """Parts told again, held against those that are known. How text was cut makes no difference."""
-
-    def __init__(self, known: Iterable[Part]) -> None:
-        self._known = _joined(known)
-        self._part = 0
-        self._offset = 0
-        self.told: list[Part] = []
-
-    def complete(self) -> bool:
-        """Everything known was told again."""
-        return self._part == len(self._known)
-
-    def read(self, parts: Iterable[Part]) -> tuple[Part, ...] | None:
-        """The parts that are new. None when they contradict what is known."""
-        new: list[Part] = []
-        for part in parts:
-            self.told.append(part)
-            if part.text == "":
-                continue
-            if self.complete():
-                new.append(part)
-                continue
-            known = self._known[self._part]
-            if part.text is None or known.text is None:
-                if part != known:
-                    return None
-                self._part += 1
-            elif replace(part, text="") != replace(known, text=""):
-                return None
-            else:
-                left = len(known.text) - self._offset
-                if not known.text.startswith(part.text[:left], self._offset):
-                    return None
-                self._offset += len(part.text)
-                if len(part.text) >= left:
-                    self._part, self._offset = self._part + 1, 0
-                    if len(part.text) > left:
-                        if not self.complete():
-                            return None
-                        new.append(replace(part, text=part.text[left:]))
-        return tuple(new)
-
-
-def rest_of(whole: Iterable[Part], start: Iterable[Part]) -> tuple[Part, ...] | None:
-    """What `whole` has beyond `start`; None if it does not begin with it."""
-    repetition = _Repetition(start)
-    rest = repetition.read(whole)
-    return rest if repetition.complete() else None
-
-
-def _joined(parts: Iterable[Part]) -> list[Part]:
-    """Neighbouring texts as one; empty ones left out."""
-    out: list[Part] = []
-    for bare, group in groupby((part for part in parts if part.text != ""), _likeness):
-        if bare is None:
-            out += group
-        else:
-            out.append(replace(bare, text="".join(part.text or "" for part in group)))
-    return out
-
-
-def _likeness(part: Part) -> Part | None:
-    """Texts that could be one text have the same."""
-    return None if part.text is None else replace(part, text="")
 
 
 def one_report(one: TaskStatus, other: TaskStatus) -> bool:

@@ -23,7 +23,13 @@ from dragoman.client.transport import NotSent, NotThere, Transport
 from dragoman.dialects.cards import era_of, version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS, for_card, speaks
-from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation, VersionNotSupported
+from dragoman.errors import (
+    A2AError,
+    InvalidRequest,
+    MethodNotFound,
+    UnsupportedOperation,
+    VersionNotSupported,
+)
 from dragoman.model.card import GRPC, HTTP_JSON, JSONRPC, Interface
 from dragoman.model.ops import (
     Batch,
@@ -58,8 +64,9 @@ if find_spec("grpc") is not None:  # the extra `grpc`
     BINDINGS[GRPC] = _grpc
 _FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto"), GRPC: ("1.0", "0.3-proto")}
 """What to try on an endpoint that does not know the methods its card promises."""
-_TRY_ANOTHER = (MethodNotFound, VersionNotSupported, NotSent, NotThere)
-"""The peer has done nothing, and would do as little if it were asked in the same way again."""
+_TRY_ANOTHER = (MethodNotFound, InvalidRequest, VersionNotSupported, NotSent, NotThere)
+"""The peer has done nothing, and would do as little if it were asked in the same way again. Servers that were made after
+the samples of 0.1 and 0.2 say of a method which they do not know that the request is invalid."""
 _EVERYWHERE = (SendMessage, GetTask, CancelTask, SubscribeToTask)
 """What every version has."""
 _worked: dict[tuple[str, str, str], str] = {}
@@ -225,12 +232,17 @@ class Routed:
         When there is none, raise what the first one said, and begin with that again.
         """
         was = self._routes[n]
+        if isinstance(error, InvalidRequest) and not self._may_mean_version(n):
+            raise error
         for i, route in enumerate(self._routes):
             if i == n or _as_vain(route, was, error):
                 tried.setdefault(i, error)
         if self._n not in tried:
             return  # another call has gone on meanwhile
-        if self._settled or not (isinstance(error, NotSent | NotThere) or _telling(request, was)):
+        nowhere = isinstance(error, NotSent | NotThere)
+        if self._settled and not nowhere and isinstance(request, SendMessage):
+            self._settled = len(self._routes) == 1  # it came to speak another version
+        if self._settled or not (nowhere or _telling(request, was)):
             raise error
         left = [i for i in range(len(self._routes)) if i not in tried]
         self._take(left[0] if left else 0)
@@ -239,6 +251,11 @@ class Routed:
         log.info(
             "%s does not speak A2A %s (%s); trying %s", was.url, was.dialect.name, error, self.dialect.name
         )
+
+    def _may_mean_version(self, n: int) -> bool:
+        """Whether "invalid request" can mean that route `n` is of another version. Arbiter says it of canceled tasks."""
+        route, known = self._routes[n], self._settled and n == self._n
+        return not (known or self._peer.ours or route.binding != JSONRPC or route.dialect.name == "arbiter")
 
     def _settle(self, n: int, request: Request) -> None:
         if not self._settled and isinstance(request, SendMessage):

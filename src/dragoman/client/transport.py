@@ -137,7 +137,8 @@ def _said(document: Any, body: bytes) -> str:
             else inner or document.get("message") or document.get("detail")
         )
     if not isinstance(said, str):
-        said = "" if body.lstrip()[:1] == b"<" else body[:200].decode("utf-8", "replace")
+        blank = document in ({}, []) or body.lstrip()[:1] == b"<"
+        said = "" if blank else body[:200].decode("utf-8", "replace")
     said = " ".join(said.split())
     return f": {said[:200]}" if said else ""
 

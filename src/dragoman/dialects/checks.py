@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NoReturn
 
 from msgspec.structs import replace
@@ -54,6 +55,18 @@ def checked(request: Request) -> Request:
             if request.page_size is not None and request.page_size < 0:
                 refuse("pageSize", "must not be negative")
     return request
+
+
+def checked_as(request: Request, names: Mapping[str, str]) -> Request:
+    """The same for a version that has other names for some members: what is wrong is said with its own."""
+    try:
+        return checked(request)
+    except InvalidParams as error:
+        for path, why in error.fields:
+            for ours, theirs in names.items():
+                if path.startswith(ours):
+                    refuse(theirs + path.removeprefix(ours), why)
+        raise
 
 
 def _check_message(message: Message) -> None:

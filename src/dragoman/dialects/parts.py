@@ -64,6 +64,7 @@ class Form(Struct, frozen=True, kw_only=True):
         return "unknown" if state is TaskState.UNSPECIFIED else state.word
 
     def tagged(self, kind: str) -> dict[str, Any]:
+        """What an object begins with: some readers decide by its first member what it is."""
         return {self.tag: kind} if self.tag else {}
 
 
@@ -233,10 +234,10 @@ def _write_file(part: Part, form: Form) -> dict[str, Any]:
 
 
 def write_message(message: Message, form: Form) -> dict[str, Any]:
-    out: dict[str, Any] = {"role": form.role(message.role)}
+    out: dict[str, Any] = form.tagged("message") if form.named else {}
+    out["role"] = form.role(message.role)
     out[form.content] = [form.write_part(part) for part in message.parts]
     if form.named:
-        out |= form.tagged("message")
         out["messageId"] = message.message_id
         if message.context_id:
             out["contextId"] = message.context_id

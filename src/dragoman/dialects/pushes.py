@@ -21,6 +21,8 @@ from dragoman.model.ops import AuthenticationInfo, PushConfig
 def read_config(document: dict[str, Any], path: str, *, task_id: str = "") -> PushConfig:
     authentication = mapping(document, "authentication", path)
     schemes = strings(authentication, "schemes", under(path, "authentication"))
+    scheme = schemes[0] if schemes else text(authentication, "scheme", under(path, "authentication"))
+    credentials = text(authentication, "credentials", under(path, "authentication"))
     url = text(document, "url", path)
     if not url:
         raise Malformed(under(path, "url"), "is missing")
@@ -29,12 +31,9 @@ def read_config(document: dict[str, Any], path: str, *, task_id: str = "") -> Pu
         task_id=task_id,
         url=url,
         token=text(document, "token", path),
-        authentication=AuthenticationInfo(
-            scheme=schemes[0] if schemes else text(authentication, "scheme", under(path, "authentication")),
-            credentials=text(authentication, "credentials", under(path, "authentication")),
-            others=schemes[1:],
-        )
-        if authentication
+        # A list of no schemes is how some say that there is nothing to show.
+        authentication=AuthenticationInfo(scheme=scheme, credentials=credentials, others=schemes[1:])
+        if scheme or credentials
         else None,
     )
 

@@ -102,7 +102,7 @@ def rpc(
         if perhaps and chosen.op in _SHARED:
             chosen = chosen._replace(certain=False)
     else:
-        chosen = _neutral(label, method, params, strict, unsaid(allowed))
+        chosen = _neutral(label, method, params, strict, allowed)
     return _allowed(chosen, allowed)
 
 
@@ -110,7 +110,7 @@ def rpc(
 def _named(version: str, method: str, mount: str, strict: bool, allowed: tuple[str, ...] | None) -> Chosen:
     """A method of 1.0, whose name alone says what it is."""
     label = version_of(version)
-    chosen = _mounted(mount, label, method) if mount else _neutral(label, method, b"", strict, "0.3")
+    chosen = _mounted(mount, label, method) if mount else _neutral(label, method, b"", strict, allowed)
     return _allowed(chosen, allowed)
 
 
@@ -135,10 +135,11 @@ def rest(
     dialect = DIALECTS["1.0" if family == "1.0" else "0.3-proto"]
     # 0.2.6 described the paths that 0.3 has.
     fitting = ("1.0",) if family == "1.0" else ("0.3", "0.2")
-    if (label and label not in fitting) or (strict and not label and family == "1.0"):
-        raise Refused(dialect, _unsupported(label or "0.3", VERSIONS if label not in VERSIONS else fitting))
     if allowed is not None and not speaks(dialect, allowed):
         raise Refused(dialect, _unsupported(family, allowed))
+    if (label and label not in fitting) or (strict and not label and family == "1.0"):
+        spoken = VERSIONS if label not in VERSIONS else fitting
+        raise Refused(dialect, _unsupported(label or "0.3", spoken, allowed))
     return dialect
 
 
@@ -188,15 +189,16 @@ def _mounted(mount: str, label: str, method: str) -> Chosen:
     return _find(dialect, method)
 
 
-def _neutral(label: str, method: str, params: bytes, strict: bool, otherwise: str) -> Chosen:
-    newest = DIALECTS["1.0"]
+def _neutral(label: str, method: str, params: bytes, strict: bool, allowed: Collection[str] | None) -> Chosen:
+    newest, otherwise = DIALECTS["1.0"], unsaid(allowed)
     if label and label not in VERSIONS:
-        raise Refused(newest, _unsupported(label, VERSIONS))
+        raise Refused(newest, _unsupported(label, VERSIONS, allowed))
     if "/" not in method:
         if method not in OPS and not method[:1].isupper() and label != "1.0":
             raise Refused(DIALECTS["0.3"], MethodNotFound(f"there is no method {method[:80]!r}"))
-        if label not in ("1.0", "") or (strict and not label):
-            raise Refused(newest, _unsupported(label or "0.3", ("1.0",)))
+        # Where nobody speaks 1.0, that is what is wrong with a method of it, and not the header.
+        if (label not in ("1.0", "") or (strict and not label)) and (allowed is None or "1.0" in allowed):
+            raise Refused(newest, _unsupported(label or "0.3", ("1.0",), allowed))
         return _find(newest, method)
     if label == "1.0":
         return _find(DIALECTS["arbiter"], method)
@@ -207,9 +209,9 @@ def _neutral(label: str, method: str, params: bytes, strict: bool, otherwise: st
     if op is None and method in _OPS["0.1"]:
         if method in _OLD_PUSH and (label == "0.2" or _TASK_ID.search(params)):
             return Chosen(DIALECTS["0.2"], _OLD_PUSH[method])
-        _veto(label, "0.1")
+        _veto(label, ("0.1",), allowed)
         return _find(DIALECTS["draft" if _FILE_DATA.search(params) else "0.1"], method)
-    _veto(label, "0.3", "0.2")
+    _veto(label, ("0.3", "0.2"), allowed)
     if _is_typed(params):
         return _find(DIALECTS["0.2-type"], method)
     return _find(DIALECTS[label or ("0.2" if otherwise == "0.2" else "0.3")], method)
@@ -229,14 +231,17 @@ def _find(dialect: Dialect, method: str) -> Chosen:
     raise Refused(dialect, MethodNotFound(f"there is no method {method[:80]!r}"))
 
 
-def _veto(label: str, *versions: str) -> None:
-    """A header that contradicts the method."""
-    if label and label not in versions:
-        raise Refused(DIALECTS["0.3"], _unsupported(label, versions))
+def _veto(label: str, versions: Collection[str], allowed: Collection[str] | None) -> None:
+    """A header that contradicts the method, in a version that is spoken."""
+    if label and label not in versions and (allowed is None or any(v in allowed for v in versions)):
+        raise Refused(DIALECTS["0.3"], _unsupported(label, versions, allowed))
 
 
-def _unsupported(label: str, versions: Collection[str]) -> VersionNotSupported:
-    spoken = ", ".join(version for version in VERSIONS if version in versions)
+def _unsupported(
+    label: str, versions: Collection[str], allowed: Collection[str] | None = None
+) -> VersionNotSupported:
+    """`versions` would do, as far as the agent speaks them."""
+    spoken = ", ".join(v for v in VERSIONS if v in versions and (allowed is None or v in allowed))
     return VersionNotSupported(
         f"A2A version {label[:40]!r} is not supported here; supported: {spoken}",
         metadata={"supported": spoken},

@@ -142,13 +142,14 @@ def write_event(event: Event, form: Form, *, last: bool) -> dict[str, Any]:
         return write_task(event, form)
     if isinstance(event, Message):
         return write_message(event, form)
-    out: dict[str, Any] = {"taskId": event.task_id, "contextId": event.context_id}
+    ids = {"taskId": event.task_id, "contextId": event.context_id}
+    out: dict[str, Any]
     if isinstance(event, StatusUpdate):
-        out |= form.tagged("status-update")
+        out = {**form.tagged("status-update"), **ids}
         out["status"] = write_status(event.status, form)
         out["final"] = last
     else:
-        out |= form.tagged("artifact-update")
+        out = {**form.tagged("artifact-update"), **ids}
         out["artifact"] = write_artifact(event.artifact, form)
         out["append"] = event.append
         out["lastChunk"] = event.last_chunk

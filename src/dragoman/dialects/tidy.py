@@ -101,10 +101,12 @@ _STATES = list(TaskState)  # both in the order of their protobuf numbers
 
 
 def _role(value: Any) -> Any:
+    value = _number(value)
     return _ROLES[value].value if type(value) is int and 0 <= value < len(_ROLES) else value
 
 
 def _state(value: Any) -> Any:
+    value = _number(value)
     if type(value) is int and 0 <= value < len(_STATES):
         return _STATES[value].value
     return TaskState.CANCELED.value if value == "TASK_STATE_CANCELLED" else value

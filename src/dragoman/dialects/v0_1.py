@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.dialects import cards, errors
-from dragoman.dialects.checks import checked, refuse
+from dragoman.dialects.checks import checked, checked_as, refuse
 from dragoman.dialects.dialect import EventReader, EventWriter
 from dragoman.dialects.parts import Form, read_message, write_artifact, write_message
 from dragoman.dialects.pushes import read_config, read_task_config, write_config
@@ -55,6 +55,13 @@ STATE = "a2a.state"
 ONLY = "default"
 """The id of the one push config a task can have."""
 
+_NAMES = {
+    "message.taskId": "id",
+    "message.contextId": "sessionId",
+    "configuration.historyLength": "historyLength",
+    "taskId": "id",
+}
+"""Members that are called otherwise than in 1.0."""
 _FORM = Form(tag="type", named=False, arrays=True, references=True)
 _NEAREST = {TaskState.REJECTED: TaskState.FAILED, TaskState.AUTH_REQUIRED: TaskState.INPUT_REQUIRED}
 _TRUE: dict[Any, TaskState] = {state.word: state for state in _NEAREST}
@@ -86,7 +93,7 @@ class V0_1:
         try:
             if op is ops.PUSH_CREATE and _is_cleared(params, document):
                 return checked(ops.DeletePushConfig(task_id=task_id_of(document), id=ONLY))
-            return checked(_read_request(op, document))
+            return checked_as(_read_request(op, document), _NAMES)
         except Malformed as wrong:
             refuse(wrong.path, wrong.why)
 

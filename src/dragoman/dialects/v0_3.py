@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from dragoman.dialects import cards, errors
-from dragoman.dialects.checks import checked, refuse
+from dragoman.dialects.checks import checked_as, refuse
 from dragoman.dialects.dialect import EventReader, EventWriter
 from dragoman.dialects.parts import Form, read_message, write_message
 from dragoman.dialects.pushes import read_config, read_task_config, read_task_configs, write_config
@@ -54,6 +54,8 @@ class V0_3:
     ends_on_interrupt = True
 
     form = Form()
+    names: ClassVar[dict[str, str]] = {}
+    """Members that are called otherwise than in 1.0, where they are checked."""
     methods: ClassVar[dict[Op, str]] = {
         ops.SEND: "message/send",
         ops.STREAM: "message/stream",
@@ -73,7 +75,7 @@ class V0_3:
     def read_request(self, op: Op, params: bytes) -> Request:
         document = read_params(params)
         try:
-            return checked(self._read_request(op, document))
+            return checked_as(self._read_request(op, document), self.names)
         except Malformed as wrong:
             refuse(wrong.path, wrong.why)
 

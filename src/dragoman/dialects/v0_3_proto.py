@@ -93,7 +93,7 @@ class ProtoForm(Form, frozen=True, kw_only=True):
 
 def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Part:
     filename, media_type = text(file, "name", path), text(file, "mimeType", path)
-    if "fileWithBytes" in file and "fileWithUri" in file:
+    if "fileWithBytes" in file and file.get("fileWithUri"):
         raise Malformed(path, "must not have both fileWithBytes and fileWithUri")
     if "fileWithBytes" in file:
         try:
@@ -138,6 +138,7 @@ class V0_3Proto(V0_3):
     name = "0.3-proto"
 
     form = ProtoForm()
+    names: ClassVar[dict[str, str]] = {"message.parts": "message.content"}
     methods: ClassVar[dict[Op, str]] = {
         ops.SEND: "SendMessage",
         ops.STREAM: "SendStreamingMessage",

@@ -7,7 +7,6 @@ same, shown as it goes; `GetTask` is a fold. The engine knows the model and noth
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.engine.follow import Reader
+from dragoman.engine.hooks import now
 from dragoman.engine.log import Cancel, Record, Snapshot, trimmed
 from dragoman.engine.mailroom import Mailroom
 from dragoman.engine.pushes import PushConfigs, PushRequest, task_of
@@ -336,11 +336,11 @@ class Engine:
     # -- keeping the house -------------------------------------------------------------------------------------
 
     async def _forget(self, retain: float, *, batch: int = 500, every: float = 60.0) -> None:
-        """Purge tasks past their age, a bounded batch at a time."""
+        """Purge tasks past their age, a bounded batch at a time. A clock that is set ahead makes nothing older."""
         while True:
             purged = 0
             with suppress(Unavailable):
-                purged = await self._store.purge(timestamp(time.time() - retain), limit=batch)
+                purged = await self._store.purge(timestamp(now() - retain), limit=batch)
             await asyncio.sleep(0.05 if purged >= batch else every)
 
     def _program(self, call: Call) -> Program:

@@ -29,7 +29,7 @@ from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import ListTasks
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
-from dragoman.model.values import file_part, part_of, parts_of, plain, returned
+from dragoman.model.values import checked, file_part, part_of, parts_of, plain, returned
 
 T = TypeVar("T")
 
@@ -81,6 +81,8 @@ class Turn:
         self.children: dict[str, Child] = self._replay.children
         """Delegations that have begun, by their keys."""
         self._writers: dict[str, ArtifactWriter] = {}
+        self._doing: set[str] = set()
+        """Keys of the steps that are at work."""
         self._messages = 0
         self._asked = 0
         self._called = 0
@@ -145,7 +147,9 @@ class Turn:
 
     # -- what is said ------------------------------------------------------------------------------------------
 
-    async def status(self, text: str | Message, metadata: dict[str, Any] | None = None) -> None:
+    async def status(
+        self, text: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None
+    ) -> None:
         """Report progress: the task is working, and this is what it is doing."""
         self.say(text, metadata)
         if self.journal.full:
@@ -183,6 +187,8 @@ class Turn:
                 metadata=metadata or NOTHING,
                 extensions=tuple(extensions),
             )
+            if key is not name or description or metadata or extensions or not isinstance(name, str):
+                head = checked(head)
             before: tuple[Part, ...] = ()
             recorded = self._replay.artifacts.get(head.artifact_id)
             if append and (known := recorded or self.snapshot.artifacts.get(head.artifact_id)) is not None:
@@ -280,6 +286,8 @@ class Turn:
         The result must be JSON, or a dataclass, msgspec or pydantic object (annotate `work`'s return type to get it
         back as such after a restart). If the process dies while `work` runs, it runs again.
         """
+        if not isinstance(key, str):
+            raise TypeError(f"a step's key is text, not {key!r}")
         if not callable(work):
             raise TypeError(
                 f"turn.step({key!r}, ...) takes a function and its arguments, not what it returned"
@@ -287,9 +295,15 @@ class Turn:
         recorded = self.recorded(key)
         if recorded is not None:
             return returned(recorded.value, work)
-        outcome = work(*args, **kw)
-        value = await outcome if isinstance(outcome, Awaitable) else outcome
-        await self.record(key, value)
+        if key in self._doing:
+            raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
+        self._doing.add(key)
+        try:
+            outcome = work(*args, **kw)
+            value = await outcome if isinstance(outcome, Awaitable) else outcome
+            await self.record(key, value)
+        finally:
+            self._doing.discard(key)
         return value
 
     def recorded(self, key: str) -> Step | None:
@@ -356,12 +370,14 @@ class Turn:
                 self._messages += 1
             key = str(self._messages)
         if isinstance(content, Message):
-            return msgspec.structs.replace(
-                content,
-                role=Role.AGENT,
-                parts=tuple(part_of(part) for part in content.parts),
-                task_id=self.task_id if self.shown else "",
-                context_id=self.context_id,
+            return checked(
+                msgspec.structs.replace(
+                    content,
+                    role=Role.AGENT,
+                    parts=tuple(part_of(part) for part in content.parts),
+                    task_id=self.task_id if self.shown else "",
+                    context_id=self.context_id,
+                )
             )
         return Message(
             message_id=f"{self.task_id}-{self.n}-{key}",
@@ -374,6 +390,8 @@ class Turn:
     def _status_record(
         self, state: TaskState, message: Message | None, metadata: dict[str, Any], kind: str = "status"
     ) -> Record:
+        if not isinstance(metadata, dict):
+            raise TypeError(f"metadata is a dict, not {metadata!r}")
         status = TaskStatus(state=state, message=message, timestamp=timestamp())
         update = StatusUpdate(
             task_id=self.task_id, context_id=self.context_id, status=status, metadata=metadata or NOTHING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -58,6 +59,16 @@ class ArtifactWriter:
             self._emit((rest,), append=self._begun, last=last)
         elif last and not self._old and not self._closed:
             self.close()
+
+    def put_together(self, contents: Sequence[Any], *, last: bool = False) -> None:
+        """Several parts as one chunk."""
+        if self._old or len(contents) < 2:  # what is on record is compared part by part
+            for i, content in enumerate(contents, 1):
+                self.put(content, last=last and i == len(contents))
+            return
+        self._written = True
+        parts = tuple(part_of(content, self._media_type) for content in contents)
+        self._emit(parts, append=self._begun, last=last)
 
     def keep(self) -> tuple[Part, ...]:
         """What a run before this one wrote stays as it is, and what comes is added to it. Returns it."""

@@ -149,8 +149,7 @@ class EventQueue:
         )
         if not update.append:
             writer.restart()
-        for i, part in enumerate(artifact.parts, 1):
-            writer.put(part, last=update.last_chunk and i == len(artifact.parts))
+        writer.put_together(artifact.parts, last=update.last_chunk)
 
     def _standing(self, artifact: Artifact) -> None:
         """An artifact of a whole task: new, or as it is on record."""

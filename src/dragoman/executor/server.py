@@ -32,5 +32,7 @@ class A2AStarletteApplication:
         self._agent = ExecutorAgent(http_handler.agent_executor, agent_card, auth=auth)
         self._options = {"store": http_handler.store} if http_handler.store else {}
 
-    def build(self, **more: Any) -> Any:
+    def build(self, rpc_url: str = "/", **more: Any) -> Any:
+        if rpc_url != "/":
+            raise TypeError(f"the app answers at /: mount it at {rpc_url}, and its card will say so")
         return self._agent.app(**self._options)

@@ -75,14 +75,12 @@ def routes(hub: Hub, models: Sequence[ModelInfo], table: Any) -> list[Route]:
         return found
 
     def open(path: str, handler: Any, about: str) -> Route:
-        return Route(method="GET", path=path, handler=handler, tag="about", about=about, who=ANYBODY)
+        return Route("GET", path, handler, about, "about", who=ANYBODY)
 
     return [
         open("/v1/health", health, "Is it alive?"),
         open("/v1/metrics", metrics, "Numbers for Prometheus."),
         open("/.well-known/agent-card.json", stub, "How to find the agents. It names none."),
         open("/v1/openapi.json", describe, "This document."),
-        Route(
-            method="GET", path="/v1/models", handler=list_models, tag="about", about="The models there are."
-        ),
+        Route("GET", "/v1/models", list_models, "The models there are.", "about"),
     ]

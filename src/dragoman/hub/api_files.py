@@ -75,29 +75,17 @@ def routes(hub: Hub) -> list[Route]:
     of = "/v1/conversations/{id}/artifacts"
     out = [
         Route(
-            method="POST",
-            path=of,
-            handler=put,
-            tag="files",
-            about="Keep a file, or replace the one at its path.",
-            body=NewFile,
-            status=201,
+            "POST", of, put, "Keep a file, or replace the one at its path.", "files", body=NewFile, status=201
         ),
-        Route(method="GET", path=of, handler=list_of, tag="files", about="The files of a conversation."),
-        Route(
-            method="GET",
-            path="/v1/artifacts",
-            handler=list_all,
-            tag="files",
-            about="All files, newest first.",
-        ),
+        Route("GET", of, list_of, "The files of a conversation.", "files"),
+        Route("GET", "/v1/artifacts", list_all, "All files, newest first.", "files"),
     ]
     for base in (of, "/v1/artifacts"):
         one = base + "/{aid}"
         out += [
-            Route(method="GET", path=one, handler=get, tag="files", about="About a file."),
-            Route(method="GET", path=f"{one}/raw", handler=raw, tag="files", about="What is in a file."),
-            Route(method="DELETE", path=one, handler=delete, tag="files", about="Delete a file.", status=204),
+            Route("GET", one, get, "About a file.", "files"),
+            Route("GET", f"{one}/raw", raw, "What is in a file.", "files"),
+            Route("DELETE", one, delete, "Delete a file.", "files", status=204),
         ]
     return out
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from dragoman.hub.hub import Hub
-from dragoman.hub.routing import Answer, Handler, Natural, Route, Visit
+from dragoman.hub.routing import Answer, Natural, Route, Visit
 
 
 class NewFolder(Struct):
@@ -37,13 +35,19 @@ def routes(hub: Hub) -> list[Route]:
         await folders.delete(visit.tenant.id, visit.number("id"))
         return Answer(status=204)
 
-    def route(method: str, path: str, handler: Handler, about: str, **more: Any) -> Route:
-        return Route(method=method, path=path, handler=handler, about=about, tag="conversations", **more)
-
     all, one = "/v1/conversation-folders", "/v1/conversation-folders/{id}"
     return [
-        route("POST", all, add, "A folder for conversations.", body=NewFolder, status=201),
-        route("GET", all, browse, "The folders there are, by their position and name."),
-        route("PATCH", one, change, "Give it another name, or another place.", body=FolderChange),
-        route("DELETE", one, delete, "Delete it. Its conversations stay, in none.", status=204),
+        Route("POST", all, add, "A folder for conversations.", "conversations", body=NewFolder, status=201),
+        Route("GET", all, browse, "The folders there are, by their position and name.", "conversations"),
+        Route(
+            "PATCH",
+            one,
+            change,
+            "Give it another name, or another place.",
+            "conversations",
+            body=FolderChange,
+        ),
+        Route(
+            "DELETE", one, delete, "Delete it. Its conversations stay, in none.", "conversations", status=204
+        ),
     ]

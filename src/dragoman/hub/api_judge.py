@@ -115,19 +115,19 @@ def routes(hub: Hub, model: Model) -> list[Route]:
 
     return [
         Route(
-            method="POST",
-            path="/v1/advise/gate",
-            handler=gate,
-            tag="judge",
-            about="What an advisor says to an answer before it leaves: `CONTINUE`, `REDIRECT` or `HALT`, and why.",
+            "POST",
+            "/v1/advise/gate",
+            gate,
+            "What an advisor says to an answer before it leaves: `CONTINUE`, `REDIRECT` or `HALT`, and why.",
+            "judge",
             body=Gate,
         ),
         Route(
-            method="POST",
-            path="/v1/intent",
-            handler=intent,
-            tag="judge",
-            about="Which agent a message is for. It is not handed over.",
+            "POST",
+            "/v1/intent",
+            intent,
+            "Which agent a message is for. It is not handed over.",
+            "judge",
             body=Intent,
         ),
     ]

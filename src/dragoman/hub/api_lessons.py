@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import there
-from dragoman.hub.routing import Answer, Handler, Route, Visit
+from dragoman.hub.routing import Answer, Route, Visit
 
 
 class NewLesson(Struct):
@@ -71,13 +69,12 @@ def routes(hub: Hub) -> list[Route]:
         "limit": "200, in a search 50, and no more.",
     }
 
-    def route(method: str, path: str, handler: Handler, about: str, **more: Any) -> Route:
-        return Route(method=method, path=path, handler=handler, about=about, tag="lessons", **more)
-
     return [
-        route("POST", all, add, "Something to do otherwise next time.", body=NewLesson, status=201),
-        route("GET", all, browse, "What was learned, seen last first.", query=filters),
-        route("GET", one, get, "One lesson."),
-        route("PATCH", one, change, "Put it otherwise.", body=LessonChange),
-        route("DELETE", one, delete, "Forget it.", status=204),
+        Route(
+            "POST", all, add, "Something to do otherwise next time.", "lessons", body=NewLesson, status=201
+        ),
+        Route("GET", all, browse, "What was learned, seen last first.", "lessons", query=filters),
+        Route("GET", one, get, "One lesson.", "lessons"),
+        Route("PATCH", one, change, "Put it otherwise.", "lessons", body=LessonChange),
+        Route("DELETE", one, delete, "Forget it.", "lessons", status=204),
     ]

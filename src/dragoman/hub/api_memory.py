@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from dragoman.errors import InvalidParams
 from dragoman.hub.asking import Reply, respond
 from dragoman.hub.constitution import Memory as Ranking
-from dragoman.hub.entries import TYPES, Entry
+from dragoman.hub.entries import RELATIONS, TYPES, Entry
 from dragoman.hub.hub import Hub
 from dragoman.hub.librarian import Librarian, find, retire
 from dragoman.hub.memory import MOST_TAGS, check
@@ -207,7 +207,20 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         return Answer(made, 201)
 
     async def relations(visit: Visit) -> Answer:
-        found = await memories.relations(visit.tenant.id, visit.count("entry_id", 0) or None)
+        kind = visit.asked("relation")
+        if kind and kind not in RELATIONS:
+            raise InvalidParams(
+                f"there is no relation {kind[:40]!r}",
+                fields=(("relation", f"is one of {', '.join(RELATIONS)}"),),
+            )
+        found = await memories.relations(
+            visit.tenant.id,
+            visit.count("entry_id", 0) or None,
+            source=visit.count("source_id", 0) or None,
+            target=visit.count("target_id", 0) or None,
+            relation=kind or None,
+            limit=visit.count("limit", 200, 1000),
+        )
         return Answer({"count": len(found), "relations": found})
 
     async def unrelate(visit: Visit) -> Answer:
@@ -224,6 +237,13 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         return Answer({"tenant_id": visit.tenant.id, "entries": entries, "relations": edges})
 
     entries, one = "/v1/memory/entries", "/v1/memory/entries/{id}"
+    among = {
+        "entry_id": "Of this entry, in both directions.",
+        "source_id": "From this entry.",
+        "target_id": "To this entry.",
+        "relation": "Of this kind.",
+        "limit": "200, and no more than 1000.",
+    }
     filters = {
         "q": "Search for these words; without it, entries are listed, newest first.",
         "type": "Only these types, with commas between them (first, in a search).",
@@ -240,40 +260,45 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         "rerank": "A model that puts what was found in order.",
         "rerank_fine": "A model that then looks at the best of it more closely.",
     }
-    table: list[tuple[str, str, Any, str, dict[str, Any]]] = [
-        ("GET", "/v1/memory", list_pads, "The scratchpads there are.", {}),
-        (
+    return [
+        Route("GET", "/v1/memory", list_pads, "The scratchpads there are.", "memory"),
+        Route(
             "GET",
             "/v1/memory/{agent_id}",
             get_pad,
             "An agent's scratchpad; that of `*` is the one they share.",
-            {},
+            "memory",
         ),
-        ("POST", entries, add, "Remember something.", {"body": NewEntry, "status": 201}),
-        ("GET", entries, browse, "What is remembered.", {"query": filters}),
-        ("GET", one, get, "One entry, with the file that belongs to it.", {}),
-        ("PATCH", one, change, "Change an entry.", {"body": EntryChange}),
-        ("DELETE", one, delete, "Forget an entry altogether.", {"status": 204}),
-        ("POST", f"{one}/invalidate", invalidate, "It is not true any more, but it was.", {}),
-        ("POST", "/v1/memory/relations", relate, "Relate two entries.", {"body": NewRelation, "status": 201}),
-        ("GET", "/v1/memory/relations", relations, "Relations.", {"query": {"entry_id": "Of this entry."}}),
-        ("DELETE", "/v1/memory/relations/{id}", unrelate, "Undo a relation.", {"status": 204}),
-        (
+        Route("POST", entries, add, "Remember something.", "memory", body=NewEntry, status=201),
+        Route("GET", entries, browse, "What is remembered.", "memory", query=filters),
+        Route("GET", one, get, "One entry, with the file that belongs to it.", "memory"),
+        Route("PATCH", one, change, "Change an entry.", "memory", body=EntryChange),
+        Route("DELETE", one, delete, "Forget an entry altogether.", "memory", status=204),
+        Route("POST", f"{one}/invalidate", invalidate, "It is not true any more, but it was.", "memory"),
+        Route(
+            "POST",
+            "/v1/memory/relations",
+            relate,
+            "Relate two entries.",
+            "memory",
+            body=NewRelation,
+            status=201,
+        ),
+        Route(
+            "GET",
+            "/v1/memory/relations",
+            relations,
+            "Relations.",
+            "memory",
+            query=among,
+        ),
+        Route("DELETE", "/v1/memory/relations/{id}", unrelate, "Undo a relation.", "memory", status=204),
+        Route(
             "GET",
             "/v1/memory/graph",
             graph,
             "Entries and relations.",
-            {"query": {"type": "Only these types."}},
+            "memory",
+            query={"type": "Only these types."},
         ),
-    ]
-    return [
-        Route(
-            method=method,
-            path=path,
-            handler=handler,
-            about=about,
-            tag="memory",
-            **more,
-        )
-        for method, path, handler, about, more in table
     ]

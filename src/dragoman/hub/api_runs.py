@@ -81,10 +81,7 @@ def routes(hub: Hub) -> list[Route]:
     async def get_events(visit: Visit) -> Answer | None:
         asked = hub.find(visit.tenant, visit.values["id"])
         await hub.snapshot(visit.tenant, asked)
-        since = visit.count("since_seq", 0)
-        last = visit.exchange.header(b"last-event-id")
-        if last.isascii() and last.isdigit() and len(last) < 16:
-            since = max(since, int(last))
+        since = max(visit.count("since_seq", 0), visit.last_event or 0)
         if visit.exchange.method == "HEAD":  # nobody waits for what will not be sent
             return Answer(headers=((b"content-type", b"text/event-stream"),))
         await follow(hub, visit, asked, since)
@@ -99,63 +96,51 @@ def routes(hub: Hub) -> list[Route]:
 
     return [
         Route(
-            method="POST",
-            path="/v1/orchestrate",
-            handler=orchestrate,
-            tag="requests",
-            about="Ask an agent, `index` if none is named, and follow its work.",
+            "POST",
+            "/v1/orchestrate",
+            orchestrate,
+            "Ask an agent, `index` if none is named, and follow its work.",
+            "requests",
             body=Orchestrate,
             streams=True,
         ),
         Route(
-            method="POST",
-            path="/v1/agents/{id}/chat",
-            handler=chat,
-            tag="requests",
-            about="Ask this agent, and follow its work.",
+            "POST",
+            "/v1/agents/{id}/chat",
+            chat,
+            "Ask this agent, and follow its work.",
+            "requests",
             body=Orchestrate,
             streams=True,
         ),
         Route(
-            method="POST",
-            path="/v1/events",
-            handler=happened,
-            tag="requests",
-            about="Have the agent whose `event_types` fit work on something that happened, `index` if there is none.",
+            "POST",
+            "/v1/events",
+            happened,
+            "Have the agent whose `event_types` fit work on something that happened, `index` if there is none.",
+            "requests",
             body=Happened,
             streams=True,
         ),
         Route(
-            method="GET",
-            path="/v1/requests",
-            handler=list_requests,
-            tag="requests",
-            about="What was asked, newest first, over A2A or here.",
+            "GET",
+            "/v1/requests",
+            list_requests,
+            "What was asked, newest first, over A2A or here.",
+            "requests",
             query={"limit": "How many at most; 100, and no more than 200."},
         ),
+        Route("GET", "/v1/requests/{id}", get_request, "How a request stands.", "requests"),
         Route(
-            method="GET",
-            path="/v1/requests/{id}",
-            handler=get_request,
-            tag="requests",
-            about="How a request stands.",
-        ),
-        Route(
-            method="GET",
-            path="/v1/requests/{id}/events",
-            handler=get_events,
-            tag="requests",
-            about="The events of a request, from the beginning or after `since_seq` (or `Last-Event-ID`), until `done`.",
+            "GET",
+            "/v1/requests/{id}/events",
+            get_events,
+            "The events of a request, from the beginning or after `since_seq` (or `Last-Event-ID`), until `done`.",
+            "requests",
             query={"since_seq": "Only events after this one."},
             streams=True,
         ),
-        Route(
-            method="POST",
-            path="/v1/requests/{id}/cancel",
-            handler=cancel,
-            tag="requests",
-            about="Cancel a request that is running.",
-        ),
+        Route("POST", "/v1/requests/{id}/cancel", cancel, "Cancel a request that is running.", "requests"),
     ]
 
 

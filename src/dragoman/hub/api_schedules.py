@@ -11,7 +11,7 @@ from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.events import Event, EventFrames
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound, there
-from dragoman.hub.routing import Answer, Handler, Route, Visit
+from dragoman.hub.routing import Answer, Route, Visit
 from dragoman.hub.scheduler import Scheduler
 from dragoman.hub.schedules import Schedule
 
@@ -77,7 +77,7 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     async def notifications(visit: Visit) -> None:
         await visit.exchange.shared.streams.serve(
             visit.exchange,
-            scheduler.listen(visit.tenant),
+            scheduler.listen(visit.tenant, visit.last_event),
             EventFrames(),
             failed=lambda error: Event("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
         )
@@ -85,28 +85,36 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     async def _there(visit: Visit) -> Schedule:
         return there(await schedules.get(visit.tenant.id, visit.number("id")), "schedule", visit.values["id"])
 
-    def route(method: str, path: str, handler: Handler, about: str, **more: Any) -> Route:
-        return Route(method=method, path=path, handler=handler, about=about, tag="schedules", **more)
-
     all, one = "/v1/schedules", "/v1/schedules/{id}"
     some = {
         "task_id": "Only those of this schedule.",
         "since": "Only those that began at this time or later.",
     }
     return [
-        route("POST", all, add, "Have work done later, or again and again.", body=NewSchedule, status=201),
-        route("GET", all, browse, "What is scheduled.", query={"status": "Only what stands so."}),
-        route("GET", one, get, "One schedule."),
-        route("PATCH", one, change, "Pause it, or let it go on.", body=ScheduleChange),
-        route("DELETE", one, delete, "Cancel it, and forget its runs."),
-        route("GET", f"{one}/runs", its_runs, "How it went, newest first."),
-        route("GET", "/v1/runs", runs, "How all of them went, newest first.", query=some),
-        route("GET", "/v1/runs/{id}", run, "How one went."),
-        route(
+        Route(
+            "POST",
+            all,
+            add,
+            "Have work done later, or again and again.",
+            "schedules",
+            body=NewSchedule,
+            status=201,
+        ),
+        Route(
+            "GET", all, browse, "What is scheduled.", "schedules", query={"status": "Only what stands so."}
+        ),
+        Route("GET", one, get, "One schedule.", "schedules"),
+        Route("PATCH", one, change, "Pause it, or let it go on.", "schedules", body=ScheduleChange),
+        Route("DELETE", one, delete, "Cancel it, and forget its runs.", "schedules"),
+        Route("GET", f"{one}/runs", its_runs, "How it went, newest first.", "schedules"),
+        Route("GET", "/v1/runs", runs, "How all of them went, newest first.", "schedules", query=some),
+        Route("GET", "/v1/runs/{id}", run, "How one went.", "schedules"),
+        Route(
             "GET",
             "/v1/notifications/stream",
             notifications,
-            "What happens to runs from now on: `notification` events, after one that says `open`.",
+            "What happens to runs from now on, or after `Last-Event-ID`: `notification` events, after one that says `open`.",
+            "schedules",
             streams=True,
         ),
     ]

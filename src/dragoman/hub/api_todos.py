@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
+from dragoman.errors import InvalidParams
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import there
-from dragoman.hub.routing import Answer, Handler, Natural, Route, Visit
+from dragoman.hub.routing import Answer, Natural, Route, Visit
+from dragoman.hub.todos import OPEN, STATES
 
 
 class NewTodo(Struct):
@@ -18,15 +18,32 @@ class NewTodo(Struct):
 
 
 class TodoChange(Struct):
-    state: str
+    state: str | None = None
+    subject: str | None = None
+    description: str | None = None
 
 
 def routes(hub: Hub) -> list[Route]:
     todos = hub.todos
 
     async def list_todos(visit: Visit) -> Answer:
-        found = await todos.list(visit.tenant.id, conversation=visit.count("conversation_id", 0))
+        states = [word for word in visit.asked("state").split(",") if word] or OPEN
+        if unknown := [word for word in states if word not in STATES]:
+            raise InvalidParams(
+                f"there is no state {unknown[0][:40]!r}",
+                fields=(("state", f"is one of {', '.join(STATES)}"),),
+            )
+        found = await todos.list(
+            visit.tenant.id,
+            conversation=visit.count("conversation_id", 0) or None,
+            states=states,
+            limit=visit.count("limit", 200, 500),
+        )
         return Answer({"count": len(found), "todos": found})
+
+    async def get_todo(visit: Visit) -> Answer:
+        id = visit.number("id")
+        return Answer(there(await todos.get(visit.tenant.id, id), "todo", id))
 
     async def add_todo(visit: Visit) -> Answer:
         body = await visit.json(NewTodo)
@@ -37,22 +54,28 @@ def routes(hub: Hub) -> list[Route]:
         )
         return Answer(made, 201)
 
-    async def mark_todo(visit: Visit) -> Answer:
-        id, state = visit.number("id"), (await visit.json(TodoChange)).state
-        return Answer(there(await todos.mark(visit.tenant.id, id, state), "todo", id))
+    async def change_todo(visit: Visit) -> Answer:
+        id, body = visit.number("id"), await visit.json(TodoChange)
+        changed = await todos.change(
+            visit.tenant.id, id, state=body.state, subject=body.subject, description=body.description
+        )
+        return Answer(there(changed, "todo", id))
 
     async def delete_todo(visit: Visit) -> Answer:
         id = visit.number("id")
         there(await todos.delete(visit.tenant.id, id) or None, "todo", id)
         return Answer(status=204)
 
-    def route(method: str, path: str, handler: Handler, about: str, **more: Any) -> Route:
-        return Route(method=method, path=path, handler=handler, about=about, tag="todos", **more)
-
     all, one = "/v1/todos", "/v1/todos/{id}"
+    filters = {
+        "conversation_id": "Of this conversation, or of none; without it, all.",
+        "state": "Only these, with commas between them; without it, what is pending or in progress.",
+        "limit": "200, and no more than 500.",
+    }
     return [
-        route("GET", all, list_todos, "What is still to do.", query={"conversation_id": "Of this one."}),
-        route("POST", all, add_todo, "Something to do.", body=NewTodo, status=201),
-        route("PATCH", one, mark_todo, "Say how it stands.", body=TodoChange),
-        route("DELETE", one, delete_todo, "Forget it.", status=204),
+        Route("GET", all, list_todos, "What is still to do.", "todos", query=filters),
+        Route("POST", all, add_todo, "Something to do.", "todos", body=NewTodo, status=201),
+        Route("GET", one, get_todo, "One of them.", "todos"),
+        Route("PATCH", one, change_todo, "Say how it stands, or what it is.", "todos", body=TodoChange),
+        Route("DELETE", one, delete_todo, "Forget it.", "todos", status=204),
     ]

@@ -1,7 +1,7 @@
 """The agents of each tenant: constitutions, `index`, and agents that are code.
 
-Every version of a constitution is kept, because a task goes on with the one that it began with. `index` and code agents
-are there for every tenant, and are nobody's to change.
+Versions of a constitution are kept, because a task goes on with the one that it began with; `forget` is for those that
+nobody needs. `index` and code agents are there for every tenant, and are nobody's to change.
 """
 
 from __future__ import annotations
@@ -46,10 +46,18 @@ on conflict do update set version = excluded.version, updated_at = excluded.upda
 """
 _FORGET = """
 delete from agent_versions where (tenant_id, agent_id, version) in (
-    select tenant_id, agent_id, version from agent_versions old where inline = 1 and at < ? and not exists (
+    select tenant_id, agent_id, version from agent_versions old where at < ?1
+    and (inline = 1 or exists (
+        select 1 from agent_versions where tenant_id = old.tenant_id and agent_id = old.agent_id
+        and version > old.version and inline = 0 and at < ?1
+    ))
+    and not exists (
         select 1 from requests where tenant_id = old.tenant_id and agent_id = old.agent_id
         and (version = old.version or version is null)
-    ) limit ?
+    )
+    and not exists (
+        select 1 from agents where tenant_id = old.tenant_id and agent_id = old.agent_id and version = old.version
+    ) limit ?2
 )
 """
 _DELETE = "delete from agents where tenant_id = ? and agent_id = ?"
@@ -177,7 +185,8 @@ class Catalogue:
         return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True))
 
     async def forget(self, before: int, limit: int) -> int:
-        """Agents from before a time that came with requests, all of which are forgotten. Returns how many."""
+        """Versions that no request on record is for: of agents that came with requests, from before a time, and those that
+        another took the place of before it. Returns how many."""
         return await self._db.run(lambda db: db.execute(_FORGET, (before, limit)).rowcount)
 
     def _read(self, document: Any, id: str = "") -> Constitution:

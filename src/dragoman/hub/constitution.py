@@ -34,6 +34,9 @@ TOKEN_SCHEMES = {"bearer": SecurityScheme(http_auth_security_scheme=HttpAuthSche
 TOKEN_REQUIRED = (SecurityRequirement(schemes={"bearer": StringList()}),)
 """What every card of a hub asks for: a tenant's token."""
 
+LARGEST = 256 * 1024
+"""Bytes that a whole constitution may have."""
+
 Short = Annotated[str, Meta(max_length=200)]
 Long = Annotated[str, Meta(max_length=20_000)]
 
@@ -195,7 +198,11 @@ def read(doc: Any, *, id: str = "") -> Constitution:
     if wrong:
         reasons = "; ".join(f"{name} {why}" for name, why in wrong)
         raise InvalidParams(f"this is no agent definition: {reasons}", fields=wrong)
-    return Constitution(**values)
+    constitution = Constitution(**values)
+    if len(msgspec.json.encode(constitution)) > LARGEST:
+        why = f"has more than {LARGEST} bytes in all"
+        raise InvalidParams(f"this is no agent definition: it {why}", fields=(("agent_def", why),))
+    return constitution
 
 
 def card(constitution: Constitution, agent_id: str = "", version: str = "") -> AgentCard:

@@ -10,16 +10,19 @@ from collections.abc import Collection
 
 from dragoman.hub.commands import TEXT, Scan
 
+_SURE = 200
+"""Characters after which a line that may still be a command is one, or waits for its end."""
+
 
 class TextFilter:
     def __init__(self, names: Collection[str]) -> None:
         self._scan = Scan(names)
-        self._line = ""
-        """The line so far that is not yet known to be text."""
+        self._line: list[str] = []
+        """The line so far, in pieces: a line may be very long, and is put together once."""
+        self._held = ""
+        """Its beginning, as long as it is not known to be text."""
         self._open = False
         """The line so far went out; the rest of it goes the same way."""
-        self._head = ""
-        """What of the line went out: it may be a fence."""
         self._breaks = 0
         """Line breaks that go out before the next text, if there is one."""
         self._begun = False
@@ -27,18 +30,18 @@ class TextFilter:
     def feed(self, delta: str) -> str:
         """What can go out now."""
         out: list[str] = []
-        while delta:
-            piece, newline, delta = delta.partition("\n")
-            if self._open:
-                self._head += piece
-                out.append(piece)
-            else:
-                self._line += piece
-                if not newline and self._scan.decided(self._line):
-                    out.append(self._begin(self._line, self._scan.fenced))
-                    self._open, self._head, self._line = True, self._line, ""
-            if newline:
-                out.append(self._end_line())
+        *lines, rest = delta.split("\n")
+        for line in lines:
+            self._line.append(line)
+            out += (line if self._open else "", self._end_line())
+        self._line.append(rest)
+        if self._open:
+            out.append(rest)
+        elif len(self._held) < _SURE:
+            self._held += rest
+            if self._scan.decided(self._held):
+                out.append(self._begin("".join(self._line), self._scan.fenced))
+                self._open = True
         return "".join(out)
 
     def close(self) -> str:
@@ -46,16 +49,12 @@ class TextFilter:
         return self._end_line()
 
     def _end_line(self) -> str:
-        if self._open:
-            self._scan.line(self._head)
-            self._open, self._head = False, ""
-            self._breaks += 1
+        line, opened, fenced = "".join(self._line), self._open, self._scan.fenced
+        self._line, self._held, self._open = [], "", False
+        kind = self._scan.line(line)
+        if kind != TEXT and not opened:
             return ""
-        line, self._line = self._line, ""
-        fenced = self._scan.fenced
-        if self._scan.line(line) != TEXT:
-            return ""
-        out = self._begin(line, fenced) if line.strip() or fenced else ""
+        out = self._begin(line, fenced) if not opened and (line.strip() or fenced) else ""
         self._breaks += 1
         return out
 

@@ -8,9 +8,7 @@ log's. What came in over A2A and what came in over the native API are the same t
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -28,6 +26,7 @@ from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, T
 from dragoman.hub import events
 from dragoman.hub.admission import Admission
 from dragoman.hub.artifacts import Artifacts
+from dragoman.hub.asides import with_asides
 from dragoman.hub.catalogue import Catalogue
 from dragoman.hub.constitution import INDEX, Constitution
 from dragoman.hub.conversations import Conversations
@@ -42,6 +41,7 @@ from dragoman.hub.memory import Memories
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.outside import Outside
 from dragoman.hub.quotas import Quotas
+from dragoman.hub.record import Record
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.requests import Asked, Requests
 from dragoman.hub.residents import BROKE_DOWN, BROKEN, VERSION, Make, Residents
@@ -49,6 +49,7 @@ from dragoman.hub.scratchpads import Scratchpads
 from dragoman.hub.spoken import told
 from dragoman.hub.tenants import Tenant, Tenants
 from dragoman.hub.todos import Todos
+from dragoman.hub.watch import Watch
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import (
     Batch,
@@ -63,15 +64,11 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import Task, TaskState
 
-log = logging.getLogger(__name__)
-
 A2A = "a2a"
 ARBITER = "arbiter"
 """Its callers hear of an agent that broke down as an error, not as a task that failed."""
 ATTEMPTS = 20
 """How often a request may be begun again without getting on. A long reply of a model may well outlive a few restarts."""
-_LOOK = 0.25
-"""Seconds between two looks at whether somebody else has written to the hub's file."""
 
 
 class Hub:
@@ -111,20 +108,21 @@ class Hub:
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
         self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
-        self._watching: asyncio.Task[None] | None = None
+        self._watch = Watch(database, self.tenants, self.quotas, self.silence)
         outside = Outside(remotes, peers, self.catalogue)
-        engine = {"max_attempts": ATTEMPTS, "observer": self.metrics, **engine}
+        self._record = Record(store, self.metrics)
+        engine = {"max_attempts": ATTEMPTS, "observer": self._record, **engine}
         self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
+        self._service = self._record.around(self.engine)
+        """The engine, for what comes from outside: it is on record who asked for what."""
 
     async def start(self, **options: Any) -> None:
         self.database.open()
         await self.engine.start(**options)
-        self._watching = asyncio.create_task(self._watch())
+        self._watch.start()
 
     async def stop(self, drain: float = 10.0) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait((self._watching,))
+        await self._watch.stop()
         await self.engine.stop(drain)
         self.database.close()
 
@@ -138,10 +136,10 @@ class Hub:
         if isinstance(request, CancelTask):
             return self._dated(call, await self._cancel(call, request))
         if not isinstance(request, SendMessage):
-            result = await self.engine.call(call, request)
+            result = await self._service.call(call, request)
             return self._dated(call, result) if isinstance(request, GetTask) else result
         with self.admission.message(call, request, via=A2A) as (call, request):
-            result = await self.engine.call(call, request)
+            result = await self._service.call(call, request)
         if call.dialect == ARBITER and _broken(result):
             raise InvalidAgentResponse(BROKE_DOWN)
         if isinstance(result, Task) and result.state is TaskState.CANCELED:  # perhaps before its agent began
@@ -153,11 +151,14 @@ class Hub:
         if not isinstance(request, SendMessage):
             if isinstance(request, Resubscribe) and call.after is None:
                 call = replace(call, after=request.since)
-            async for batch in self.engine.stream(call, request):
+            batches = self._service.stream(call, request)
+            if call.dialect == ARBITER and call.after is None:
+                batches = with_asides(self._store.scope(call.scope), request.id, batches)
+            async for batch in batches:
                 yield batch
             return
         with self.admission.message(call, request, via=A2A) as (call, request):
-            async for batch in self.engine.stream(call, request):
+            async for batch in self._service.stream(call, request):
                 yield batch
 
     # -- native requests ---------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class Hub:
             if conversation:
                 await self.conversations.ask(conversation, id, told(parts))
             try:
-                await self.engine.deliver(call, request)
+                await self._record.deliver(self.engine, call, request)
             except A2AError:
                 if conversation:
                     await self.conversations.unask(id)
@@ -279,7 +280,7 @@ class Hub:
     async def _cancel(self, call: Call, request: CancelTask) -> Any:
         """A request that is canceled before its agent begins is on record all the same."""
         asked = self._asked(call.scope.tenant, request.id)
-        task = await self.engine.call(call, request)
+        task = await self._service.call(call, request)
         if asked is not None and asked.via:
             await self.requests.note(
                 int(call.scope.tenant),
@@ -320,21 +321,6 @@ class Hub:
 
         await asyncio.gather(*(cancel(task, agent) for task, agent in running))
         return len(running)
-
-    async def _watch(self) -> None:
-        """Notice what is done to tenants from the shell, which has the same file and nothing else of ours."""
-        seen = None
-        while True:
-            await asyncio.sleep(_LOOK)
-            try:
-                if (now := self.database.version()) == seen:
-                    continue
-                for key in self.quotas.counts():
-                    if (tenant := self.tenants.look(int(key))) is not None:
-                        await self.silence(tenant)
-                seen = now
-            except sqlite3.Error as error:
-                log.warning("whether tenants were changed cannot be seen right now: %s", error)
 
     # ----------------------------------------------------------------------------------------------------------
 

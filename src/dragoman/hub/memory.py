@@ -194,15 +194,29 @@ class Memories:
             once, lambda db: _relate(db, int(tenant), source, relation, target), Relation
         )
 
-    async def relations(self, tenant: str | int, entry: int | None = None) -> Sequence[Relation]:
-        """All of them, or those of one entry, in both directions."""
-        more = " and ? in (source_id, target_id)" if entry is not None else ""
-        values = (int(tenant),) if entry is None else (int(tenant), entry)
-        rows = await self._db.read(
-            lambda db: db.execute(
-                f"select * from relations where tenant_id = ?{more} order by id", values
-            ).fetchall()
+    async def relations(
+        self,
+        tenant: str | int,
+        entry: int | None = None,
+        *,
+        source: int | None = None,
+        target: int | None = None,
+        relation: str | None = None,
+        limit: int = -1,
+    ) -> Sequence[Relation]:
+        """All of them, or those of one entry, in both directions; from one, to one, of one kind."""
+        wanted = {
+            "? in (source_id, target_id)": entry,
+            "source_id = ?": source,
+            "target_id = ?": target,
+            "relation = ?": relation,
+        }
+        where = " and ".join(
+            ["tenant_id = ?", *(term for term, value in wanted.items() if value is not None)]
         )
+        values = (int(tenant), *(value for value in wanted.values() if value is not None), limit)
+        statement = f"select * from relations where {where} order by id limit ?"
+        rows = await self._db.read(lambda db: db.execute(statement, values).fetchall())
         return [Relation(**row) for row in rows]
 
     async def unrelate(self, tenant: str | int, id: int) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 
 from dragoman.engine.log import Snapshot
-from dragoman.engine.turn import Turn
 from dragoman.hub.events import state_of
 from dragoman.hub.loop import VIA
 from dragoman.hub.tenants import Tenant
@@ -66,9 +65,6 @@ class Metrics:
         self.count("requests_duration_ms_sum", seconds * 1000, tenant=tenant, route=route)
 
     # -- what the engine says of tasks (`Observer`) --------------------------------------------------------------
-
-    def turn(self, turn: Turn) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def settled(self, snapshot: Snapshot) -> None:
         """A task came to rest. It is a request if somebody from outside asked for it."""

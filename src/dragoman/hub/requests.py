@@ -25,7 +25,10 @@ select {_FIELDS} from requests where tenant_id = ? order by n desc limit ?
 _OLD = f"select n, tenant_id, {_FIELDS} from requests where started_at < ? and n > ? order by n limit ?"
 _FORGET = "delete from requests where tenant_id = ? and request_id = ?"
 _FORGET_KEY = "delete from idempotency_keys where tenant_id = ? and request_id = ?"
-_FORGO = "update messages set settled = 1 where request_id = ? and role = 'user'"
+_FORGO = """
+update messages set settled = 1 where role = 'user' and request_id = ?2
+and conversation_id in (select id from conversations where tenant_id = ?1)
+"""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -77,7 +80,7 @@ class Requests:
         def forget(db: sqlite3.Connection) -> None:
             db.executemany(_FORGET, gone)
             db.executemany(_FORGET_KEY, gone)
-            db.executemany(_FORGO, [(request,) for _, request in gone])
+            db.executemany(_FORGO, gone)
 
         await self._db.run(forget)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-import time
 from collections.abc import Callable
 
+from dragoman.engine.hooks import now
 from dragoman.engine.seams import Store
 from dragoman.errors import A2AError
 from dragoman.hub.hub import Hub
@@ -25,11 +25,9 @@ EVERY = 60.0
 
 
 class Retention:
-    """`seconds`: how long a finished request is kept."""
+    """`seconds`: how long a finished request is kept, by a clock that nobody sets."""
 
-    def __init__(
-        self, hub: Hub, store: Store, seconds: float, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, hub: Hub, store: Store, seconds: float, *, clock: Callable[[], float] = now) -> None:
         self._hub, self._store, self._seconds, self._clock = hub, store, seconds, clock
         self._seen = 0
         """The last request that was looked at; at the end it begins again."""

@@ -65,6 +65,12 @@ class Visit:
             raise InvalidParams(f"{name} must be a number", fields=((name, f"is {text[:40]!r}"),))
         return min(int(text), most)
 
+    @property
+    def last_event(self) -> int | None:
+        """The number of the event after which a stream is to go on; None if nobody says so."""
+        text = self.exchange.header(b"last-event-id")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
     def flag(self, name: str, default: bool = True) -> bool:
         """Something in the query that is on or off."""
         text = self.asked(name).lower()
@@ -84,7 +90,7 @@ class Visit:
 Handler = Callable[[Visit], Awaitable[Answer | None]]
 
 
-class Route(Struct, frozen=True, kw_only=True):
+class Route(Struct, frozen=True):
     method: str
     path: str
     handler: Handler

@@ -27,14 +27,13 @@ log = logging.getLogger(__name__)
 
 EVERY = 5.0
 _GONE = "its agent or its conversation is gone"
-_WAITING = 100
-"""Notifications that a listener may have unread; older ones are lost to it."""
 
 
 class Scheduler:
     def __init__(self, hub: Hub, schedules: Schedules) -> None:
         self._hub, self.schedules = hub, schedules
-        self._listeners: dict[int, set[asyncio.Queue[Event]]] = {}
+        self._told = asyncio.Event()
+        """Set, and another one from then on, when something happens to a run."""
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -52,24 +51,21 @@ class Scheduler:
         for run in await self.schedules.open():
             await self._alone(self._follow(run))
 
-    async def listen(self, tenant: Tenant) -> AsyncIterator[list[Event]]:
-        """What happens to a tenant's runs from now on, for as long as its token is good."""
-        queue: asyncio.Queue[Event] = asyncio.Queue(_WAITING)
-        self._listeners.setdefault(tenant.id, set()).add(queue)
-        try:
-            yield [Event("open", {"ok": True})]
-            while True:
-                event = None
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(EVERY):
-                        event = await queue.get()
-                now = self._hub.tenants.look(tenant.id)
-                if now is None or now.disabled or now.generation != tenant.generation:
-                    return
-                if event is not None:
-                    yield [event]
-        finally:
-            self._listeners[tenant.id].discard(queue)
+    async def listen(self, tenant: Tenant, after: int | None = None) -> AsyncIterator[list[Event]]:
+        """What happens to a tenant's runs from now on, or after a notification, for as long as its token is good."""
+        seen = await self.schedules.last(tenant.id) if after is None else after
+        yield [Event("open", {"ok": True})]
+        while True:
+            told = self._told  # before looking: what is told meanwhile is not missed
+            while news := await self.schedules.told(tenant.id, seen):
+                for seen, said in news:
+                    yield [Event("notification", said, seen)]
+            with suppress(TimeoutError):  # another hub wakes nobody here
+                async with asyncio.timeout(EVERY):
+                    await told.wait()
+            now = self._hub.tenants.look(tenant.id)
+            if now is None or now.disabled or now.generation != tenant.generation:
+                return
 
     async def _tick(self) -> None:
         while True:
@@ -93,7 +89,7 @@ class Scheduler:
             return
         run = await self.schedules.begin(schedule)
         if run is not None:
-            self._tell("run.started", schedule, run)
+            self._wake()
             await self._ask(tenant, schedule, run)
 
     def _there(self, schedule: Schedule) -> bool:
@@ -116,7 +112,7 @@ class Scheduler:
         except RateLimited:
             return  # the tenant has enough to do; later
         except A2AError as error:
-            await self._end(schedule, run, error=error.message)
+            await self._end(run, error=error.message)
         else:
             await self.schedules.begun(run, asked.request_id)
 
@@ -130,12 +126,12 @@ class Scheduler:
             if self._there(schedule):
                 await self._ask(tenant, schedule, run)
             else:
-                await self._end(schedule, run, error=_GONE)
+                await self._end(run, error=_GONE)
             return
         try:
             snapshot = await self._hub.snapshot(tenant, self._hub.find(tenant, run.request_id))
         except NotFound:
-            await self._end(schedule, run, error="its request is gone")
+            await self._end(run, error="its request is gone")
             return
         if not (snapshot.terminal or snapshot.state.interrupted):
             return
@@ -145,31 +141,16 @@ class Scheduler:
         text, used = events.answer_of(snapshot)
         if snapshot.state.interrupted:
             # It can be answered over A2A; what comes again does not wait for that.
-            await self._end(schedule, run, error=f"the agent asks for an answer: {text}", **used)
+            await self._end(run, error=f"the agent asks for an answer: {text}", **used)
         elif events.state_of(snapshot) == "completed":
-            await self._end(schedule, run, answer=text, **used)
+            await self._end(run, answer=text, **used)
         else:
-            await self._end(schedule, run, error=text or events.state_of(snapshot), **used)
+            await self._end(run, error=text or events.state_of(snapshot), **used)
 
-    async def _end(self, schedule: Schedule, run: Run, **outcome: Any) -> None:
-        ended = await self.schedules.end(run, **outcome)
-        if ended is not None:
-            self._tell("run.failed" if ended.error_message else "run.completed", schedule, ended)
+    async def _end(self, run: Run, **outcome: Any) -> None:
+        await self.schedules.end(run, **outcome)
+        self._wake()
 
-    def _tell(self, kind: str, schedule: Schedule, run: Run) -> None:
-        told = {
-            "kind": kind,
-            "task_id": schedule.id,
-            "run_id": run.id,
-            "agent_id": schedule.agent_id,
-            "status": run.status,
-            "started_at": run.started_at,
-            "completed_at": run.completed_at,
-        }
-        for name in ("result_summary", "error_message"):
-            if getattr(run, name):
-                told[name] = getattr(run, name)
-        for queue in self._listeners.get(schedule.tenant_id, ()):
-            if queue.full():
-                queue.get_nowait()
-            queue.put_nowait(Event("notification", told))
+    def _wake(self) -> None:
+        told, self._told = self._told, asyncio.Event()
+        told.set()

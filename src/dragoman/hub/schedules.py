@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -26,6 +27,8 @@ ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED = "active", "paused", "completed", "
 STATES = (ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED)
 RUNNING, SUCCEEDED = "running", "succeeded"
 SUMMARY = 4096
+REMEMBERED = 3600
+"""Seconds for which it is known what happened to runs."""
 
 _SCHEDULE = """id, tenant_id, agent_id, conversation_id, message, schedule_phrase, schedule_kind, fire_at, recur_json,
 next_fire_at, status, created_at, updated_at, last_run_at, last_run_id, run_count"""
@@ -70,6 +73,11 @@ _RUNS = f"""
 select {_RUN} from runs where tenant_id = ? and (? = 0 or task_id = ?) and started_at >= ?
 order by started_at desc, id desc limit 200
 """
+_TELL = "insert into notifications (tenant_id, payload, at) values (?, ?, ?)"
+_UNTELL = "delete from notifications where at < ?"
+_TOLD = "select id, payload from notifications where tenant_id = ? and id > ? order by id limit 200"
+_LAST = "select coalesce(max(id), 0) from notifications where tenant_id = ?"
+_WHOSE = "select agent_id from schedules where id = ?"
 _RAN = f"select {_RUN} from runs where tenant_id = ? and id = ?"
 
 
@@ -197,6 +205,7 @@ class Schedules:
                 db.execute("delete from runs where id = ?", (run.id,))
                 return None
             db.execute(_FORGET, (schedule.id, schedule.id, KEPT))
+            _tell(db, "run.started", run, now)
             return run
 
         return await self._db.run(begin)
@@ -213,9 +222,13 @@ class Schedules:
 
         def end(db: sqlite3.Connection) -> Run | None:
             row = db.execute(_END, values).fetchone()
-            if row is not None and error:
+            if row is None:
+                return None
+            if error:
                 db.execute(_OVER, (run.task_id,))
-            return None if row is None else Run(**row)
+            ended = Run(**row)
+            _tell(db, "run.failed" if error else "run.completed", ended, ended.completed_at)
+            return ended
 
         return await self._db.run(end)
 
@@ -233,3 +246,33 @@ class Schedules:
     async def run(self, tenant: str | int, id: int) -> Run | None:
         row = await self._db.read(lambda db: db.execute(_RAN, (int(tenant), id)).fetchone())
         return None if row is None else Run(**row)
+
+    # -- telling -----------------------------------------------------------------------------------------------
+
+    async def told(self, tenant: int, after: int) -> Sequence[tuple[int, dict[str, Any]]]:
+        """What happened to a tenant's runs, after the notification `after`: its number, and what it says."""
+        rows = await self._db.read(lambda db: db.execute(_TOLD, (tenant, after)).fetchall())
+        return [(row["id"], msgspec.json.decode(row["payload"])) for row in rows]
+
+    async def last(self, tenant: int) -> int:
+        """The number of the newest notification."""
+        number: int = await self._db.read(lambda db: db.execute(_LAST, (tenant,)).fetchone()[0])
+        return number
+
+
+def _tell(db: sqlite3.Connection, kind: str, run: Run, now: int) -> None:
+    """Note what happened to a run, in the transaction in which it does."""
+    told = {
+        "kind": kind,
+        "task_id": run.task_id,
+        "run_id": run.id,
+        "agent_id": db.execute(_WHOSE, (run.task_id,)).fetchone()["agent_id"],
+        "status": run.status,
+        "started_at": run.started_at,
+        "completed_at": run.completed_at,
+    }
+    for name in ("result_summary", "error_message"):
+        if value := getattr(run, name):
+            told[name] = value
+    db.execute(_UNTELL, (now - REMEMBERED,))
+    db.execute(_TELL, (run.tenant_id, msgspec.json.encode(told).decode(), now))

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -96,7 +96,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     drain: float = 30.0
     retain_days: float = 0.0
     """Forget finished tasks after so many days; 0: never."""
-    log: str = "info"
+    log: Literal["plain", "json"] = "plain"
+    """How log lines look."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property
     def folder(self) -> Path:

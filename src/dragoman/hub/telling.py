@@ -42,7 +42,8 @@ class Telling:
         self._text: ArtifactWriter | None = None
         self._relay: ArtifactWriter | None = None
         self._known: Counter[bytes] = Counter()
-        self._line = ""
+        self._line: list[str] = []
+        """Of text in events: what has come of a line."""
         self._said = self._gap = False
         self._old = self._again = ""
         """Text in events from before a crash, as long as this run has not said all of it again; and what it has said."""
@@ -91,7 +92,7 @@ class Telling:
             else:
                 await self._relay.write(Part(data=event))
             return
-        if (part := _PARTS.get(kind)) is not None:
+        if (part := ARTIFACTS.get(kind)) is not None:
             await self._artifact(kind, part, payload)
         await self._turn.note(kind, payload)
 
@@ -107,14 +108,16 @@ class Telling:
             await self._writer().write(delta)
             return
         # Whole lines, because they are the same however the model cuts its answer into pieces.
-        *lines, self._line = (self._line + delta).split("\n")
+        *lines, rest = delta.split("\n")
         for line in lines:
-            await self._relayed_text(line + "\n")
+            await self._relayed_text("".join(self._line) + line + "\n")
+            self._line = []
+        self._line += [rest] if rest else []
 
     async def pause(self) -> None:
         """The model has finished a reply; another may follow."""
         if self._line:
-            line, self._line = self._line, ""
+            line, self._line = "".join(self._line), []
             await self._relayed_text(line)
         self._gap = self._said
 
@@ -189,7 +192,8 @@ def events_id(task: str) -> str:
     return f"{task}-events"
 
 
-_PARTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
+ARTIFACTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
+"""Events that are artifacts, too, and the word for each in their ids."""
 _WITHOUT_DEPTH = frozenset({"text", "advisor", "escalation", "stream_end", "intent"})
 
 

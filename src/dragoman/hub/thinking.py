@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragoman.engine.turn import Turn
-from dragoman.hub.asking import Reply, ask, asked, respond
+from dragoman.hub.asking import Reply, ask, asked
 from dragoman.hub.commands import ENDS, parse
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.dispatch import END, Dispatch
 from dragoman.hub.filter import TextFilter
 from dragoman.hub.gate import CONTINUE, REDIRECT, Verdict, question, verdict
-from dragoman.hub.intent import Guess, resolve
+from dragoman.hub.handover import hand_over
 from dragoman.hub.model import ChatMessage, Image, Prompt, Usage, about, estimate, in_words
 from dragoman.hub.native import called, spec
 from dragoman.hub.prompt import CONTINUE as GO_ON
 from dragoman.hub.prompt import query, system
 from dragoman.hub.telling import Telling
 from dragoman.hub.tool import Budget, Command, Session
-from dragoman.hub.tools.delegate import delegate
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.task import TaskState
 
@@ -93,9 +91,12 @@ class Thinking:
     # -- thinking ----------------------------------------------------------------------------------------------
 
     async def _think(self) -> bool:
-        if await self._hand_over():
-            return True
-        said = ChatMessage(role="user", content=await self._query(), images=images_of(self._turn.message))
+        images = images_of(self._turn.message)
+        if not images and (answer := await hand_over(self._agent, self._session, self._text)) is not None:
+            await self._telling.text(answer)
+            self._prose.append(answer)
+            return self._complete("end_turn")
+        said = ChatMessage(role="user", content=await self._query(), images=images)
         sees = about(self._agent.model, self._c.model).sees
         self._messages = [*await self._before(), said if sees else in_words(said)]
         for i in range(1, ITERATIONS + 1):
@@ -126,48 +127,6 @@ class Thinking:
                 break
             await self._carry_out(i, reply, commands)
         return self._complete("max_iterations")
-
-    async def _hand_over(self) -> bool:
-        """Give the request to the agent it is for, if the constitution wants that and it is clear who that is."""
-        intent, session = self._c.intent, self._session
-        if intent.mode == "off" or session.depth or images_of(self._turn.message):
-            return False  # what is handed on is words
-        found = await self._turn.step("intent", self._guess)
-        sure = found.confidence >= intent.min_confidence and intent.apply_routing
-        target = found.agent if sure else ""
-        await self._telling.tell(
-            "intent",
-            kind="route" if found.agent else "none",
-            confidence=found.confidence,
-            source=found.source,
-            target_agent=found.agent,
-            applied=bool(target),
-            requested_agent=self._agent.id,
-            applied_agent=target or self._agent.id,
-            todo_seed_count=0,
-            plan_seed_count=0,
-            **({"llm_used": True, "malformed": found.malformed} if found.asked else {}),
-        )
-        if found.asked:
-            await session.pay(found.usage, about(self._agent.model, self._router).name)
-        if not target or target == self._agent.id:
-            return False
-        ok, answer = await delegate(session, target, self._text, "intent", self._telling.next_stream(), [])
-        if ok:
-            await self._telling.text(answer)
-            self._prose.append(answer)
-            self._complete("end_turn")
-        return ok
-
-    async def _guess(self) -> Guess:
-        ask = partial(respond, self._agent.model)
-        return await resolve(self._text, await self._agent.siblings(), self._c.intent, self._router, ask)
-
-    @property
-    def _router(self) -> str:
-        """The model that says whom a request is for."""
-        advisor = self._c.advisor
-        return self._c.intent.model or (advisor.model if advisor is not None else "") or self._c.model
 
     async def _before(self) -> list[ChatMessage]:
         """What was said earlier: in the conversation, and on this task."""

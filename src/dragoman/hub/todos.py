@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -36,8 +37,7 @@ class Todos:
         self, tenant: str | int, subject: str, description: str = "", *, conversation: int = 0, once: str = ""
     ) -> Todo:
         subject, now = subject.strip(), int(time.time())
-        if not 1 <= len(subject) <= 200 or len(description) > 4096:
-            raise InvalidParams("a todo has a subject of 1 to 200 characters and a description of up to 4096")
+        _check(subject, description)
 
         def work(db: sqlite3.Connection) -> Todo:
             id = db.execute(
@@ -50,15 +50,20 @@ class Todos:
         return await self._db.once(once, work, Todo)
 
     async def list(
-        self, tenant: str | int, *, conversation: int = 0, states: tuple[str, ...] = OPEN, limit: int = 100
-    ) -> list[Todo]:
-        """Those of a conversation and those of the tenant, oldest first."""
+        self,
+        tenant: str | int,
+        *,
+        conversation: int | None = 0,
+        states: Sequence[str] = OPEN,
+        limit: int = 100,
+    ) -> Sequence[Todo]:
+        """Those of a conversation and those of none, oldest first; with None, those of all conversations."""
+        where = "tenant_id = ? and (? is null or conversation_id in (0, ?))"
         marks = ", ".join("?" * len(states))
+        values = (int(tenant), conversation, conversation, *states, limit)
         rows = await self._db.read(
             lambda db: db.execute(
-                f"select * from todos where tenant_id = ? and conversation_id in (0, ?) and state in ({marks}) "
-                "order by id limit ?",
-                (int(tenant), conversation, *states, limit),
+                f"select * from todos where {where} and state in ({marks}) order by id limit ?", values
             ).fetchall()
         )
         return [Todo(**row) for row in rows]
@@ -71,15 +76,27 @@ class Todos:
         )
         return None if row is None else Todo(**row)
 
-    async def mark(self, tenant: str | int, id: int, state: str, *, once: str = "") -> Todo | None:
-        """Change the state; None if there is no such todo. Raises `InvalidParams` for a state nobody knows."""
-        if state not in STATES:
-            raise InvalidParams(f"a todo is one of {', '.join(STATES)}")
+    async def change(
+        self,
+        tenant: str | int,
+        id: int,
+        *,
+        state: str | None = None,
+        subject: str | None = None,
+        description: str | None = None,
+        once: str = "",
+    ) -> Todo | None:
+        """What is None stays as it is. None if there is no such todo. Raises `InvalidParams`."""
+        if state is not None and state not in STATES:
+            raise InvalidParams(f"a todo is one of {', '.join(STATES)}", fields=(("state", "is unknown"),))
+        subject = None if subject is None else subject.strip()
+        _check("there" if subject is None else subject, description or "")
 
         def work(db: sqlite3.Connection) -> Todo | None:
             row = db.execute(
-                "update todos set state = ?, updated_at = ? where tenant_id = ? and id = ? returning *",
-                (state, int(time.time()), int(tenant), id),
+                "update todos set state = coalesce(?, state), subject = coalesce(?, subject), "
+                "description = coalesce(?, description), updated_at = ? where tenant_id = ? and id = ? returning *",
+                (state, subject, description, int(time.time()), int(tenant), id),
             ).fetchone()
             return None if row is None else Todo(**row)
 
@@ -91,3 +108,8 @@ class Todos:
                 db.execute("delete from todos where tenant_id = ? and id = ?", (int(tenant), id)).rowcount > 0
             )
         )
+
+
+def _check(subject: str, description: str) -> None:
+    if not 1 <= len(subject) <= 200 or len(description) > 4096:
+        raise InvalidParams("a todo has a subject of 1 to 200 characters and a description of up to 4096")

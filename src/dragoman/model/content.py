@@ -35,6 +35,11 @@ class Role(str, Enum):
         """As the versions before 1.0 spell it: `user`."""
         return self.value[5:].lower()
 
+    @classmethod
+    def _missing_(cls, value: object) -> Role | None:
+        """That spelling is read, and never written: callers mix them."""
+        return {"user": cls.USER, "agent": cls.AGENT}.get(value) if isinstance(value, str) else None
+
 
 class Part(Wire, frozen=True, kw_only=True):
     """One piece of content: exactly one of `text`, `raw` (bytes), `url` and `data` (any JSON value, null included)."""

@@ -7,12 +7,14 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
 
 from dragoman.model.content import Message, Part
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Unfit(ValueError):
@@ -64,7 +66,21 @@ def _checked(part: Part) -> Part:
     for member, kind in ((part.text, str), (part.raw, bytes), (part.url, str)):
         if member is not None and not isinstance(member, kind):
             raise TypeError(f"a part's content is {kind.__name__} there, not {type(member).__name__}")
+    if not (
+        isinstance(part.media_type, str)
+        and isinstance(part.filename, str)
+        and isinstance(part.metadata, dict)
+    ):
+        raise TypeError("a part's media type and filename are text, and its metadata is a dict")
     return part
+
+
+def checked(value: S) -> S:
+    """A message or an artifact that was made by hand, as it will be read. Raises TypeError if it could not be."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(value), type(value))
+    except msgspec.ValidationError as error:
+        raise TypeError(f"this is no {type(value).__name__}: {error}") from error
 
 
 def plain(value: Any) -> Any:
@@ -95,7 +111,7 @@ def _inside(value: Any) -> Any:
 def convert(value: Any, kind: Any) -> Any:
     """A JSON value as `kind`: a pydantic model, or anything msgspec knows. Raises `Unfit`."""
     try:
-        if hasattr(kind, "model_validate"):
+        if _validator(kind) is not None:
             return _model(kind, value)
         return msgspec.convert(value, kind, strict=False, dec_hook=_model)
     except msgspec.ValidationError as error:
@@ -144,12 +160,19 @@ def returned(value: msgspec.Raw, work: Any) -> Any:
 
 def _model(kind: Any, value: Any) -> Any:
     """A value as a type that msgspec leaves to others: a pydantic model. Raises `Unfit`."""
-    if not hasattr(kind, "model_validate"):
+    validate = _validator(kind)
+    if validate is None:
         raise NotImplementedError
     try:
-        return kind.model_validate(value)
+        return validate(value)
     except ValueError as error:
         raise Unfit(_why(error)) from error
+
+
+def _validator(kind: Any) -> Any:
+    """What pydantic checks a value with, for a model or a dataclass of its own; None for other types."""
+    inner = getattr(kind, "__pydantic_validator__", None)
+    return getattr(kind, "model_validate", None) or getattr(inner, "validate_python", None)
 
 
 def _why(error: Any) -> str:

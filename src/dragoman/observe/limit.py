@@ -6,7 +6,6 @@ back; when the whole house is full, new work is turned away with `Unavailable` a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from dragoman.model.ops import (
     GetTask,
     ListTasks,
     Request,
-    Scope,
     SendMessage,
     Service,
     SubscribeToTask,
@@ -61,11 +59,11 @@ class Limited:
         self, service: Service, quota: Quota, *, queued: Callable[[], int], tally: Tally | None = None
     ) -> None:
         self._service, self._quota, self._queued = service, quota, queued
-        self._tally = (tally or Tally()) if quota.counts else None
-        self._beginning: Counter[Scope] = Counter()
+        self._counts = quota.counts
+        self._tally = tally or Tally()
 
     def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
-        if self._tally is not None or self._quota.open_tasks is not None:
+        if self._counts or self._quota.open_tasks is not None:
             return self._call(call, request)
         self._admit(call, request)
         return self._service.call(call, request)
@@ -95,7 +93,7 @@ class Limited:
         quota, scope, tally = self._quota, call.scope, self._tally
         if isinstance(request, SendMessage) and quota.queue is not None and self._queued() >= quota.queue:
             raise Unavailable("too much to do: try again in a moment", retry_after=1)
-        if tally is None:
+        if not self._counts:
             return ()
         caller = tally.slot(("caller", scope.tenant, scope.owner))
         agent = tally.slot(("agent", scope.tenant, scope.agent))
@@ -114,9 +112,8 @@ class Limited:
         return caller, agent
 
     def _leave(self, slots: tuple[int, ...]) -> None:
-        if self._tally is not None:
-            for slot in slots:
-                self._tally.leave(slot)
+        for slot in slots:
+            self._tally.leave(slot)
 
     @asynccontextmanager
     async def _room(self, call: Call, request: Request) -> AsyncIterator[None]:
@@ -130,17 +127,17 @@ class Limited:
             page = await self._service.call(call, ListTasks(status=state, page_size=1, history_length=0))
             opened += page.total_size
         # Of those on their way, some are tasks by now and some are not yet: there are at least as many as either.
-        opened = max(opened, self._beginning[call.scope])
+        beginning = self._tally.slot(("beginning", call.scope))
+        opened = max(opened, self._tally.busy(beginning))
         if opened >= limit:
             raise RateLimited(
                 f"you have {opened} unfinished tasks here, and {limit} are allowed", retry_after=5
             )
-        self._beginning[call.scope] += 1
+        self._tally.enter(beginning)
         try:
             yield
         finally:
-            self._beginning[call.scope] -= 1
-            self._beginning += Counter()  # without those that are at zero
+            self._tally.leave(beginning)
 
     async def _begins(self, call: Call, request: SendMessage) -> bool:
         """Whether it begins a task. In the oldest versions, its name alone does not say so: callers choose it."""

@@ -298,4 +298,4 @@ def _trace_id(trace: Mapping[str, str]) -> str:
     if not trace:
         return ""
     pieces = trace.get("traceparent", "").split("-")
-    return pieces[1] if len(pieces) == 4 else ""
+    return pieces[1] if len(pieces) >= 4 else ""  # later versions may say more

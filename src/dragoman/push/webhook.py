@@ -12,6 +12,7 @@ ours, is answered with x.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import re
@@ -92,6 +93,9 @@ class Webhook:
             outcome = self._told(received)
             if inspect.isawaitable(outcome):
                 await outcome
+        except asyncio.CancelledError:  # the server stops: it may come again
+            self._verifier.seen.forget(received.delivery)
+            raise
         except Exception:
             logger.exception("a notification of task %s could not be dealt with", received.task_id)
             self._verifier.seen.forget(received.delivery)

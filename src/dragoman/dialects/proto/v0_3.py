@@ -119,7 +119,7 @@ def _read_config(message: Any, task: str = "", config: str = "") -> ops.PushConf
             credentials=said.credentials,
             others=tuple(said.schemes[1:]),
         )
-        if message.HasField("authentication")
+        if said.schemes or said.credentials
         else None,
     )
 

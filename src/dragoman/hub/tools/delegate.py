@@ -122,30 +122,40 @@ async def delegate(
         "conversation_id": session.conversation,
         "budget": max(1, left // share) if (left := session.budget.left) is not None else 0,
     }
-    shown = {"agent": agent, "stream_id": stream}
-    await telling.pass_on("stream_start", {**shown, "depth": depth})
+    shown, fold = {"agent": agent, "stream_id": stream}, Fold()
+    metadata = {f"x-arbiter.{name}": value for name, value in about.items() if value}
+
+    async def begin() -> None:
+        await telling.pass_on("stream_start", {**shown, "depth": depth})
+
     try:
-        fold = await _follow(
-            session,
-            agent,
-            task,
-            key,
-            {f"x-arbiter.{name}": value for name, value in about.items() if value},
-        )
+        await _follow(session, agent, task, key, metadata, fold, begin)
         ok, text = _outcome(agent, fold)
     except A2AError as error:
         ok, text = False, f"{error.message}. Do not try the same again."
+        if not _begun(fold):
+            return ok, text  # nobody was asked
     await telling.pass_on("sub_agent_response", {**shown, "depth": depth, "content": text})
     await telling.pass_on("stream_end", {**shown, "ok": ok})
     return ok, text
 
 
-async def _follow(session: Session, agent: str, content: str, key: str, metadata: dict[str, object]) -> Fold:
-    """Follow the other agent to its end, and pass its events on."""
-    fold, passed = Fold(), 0
+async def _follow(
+    session: Session,
+    agent: str,
+    content: str,
+    key: str,
+    metadata: dict[str, object],
+    fold: Fold,
+    begin: Callable[[], Awaitable[None]],
+) -> None:
+    """Follow the other agent to its end, and pass its events on. `begin` is for when there is one."""
+    passed = 0
     events = session.turn.stream(agent, content, key=key, metadata=metadata)
     async with aclosing(events) as stream:
         async for event in stream:
+            if not _begun(fold):
+                await begin()
             fold.apply(event)
             growing = fold.artifacts.get(events_id(fold.task_id))
             if growing is None:
@@ -156,7 +166,10 @@ async def _follow(session: Session, agent: str, content: str, key: str, metadata
                 if kind == "token_usage":
                     session.budget.spent += payload["input_tokens"] + payload["output_tokens"]
                 await session.telling.pass_on(kind, payload)
-    return fold
+
+
+def _begun(fold: Fold) -> bool:
+    return bool(fold.task_id) or fold.message is not None
 
 
 def _outcome(agent: str, fold: Fold) -> tuple[bool, str]:

@@ -42,8 +42,11 @@ class TodoTool:
                     return await self._add(rest or command.body or "", session)
                 case _ if verb in _STATES:
                     id = rest.strip().removeprefix("#")
-                    todo = await self._todos.mark(
-                        session.tenant, int(id) if id.isdecimal() else 0, _STATES[verb], once=session.once
+                    todo = await self._todos.change(
+                        session.tenant,
+                        int(id) if id.isdecimal() else 0,
+                        state=_STATES[verb],
+                        once=session.once,
                     )
                     return f"OK: #{todo.id} is {todo.state}" if todo else f"ERR: there is no todo {rest!r}"
         except A2AError as error:

@@ -1,0 +1,32 @@
+"""What callers of a hub do, on record in the task store (`dragoman audit`); and lines of the log that say whose they are."""
+
+from __future__ import annotations
+
+from dragoman.engine.seams import Store
+from dragoman.engine.service import Engine
+from dragoman.errors import A2AError
+from dragoman.hub.metrics import Metrics
+from dragoman.model.ops import Call, SendMessage, Service
+from dragoman.observe import watch
+
+
+class Record:
+    """An `Observer` of the engine, and the way to it for whoever comes from outside."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._watch = watch.Watch(metrics=None, audit=store.audit)
+        self.turn, self.settled = self._watch.turn, metrics.settled
+
+    def around(self, engine: Engine) -> Service:
+        return self._watch.service(engine)
+
+    async def deliver(self, engine: Engine, call: Call, request: SendMessage) -> None:
+        outcome = "INTERNAL_ERROR"
+        try:
+            await engine.deliver(call, request)
+            outcome = "OK"
+        except A2AError as error:
+            outcome = error.reason
+            raise
+        finally:
+            self._watch.note(call, "SendMessage", request, request.message.task_id, outcome)

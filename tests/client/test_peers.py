@@ -1,0 +1,100 @@
+"""Agents elsewhere: each is opened once, shown what was meant for it, and closed with the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from dragoman.client import discover
+from dragoman.client.asgi import AsgiTransport
+from dragoman.client.peers import Peers
+from dragoman.errors import A2AError
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ops import Call, Scope, SendMessage
+from tests.client.fakes import Site, answer, card, page
+
+NEW = "/.well-known/agent-card.json"
+SEND = SendMessage(message=Message(message_id="m", role=Role.USER, parts=(Part(text="go"),)))
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discover, "CARDS", discover.Cards())
+
+
+def site() -> Site:
+    return Site({NEW: page(card()), "/agents/x" + NEW: page(card()), "/rpc": answer})
+
+
+@pytest.mark.parametrize(
+    ("named", "called", "shown"),
+    [
+        ("http://agent.test", "http://agent.test", True),
+        ("http://agent.test", "http://agent.test/", True),
+        ("http://agent.test", "http://AGENT.test:80/agents/x", True),
+        ("http://agent.test/agents/", "http://agent.test/agents/x", True),
+        ("http://agent.test/agents/x", "http://agent.test", False),
+        ("http://agent.test/agents", "http://agent.test/agents-of-others/x", False),
+        ("https://agent.test", "http://agent.test", False),
+        ("http://agent.test:8000", "http://agent.test", False),
+        ("http://agent", "http://agent.test", False),
+        ("agent", "http://agent.test", False),
+    ],
+)
+async def test_a_credential_is_for_a_url_and_what_is_below_it(named: str, called: str, shown: bool) -> None:
+    there = site()
+    peers = Peers(credentials={named: "s3cret"}, transport=AsgiTransport(there))
+    service, scope = await peers.find(called, Scope())
+    await service.call(Call(scope=scope), SEND)
+    await peers.close()
+    assert there.asked[-1].headers.get("authorization") == ("Bearer s3cret" if shown else None)
+
+
+async def test_the_nearest_credential_is_the_one() -> None:
+    there = site()
+    secrets = {"http://agent.test": "house", "http://agent.test/agents/x": "flat"}
+    peers = Peers(credentials=secrets, transport=AsgiTransport(there))
+    service, _ = await peers.find("http://agent.test/agents/x", Scope())
+    await service.call(Call(), SEND)
+    await peers.close()
+    assert there.asked[-1].headers["authorization"] == "Bearer flat"
+
+
+class Hanging(AsgiTransport):
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.asked, self.closed = asyncio.Event(), False
+
+    async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Any:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.closed = True
+        await super().close()
+
+
+async def test_closing_does_not_leave_one_that_is_just_being_opened() -> None:
+    transport = Hanging(site())
+    peers = Peers(transport=transport)
+    finding = asyncio.create_task(peers.find("http://agent.test", Scope()))
+    async with asyncio.timeout(10):
+        await transport.asked.wait()
+        await peers.close()
+    assert transport.closed
+    with pytest.raises(asyncio.CancelledError):
+        await finding
+
+
+async def test_one_that_could_not_be_opened_is_tried_again() -> None:
+    there = Site()
+    peers = Peers(transport=AsgiTransport(there))
+    with pytest.raises(A2AError):
+        await peers.find("http://agent.test", Scope())
+    there.pages = site().pages
+    service, _ = await peers.find("http://agent.test", Scope())
+    assert await service.call(Call(), SEND)
+    await peers.close()

@@ -1,0 +1,44 @@
+"""Who did what to which task, in a hub: it is on record, whichever way it came in."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.hub.house import House, house, message
+
+
+async def recorded(hub: House) -> list[tuple[str, str, str, str]]:
+    """Oldest first: whose, what, with which agent, and how it ended."""
+    entries = await hub.hub._store.audit.entries()
+    return [(entry.principal, entry.operation, entry.agent, entry.outcome) for entry in reversed(entries)]
+
+
+async def test_what_a_tenant_sends_is_on_record_whichever_way_it_came() -> None:
+    async with house(["one", "two", "three"]) as hub:
+        acme = await hub.tenant("acme")
+        key = acme.tenant.key
+        await acme.rpc("index", "message/send", message("hello"))
+        await acme.ask("hello")
+        await acme.rpc("index", "tasks/cancel", {"id": "nobody's"})
+        assert await recorded(hub) == [
+            (key, "SendMessage", "index", "OK"),
+            (key, "SendMessage", "index", "OK"),
+            (key, "CancelTask", "index", "TASK_NOT_FOUND"),
+        ]
+        tasks = [entry.task for entry in await hub.hub._store.audit.entries(operation="SendMessage")]
+        assert len(set(tasks)) == 2 and all(tasks)
+
+
+async def test_what_an_administrator_stops_is_on_record_as_theirs() -> None:
+    hold = asyncio.Event()
+    async with house([("one", hold)]) as hub:
+        acme = await hub.tenant("acme")
+        asking = asyncio.create_task(acme.ask("hello"))
+        async with asyncio.timeout(5):
+            while len(await recorded(hub)) < 1:
+                await asyncio.sleep(0.01)
+        await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}", {"disabled": True})
+        async with asyncio.timeout(5):
+            while ("admin", "CancelTask", "index", "OK") not in await recorded(hub):
+                await asyncio.sleep(0.01)
+        await asking
