@@ -55,6 +55,5 @@ class Address:
             statement_cache_size=self.cache,
             timeout=LONGEST,
             command_timeout=LONGEST,
-            # a pooler in between may not know these
-            server_settings={"application_name": "dragoman", "jit": "off"} if self.cache else None,
+            server_settings={"application_name": "dragoman"},  # a pooler takes no other
         )
