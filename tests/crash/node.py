@@ -12,4 +12,4 @@ from tests.crash.agent import agent
 
 if __name__ == "__main__":
     port, store, ttl, room = sys.argv[1:]
-    serve(agent, port=int(port), store=store, ttl=float(ttl), concurrency=int(room))
+    serve(agent, port=int(port), store=store, ttl=float(ttl), concurrency=int(room), drain=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -104,6 +105,21 @@ async def test_a_node_without_room_leaves_the_work_to_another_and_has_its_answer
             done = (await raw.result(door.url, "SendMessage", message("2")))["task"]
             assert done["status"]["state"] == "TASK_STATE_COMPLETED"
             assert done == await raw.result(worker.url, "GetTask", {"id": done["id"]})
+
+
+async def test_a_node_that_is_stopped_hands_its_tasks_to_another_at_once(tmp_path: Path) -> None:
+    one, two = Node(tmp_path, pace=0.1), Node(tmp_path, pace=0.1)
+    async with one, two, asyncio.timeout(8):
+        task = await begin(one, 12)
+        heard: list[Heard] = []
+        async for event in events(two, task):
+            heard.append(event)
+            if len(heard) == 4:
+                one.signal(signal.SIGTERM)
+        assert await one.ended() == 0
+        assert state_of(heard[-1]) == "TASK_STATE_COMPLETED"
+        check_order(heard)
+        assert b"Traceback" not in one.said + two.said
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])

@@ -26,6 +26,8 @@ _LONGEST = 2000
 """Bytes of a topic that are sent as they are; PostgreSQL takes eight thousand."""
 _MOST = 10_000
 """Topics that wait while the database is away. Who has not heard by then finds out by looking."""
+_LAST = 1.0
+"""Seconds to pass on what was said before the end."""
 _PULSE = 15.0
 """Seconds of silence after which to see whether anybody is there."""
 
@@ -41,8 +43,10 @@ class PostgresBus:
         self._pending: dict[str, None] = {}
         self._news = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._ending = False
 
     async def open(self) -> None:
+        self._ending = False
         try:
             db = await self._connect()
         except _BROKEN as error:
@@ -51,6 +55,9 @@ class PostgresBus:
 
     async def close(self) -> None:
         if self._keeper is not None:
+            self._ending = True
+            self._news.set()
+            await asyncio.wait([self._keeper], timeout=_LAST)
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
@@ -95,6 +102,7 @@ class PostgresBus:
                     self._local.wake_all()
                 pause = 0.1
                 await self._tell(db)
+                return
             except _BROKEN as error:
                 if pause == 0.1:
                     _log.warning("nobody hears news at the moment: %s", str(error) or type(error).__name__)
@@ -106,7 +114,7 @@ class PostgresBus:
             pause = min(pause * 2, 2.0)
 
     async def _tell(self, db: Connection) -> None:
-        """Until the connection breaks."""
+        """Until we end, or the connection does."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PULSE):
@@ -118,6 +126,8 @@ class PostgresBus:
             except BaseException:
                 self._pending = told | self._pending
                 raise
+            if self._ending and not self._pending:
+                return
 
 
 def _name(topic: str) -> str:

@@ -103,6 +103,7 @@ class Runner:
                 await self._loop_task
         with suppress(Unavailable):
             await self.store.leave(self.node)
+            self.bus.wake(MAIL)  # for other nodes: what we gave back is theirs
 
     def begin(self, lease: Lease, snapshot: Snapshot) -> Run:
         """Run a task whose lease we hold."""
