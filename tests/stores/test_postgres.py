@@ -261,28 +261,57 @@ async def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_repeated(
     assert len(held) == {"append": 1, "settle": 0, "create": 2, "claim": 2}[what]
 
 
+async def test_a_doubt_is_resolved_when_the_database_is_back_however_long_that_takes(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(url, patience=0.1)
+    await store.open()
+    await store.join("n1", ttl=60)
+    log = store.scope(SCOPE)
+    lease = await begun(log)
+    with breaking(monkeypatch, committed=True) as connection:
+        connection.breaks.clear()
+        doubtful = asyncio.ensure_future(log.append(lease, [chunk("a")]))
+        await connection.reached.wait()
+        await asyncio.to_thread(postgres.server().stop, "immediate")
+        connection.breaks.set()
+        with pytest.raises(Unavailable):
+            await log.load("t")  # the patience of others is over
+        assert not doubtful.done()
+        await asyncio.to_thread(postgres.server().start)
+        assert await doubtful == 2
+    assert [record.seq for record in await log.read("t")] == [1, 2]
+    await store.close()
+
+
 class breaking:
     """The connection breaks at the next commit: before it comes to the database, or before the answer comes back."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, committed: bool) -> None:
-        self._patch, self._committed, self.broke = monkeypatch, committed, False
+        self._patch, self._committed = monkeypatch, committed
+        self._begun = False
+        self.reached, self.breaks = asyncio.Event(), asyncio.Event()
+        self.breaks.set()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> breaking:
         real: Callable[..., Any] = asyncpg.Connection.execute
 
         async def execute(db: Any, query: str, *args: Any, **options: Any) -> Any:
-            if query != "commit" or self.broke:
+            if query != "commit" or self._begun:
                 return await real(db, query, *args, **options)
-            self.broke = True
+            self._begun = True
             if self._committed:
                 await real(db, query)
+            self.reached.set()
+            await self.breaks.wait()
             db.terminate()
             raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
         self._patch.setattr(asyncpg.Connection, "execute", execute)
+        return self
 
     def __exit__(self, *exc: object) -> None:
-        assert self.broke
+        assert self.reached.is_set()
         self._patch.undo()
 
 

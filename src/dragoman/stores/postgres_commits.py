@@ -7,12 +7,11 @@ is under way, and what comes meanwhile is the next.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from dragoman.errors import Unavailable
 from dragoman.stores.postgres_address import PostgresError
@@ -22,10 +21,7 @@ from dragoman.stores.postgres_database import Database
 MOST = 500
 """Jobs in one transaction."""
 
-T = TypeVar("T")
 _Waiting = tuple[Job, "asyncio.Future[Any]", Callable[[Any], None] | None]
-
-_log = logging.getLogger("dragoman.stores")
 
 
 class Commits:
@@ -104,7 +100,7 @@ class Commits:
                 for each in batch:
                     await self._commit((each,))
             elif isinstance(error, PostgresError):
-                _log.error("cannot write to the database: %s", error)
+                self._database.complain(error)
                 _fail(batch[0][1], Unavailable("the task store cannot be written to at the moment"))
             else:
                 _fail(batch[0][1], error)

@@ -35,7 +35,7 @@ _STATUS = "select pg_xact_status($1::text::xid8)"
 _HURRY = 1.0
 """Seconds."""
 _OUTAGE, _GRACE = 1.0, 10.0
-"""Seconds that the database is away before anybody may have missed a heartbeat by it, and what they then get to make up for it."""
+"""Seconds: away for so long, the database may have missed somebody's heartbeat; and so long they then get to make up for it."""
 
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 """Somebody else was in the way."""
@@ -43,7 +43,7 @@ _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 T = TypeVar("T")
 Work = Callable[[Connection], Awaitable[T]]
 Named = Callable[[Connection], Awaitable[tuple[T, str | None]]]
-"""Work in a transaction: what it comes to, and the id of the transaction, by which to ask for it later, if anything was written."""
+"""Work in a transaction: what it comes to, and the transaction's id, by which to ask for it later, if it wrote anything."""
 
 _log = logging.getLogger("dragoman.stores")
 
@@ -78,7 +78,7 @@ class Database:
         self._reads, self._writes = Pool(self._address, self._readers), Pool(self._address, self._writers)
 
     def hurry(self) -> None:
-        """We are about to close: wait no longer for a database that is away than for one that is there."""
+        """We are about to close: a database that is away is waited for, but not until it is back."""
         self._latest = time.monotonic() + _HURRY
 
     def _hurries(self, pause: float) -> bool:
@@ -113,7 +113,7 @@ class Database:
         return await asyncio.shield(begun)
 
     async def transact(self, work: Named[T]) -> T:
-        """`write`, for who knows the name of the transaction already; an error of a statement comes as it is."""
+        """`write`, for work that names its transaction itself; an error of a statement comes as it is."""
         return await self._patiently(partial(self._transaction, work))
 
     def _ended(self, work: asyncio.Future[Any]) -> None:
@@ -157,11 +157,11 @@ class Database:
                     status = await db.fetchval(_STATUS, xid)
                 if status != "in progress":
                     return bool(status == "committed")
-            except GONE:
+            except asyncpg.InvalidParameterValueError:
+                return False  # it knows of no such transaction: it is another one than it was
+            except (*GONE, asyncpg.PostgresError):
                 if self._hurries(pause):
                     raise Unavailable("the store is closed, and nobody knows what is in it") from None
-            except asyncpg.PostgresError:
-                return False  # it knows of no such transaction: it is another one than it was
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
 
@@ -174,10 +174,10 @@ class Database:
                 self._well()
                 return result
             except (*GONE, *_AGAIN) as error:
-                if self._away is None:
+                if self._away is None and not isinstance(error, _AGAIN):
                     self._away = time.monotonic()
                 if time.monotonic() + pause > deadline or self._hurries(pause):
-                    self._complain(error)
+                    self.complain(error)
                     raise Unavailable("the task store cannot be reached at the moment") from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 0.5)
@@ -187,7 +187,7 @@ class Database:
         try:
             return await work
         except asyncpg.PostgresError as error:
-            self._complain(error)
+            self.complain(error)
             raise Unavailable("the task store cannot be used at the moment") from error
 
     @property
@@ -202,7 +202,8 @@ class Database:
                 self._back = time.monotonic()
             self._away = None
 
-    def _complain(self, error: Exception) -> None:
+    def complain(self, error: Exception) -> None:
+        """Say what is wrong, once until it is well again."""
         if not self._ailing:
             self._ailing = True
             _log.error("the database: %s", str(error) or type(error).__name__)
