@@ -11,7 +11,10 @@ from dragoman.errors import Unavailable
 from tests import postgres
 from tests.conformance.test_buses import Ear
 
-pytestmark = pytest.mark.skipif(not postgres.available(), reason="there is no PostgreSQL here")
+if not postgres.available():
+    pytest.skip("there is no PostgreSQL here", allow_module_level=True)
+
+from dragoman.buses.postgres import PostgresBus
 
 CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'dragoman'"
 
@@ -57,7 +60,16 @@ async def test_what_is_said_last_is_still_heard() -> None:
 
 async def test_a_bus_whose_database_is_not_there_does_not_open() -> None:
     with pytest.raises(Unavailable, match="told"):
-        await open_bus("postgresql://me:secret@127.0.0.1:1/x").open()
+        await PostgresBus("postgresql://me:secret@127.0.0.1:1/x", patience=0).open()
+
+
+async def test_a_bus_waits_for_a_database_that_is_being_started() -> None:
+    bus = open_bus(postgres.server().url)
+    await asyncio.to_thread(postgres.server().stop)
+    opening = asyncio.create_task(bus.open())
+    await asyncio.to_thread(postgres.server().start)
+    await opening
+    await bus.close()
 
 
 def test_a_bus_is_that_of_a_store() -> None:

@@ -180,7 +180,7 @@ async def test_while_the_database_is_away_everything_is_unavailable_and_then_goe
             store.renew("n1", ttl=60),
             store.outbox.when(),
             store.audit.entries(),
-            PostgresStore(url).open(),
+            PostgresStore(url, patience=0.1).open(),
         ):
             with pytest.raises(Unavailable) as refused:
                 await attempt
@@ -542,10 +542,19 @@ async def test_nothing_is_prepared_if_the_url_says_so(url: str) -> None:
     await store.close()
 
 
+async def test_a_store_waits_for_a_database_that_is_being_started(url: str) -> None:
+    store = open_store(url)
+    await asyncio.to_thread(postgres.server().stop)
+    opening = asyncio.create_task(store.open())
+    await asyncio.to_thread(postgres.server().start)
+    await opening
+    await store.close()
+
+
 async def test_a_database_that_is_not_there_is_said_without_its_password() -> None:
     for url in ("postgresql://me:secret@127.0.0.1:1/x", "postgres://me:secret@127.0.0.1:1/x"):
-        with pytest.raises(Unavailable, match="cannot be opened") as refused:
-            await open_store(url).open()
+        with pytest.raises(Unavailable, match=r"cannot be opened: .*127\.0\.0\.1") as refused:
+            await PostgresStore(url, patience=0.1).open()
         assert "secret" not in str(refused.value)
 
 

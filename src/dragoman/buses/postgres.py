@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from hashlib import blake2b
@@ -37,8 +38,10 @@ _log = logging.getLogger("dragoman.buses")
 
 
 class PostgresBus:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, patience: float = 5.0) -> None:
+        """`patience` is how long to wait, at the start, for a database that is away."""
         self._address = Address(url)
+        self._patience = patience
         self._local = LocalBus()
         self._pending: dict[str, None] = {}
         self._news = asyncio.Event()
@@ -47,10 +50,15 @@ class PostgresBus:
 
     async def open(self) -> None:
         self._ending = False
-        try:
-            db = await self._connect()
-        except _BROKEN as error:
-            raise Unavailable(f"nobody can be told of news: {error}") from error
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                db = await self._connect()
+                break
+            except _BROKEN as error:
+                if time.monotonic() > deadline or not isinstance(error, GONE):
+                    raise Unavailable(f"nobody can be told of news: {error}") from error
+                await asyncio.sleep(0.1)
         self._keeper = asyncio.create_task(self._keep(db), name="dragoman-bus")
 
     async def close(self) -> None:

@@ -66,16 +66,21 @@ class Database:
     async def open(self) -> None:
         if self._reads is not None:
             return
-        try:
-            db = await self._address.connect()
-            try:
-                await migrate(db)
-            finally:
-                await db.close(timeout=1.0)
-        except (*GONE, *CONFUSED, asyncpg.PostgresError) as error:
-            raise Unavailable(f"the database cannot be opened: {error}") from error
         self._latest = float("inf")
+        try:
+            await self._patiently(self._migrate, quietly=True)
+        except Unavailable as error:
+            raise Unavailable(f"the database cannot be opened: {error.__cause__}") from error
+        except (*CONFUSED, asyncpg.PostgresError) as error:
+            raise Unavailable(f"the database cannot be opened: {error}") from error
         self._reads, self._writes = Pool(self._address, self._readers), Pool(self._address, self._writers)
+
+    async def _migrate(self) -> None:
+        db = await self._address.connect()
+        try:
+            await migrate(db)
+        finally:
+            db.terminate()
 
     def hurry(self) -> None:
         """We are about to close: a database that is away is waited for, but not until it is back."""
@@ -165,7 +170,7 @@ class Database:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]], *, quietly: bool = False) -> T:
         """Try until it works, or for as long as anybody would wait."""
         deadline, pause = time.monotonic() + self._patience, 0.02
         while True:
@@ -177,7 +182,8 @@ class Database:
                 if self._away is None and not isinstance(error, _AGAIN):
                     self._away = time.monotonic()
                 if time.monotonic() + pause > deadline or self._hurries(pause):
-                    self.complain(error)
+                    if not quietly:
+                        self.complain(error)
                     raise Unavailable("the task store cannot be reached at the moment") from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 0.5)
