@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -69,23 +70,35 @@ async def test_what_a_killed_node_ran_goes_on_at_another_whose_reader_hears_each
         assert len(did) <= 12 + 1  # the one it died in
 
 
-async def test_stories_are_told_to_the_end_at_the_node_that_is_left(tmp_path: Path) -> None:
-    one, two = Node(tmp_path, ttl=1.5, pace=0.02), Node(tmp_path, ttl=1.5, pace=0.02)
+@pytest.mark.parametrize("seed", range(2))
+async def test_nodes_and_the_database_may_die_at_any_moment_while_stories_are_told(
+    tmp_path: Path, seed: int
+) -> None:
+    dice, database, deaths = random.Random(seed), postgres.server(), 0
+    one, two = Node(tmp_path, ttl=1.5, pace=0.03), Node(tmp_path, ttl=1.5, pace=0.03)
     async with one, two:
-        tellers = [Teller(node, f"story {n}") for n, node in enumerate((one, two, one, two))]
-        listeners = [Listener(two, teller) for teller in tellers]
+        tellers = [Teller((one, two)[n % 2], f"story {n}") for n in range(10)]
+        listeners = [Listener((two, one)[n % 2], teller) for n, teller in enumerate(tellers)]
         async with asyncio.TaskGroup() as group:
             telling = [group.create_task(teller.tell()) for teller in tellers]
             listening = [group.create_task(listener.listen()) for listener in listeners]
-            for teller in tellers:
-                await teller.named.wait()
-            await one.kill()
-            await one.start()
+            for victim in [*dice.choices(("node", "database"), k=2), "node", "database"]:
+                await asyncio.sleep(dice.uniform(0.1, 0.4))
+                if victim == "node":
+                    deaths += 1
+                    node = dice.choice((one, two))
+                    await node.kill()
+                    await asyncio.sleep(dice.uniform(0.0, 0.4))
+                    await node.start()
+                else:
+                    await asyncio.to_thread(database.stop, "immediate")
+                    await asyncio.to_thread(database.start)
         for teller, told, heard in zip(tellers, telling, listening, strict=True):
             assert story_of(told.result()) == whole_story(teller.title)
             await check_readers(two, teller, heard.result(), told.result())
             await check_log(two.store, teller.task)
-            check_steps(two.steps, told.result(), 1)
+            check_steps(two.steps, told.result(), deaths)
+        assert b"Traceback" not in one.said + two.said
 
 
 async def test_a_cancel_reaches_the_node_that_runs_the_task(tmp_path: Path) -> None:
