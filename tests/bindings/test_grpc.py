@@ -19,7 +19,13 @@ from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import RPC, V0_3, V1_0, Numbered
 from dragoman.dialects.proto.status import DETAILS
-from dragoman.errors import InvalidParams, TaskNotFound, Unauthenticated, UnsupportedOperation
+from dragoman.errors import (
+    ExtendedCardNotConfigured,
+    InvalidParams,
+    TaskNotFound,
+    Unauthenticated,
+    UnsupportedOperation,
+)
 from dragoman.model import ops
 from dragoman.model.card import AgentCard, Capabilities, Extension
 from dragoman.model.ops import Op, Principal
@@ -189,6 +195,19 @@ async def test_an_extended_card_says_where_the_agent_is() -> None:
             )
             assert card.name == CARD.name
             assert card.supported_interfaces[0].url == f"127.0.0.1:{channel.server.port}"
+
+
+@pytest.mark.parametrize("error", [UnsupportedOperation("no"), ExtendedCardNotConfigured("none")])
+async def test_before_1_0_the_card_is_given_where_there_is_no_extended_one(error: Exception) -> None:
+    async with served(Scripted(result=error)) as channel:
+        for codec in CODECS:
+            request = codec.requests[ops.EXTENDED_CARD].message()
+            answer = Stub(channel, codec).unary(ops.EXTENDED_CARD, request)
+            if codec.version == "1.0":
+                assert (await refused(answer))[0] is StatusCode.FAILED_PRECONDITION
+            else:
+                card = codec.read_result(ops.EXTENDED_CARD, (await answer).SerializeToString())
+                assert card.supported_interfaces[0].url == f"127.0.0.1:{channel.server.port}"
 
 
 # --- refusals

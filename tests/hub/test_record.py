@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.hub.house import House, house, message
+from tests.hub.house import Caller, House, house, message
 
 
 async def recorded(hub: House) -> list[tuple[str, str, str, str]]:
@@ -42,3 +42,16 @@ async def test_what_an_administrator_stops_is_on_record_as_theirs() -> None:
             while ("admin", "CancelTask", "index", "OK") not in await recorded(hub):
                 await asyncio.sleep(0.01)
         await asking
+
+
+async def test_who_is_not_let_in_is_on_record_and_cannot_fill_it() -> None:
+    async with house([]) as hub:
+        stranger = Caller(hub.app, "atr_wrong")
+        for _ in range(100):
+            assert (await stranger("GET", "/v1/agents")).status == 401
+        assert (await stranger("GET", "/v1/admin/tenants")).status == 401
+        entries = await recorded(hub)
+        assert entries[0] == ("", "authenticate", "", "UNAUTHENTICATED")
+        assert entries[-1] == ("", "authenticate", "admin", "UNAUTHENTICATED")
+        assert len(entries) == 61
+        assert "wrong" not in str(await hub.hub._store.audit.entries())

@@ -210,10 +210,10 @@ class _Rpc:
         self._context.set_trailing_metadata(said)
         try:
             result = await mount.service.call(call, request)
-        except UnsupportedOperation as error:
-            if op is EXTENDED_CARD and self._codec.version != "1.0":  # it has no other word for having none
-                raise ExtendedCardNotConfigured(error.message, metadata=error.metadata) from error
-            raise
+        except (UnsupportedOperation, ExtendedCardNotConfigured):
+            if op is not EXTENDED_CARD or self._codec.version == "1.0":
+                raise
+            result = mount.current_card()  # before 1.0 it is the call for the card, whichever there is
         if op is EXTENDED_CARD:
             result = self._calls.placed(result, mount)
             if self._codec.version == "1.0":

@@ -8,7 +8,7 @@ from dragoman.bindings.mount import Mount
 from dragoman.errors import Unauthenticated
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
-from dragoman.hub.tenants import Tenant, Tenants
+from dragoman.hub.tenants import Tenant
 from dragoman.model.ops import Principal
 
 AGENTS = "/v1/a2a/agents/"
@@ -33,17 +33,25 @@ class Door:
 
     challenge = Known.challenge
 
-    def __init__(self, tenants: Tenants) -> None:
-        self._tenants = tenants
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
 
     async def authenticate(
         self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
     ) -> Principal:
-        tenant = self._tenants.holder(bearer(headers.get("authorization", "")))
-        if tenant is None:
-            raise Unauthenticated("missing or invalid bearer token")
-        await self._tenants.touch(tenant)
+        tenant = await holder(self._hub, headers.get("authorization", ""))
         return Principal(id=tenant.key, tenant=tenant.key)
+
+
+async def holder(hub: Hub, header: str) -> Tenant:
+    """Whose token an `Authorization` header shows. Raises `Unauthenticated`, and has that on record."""
+    tenant = hub.tenants.holder(bearer(header))
+    if tenant is None:
+        error = Unauthenticated("missing or invalid bearer token")
+        hub.record.refused("", error)
+        raise error
+    await hub.tenants.touch(tenant)
+    return tenant
 
 
 def bearer(header: str) -> str:
@@ -54,7 +62,7 @@ def bearer(header: str) -> str:
 
 def by_name(hub: Hub) -> Callable[[str], Mount]:
     """The mount of each agent for callers who bring their token; who names none means `index`."""
-    door = Door(hub.tenants)
+    door = Door(hub)
 
     def find(id: str) -> Mount:
         id = id or INDEX_ID

@@ -110,10 +110,10 @@ class Hub:
         self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
         self._watch = Watch(database, self.tenants, self.quotas, self.silence)
         outside = Outside(remotes, peers, self.catalogue)
-        self._record = Record(store, self.metrics)
-        engine = {"max_attempts": ATTEMPTS, "observer": self._record, **engine}
+        self.record = Record(store, self.metrics)
+        engine = {"max_attempts": ATTEMPTS, "observer": self.record, **engine}
         self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
-        self._service = self._record.around(self.engine)
+        self._service = self.record.around(self.engine)
         """The engine, for what comes from outside: it is on record who asked for what."""
 
     async def start(self, **options: Any) -> None:
@@ -123,6 +123,7 @@ class Hub:
 
     async def stop(self, drain: float = 10.0) -> None:
         await self._watch.stop()
+        self.record.close()
         await self.engine.stop(drain)
         self.database.close()
 
@@ -214,7 +215,7 @@ class Hub:
             if conversation:
                 await self.conversations.ask(conversation, id, told(parts))
             try:
-                await self._record.deliver(self.engine, call, request)
+                await self.record.deliver(self.engine, call, request)
             except A2AError:
                 if conversation:
                     await self.conversations.unask(id)

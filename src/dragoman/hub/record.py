@@ -8,14 +8,18 @@ from dragoman.errors import A2AError
 from dragoman.hub.metrics import Metrics
 from dragoman.model.ops import Call, SendMessage, Service
 from dragoman.observe import watch
+from dragoman.observe.sparing import Sparing
 
 
 class Record:
     """An `Observer` of the engine, and the way to it for whoever comes from outside."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
-        self._watch = watch.Watch(metrics=None, audit=store.audit)
+        self._audit = Sparing(store.audit)
+        self._watch = watch.Watch(metrics=None, audit=self._audit)
         self.turn, self.settled = self._watch.turn, metrics.settled
+        self.refused = self._watch.refused
+        self.close = self._audit.close
 
     def around(self, engine: Engine) -> Service:
         return self._watch.service(engine)

@@ -35,7 +35,7 @@ from dragoman.hub import (
     api_todos,
 )
 from dragoman.hub.api_about import ModelInfo
-from dragoman.hub.doors import AGENTS, Known, bearer
+from dragoman.hub.doors import AGENTS, Known, bearer, holder
 from dragoman.hub.hub import Hub
 from dragoman.hub.model import Model
 from dragoman.hub.refusals import NotConfigured, NotFound
@@ -113,7 +113,7 @@ class Site:
         if path == "/v1/admin" or path.startswith("/v1/admin/"):
             self._administrator(exchange)
         else:
-            tenant = await self._tenant(exchange)
+            tenant = await holder(self._hub, exchange.header(b"authorization"))
             if path.startswith(AGENTS):
                 return self._agent(exchange, tenant)
         if found is None:
@@ -139,14 +139,9 @@ class Site:
         if not self._hub.tenants.has_admin:
             raise NotConfigured("this hub has no admin token: give it one with DRAGOMAN_ADMIN_TOKEN")
         if not self._hub.tenants.is_admin(bearer(exchange.header(b"authorization"))):
-            raise Unauthenticated("missing or invalid admin token")
-
-    async def _tenant(self, exchange: Exchange) -> Tenant:
-        tenant = self._hub.tenants.holder(bearer(exchange.header(b"authorization")))
-        if tenant is None:
-            raise Unauthenticated("missing or invalid bearer token")
-        await self._hub.tenants.touch(tenant)
-        return tenant
+            error = Unauthenticated("missing or invalid admin token")
+            self._hub.record.refused("admin", error)
+            raise error
 
     # -- agents ------------------------------------------------------------------------------------------------
 
