@@ -117,6 +117,39 @@ class Agreement(RuleBasedStateMachine):
             )
         )
 
+    @rule(
+        handle=HANDLES,
+        scope=SCOPES,
+        task=TASKS,
+        node=NODES,
+        bare=st.booleans(),
+        end=st.none() | STATES,
+        apart=st.booleans(),
+    )
+    def begin(
+        self, handle: int, scope: Scope, task: str, node: str, bare: bool, end: TaskState | None, apart: bool
+    ) -> None:
+        """A task that begins at once, and may have ended before it is on disk."""
+        sent = mail(at=self.moment(), reply=bare)
+        records = self.records([end] if end else [], [] if end else [reply()])
+
+        async def act(store: Store, side: int) -> Delivered:
+            log = store.scope(scope)
+            begun = log.begin(task, "c" + task, sent, node=node)
+            if begun is None:
+                begun = await log.create(task, "c" + task, sent, node=node)
+            assert begun.lease is not None
+            writing: list[Awaitable[Any]] = [begun.stored] if begun.stored else []
+            if apart:
+                writing.append(log.append(begun.lease, records[side][:1]))
+            if end or bare:
+                writing.append(log.settle(begun.lease, records[side][apart:], mail=1))
+            for writes in writing:
+                await writes
+            return begun
+
+        self.keep(*self.both(handle, act))
+
     @rule(handle=HANDLES, scope=SCOPES, task=TASKS, key=KEYS, node=NODES | st.just(""), cancel=st.booleans())
     def deliver(self, handle: int, scope: Scope, task: str, key: str, node: str, cancel: bool) -> None:
         sent = Cancel(principal="p") if cancel else mail(at=self.moment())

@@ -17,7 +17,7 @@ MANY = 8
 
 async def die(engine: Engine) -> None:
     """End a node as a crash does: what it ran is not given back by itself, only found to have no node."""
-    for run in list(engine.runner._runs.values()):
+    for run in list(engine.runner._runs):
         run.interrupt("lost")
     await engine.stop(drain=0)
 

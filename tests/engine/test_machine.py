@@ -235,7 +235,7 @@ class Tasks(RuleBasedStateMachine):
                 self._listen(listener)
 
     async def _end(self, engine: Engine) -> None:
-        jobs = [run.job for run in engine.runner._runs.values()]
+        jobs = [run.job for run in engine.runner._runs]
         jobs += [engine.runner._loop_task] if engine.runner._loop_task else []
         for job in jobs:
             job.cancel()

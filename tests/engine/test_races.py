@@ -550,6 +550,8 @@ async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_end
     engine = await start(stuck.agent, grace=0.01)
     sending = asyncio.create_task(engine.call(call(), say("x")))
     await stuck.begun.wait()
+    while not (await engine.call(call(), ListTasks())).tasks:
+        await asyncio.sleep(0)  # it began before it was on disk
     await engine._store.leave(engine.runner.node)
     other = await start(stuck.rescued)
     try:
@@ -557,7 +559,7 @@ async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_end
             while (await other.call(call(), ListTasks())).tasks[0].state is not TaskState.COMPLETED:
                 await asyncio.sleep(0.001)
             if cancels:
-                for run in engine.runner._runs.values():
+                for run in engine.runner._runs:
                     engine.runner.cancel(run)
             else:
                 await engine.runner.beat()

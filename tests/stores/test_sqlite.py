@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.engine.log import Record, pack
-from dragoman.engine.seams import Log
+from dragoman.engine.seams import LeaseLost, Log
 from dragoman.errors import Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
@@ -238,19 +238,21 @@ async def test_a_job_that_fails_takes_no_other_with_it(store: SqliteStore, log: 
     assert (await log.find(ListTasks(), limit=10)).total == 2
 
 
+def _shrink(db: sqlite3.Connection) -> Any:
+    pages = db.execute("pragma page_count").fetchone()[0]
+    db.execute(f"pragma max_page_count = {pages}")
+    return lambda: None
+
+
+def _grow(db: sqlite3.Connection) -> Any:
+    db.execute("pragma max_page_count = 1000000")
+    return lambda: None
+
+
 async def test_a_full_disk_is_unavailable_and_logged_once_and_passes(
     store: SqliteStore, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def shrink(db: sqlite3.Connection) -> Any:
-        pages = db.execute("pragma page_count").fetchone()[0]
-        db.execute(f"pragma max_page_count = {pages}")
-        return lambda: None
-
-    def grow(db: sqlite3.Connection) -> Any:
-        db.execute("pragma max_page_count = 1000000")
-        return lambda: None
-
-    await store.file.commits.submit(shrink)
+    await store.file.commits.submit(_shrink)
     results = await asyncio.gather(
         *(log.create(f"t{i}", "c", mail("x" * 100_000)) for i in range(5)), return_exceptions=True
     )
@@ -260,9 +262,52 @@ async def test_a_full_disk_is_unavailable_and_logged_once_and_passes(
         "cannot write to the database: database or disk is full"
     ) == 1
     assert (await log.find(ListTasks(), limit=10)).total == 0
-    await store.file.commits.submit(grow)
+    await store.file.commits.submit(_grow)
     await log.create("t", "c", mail("x" * 100_000))
     assert (await log.load("t")).seq == 1
+
+
+async def test_a_task_that_began_and_could_not_be_stored_leaves_no_lease_that_fits_another(
+    store: SqliteStore, log: Log
+) -> None:
+    for i in range(2):
+        await store.file.commits.submit(_shrink)
+        begun = log.begin(f"lost{i}", "c", mail("x" * 100_000), node="n1")
+        assert begun is not None and begun.lease is not None and begun.stored is not None
+        with pytest.raises(Unavailable):
+            await begun.stored
+        assert log.begin("late", "c", mail(), node="n1") is None  # once is enough
+        await store.file.commits.submit(_grow)
+        kept = (await log.create(f"kept{i}", "c", mail(), node="n1")).lease
+        assert kept is not None
+        begun.lease.key = kept.key  # as it is when a key comes again
+        for write in (
+            log.append(begun.lease, [chunk()]),
+            log.settle(begun.lease, [turn(), status(DONE)], mail=1),
+        ):
+            with pytest.raises(LeaseLost):
+                await write
+        await store.release(begun.lease)
+        assert await log.settle(kept, [turn(), status(DONE)], mail=1) == 3
+
+
+async def test_a_task_that_began_and_ended_is_stored_although_its_transaction_failed(
+    store: SqliteStore, log: Log
+) -> None:
+    begun = log.begin("t", "c", mail(), node="n1")
+    assert begun is not None and begun.lease is not None
+    settling = asyncio.ensure_future(log.settle(begun.lease, [turn(), chunk(), status(DONE)], mail=1))
+
+    def fail(db: sqlite3.Connection) -> Any:
+        db.execute("delete from tasks")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await store.file.commits.submit(fail)
+    assert await settling == 4
+    assert [(r.seq, r.kind) for r in await log.read("t")] == [
+        (1, "message"), (2, "turn"), (3, "artifact"), (4, "status")
+    ]  # fmt: skip
 
 
 async def test_a_database_that_stays_locked_is_unavailable(path: Path) -> None:
@@ -387,9 +432,9 @@ async def test_a_change_by_another_process_is_noticed_while_we_write(store: Sqli
     store.changed()
     await other.scope(SCOPE).create("t1", "c", mail())
     ours = asyncio.ensure_future(store.scope(SCOPE).create("t2", "c", mail()))
-    for _ in range(2):
-        await asyncio.sleep(0)  # submitted, begun
-    assert store.changed()
+    while not store.changed():  # submitted, begun
+        assert not ours.done()
+        await asyncio.sleep(0)
     await ours
     assert not store.changed()
     await other.close()

@@ -22,9 +22,12 @@ class Mailroom:
         self._store, self._bus, self._runner, self._configs = store, bus, runner, configs
 
     async def deliver(
-        self, program: Program, call: Call, request: SendMessage
+        self, program: Program, call: Call, request: SendMessage, *, waits: bool = False
     ) -> tuple[Delivered, Run | None]:
-        """What became of the message, and the run that answers it if that is here."""
+        """What became of the message, and the run that answers it if that is here.
+
+        If its sender `waits` for the end anyway, it may not be on disk yet (`Delivered.stored`).
+        """
         if self._runner.stopping:
             raise Unavailable("shutting down", retry_after=1)
         _check(program, call, request)
@@ -36,13 +39,13 @@ class Mailroom:
                 delivered = await self._continue_or_create(program, call, request, hook)
             else:
                 reply = program.admit(request, call.principal)
-                delivered = await self._create(call, request, new_id(), hook, reply=reply)
+                delivered = await self._create(call, request, new_id(), hook, reply=reply, waits=waits)
         except asyncio.CancelledError:
             self.look()
             raise
         run = None
         if delivered.lease is not None:
-            run = self._runner.begin(delivered.lease, delivered.snapshot)
+            run = self._runner.begin(delivered.lease, delivered.snapshot, delivered.stored)
         elif not delivered.duplicate:
             self._bus.wake(MAIL)
         if delivered.snapshot.seq > 1 and not delivered.duplicate:
@@ -71,17 +74,27 @@ class Mailroom:
             return await self._continue(program, log, call, request, hook)
 
     async def _create(
-        self, call: Call, request: SendMessage, task: str, hook: Hook | None, *, reply: bool = False
+        self,
+        call: Call,
+        request: SendMessage,
+        task: str,
+        hook: Hook | None,
+        *,
+        reply: bool = False,
+        waits: bool = False,
     ) -> Delivered:
-        context = request.message.context_id or new_id()
-        return await self._store.scope(call.scope).create(
-            task,
-            context,
-            _mail(call, request, task, context, reply=reply),
-            dedupe=call.idempotency_key,
-            node=self._runner.claims_as,
-            hook=for_task(hook, task) if hook else None,
+        log, context, node = (
+            self._store.scope(call.scope),
+            request.message.context_id or new_id(),
+            self._runner.claims_as,
         )
+        mail = _mail(call, request, task, context, reply=reply)
+        hook = for_task(hook, task) if hook else None
+        if waits and node and not call.idempotency_key:
+            begun = log.begin(task, context, mail, node=node, hook=hook)
+            if begun is not None:
+                return begun
+        return await log.create(task, context, mail, dedupe=call.idempotency_key, node=node, hook=hook)
 
     async def _continue(
         self, program: Program, log: Log, call: Call, request: SendMessage, hook: Hook | None

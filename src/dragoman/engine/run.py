@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -35,9 +35,11 @@ GAVE_UP = "The task was interrupted too often and was given up."
 class Run:
     """A task and the lease to run it."""
 
-    def __init__(self, runner: Runner, lease: Lease, snapshot: Snapshot) -> None:
+    def __init__(
+        self, runner: Runner, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None
+    ) -> None:
         self._runner = runner
-        self.lease, self.snapshot = lease, snapshot
+        self.lease, self.snapshot, self._stored = lease, snapshot, stored
         self.log = runner.store.scope(lease.scope)
         self._topic = topic(lease.scope, lease.task)
         self.job: asyncio.Task[None]
@@ -129,6 +131,7 @@ class Run:
                 runner.loop,
                 resume=resume,
                 peers=runner.peers,
+                stored=self._stored,
             )
             for child in waits_for:  # as long as they work, it is not this task that does not get on
                 turn.journal.put(Record("child", child))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from dragoman.engine.log import Snapshot
@@ -51,7 +51,7 @@ class Runner:
         self.node = node or f"node-{new_id()}"
         self.max_attempts = max_attempts
         self._ttl, self._grace, self._concurrency = ttl, grace, concurrency
-        self._runs: dict[int, Run] = {}
+        self._runs: set[Run] = set()
         self._doubtful: set[Run] = set()
         """Runs to which something was said that we have not heard."""
         self._claimed: deque[Lease] = deque()
@@ -84,16 +84,16 @@ class Runner:
         """Take no more work, give what runs `drain` seconds to finish, then give it back unfinished."""
         self.stopping = True
         self._work.set()
-        jobs = [run.job for run in self._runs.values()]
+        jobs = [run.job for run in self._runs]
         if jobs and drain > 0:
             await asyncio.wait(jobs, timeout=drain)
-        for run in list(self._runs.values()):
+        for run in tuple(self._runs):
             run.interrupt("stop")
-        jobs = [*(run.job for run in self._runs.values()), *self._orphans]
+        jobs = [*(run.job for run in self._runs), *self._orphans]
         if jobs:
             await asyncio.wait(jobs, timeout=self._grace)
         self.stopped = True
-        for run in self._runs.values():  # stuck: they may go on, and nobody listens
+        for run in self._runs:  # stuck: they may go on, and nobody listens
             run.tell(None)
             if run.turn is not None:
                 run.turn.journal.dead = True
@@ -105,9 +105,10 @@ class Runner:
             await self.store.leave(self.node)
             self.bus.wake(MAIL)  # for other nodes: what we gave back is theirs
 
-    def begin(self, lease: Lease, snapshot: Snapshot) -> Run:
-        """Run a task whose lease we hold."""
-        run = self._runs[lease.key] = Run(self, lease, snapshot)
+    def begin(self, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None) -> Run:
+        """Run a task whose lease we hold, or will hold once it is `stored`."""
+        run = Run(self, lease, snapshot, stored)
+        self._runs.add(run)
         run.job = self.loop.create_task(self._run(run))
         return run
 
@@ -118,8 +119,7 @@ class Runner:
             run.tell(None)
             if run.alarm is not None:
                 run.alarm.cancel()
-            if self._runs.get(run.lease.key) is run:
-                del self._runs[run.lease.key]
+            self._runs.discard(run)
             if len(self._runs) == self._concurrency - 1:
                 self._work.set()
 
@@ -177,9 +177,10 @@ class Runner:
 
     async def beat(self) -> None:
         """Stay alive, and find out what we lost and what mail the bus did not tell us of."""
+        runs = [run for run in self._runs if run.lease.key]
         held = {h.key: h for h in await self.store.renew(self.node, ttl=self._ttl)}
-        for key, run in list(self._runs.items()):
-            mine = held.get(key)
+        for run in runs:
+            mine = held.get(run.lease.key)
             if mine is None or mine.fence != run.lease.fence:
                 run.interrupt("lost")
             elif mine.mail > run.snapshot.mail:
@@ -210,12 +211,12 @@ class Runner:
 
     def _abandon(self, run: Run) -> None:
         """The grace period is over. A function that is still there is stuck: cancel the task without it."""
-        if self._runs.get(run.lease.key) is not run or run.why != "cancel" or run.turn is None:
+        if run not in self._runs or run.why != "cancel" or run.turn is None:
             return
         logger.warning("task %s: the agent did not stop; canceled without it", run.lease.task)
         run.turn.journal.dead = True
         run.why = "lost"
-        del self._runs[run.lease.key]
+        self._runs.remove(run)
         orphan = asyncio.create_task(self._cancel_stuck(run))
         self._orphans.add(orphan)
         orphan.add_done_callback(self._orphans.discard)

@@ -30,13 +30,13 @@ class TaskExists(Exception):
     """The id is taken in this scope."""
 
 
-class Lease(Struct, frozen=True, gc=False):
+class Lease(Struct, gc=False):
     """The right to write a task's output, until somebody with a higher `fence` has it."""
 
     scope: Scope
     task: str
     key: int
-    """The store's own name for the task: one number, the same for all leases of a task."""
+    """The store's own name for the task: one number, the same for all leases of a task; 0 until it has one."""
     fence: int
     attempt: int
     """How often the task was claimed since it last settled or got on (`Record.progress`); 1 the first time."""
@@ -59,6 +59,8 @@ class Delivered(Struct, frozen=True):
     lease: Lease | None = None
     duplicate: bool = False
     """The same key was delivered before; this is what became of that one."""
+    stored: Awaitable[object] | None = None
+    """Done when it is on disk; None if it is."""
 
 
 class Found(Struct, frozen=True):
@@ -88,6 +90,14 @@ class Log(Protocol):
         """Begin a task. With `node`, that node holds its lease from the start. Raises `TaskExists`.
 
         With `hook`, it is there from the first record on.
+        """
+        ...
+
+    def begin(
+        self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None
+    ) -> Delivered | None:
+        """`create`, without waiting for the disk: `stored` does, and raises what went wrong. What is written under the
+        lease comes after it, or not at all. None if the store would rather be waited for.
         """
         ...
 

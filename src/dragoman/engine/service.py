@@ -163,13 +163,16 @@ class Engine:
 
     async def _send(self, program: Program, call: Call, request: SendMessage) -> Task | Message:
         length = _length(request.configuration.history_length)
-        delivered, run = await self._mailroom.deliver(program, call, request)
+        now = request.configuration.return_immediately
+        delivered, run = await self._mailroom.deliver(program, call, request, waits=not now)
         snapshot = delivered.snapshot
-        if request.configuration.return_immediately:
+        if now:
             await self._decided(call, snapshot, delivered.seq)
             return snapshot.reply or trimmed(snapshot.task, length)
         if run is not None and (settled := await run.settled) is not None:
             snapshot = settled
+        elif delivered.stored is not None:
+            await asyncio.shield(delivered.stored)
         if not _over(snapshot, delivered.seq):  # it is not ours to run, or somebody set it in motion again
             with self._reader(call, snapshot, snapshot.seq, look=True) as reader:
                 await _until(reader, snapshot, lambda: _over(snapshot, delivered.seq))

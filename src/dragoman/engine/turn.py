@@ -8,7 +8,7 @@ and the first thing that differs replaces the artifact. `step` returns what was 
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, shield
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
@@ -21,7 +21,7 @@ from dragoman.engine.delegate import delegate, on_behalf, request_of
 from dragoman.engine.journal import Journal
 from dragoman.engine.log import Child, Mail, Note, Record, Snapshot, Started, Step
 from dragoman.engine.replay import Replay
-from dragoman.engine.seams import Bus, Lease, Log, Peers
+from dragoman.engine.seams import Bus, Lease, LeaseLost, Log, Peers
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.errors import Unavailable
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
@@ -52,7 +52,9 @@ class Turn:
         *,
         resume: bool = False,
         peers: Peers | None = None,
+        stored: Awaitable[object] | None = None,
     ) -> None:
+        self._stored = stored
         self.journal = Journal(log, bus, lease, snapshot, stop, loop)
         self.task_id, self.context_id = snapshot.task_id, snapshot.context_id
         self._peers = peers
@@ -299,6 +301,7 @@ class Turn:
             raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
         self._doing.add(key)
         try:
+            await self._told()
             outcome = work(*args, **kw)
             value = await outcome if isinstance(outcome, Awaitable) else outcome
             await self.record(key, value)
@@ -341,6 +344,7 @@ class Turn:
             raise Unavailable("this agent is not connected to any other")
         self._called += 1
         key = f"call/{key or self._called}"
+        await self._told()
         service, scope = await self._peers.find(peer, self.scope)
         call = on_behalf(self, scope, key)
         async with aclosing(
@@ -353,6 +357,15 @@ class Turn:
         """Put a record of the turn's own on disk."""
         self.journal.put(record)
         await self.journal.commit()
+
+    async def _told(self) -> None:
+        """Wait until the message is on disk: what must happen once must not happen for one that nobody remembers."""
+        if self._stored is not None:
+            try:
+                await shield(self._stored)
+            except Exception:
+                raise LeaseLost(self.task_id) from None
+            self._stored = None
 
     # -- how it gets to the log --------------------------------------------------------------------------------
 

@@ -141,6 +141,11 @@ class MemoryLog:
         node: str = "",
         hook: Hook | None = None,
     ) -> Delivered:
+        return self._create(task, context, mail, dedupe, node, hook)
+
+    def _create(
+        self, task: str, context: str, mail: Mail, dedupe: str, node: str, hook: Hook | None
+    ) -> Delivered:
         if (earlier := self._earlier(dedupe)) is not None:
             return earlier
         store = self._store
@@ -152,6 +157,9 @@ class MemoryLog:
         keys[task] = key
         store._tasks[key] = made
         return self._take(made, Record("message", mail), dedupe, node, hook)
+
+    def begin(self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None) -> Delivered:
+        return self._create(task, context, mail, "", node, hook)
 
     async def deliver(
         self,

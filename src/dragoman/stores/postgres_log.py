@@ -55,6 +55,11 @@ class PostgresLog:
             )
         )
 
+    def begin(
+        self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None
+    ) -> Delivered | None:
+        return None
+
     async def deliver(
         self,
         task: str,

@@ -62,7 +62,8 @@ class Commits:
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._ailing = False
+        self.ailing = False
+        """The last thing that was to be written could not be."""
         self._shared = 0
         """Jobs in the last transaction."""
         self.records: list[tuple[int, bytes]] = []
@@ -86,7 +87,7 @@ class Commits:
         if not self._active:
             self._active = True
             self._idle.clear()
-            self._loop.call_soon(self._begin)
+            self._soon()
         return future
 
     def changed(self) -> bool:
@@ -102,6 +103,10 @@ class Commits:
         await self._idle.wait()
         self._errands.put(None)
         self._thread.join()
+
+    def _soon(self) -> None:
+        rounds = _MANY if self._shared >= _CROWD else _FEW
+        self._loop.call_soon(self._begin_in, rounds, time.perf_counter() + _LONGEST)
 
     def _begin_in(self, rounds: int, latest: float) -> None:
         if rounds and time.perf_counter() < latest:
@@ -174,7 +179,6 @@ class Commits:
             if error is not None:
                 self._undo(batch, error)
                 return
-            self._ailing = False
             if self._took is not None:
                 self._took(time.perf_counter() - self._since)
             for outcome in outcomes:
@@ -189,6 +193,7 @@ class Commits:
 
     def _commit(self) -> None:
         self._db.execute("commit")
+        self.ailing = False
 
     def _undo(self, batch: list[_Waiting], error: Exception) -> None:
         self._rollback()
@@ -205,8 +210,8 @@ class Commits:
 
     def _fail(self, future: asyncio.Future[Any], error: Exception) -> None:
         if isinstance(error, sqlite3.DatabaseError):
-            if not self._ailing:
-                self._ailing = True
+            if not self.ailing:
+                self.ailing = True
                 _log.error("cannot write to the database: %s", error)
             error = Unavailable("the task store cannot be written to at the moment")
         if not future.cancelled():
@@ -214,8 +219,7 @@ class Commits:
 
     def _next(self) -> None:
         if self._queue or self._alone:
-            rounds = _MANY if self._shared >= _CROWD else _FEW
-            self._loop.call_soon(self._begin_in, rounds, time.perf_counter() + _LONGEST)
+            self._soon()
         else:
             self._active = False
             self._idle.set()

@@ -23,24 +23,20 @@ from dragoman.stores.outcome import outcome
 from dragoman.stores.sqlite_commits import Finish, Job
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
+from dragoman.stores.sqlite_opening import CREATE, Opening, new_scope
 from dragoman.stores.sqlite_reads import place
 
 DAY = 24 * 60 * 60.0
 """How long a key is remembered."""
 
-_SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
-_NEW_SCOPE = "insert into scopes (tenant, agent, owner) values (?, ?, ?)"
-_CREATE = """
-insert into tasks (scope, id, context, updated, state, reply, seq, mail, node, fence, attempt)
-values (?, ?, ?, ?, 'TASK_STATE_SUBMITTED', ?, 1, 1, ?, ?, ?)
-"""
 _TASK = "select key, seq, state, updated, done, node, fence, attempt from tasks where scope = ? and id = ?"
 _DELIVER = (
     "update tasks set seq = ?1, mail = ?1, ready = 1, node = ?2, fence = ?3, attempt = ?4 where key = ?5"
 )
 _STATUS = "update tasks set state = ?, updated = ? where key = ?"
 _ALIVE = "select 1 from nodes where node = ? and until > ?"
-_HELD = "select seq, mail, hooks from tasks where key = ? and fence = ? and node is not null"
+# A key that was never committed may come again, so a lease also says whose it was.
+_HELD = "select seq, mail, hooks from tasks where key = ? and id = ? and fence = ? and node is not null"
 _APPEND = "update tasks set seq = ?, done = done or ? where key = ?"
 _APPEND_STATUS = "update tasks set seq = ?, done = done or ?, state = ?, updated = ? where key = ?"
 _GOT_ON = "update tasks set attempt = 1 where key = ?"
@@ -49,12 +45,12 @@ _SETTLE_STATUS = """
 update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0, state = ?, updated = ? where key = ?
 """
 # What it mostly is: nobody else has written to the task, and nobody is to be told. Then one look is enough.
-_NEXT = " where key = ? and fence = ? and seq = ? and hooks = 0 and node is not null"
+_NEXT = " where key = ? and id = ? and fence = ? and seq = ? and hooks = 0 and node is not null"
 _APPEND_NEXT = "update tasks set seq = ?" + _NEXT
 _SETTLE_NEXT = _SETTLE_STATUS.replace(" where key = ?", _NEXT + " and mail = ?")
-_RELEASE = (
-    "update tasks set node = null, attempt = attempt - ? where key = ? and fence = ? and node is not null"
-)
+_RELEASE = """
+update tasks set node = null, attempt = attempt - ? where key = ? and id = ? and fence = ? and node is not null
+"""
 _SEEN = """
 select seen.key, seen.seq from seen join tasks on tasks.key = seen.key
 where seen.scope = ? and dedupe = ? and at > ?
@@ -81,6 +77,31 @@ class SqliteLog:
         hook: Hook | None = None,
     ) -> Awaitable[Delivered]:
         return self._given(partial(self._create, task, context, mail, dedupe, node, hook))
+
+    def begin(
+        self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None
+    ) -> Delivered | None:
+        commits = self._file.commits
+        if commits.ailing:
+            return None
+        snapshot, record = Snapshot(self._scope, task, context, mail.at), Record("message", mail, 1)
+        snapshot.apply(record)
+        opening = Opening(
+            self._scope,
+            task,
+            0,
+            1,
+            1,
+            file=self._file,
+            snapshot=snapshot,
+            mail=record,
+            node=node,
+            hook=hook,
+            hooks=self._hooks,
+            open=hook is None,
+        )
+        stored = opening.stored = commits.submit(opening.store)
+        return Delivered(snapshot, 1, opening, stored=stored)
 
     def deliver(
         self,
@@ -116,9 +137,13 @@ class SqliteLog:
         return None if row is None else self._duplicate(*row)
 
     def append(self, lease: Lease, records: Sequence[Record]) -> Awaitable[int]:
+        if isinstance(lease, Opening):
+            lease.open = False
         return self._file.commits.submit(partial(self._append, lease, records))
 
     def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[int]:
+        if isinstance(lease, Opening) and (stored := lease.settle(records, mail)) is not None:
+            return stored
         return self._file.commits.submit(partial(self._settle, lease, records, mail))
 
     async def read(self, task: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]:
@@ -141,13 +166,13 @@ class SqliteLog:
         db: Connection,
     ) -> Finish[Delivered]:
         reads = self._file.reads
-        scope = reads.scope(self._scope) or self._new_scope(db)
+        scope = reads.scope(self._scope) or new_scope(db, self._scope)
         if dedupe and (earlier := self._earlier(db, scope, dedupe)):
             return earlier
         claims = 1 if node else 0
         try:
             row = (scope, task, context, mail.at, mail.reply, node or None, claims, claims)
-            key = db.execute(_CREATE, row).lastrowid
+            key = db.execute(CREATE, row).lastrowid
         except IntegrityError:
             raise TaskExists(task) from None
         assert key is not None
@@ -220,7 +245,7 @@ class SqliteLog:
         done, status = outcome(records)
         seq = self._file.reads.seq(lease.key)
         if seq and status is None and not done and lease.attempt == 1 and lease.scope == self._scope:
-            row = (seq + len(records), lease.key, lease.fence, seq)
+            row = (seq + len(records), lease.key, lease.task, lease.fence, seq)
             if db.execute(_APPEND_NEXT, row).rowcount:
                 return partial(self._moved, lease.key, records, self._write(lease.key, seq, records), False)
         seq, _, hooked = self._held(lease, db)
@@ -239,7 +264,7 @@ class SqliteLog:
         seq = self._file.reads.seq(lease.key)
         if seq and status is not None and lease.scope == self._scope:
             how = (seq + len(records), done, status.state.value, status.timestamp)
-            if db.execute(_SETTLE_NEXT, (*how, lease.key, lease.fence, seq, mail)).rowcount:
+            if db.execute(_SETTLE_NEXT, (*how, lease.key, lease.task, lease.fence, seq, mail)).rowcount:
                 return partial(self._moved, lease.key, records, self._write(lease.key, seq, records), False)
         seq, last_mail, hooked = self._held(lease, db)
         if last_mail != mail:
@@ -264,7 +289,7 @@ class SqliteLog:
         """The last record and the last mail of a task that is still ours, and whether it has hooks."""
         if lease.scope != self._scope:
             raise TaskNotFound(lease.task)
-        row: tuple[int, int, int] | None = db.execute(_HELD, (lease.key, lease.fence)).fetchone()
+        row: tuple[int, int, int] | None = db.execute(_HELD, (lease.key, lease.task, lease.fence)).fetchone()
         if row is None:
             raise LeaseLost(lease.task)
         return row
@@ -282,15 +307,8 @@ class SqliteLog:
     def _duplicate(self, key: int, seq: int) -> Delivered:
         return Delivered(self._file.reads.load_key(self._scope, key), seq, duplicate=True)
 
-    def _new_scope(self, db: Connection) -> int:
-        names = (self._scope.tenant, self._scope.agent, self._scope.owner)
-        row = db.execute(_SCOPE, names).fetchone()  # an earlier job of this batch may have made it
-        scope = row[0] if row else db.execute(_NEW_SCOPE, names).lastrowid
-        assert isinstance(scope, int)
-        return scope
-
 
 def release(lease: Lease, failed: bool, db: Connection) -> Finish[None]:
     """Give a task back unfinished."""
-    db.execute(_RELEASE, (not failed, lease.key, lease.fence))
+    db.execute(_RELEASE, (not failed, lease.key, lease.task, lease.fence))
     return lambda: None

@@ -1,0 +1,194 @@
+"""A send that waits for its end begins at once, and nobody hears of it before it is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from dragoman.agent.agent import Agent
+from dragoman.buses.local import LocalBus
+from dragoman.engine.service import Engine
+from dragoman.engine.turn import Turn
+from dragoman.errors import Unavailable
+from dragoman.model.ops import Call, ListTasks, SendMessage
+from dragoman.model.task import StatusUpdate, TaskState
+from dragoman.stores.sqlite import SqliteStore
+from tests.engine.conftest import call, events, say
+from tests.stores.test_sqlite import _grow, _shrink
+
+
+class Diary:
+    """An agent that says what it does, and when; the tests see it do it."""
+
+    def __init__(self) -> None:
+        self.agent, self.other, self.done = Agent("a"), Agent("b"), list[str]()
+        self.more, self.leave = asyncio.Event(), asyncio.Event()
+
+        @self.agent.skill
+        async def plain(text: str) -> str:
+            self.did(f"plain {text}")
+            return "done"
+
+        @self.agent.skill
+        async def stepping(turn: Turn) -> str:
+            self.did("began")
+            await turn.step("k", self.did, "step")
+            return "stepped"
+
+        @self.agent.skill
+        async def calling(turn: Turn) -> str:
+            self.did("began")
+            return (await turn.call("b", "x")).text
+
+        @self.agent.skill
+        async def long(turn: Turn) -> str:
+            self.did("began")
+            await self.leave.wait()
+            return "done"
+
+        @self.other.skill
+        async def called(text: str) -> str:
+            self.did("called")
+            return "answered"
+
+    def did(self, what: str) -> None:
+        self.done.append(what)
+        self.more.set()
+
+    async def until(self, what: str) -> None:
+        async with asyncio.timeout(5):
+            while what not in self.done:
+                self.more.clear()
+                await self.more.wait()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tasks.db"
+
+
+@pytest.fixture
+def diary() -> Diary:
+    return Diary()
+
+
+@pytest.fixture
+async def engine(path: Path, diary: Diary) -> AsyncIterator[Engine]:
+    agents = {"a": diary.agent, "b": diary.other}
+    engine = Engine(SqliteStore(path), LocalBus(), lambda scope: agents.get(scope.agent))
+    await engine.start()
+    await engine.call(call(), say("first", skill="plain"))  # the runner has looked for work, and found none
+    diary.done.clear()
+    yield engine
+    diary.leave.set()
+    await engine.stop(drain=0)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Nothing can be written meanwhile."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("begin immediate")
+    yield
+    other.execute("rollback")
+    other.close()
+
+
+async def test_it_begins_before_it_is_on_disk_and_is_answered_when_it_is(
+    engine: Engine, diary: Diary, path: Path
+) -> None:
+    with held(path):
+        sending = asyncio.create_task(engine.call(call(), say("x", skill="plain")))
+        await diary.until("plain x")
+        assert (await engine.call(call(), ListTasks())).total_size == 1
+        assert not sending.done()
+    task = await sending
+    assert task.state is TaskState.COMPLETED and task.text == "done"
+    assert (await engine.call(call(), ListTasks())).total_size == 2
+
+
+@pytest.mark.parametrize("skill", ["stepping", "calling"])
+async def test_what_must_happen_once_waits_until_its_message_is_on_disk(
+    engine: Engine, diary: Diary, path: Path, skill: str
+) -> None:
+    with held(path):
+        sending = asyncio.create_task(engine.call(call(), say("x", skill=skill)))
+        await diary.until("began")
+        assert not (await asyncio.wait([sending], timeout=0.05))[0]
+        assert diary.done == ["began"]
+    assert (await sending).state is TaskState.COMPLETED
+    assert diary.done == ["began", "step" if skill == "stepping" else "called"]
+
+
+def with_a_key() -> tuple[Call, SendMessage]:
+    return call(idempotency_key="k"), say("x", skill="plain")
+
+
+def without_waiting() -> tuple[Call, SendMessage]:
+    return call(), say("x", skill="plain", return_immediately=True)
+
+
+@pytest.mark.parametrize("ask", [with_a_key, without_waiting])
+async def test_who_gives_a_key_or_does_not_wait_has_it_on_disk_before_it_begins(
+    engine: Engine, diary: Diary, path: Path, ask: Callable[[], tuple[Call, SendMessage]]
+) -> None:
+    with held(path):
+        sending = asyncio.create_task(engine.call(*ask()))
+        await engine.call(call(), ListTasks())
+        assert diary.done == [] and not sending.done()
+    await sending
+    await diary.until("plain x")
+
+
+async def test_a_stream_has_it_on_disk_before_it_begins(engine: Engine, diary: Diary, path: Path) -> None:
+    with held(path):
+        streaming = asyncio.create_task(events(engine.stream(call(), say("x", skill="plain"))))
+        await engine.call(call(), ListTasks())
+        assert diary.done == [] and not streaming.done()
+    last = (await streaming)[-1].event
+    assert isinstance(last, StatusUpdate) and last.status.state is TaskState.COMPLETED
+
+
+async def test_a_sender_who_leaves_before_it_is_on_disk_does_not_stop_it(
+    engine: Engine, diary: Diary, path: Path
+) -> None:
+    with held(path):
+        sending = asyncio.create_task(engine.call(call(), say("x", skill="plain")))
+        await diary.until("plain x")
+        sending.cancel()
+        with suppress(asyncio.CancelledError):
+            await sending
+    await engine.call(call(), say("y", skill="plain"))
+    page = await engine.call(call(), ListTasks())
+    assert [task.state for task in page.tasks] == [TaskState.COMPLETED] * 3
+
+
+@pytest.mark.parametrize("skill", ["plain", "stepping", "calling", "long"])
+async def test_a_message_that_the_disk_refuses_is_refused_and_leaves_nothing(
+    engine: Engine, diary: Diary, path: Path, skill: str
+) -> None:
+    store = engine._store
+    assert isinstance(store, SqliteStore)
+    await store.file.commits.submit(_shrink)
+    long = say("x" * 1_000_000, skill=skill)
+    async with asyncio.timeout(5):
+        with pytest.raises(Unavailable):
+            await engine.call(call(), long)
+        began = list(diary.done)
+        assert len(began) == 1
+        for _ in range(3):  # it is known by now: nothing more begins
+            with pytest.raises(Unavailable):
+                await engine.call(call(), long)
+        assert diary.done == began
+        while engine.runner.running:
+            await asyncio.sleep(0)
+        await store.file.commits.submit(_grow)
+        assert (await engine.call(call(), ListTasks())).total_size == 1
+        await engine.call(call(), say("y", skill="plain"))
+        diary.leave.set()
+        assert (await engine.call(call(), long)).state is TaskState.COMPLETED
