@@ -57,6 +57,11 @@ class Postgres:
         self._ahead = 0.0
         if self._user is not None:
             shutil.chown(folder, self._user)
+            if not _open_to_all(self._bin):
+                packages = Path(spec.origin).parent.parent
+                for each in packages.glob(f"{WHEEL}*"):  # the wheel, and the libraries beside it
+                    shutil.copytree(each, folder / each.name)
+                self._bin = folder / self._bin.relative_to(packages)
         self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
         self.start()
 
@@ -117,9 +122,15 @@ class Postgres:
 @cache
 def server() -> Postgres:
     """The one of this process, started when it is first asked for."""
-    made = Postgres(Path(tempfile.mkdtemp(prefix="pg-")))
+    folders = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]
+    made = Postgres(Path(tempfile.mkdtemp(prefix="pg-", dir=next(filter(_open_to_all, folders), None))))
     atexit.register(made.close)
     return made
+
+
+def _open_to_all(path: Path) -> bool:
+    """Whether anybody, `nobody` included, can get there."""
+    return all(each.stat().st_mode & 0o001 for each in (path, *path.parents))
 
 
 def _elsewhere(work: Coroutine[Any, Any, T]) -> T:
