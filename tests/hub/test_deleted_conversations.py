@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,15 @@ async def test_what_was_left_behind_before_goes_when_the_hub_is_opened(tmp_path:
         await new(acme, "/v1/todos", subject="lost", conversation_id=id)
         await new(acme, "/v1/memory/entries", type="user", title="t", conversation_id=id)
     database = Database(tmp_path / "hub.db").open()
-    for statement in (
-        "drop trigger conversations_removed",
-        "drop index todos_in",
-        "drop index memories_in",
-        "delete from hub_migrations where number = 240",
-        f"delete from conversations where id = {id}",
-    ):
-        await database.run(lambda db, statement=statement: db.execute(statement) and None)
+
+    def as_before(db: sqlite3.Connection) -> None:
+        db.execute("drop trigger conversations_removed")
+        db.execute("drop index todos_in")
+        db.execute("drop index memories_in")
+        db.execute("delete from hub_migrations where number = 240")
+        db.execute("delete from conversations where id = ?", (id,))
+
+    await database.run(as_before)
     database.close()
     async with house(folder=tmp_path) as hub:
         assert await hub.hub.todos.list(1, conversation=None) == []
