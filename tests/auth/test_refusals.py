@@ -13,7 +13,7 @@ from dragoman.application import application
 from dragoman.auth import JWT, ApiKey, Basic, Bearer, Holder, hashed
 from tests.auth.issuer import AUDIENCE, ISSUER
 from tests.auth.people import PUSH, People, secure_agent
-from tests.bindings.wire import Answer, open_request, request, rpc
+from tests.bindings.wire import Answer, envelope, open_request, request, rpc
 
 WHO = People()
 REST = [
@@ -87,6 +87,36 @@ async def test_401_in_the_dialect_of_the_caller(version: str, code: int) -> None
     assert error["id"] is None and error["error"]["code"] == code
     if version == "1.0":
         assert error["error"]["data"][0]["reason"] == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize(
+    ("method", "code"), [("tasks/send", -32007), ("tasks/sendSubscribe", -32007), ("message/send", -32000)]
+)
+async def test_who_does_not_say_its_version_is_known_by_its_method(method: str, code: int) -> None:
+    body = envelope(method, id="q")
+    answer = await request(app(), "POST", "/", body, headers={"Content-Length": str(len(body))})
+    error = checked(answer, 401)
+    assert error["id"] == "q" and error["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("pieces", "headers"),
+    [
+        pytest.param((), {"Content-Length": "100"}, id="does not come"),
+        pytest.param((GARBAGE,), {"Content-Length": str(len(GARBAGE))}, id="is nothing"),
+        pytest.param((), {"Content-Length": "100", "Expect": "100-continue"}, id="has to be asked for"),
+        pytest.param((), {"Content-Length": str(1 << 20)}, id="is long"),
+        pytest.param((), {"Transfer-Encoding": "chunked"}, id="has no length"),
+        pytest.param((), {"Content-Length": "\u00b2"}, id="has none that is a number"),
+    ],
+)
+async def test_unless_that_would_have_to_be_waited_for(
+    pieces: tuple[bytes, ...], headers: dict[str, str]
+) -> None:
+    answer = open_request(app(), "POST", "/", *pieces, headers=headers)
+    answer.unread = list(pieces)
+    error = checked(await answer.end(), 401)
+    assert error["id"] is None and error["error"]["code"] == -32000
 
 
 async def test_an_agent_of_0_1_alone_needs_no_header_to_know_how_to_refuse() -> None:

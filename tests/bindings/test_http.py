@@ -14,6 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount as Below
 
+from dragoman.bindings.cards import WELL_KNOWN
 from dragoman.bindings.http import App
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.mount import Mount
@@ -327,3 +328,22 @@ async def test_a_client_that_sends_too_much_still_gets_its_answer_and_may_go_on(
             assert head.startswith(b"HTTP/1.1 200")
             assert document.get("error", {}).get("code") == (-32600 if len(body) > 1000 else None)
         writer.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", *WELL_KNOWN, "/agent-card.json"],
+)
+async def test_head_is_answered_wherever_get_is(path: str) -> None:
+    served = app_of(metrics=lambda: b"numbers 1\n")
+    get, head = [await request(served, verb, path) for verb in ("GET", "HEAD")]
+    assert get.status == head.status == 200 and get.body and not head.body
+    assert get.headers == head.headers and head.headers["content-length"] == str(len(get.body))
+
+
+async def test_numbers_are_read_and_nothing_else() -> None:
+    served = app_of(metrics=lambda: b"numbers 1\n")
+    answer = await request(served, "POST", "/metrics")
+    assert answer.status == 405 and answer.headers["allow"] == "GET, HEAD"
+    stranger = await request(served, "POST", "/metrics", client=("203.0.113.7", 1))
+    assert stranger.status == 404

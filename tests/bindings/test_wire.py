@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -62,6 +64,9 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
             about.set("somebody")
             assert direct.answer(200, [], before, len(before))
             return
+        case "/late":  # for whom everything is said
+            while not direct.silent:
+                await asyncio.sleep(0)
         case "/wait":
             while (message := await receive())["type"] == "http.request":
                 pass
@@ -75,6 +80,8 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
         body, way, more = b"", b"pieces: ", True
         while more:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                return
             body, more = body + message["body"], message["more_body"]
     answer = way + body
     assert direct.answer(200, [(b"x", b"1")], b"" if scope["method"] == "HEAD" else answer, len(answer))
@@ -320,10 +327,52 @@ async def test_a_request_hears_that_its_client_left() -> None:
         writer.write(_request("GET", "/wait"))
         while not _begun():
             await asyncio.sleep(0)
-        writer.close()
+        plug = writer.get_extra_info("socket")
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # without a farewell
+        writer.transport.abort()
         while not heard:
             await asyncio.sleep(0)
     assert heard == ["http.disconnect"]
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+async def test_who_says_nothing_more_still_hears_what_it_asked_for(version: str) -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/late", "Content-Length: 5", body="first", version=version))
+        writer.write_eof()
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"whole: first") and CLOSE in answer
+
+
+async def test_nor_does_it_miss_any_of_what_it_asked_for_at_once() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(_request("GET", "/no") + _request("GET", "/stream") + _request("GET", "/late"))
+        writer.write_eof()
+        answers = (await reader.read(-1)).split(b"HTTP/1.1 ")[1:]
+    assert [answer[:3] for answer in answers] == [b"403", b"200", b"200"]
+    assert answers[1].endswith(b"0\r\n\r\n") and CLOSE in answers[2]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param("GET / HT", id="in its first line"),
+        pytest.param("GET / HTTP/1.1\r\nHost: he", id="in its head"),
+        pytest.param("POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 5\r\n\r\nfi", id="in its body"),
+    ],
+)
+async def test_a_request_that_ends_in_the_middle_is_none(cut: str) -> None:
+    async with _connected() as (reader, writer):
+        writer.write(cut.encode())
+        writer.write_eof()
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 400 ") and CLOSE in answer
+
+
+async def test_who_leaves_without_a_request_is_not_spoken_to() -> None:
+    async with _connected() as (reader, writer):
+        writer.write_eof()
+        assert await reader.read(-1) == b""
 
 
 async def test_a_request_that_is_answered_leaves_nothing_to_the_collector() -> None:

@@ -87,8 +87,7 @@ async def test_a_report_is_told_once_and_nothing_after_the_end(ahead: int, marks
     assert text == "one two three"
     assert len(set(reports)) == len(reports), "something was told twice"
     assert reports[-1] == "3"
-    if marks == "moment":
-        assert reports == sorted(reports)
+    assert reports == sorted(reports), "something came after what happened later"
 
 
 @pytest.mark.parametrize("ahead", range(3, 9))
@@ -148,6 +147,38 @@ async def test_what_a_subscription_shows_it_may_tell_again(
     text, reports = await told(Showing(story, ahead, overlap))
     assert text == "".join(chunks)
     assert reports == ["1"]
+
+
+@pytest.mark.parametrize("marks", ["id", "moment"])
+@pytest.mark.parametrize("overlap", range(5))
+@pytest.mark.parametrize("ahead", range(2, 8))
+async def test_so_are_reports_and_those_before_the_one_that_was_shown_do_not_come_after_it(
+    ahead: int, overlap: int, marks: str
+) -> None:
+    story = [
+        Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
+        chunk("one", append=False),
+        *(report(n, marks) for n in range(1, 6)),
+        report(6, marks, TaskState.COMPLETED),
+    ]
+    _, reports = await told(Showing(story, ahead, overlap))
+    assert reports == sorted(set(reports))
+    assert reports[-1] == "6"
+
+
+async def test_what_is_said_again_is_no_report_from_before() -> None:
+    """Without ids and moments the words must do: as often as they are in the history and were not heard."""
+    story = [
+        Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
+        report(1, "none"),
+        chunk("one ", append=False),
+        report(2, "none"),
+        chunk("two"),
+        report(1, "none"),
+        report(3, "none", TaskState.COMPLETED),
+    ]
+    _, reports = await told(Peer(story, 4))
+    assert reports == ["1", "2", "1", "3"]
 
 
 class Doubling(Peer):

@@ -271,19 +271,21 @@ def test_chat_answers_questions_with_the_next_line(
     assert capsys.readouterr().out == "HELLO\nWhat?\nnoted: this\n"
 
 
-def _heeds_ctrl_c() -> None:
-    """As in a terminal, also if these tests run in the background, where a shell has Ctrl-C ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+HEEDS = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "dragoman.cli", *sys.argv[1:]])
+"""
+"""As in a terminal, also if these tests run in the background, where a shell has Ctrl-C ignored."""
 
 
 def test_ctrl_c_in_a_chat_cancels_the_task_and_not_the_chat(url: str, capsys: Out) -> None:
     chat = subprocess.Popen(
-        [sys.executable, "-m", "dragoman.cli", "chat", url, "--json"],
+        [sys.executable, "-c", HEEDS, "chat", url, "--json"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_heeds_ctrl_c,
     )
     assert chat.stdin is not None and chat.stdout is not None
     chat.stdin.write("wait\n")
@@ -311,11 +313,10 @@ def test_what_goes_wrong_is_one_sentence(url: str, capsys: Out) -> None:
 
 def test_ctrl_c_leaves_the_task_of_a_send_and_says_where_it_is(url: str) -> None:
     sent = subprocess.Popen(
-        [sys.executable, "-m", "dragoman.cli", "send", url, "wait", "--events"],
+        [sys.executable, "-c", HEEDS, "send", url, "wait", "--events"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_heeds_ctrl_c,
     )
     assert sent.stdout is not None
     while "thinking" not in (line := sent.stdout.readline()):
@@ -329,11 +330,10 @@ def test_ctrl_c_leaves_the_task_of_a_send_and_says_where_it_is(url: str) -> None
 
 def test_a_reader_that_has_enough_is_no_error(url: str) -> None:
     sent = subprocess.Popen(
-        [sys.executable, "-m", "dragoman.cli", "send", url, "wait", "--events"],
+        [sys.executable, "-c", HEEDS, "send", url, "wait", "--events"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_heeds_ctrl_c,
     )
     assert sent.stdout is not None and sent.stderr is not None
     task = json.loads(sent.stdout.readline())["task"]["id"]

@@ -16,7 +16,7 @@ from dragoman.client.asgi import AsgiTransport
 from dragoman.errors import A2AError, InvalidAgentResponse, PushNotSupported, TaskNotFound
 from dragoman.model.content import Message, Role
 from dragoman.model.task import TaskState
-from tests.client.fakes import Answer, Asked, Site, card, page
+from tests.client.fakes import Answer, Asked, Site, answer, card, page
 
 agent = Agent("Helper", description="Helps", input_modes=["*/*"], output_modes=["*/*"])
 
@@ -280,6 +280,44 @@ async def test_leaving_a_stream_early_closes_it() -> None:
                     break
         assert stream.task is not None
         await it.cancel(stream.task.id)
+
+
+async def test_those_who_open_a_client_at_the_same_time_share_what_is_opened() -> None:
+    site = Site({"/card.json": page(card(), cache_control="no-store"), "/rpc": answer})
+    client = connect("http://agent.test/card.json", transport=AsgiTransport(site))
+    await asyncio.gather(*(client.open() for _ in range(3)))
+    link = client.link
+    assert site.paths() == ["/card.json"]
+    assert [str(reply) for reply in await asyncio.gather(client("a"), client("b"))] == ["fine", "fine"]
+    assert client.link is link
+    await client.close()
+
+
+async def test_who_gives_up_opening_a_client_does_not_take_it_from_the_others() -> None:
+    asked = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and not asked.is_set():
+            asked.set()
+            await asyncio.Event().wait()  # the first is never answered
+        await site(scope, receive, send)
+
+    site = Site({"/.well-known/agent-card.json": page(card())})
+    client = connect(app)
+    first, second = (asyncio.create_task(client.open()) for _ in range(2))
+    await asked.wait()
+    first.cancel()
+    assert (await second).card.name == "Fake"
+    assert first.cancelled()
+    await client.close()
+
+
+async def test_a_client_closed_while_it_opens_is_closed() -> None:
+    site = Site({"/card.json": page(card())})
+    client = connect("http://agent.test/card.json", transport=AsgiTransport(site))
+    await asyncio.gather(client.open(), client.close())
+    with pytest.raises(RuntimeError, match="not connected"):
+        _ = client.card
 
 
 async def test_a_client_that_is_not_open_says_how_to_open_it() -> None:

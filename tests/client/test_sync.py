@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -56,3 +57,12 @@ def test_errors_come_through() -> None:
 async def test_it_works_inside_a_running_loop() -> None:
     with connect_sync(agent) as it:
         assert it("notebook") == "NOTEBOOK"
+
+
+def test_threads_that_open_a_client_at_the_same_time_share_what_is_opened() -> None:
+    client = connect_sync(agent)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda text: client.open()(text), ["a", "b", "c", "d"]))
+    assert answers == ["A", "B", "C", "D"]
+    assert len({task.id for task in client.list()}) == 4
+    client.close()

@@ -254,6 +254,95 @@ async def test_a_remote_that_has_not_named_its_task_is_not_sent_the_message_agai
         remote.go.set()
 
 
+class Listing:
+    """An agent of somebody else's that speaks A2A 1.0 and says nothing until it is done, but lists the tasks it has."""
+
+    def __init__(self, *, keeps: bool = True) -> None:
+        self._keeps = keeps
+        """What it was told is in the history of its tasks."""
+        self.sent: list[Any] = []
+        self.methods: list[str] = []
+        self.go = asyncio.Event()
+        self.url = ""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "GET":
+            return await _answer(send, self._card())
+        body = msgspec.json.decode((await receive())["body"])
+        method, params = body["method"], body["params"]
+        self.methods.append(method)
+        answer = {"jsonrpc": "2.0", "id": body["id"]}
+        if method == "SendStreamingMessage":
+            self.sent.append(params["message"])
+        if method == "ListTasks":
+            other = {**self._task(), "id": "t-0", "history": [{**self.sent[0], "messageId": "another"}]}
+            tasks = [other, self._task()]
+            page = {"tasks": tasks, "nextPageToken": "", "pageSize": 50, "totalSize": len(tasks)}
+            return await _answer(send, {**answer, "result": page})
+        if method in ("GetTask", "CancelTask"):
+            return await _answer(send, {**answer, "result": self._task()})
+        if method != "SendStreamingMessage":
+            await _begin(send, b"text/event-stream", _event({**answer, "result": {"task": self._task()}}))
+        await self.go.wait()
+        end = {"statusUpdate": {"taskId": "t-1", "contextId": "c-1", "status": self._task()["status"]}}
+        if method == "SendStreamingMessage":
+            await _begin(send, b"text/event-stream", _event({**answer, "result": {"task": self._task()}}))
+        await send({"type": "http.response.body", "body": _event({**answer, "result": end})})
+
+    def _card(self) -> dict[str, Any]:
+        return {
+            "name": "Weather",
+            "description": "Knows the weather.",
+            "version": "1",
+            "supportedInterfaces": [
+                {"url": self.url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            ],
+            "capabilities": {"streaming": True},
+            "defaultInputModes": ["text/plain"],
+            "defaultOutputModes": ["text/plain"],
+            "skills": [],
+        }
+
+    def _task(self) -> dict[str, Any]:
+        status: dict[str, Any] = {"state": "TASK_STATE_WORKING"}
+        if self.go.is_set():
+            said = {"role": "ROLE_AGENT", "messageId": "r", "parts": [{"text": "It rains."}]}
+            status = {"state": "TASK_STATE_COMPLETED", "message": said}
+        return {
+            "id": "t-1",
+            "contextId": "c-1",
+            "status": status,
+            "history": self.sent if self._keeps else [],
+        }
+
+
+async def test_the_task_that_a_remote_has_not_named_is_found_among_those_it_lists(
+    tmp_path: Path, port: int
+) -> None:
+    remote = Listing()
+    remote.url = f"http://127.0.0.1:{port}/"
+    async with serving(remote, port):
+        async with interrupted(tmp_path, CALL, lambda: remote.sent) as request:
+            done = asyncio.create_task(request.done())
+            await until(lambda: "GetTask" in remote.methods)
+            remote.go.set()
+            calls, answer = await done
+        assert len(remote.sent) == 1
+        assert "It rains." in answer
+        assert [(each["ok"], "interrupted" in each) for each in calls] == [(True, False)]
+
+
+async def test_a_task_that_does_not_say_what_it_was_told_is_nobodys(tmp_path: Path, port: int) -> None:
+    remote = Listing(keeps=False)
+    remote.url = f"http://127.0.0.1:{port}/"
+    async with serving(remote, port):
+        async with interrupted(tmp_path, CALL, lambda: remote.sent) as request:
+            calls, answer = await request.done()
+        assert len(remote.sent) == 1 and "ListTasks" in remote.methods
+        assert WORDS in answer and [each["interrupted"] for each in calls] == [True]
+        remote.go.set()
+
+
 async def test_a_dragoman_that_has_not_named_its_task_gets_the_message_again_and_does_it_once(
     tmp_path: Path, port: int
 ) -> None:

@@ -217,6 +217,31 @@ async def test_a_list_comes_in_pages(wire: Wire) -> None:
     assert (await wire.rpc("ListTaskPushNotificationConfigs", wrong, "1.0"))["error"]["code"] == -32602
 
 
+@pytest.mark.parametrize(
+    ("deleted", "rest"),
+    [("d", "ef"), ("cd", "ef"), ("abcd", "ef"), ("de", "f"), ("abcdef", ""), ("a", "ef"), ("e", "f")],
+)
+async def test_a_page_follows_the_one_before_whatever_was_deleted_meanwhile(
+    wire: Wire, deleted: str, rest: str
+) -> None:
+    task, token = await wire.task(), ""
+    for id in "abcdef":
+        await wire.ask(v1_0(task, id)["create"], "1.0")
+    for _ in range(2):
+        asked = {"taskId": task, "pageSize": 2, "pageToken": token}
+        page = (await wire.rpc("ListTaskPushNotificationConfigs", asked, "1.0"))["result"]
+        token = page["nextPageToken"]
+    for id in deleted:
+        await wire.ask(v1_0(task, id)["delete"], "1.0")
+    asked = {"taskId": task, "pageToken": token}
+    page = (await wire.rpc("ListTaskPushNotificationConfigs", asked, "1.0"))["result"]
+    assert [config["id"] for config in page.get("configs", [])] == list(rest)
+    other = await wire.task()
+    await wire.ask(v1_0(other, "x")["create"], "1.0")
+    elsewhere = await wire.rpc("ListTaskPushNotificationConfigs", {**asked, "taskId": other}, "1.0")
+    assert elsewhere["error"]["code"] == -32602
+
+
 SENDS: list[tuple[str, Any, str, Any]] = [
     (
         "SendMessage",

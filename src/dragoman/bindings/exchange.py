@@ -39,6 +39,11 @@ class Direct(Protocol):
         """Write an answer; `length` is what its header says. False: that is not possible now, and nothing was written."""
         ...
 
+    @property
+    def silent(self) -> bool:
+        """The client sends nothing more: it may be gone, and that only shows when it is written to."""
+        ...
+
 
 class TooLarge(InvalidRequest):
     http = 413
@@ -117,6 +122,11 @@ class Exchange:
         """Whether it comes from this machine; in-process callers do."""
         client = self.scope.get("client")
         return client is None or client[0] in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "testclient")
+
+    @property
+    def silent(self) -> bool:
+        """Whether the client has said its last, and may be gone (`Direct.silent`)."""
+        return self._direct is not None and self._direct.silent
 
     async def body(self) -> bytes:
         """The whole request body. Raises `TooLarge`, `TooSlow` or `Disconnected`."""

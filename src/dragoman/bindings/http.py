@@ -193,12 +193,13 @@ class App:
         return None
 
     async def _own(self, exchange: Exchange) -> None:
-        if exchange.path == "/metrics" and self._metrics is not None and exchange.method == "GET":
-            await self._scrape(exchange, self._metrics)
-        elif exchange.path not in ("/healthz", "/readyz"):
+        metrics = self._metrics if exchange.path == "/metrics" and self._may_scrape(exchange) else None
+        if metrics is None and exchange.path not in ("/healthz", "/readyz"):
             await _say(exchange, 404, "NOT_FOUND", "there is nothing at this path")
         elif exchange.method not in ("GET", "HEAD"):
             await _not_allowed(exchange, ("GET", "HEAD"))
+        elif metrics is not None:
+            await exchange.respond(200, metrics(), ((b"content-type", b"text/plain; version=0.0.4"),))
         elif exchange.path == "/readyz" and self.streams.draining:
             await exchange.respond(503, b'{"status":"draining"}')
         elif exchange.path == "/readyz" and not await self._can_work():
@@ -216,18 +217,13 @@ class App:
             return False
         return True
 
-    async def _scrape(self, exchange: Exchange, metrics: Callable[[], bytes]) -> None:
-        """For whoever has the token; without one, for this machine, and not through a proxy."""
+    def _may_scrape(self, exchange: Exchange) -> bool:
+        """Whoever has the token; without one, this machine, and not through a proxy."""
         if self._metrics_token:
             said = exchange.headers.get(b"authorization", b"").partition(b" ")[2].strip()
-            allowed = hmac.compare_digest(said, self._metrics_token.encode())
-        else:
-            forwarded = b"forwarded" in exchange.headers or b"x-forwarded-for" in exchange.headers
-            allowed = not forwarded and exchange.local
-        if not allowed:
-            await _say(exchange, 404, "NOT_FOUND", "there is nothing at this path")
-        else:
-            await exchange.respond(200, metrics(), ((b"content-type", b"text/plain; version=0.0.4"),))
+            return hmac.compare_digest(said, self._metrics_token.encode())
+        forwarded = b"forwarded" in exchange.headers or b"x-forwarded-for" in exchange.headers
+        return not forwarded and exchange.local
 
     def _interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
         return [interface for binding in self._rest for interface in binding.interfaces(mount, url)]

@@ -6,6 +6,7 @@ The exceptions are what an intermediary or a browser must see: 401, 403, 415, 42
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 _SAID_BY_HTTP = (Unauthenticated, Forbidden, RateLimited, Unavailable, Compressed)
 _encode = msgspec.json.Encoder().encode
+_OVERHEARD, _SOON = 64 << 10, 1.0
+"""Bytes and seconds that we have for somebody who is not let in."""
 
 
 class JsonRpc:
@@ -97,7 +100,11 @@ class _Rpc:
 
     async def answer(self) -> None:
         exchange, mount = self._exchange, self._mount
-        principal = await mount.principal(exchange)
+        try:
+            principal = await mount.principal(exchange)
+        except A2AError:
+            await self._overhear()
+            raise
         check_type(exchange)
         select.gate(self._version, mount.home)
         envelope = self._read(await exchange.body())
@@ -136,9 +143,24 @@ class _Rpc:
                 self._dialect = self._likely(malformed.method)
             raise malformed.error from None
 
-    def _likely(self, method: str) -> Dialect:
+    async def _overhear(self) -> None:
+        """Whoever is refused and does not say its version may have said a method of it: if that is short, and here soon."""
+        headers = self._exchange.headers
+        length = headers.get(b"content-length", b"")
+        short = length.isdigit() and len(length) < 9 and int(length) <= _OVERHEARD
+        if self._version or b"expect" in headers or not short:
+            return
         try:
-            return self._choose(method, b"").dialect
+            async with asyncio.timeout(_SOON):
+                envelope = read_envelope(await self._exchange.body(), self._exchange.shared.limits)
+        except (A2AError, Malformed, TimeoutError):
+            return
+        self._id = envelope.id
+        self._dialect = self._likely(envelope.method, envelope.params)
+
+    def _likely(self, method: str, params: bytes = b"") -> Dialect:
+        try:
+            return self._choose(method, params).dialect
         except select.Refused as refused:
             return refused.dialect
 

@@ -30,6 +30,7 @@ class Connection(Protocol):
     loop: asyncio.AbstractEventLoop
     blocked: asyncio.Future[None] | None
     """Done when the client has read enough of what was written to it; None if it has."""
+    silent: bool
 
     @property
     def default_headers(self) -> Iterable[Header]: ...
@@ -114,6 +115,10 @@ class HttpRequest:
             self._waiter.set_result(None)
 
     # -- the short way (`exchange.Direct`) ---------------------------------------------------------------------
+
+    @property
+    def silent(self) -> bool:
+        return self._connection.silent
 
     def body(self) -> bytes | None:
         if self.more or self.gone or self._expects:

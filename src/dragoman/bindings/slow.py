@@ -1,8 +1,8 @@
 """Whoever is too slow is let go: one clock for all connections of a server, nothing per request.
 
 A connection is written down when we begin to wait for it and struck out when it has done what we waited for. Two things
-are waited for: the head of a request, and a client that reads what we wrote; a byte now and then is not reading. Only
-the connection ends; tasks go on.
+are waited for: the head of a request, and a client that reads what we wrote; a byte now and then is not reading. And one
+that has said its last is not answered for ever, because it may have left. Only the connection ends; tasks go on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ class Peer(Protocol):
         """How many bytes of ours wait to be read."""
         ...
 
+    def answering(self) -> bool:
+        """Whether it has been told the beginning of an answer, and not yet the end."""
+        ...
+
     def close(self) -> None:
         """End when what was written is read."""
         ...
@@ -37,6 +41,7 @@ class Slow:
     def __init__(self, limits: Limits) -> None:
         self._heads = _Waiting(limits.head_timeout, lambda peer: peer.close())
         self._readers = _Waiting(limits.write_timeout, self._not_reading)
+        self._silent = _Waiting(limits.write_timeout, self._unanswered)
         self._least = limits.read_rate * limits.write_timeout
         self._unread: dict[Peer, int] = {}
 
@@ -57,7 +62,12 @@ class Slow:
         if self._unread.pop(peer, None) is not None:
             self._readers.remove(peer)
 
+    def silent(self, peer: Peer) -> None:
+        """It sends nothing more, and waits for what it asked for; or it is gone."""
+        self._silent.add(peer)
+
     def gone(self, peer: Peer) -> None:
+        self._silent.remove(peer)
         self.sent(peer)
         self.free(peer)
 
@@ -66,6 +76,12 @@ class Slow:
         read = before - peer.unread()
         if read > 0 and read >= min(self._least, before):
             self.blocked(peer)  # slow, but it reads
+        else:
+            peer.abort()
+
+    def _unanswered(self, peer: Peer) -> None:
+        if peer.answering():
+            self.silent(peer)  # what is written to it tells whether it is there
         else:
             peer.abort()
 

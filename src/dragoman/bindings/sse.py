@@ -29,7 +29,8 @@ HEADERS: tuple[Header, ...] = (
 )
 
 _TICKS = 8
-"""How many times the clock ticks before a quiet stream is spoken to."""
+"""How many times the clock ticks before a quiet stream is spoken to. (Once is enough if its client says nothing more: one
+that left answers that it is not there.)"""
 _BEGIN = 2
 """And before one begins in which nothing has happened: until then, what fails is refused like any other call."""
 
@@ -209,10 +210,9 @@ class _Stream:
         """Held while bytes leave: a keep-alive never comes between."""
 
     def quiet(self, ticks: int) -> bool:
-        return (
-            ticks - self.wrote >= (_TICKS if self._exchange.responding else _BEGIN)
-            and not self._lock.locked()
-        )
+        exchange = self._exchange
+        patience = 1 if exchange.silent else _TICKS if exchange.responding else _BEGIN
+        return ticks - self.wrote >= patience and not self._lock.locked()
 
     async def write(self, chunk: bytes) -> None:
         """Raises `Disconnected`."""

@@ -77,6 +77,10 @@ class ServerTls:
 class TlsProtocol(HttpProtocol):
     """HTTP with the client's certificate in the scope."""
 
+    def eof_received(self) -> bool:
+        self._flush()
+        return False  # TLS in Python has no half of a connection
+
     def _extensions(self, request: HttpRequest) -> dict[str, Any]:
         connection = self.transport.get_extra_info("ssl_object")
         shown = connection.getpeercert(binary_form=True) if connection is not None else None

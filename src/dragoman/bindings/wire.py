@@ -45,7 +45,7 @@ class HttpProtocol(asyncio.Protocol):
 
     __slots__ = ("_app", "_bare", "_client", "_context", "_deaf", "_expects", "_head", "_headers", "_held", "_holding",
                  "_in_head", "_max_head", "_most", "_parser", "_quiet", "_receiving", "_requests", "_root", "_scheme",
-                 "_scopes", "_server", "_slow", "_state", "_url", "blocked", "loop", "transport")  # fmt: skip
+                 "_scopes", "_server", "_slow", "_state", "_url", "blocked", "loop", "silent", "transport")  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class HttpProtocol(asyncio.Protocol):
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.blocked: asyncio.Future[None] | None = None
+        self.silent = False
         self._app = cast(App, config.loaded_app)
         self._most, self._root = config.limit_concurrency, config.root_path
         self._state, self._slow, self._max_head = server_state, slow or Slow(Limits()), max_head
@@ -127,6 +128,19 @@ class HttpProtocol(asyncio.Protocol):
                     self._head += len(piece)
                     if self._head > self._max_head:
                         self._refuse(431)
+
+    def eof_received(self) -> bool:
+        """It says nothing more. Perhaps it left; perhaps it reads: that shows when something is written to it."""
+        self.silent = True
+        if self._in_head or self._receiving is not None:
+            self._refuse(400)
+        self._deaf = True
+        if self._requests:
+            self._requests[-1].keep_alive = False
+            self._slow.silent(self)
+        else:
+            self.close()
+        return True
 
     def pause_writing(self) -> None:
         self._slow.blocked(self)
@@ -330,6 +344,9 @@ class HttpProtocol(asyncio.Protocol):
             self.close()
 
     # -- `slow.Peer` -------------------------------------------------------------------------------------------
+
+    def answering(self) -> bool:
+        return bool(self._requests) and self._requests[0].started
 
     def unread(self) -> int:
         return self.transport.get_write_buffer_size() + self._holding

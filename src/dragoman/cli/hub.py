@@ -112,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
     code = load(*given.agents)
     try:
         hub, app = application(given, code=code)
+        hub.occupancy.take()
         asyncio.run(check_store(f"sqlite:///{given.folder / 'tasks.db'}"))
         hub.database.open()
     except (A2AError, ModelError, ValueError) as error:

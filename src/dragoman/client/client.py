@@ -52,6 +52,7 @@ class Client:
         self._target, self._options = target, options
         self._timeout = timeout
         self._link: Link | None = None
+        self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -61,17 +62,18 @@ class Client:
 
     async def open(self) -> Self:
         """Find the agent and read its card. `async with` does it; without that, `close` it when you are done."""
-        if self._link is None:
-            try:
-                async with asyncio.timeout(self._timeout):
+        try:
+            async with asyncio.timeout(self._timeout), self._opening:
+                if self._link is None:
                     self._link = await open_link(self._target, self._options)
-            except TimeoutError:
-                raise TimeoutError(f"{self._target} did not show its card in time") from None
+        except TimeoutError:
+            raise TimeoutError(f"{self._target} did not show its card in time") from None
         return self
 
     async def close(self) -> None:
-        if self._link is not None:
+        async with self._opening:
             link, self._link = self._link, None
+        if link is not None:
             await link.transport.close()
 
     # -- who it is -----------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ against what was already heard (`Replay`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from dragoman.client.told import Place, Repetition, continued, rest_of, written
-from dragoman.model.content import Part
+from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
@@ -67,6 +68,8 @@ class Replay:
         self._same = same_status if repeats else one_report
         self._ahead: TaskStatus | None = None
         """The last report in the peer's own picture of the task, which the stream may come to."""
+        self._passed: Counter[tuple[str, str]] = Counter()
+        """What was said before that, by the history of the picture, and has not been heard."""
         self._grounded = False
         """The stream showed the task as it is."""
         self._repeated: dict[str, Repetition] = {}
@@ -127,10 +130,27 @@ class Replay:
         now = self._fold.status
         if now is not None and (same_status(now, status) or _earlier(status, now)):
             return True
+        if status.message is not None and self._has_passed(status.message):
+            return True
         return any(self._same(old, status) for old in self._heard)
+
+    def _has_passed(self, message: Message) -> bool:
+        """It was said before what the picture has told. A message without an id is taken for one that reads the same,
+        once for each, and only while the stream is behind the picture."""
+        name = _name(message)
+        if not self._passed[name] or not (message.message_id or self._ahead is not None):
+            return False
+        self._passed[name] -= 1
+        return True
+
+    def _unheard(self, now: Task) -> Counter[tuple[str, str]]:
+        heard = {id(status): status for status in (*self._heard, self._fold.status) if status is not None}
+        said = Counter(_name(message) for message in now.history if message.role is Role.AGENT)
+        return said - Counter(_name(status.message) for status in heard.values() if status.message)
 
     def _missed(self, now: Task) -> list[Event]:
         """What the peer's picture has beyond ours; and keep where the stream is in it."""
+        self._passed = self._unheard(now)
         for artifact in now.artifacts:
             id = artifact.artifact_id
             shown = self._beyond(id, artifact.parts)
@@ -191,6 +211,11 @@ class Replay:
             whole = replace(event.artifact, parts=tuple(repetition.told))
             return [replace(event, artifact=whole, append=False)]
         return [replace(event, artifact=replace(event.artifact, parts=new), append=True)] if new else []
+
+
+def _name(message: Message) -> tuple[str, str]:
+    """What a message is known by: its id, or else what it says."""
+    return message.message_id, "" if message.message_id else written(message.parts)
 
 
 def one_report(one: TaskStatus, other: TaskStatus) -> bool:

@@ -89,6 +89,7 @@ class SyncClient:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._loop: _Loop | None = None
+        self._opening = threading.RLock()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -98,21 +99,23 @@ class SyncClient:
 
     def open(self) -> Self:
         """Find the agent and read its card. `with` does it; without that, `close` it when you are done."""
-        if self._loop is None:
-            self._loop = _Loop()
-            try:
-                self._run(self._client.open())
-            except BaseException:
-                self.close()
-                raise
+        with self._opening:
+            if self._loop is None:
+                self._loop = _Loop()
+                try:
+                    self._run(self._client.open())
+                except BaseException:
+                    self.close()
+                    raise
         return self
 
     def close(self) -> None:
-        if self._loop is not None:
-            loop, self._loop = self._loop, None
-            with suppress(Exception):
-                loop.run(self._client.close())
-            loop.close()
+        with self._opening:
+            if self._loop is not None:
+                loop, self._loop = self._loop, None
+                with suppress(Exception):
+                    loop.run(self._client.close())
+                loop.close()
 
     @property
     def card(self) -> AgentCard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2s
 
 from msgspec.structs import replace
 
@@ -63,20 +64,37 @@ class PushConfigs:
         )
 
     async def _list(self, push: Push, call: Call, request: ListPushConfigs) -> PushConfigPage:
-        configs = await self._configs(push, call, request.task_id)
-        if request.page_token:
-            ids = [config.id for config in configs]
-            if request.page_token not in ids:
-                why = "is not from a page of this list"
-                raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
-            configs = configs[ids.index(request.page_token) + 1 :]
-        page = configs[: request.page_size or None]
-        return PushConfigPage(
-            configs=tuple(page), next_page_token=page[-1].id if len(page) < len(configs) else ""
-        )
+        hooks = await self._hooks.list(call.scope, request.task_id)
+        seen = _seen(request) if request.page_token else ()
+        marks = [_mark(hook.uid) for hook in hooks]
+        start = max((n for n, mark in enumerate(marks, 1) if mark in seen), default=0)
+        end = min(len(hooks), start + request.page_size) if request.page_size else len(hooks)
+        token = _token(request.task_id, marks[:end]) if end < len(hooks) else ""
+        return PushConfigPage(configs=tuple(map(push.shown, hooks[start:end])), next_page_token=token)
 
     async def _configs(self, push: Push, call: Call, task: str) -> Sequence[PushConfig]:
         return [push.shown(hook) for hook in await self._hooks.list(call.scope, task)]
+
+
+# A token names all that was shown before the next page. They are few, and of those that are still there, the last is where
+# it begins: whichever were deleted meanwhile.
+
+
+def _token(task: str, marks: Sequence[str]) -> str:
+    return ".".join((_mark(task), *marks))
+
+
+def _seen(request: ListPushConfigs) -> Sequence[str]:
+    """Raises `InvalidParams` for a token that did not come from the list of this task."""
+    task, *seen = request.page_token.split(".")
+    if task != _mark(request.task_id) or not seen:
+        why = "is not from a page of this list"
+        raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
+    return seen
+
+
+def _mark(id: str) -> str:
+    return blake2s(id.encode(), digest_size=6).hexdigest()
 
 
 def for_task(hook: Hook, task: str) -> Hook:

@@ -85,7 +85,10 @@ def routes(hub: Hub) -> list[Route]:
         return Answer(changed.shown)
 
     async def delete(visit: Visit) -> Answer:
-        await conversations.delete(visit.tenant.id, visit.number("id"))
+        conversation = conversations.find(visit.tenant.id, visit.number("id"))
+        for request in await conversations.unanswered(conversation.id):
+            await hub.cancel(visit.tenant, request)
+        await conversations.delete(visit.tenant.id, conversation.id)
         return Answer(status=204)
 
     async def messages(visit: Visit) -> Answer:
@@ -136,7 +139,14 @@ def routes(hub: Hub) -> list[Route]:
             "conversations",
             body=ConversationChange,
         ),
-        Route("DELETE", one, delete, "Delete it, with its messages and files.", "conversations", status=204),
+        Route(
+            "DELETE",
+            one,
+            delete,
+            "Delete it, with its messages, files and todos.",
+            "conversations",
+            status=204,
+        ),
         Route(
             "GET",
             f"{one}/messages",

@@ -143,6 +143,11 @@ class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.name or self.id
 
     @property
+    def gated(self) -> bool:
+        """Its advisor reads answers before they leave."""
+        return self.advisor is not None and self.advisor.mode == "gate"
+
+    @property
     def granted(self) -> frozenset[str]:
         """The bundles it may use."""
         if not self.capabilities:

@@ -145,21 +145,24 @@ class Conversations:
         return self.find(tenant, id)
 
     async def delete(self, tenant: int, id: int) -> None:
-        """With its messages and files. Raises `NotFound`."""
+        """With its messages, files and todos. Raises `NotFound`."""
         if not await self._db.run(lambda db: db.execute(_DELETE, (tenant, id)).rowcount):
             raise NotFound(f"there is no conversation {id}")
 
     # -- messages ----------------------------------------------------------------------------------------------
 
     async def ask(self, conversation: int, request: str, text: str) -> None:
-        """Keep what a user says, before anybody answers."""
+        """Keep what a user says, before anybody answers. Raises `NotFound`."""
         now = int(time.time())
 
         def say(db: sqlite3.Connection) -> None:
             db.execute(_SAY, (conversation, "user", text, 0, 0, now, request))
             db.execute(_TOUCH, (now, conversation))
 
-        await self._db.run(say)
+        try:
+            await self._db.run(say)
+        except sqlite3.IntegrityError:  # it was deleted meanwhile
+            raise NotFound(f"there is no conversation {conversation}") from None
 
     async def unask(self, request: str) -> None:
         """The request was refused."""

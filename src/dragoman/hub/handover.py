@@ -1,6 +1,7 @@
 """Give a request to the agent it is for, before the one that was asked thinks about it.
 
 If its constitution wants that, and it is clear who that is (`intent.py`). Who is asked by another agent hands nothing on.
+An advisor who stands at the gate reads this answer, too: what the other agent tells is kept back until then.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from dragoman.hub.asking import respond
 from dragoman.hub.intent import Guess, resolve
 from dragoman.hub.model import about
+from dragoman.hub.telling import ANSWERS
 from dragoman.hub.tool import Session
 from dragoman.hub.tools.delegate import delegate
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from dragoman.hub.loop import ConstitutionAgent
 
 
-async def hand_over(agent: ConstitutionAgent, session: Session, text: str) -> str | None:
-    """What the agent that `text` is for answers to it; None if there is no such agent, or it fails."""
+async def hand_over(agent: ConstitutionAgent, session: Session, text: str) -> tuple[str, str] | None:
+    """The agent that `text` is for, and what it answers; None if there is no such agent, or it fails."""
     constitution, telling = session.constitution, session.telling
     intent, advisor = constitution.intent, constitution.advisor
     if intent.mode == "off" or session.depth:
@@ -49,5 +51,10 @@ async def hand_over(agent: ConstitutionAgent, session: Session, text: str) -> st
         await session.pay(found.usage, about(agent.model, model).name)
     if not target or target == agent.id:
         return None
+    if constitution.gated:
+        telling.hold()
     ok, answer = await delegate(session, target, text, "intent", telling.next_stream(), [])
-    return answer if ok else None
+    if ok:
+        return target, answer
+    await telling.release(without=ANSWERS)
+    return None

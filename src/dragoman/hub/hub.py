@@ -39,6 +39,7 @@ from dragoman.hub.lessons import Lessons
 from dragoman.hub.loop import NATIVE
 from dragoman.hub.memory import Memories
 from dragoman.hub.metrics import Metrics
+from dragoman.hub.occupancy import Occupancy
 from dragoman.hub.outside import Outside
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.record import Record
@@ -93,6 +94,7 @@ class Hub:
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
+        self.occupancy = Occupancy(database.path.parent)
         self.tenants, self.requests = Tenants(database), Requests(database)
         self.catalogue = Catalogue(database, code, index=index)
         self.conversations, self.folders = Conversations(database), Folders(database)
@@ -117,8 +119,13 @@ class Hub:
         """The engine, for what comes from outside: it is on record who asked for what."""
 
     async def start(self, **options: Any) -> None:
-        self.database.open()
-        await self.engine.start(**options)
+        self.occupancy.take()
+        try:
+            self.database.open()
+            await self.engine.start(**options)
+        except BaseException:
+            self.occupancy.leave()
+            raise
         self._watch.start()
 
     async def stop(self, drain: float = 10.0) -> None:
@@ -126,6 +133,7 @@ class Hub:
         self.record.close()
         await self.engine.stop(drain)
         self.database.close()
+        self.occupancy.leave()
 
     def numbers(self) -> bytes:
         """What the hub counts, for Prometheus."""

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ PREFIX = "a2a:"
 """Before the name of a remote, where agents are called by name; no agent of a tenant has such an id."""
 CARD_SECONDS = 15.0
 TTL = 300.0
+_LOOKED_AT, _PAGE, _HISTORY = 500, 50, 50
+"""Of the tasks that a remote lists, so many are looked at, the newest; and of each so many messages."""
 
 
 class Auth(Struct, frozen=True, kw_only=True):
@@ -139,6 +142,23 @@ class Remotes:
     async def deduplicates(self, name: str) -> bool:
         """Whether a message that is sent again, under the same key, is done once. Raises `A2AError`."""
         return (await self._client(name)).link.peer.ours
+
+    async def has(self, name: str, message: str) -> str:
+        """The id of the task that a remote has for a message of ours, if it lists its tasks with what they were told;
+        empty if there is none to be found."""
+        looked = 0
+        with suppress(A2AError, TimeoutError):
+            async with asyncio.timeout(min(CARD_SECONDS, self._remote(name).timeout)):
+                client = await self._client(name)
+                listed = client.list(history=_HISTORY, page_size=_PAGE)
+                async with aclosing(listed) as tasks:  # type: ignore[type-var]
+                    async for task in tasks:
+                        if any(said.message_id == message for said in task.history):
+                            return task.id
+                        looked += 1
+                        if looked == _LOOKED_AT:
+                            break
+        return ""
 
     async def close(self) -> None:
         for fetching in list(self._fetching.values()):

@@ -15,6 +15,7 @@ the place of all text before it: in the text artifact as ever, in events with `r
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -41,6 +42,8 @@ class Telling:
         """What a later turn adds to the ids of its artifacts: they stand beside those of the first."""
         self._text: ArtifactWriter | None = None
         self._relay: ArtifactWriter | None = None
+        self._held: list[tuple[str, dict[str, Any]]] | None = None
+        """Events that wait until it is clear what of them may leave."""
         self._known: Counter[bytes] = Counter()
         self._line: list[str] = []
         """Of text in events: what has come of a line."""
@@ -84,6 +87,9 @@ class Telling:
 
     async def pass_on(self, kind: str, payload: dict[str, Any]) -> None:
         """An event as it is; perhaps another agent's."""
+        if self._held is not None:
+            self._held.append((kind, payload))
+            return
         if self._relay is not None:
             event = {"kind": kind, "data": payload}
             raw = msgspec.json.encode(event)
@@ -95,6 +101,17 @@ class Telling:
         if (part := ARTIFACTS.get(kind)) is not None:
             await self._artifact(kind, part, payload)
         await self._turn.note(kind, payload)
+
+    def hold(self) -> None:
+        """Keep events back from now on, until `release`."""
+        self._held = []
+
+    async def release(self, *, without: Collection[str] = ()) -> None:
+        """Tell what was kept back, but for some kinds."""
+        held, self._held = self._held, None
+        for kind, payload in held or ():
+            if kind not in without:
+                await self.pass_on(kind, payload)
 
     async def text(self, delta: str) -> None:
         """What the agent says, as it says it."""
@@ -194,6 +211,8 @@ def events_id(task: str) -> str:
 
 ARTIFACTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
 """Events that are artifacts, too, and the word for each in their ids."""
+ANSWERS = frozenset({"text", "sub_agent_response"})
+"""Events that hold what an agent answers."""
 _WITHOUT_DEPTH = frozenset({"text", "advisor", "escalation", "stream_end", "intent"})
 
 

@@ -22,7 +22,7 @@ from dragoman.hub.model import ChatMessage, Image, Prompt, Usage, about, estimat
 from dragoman.hub.native import called, spec
 from dragoman.hub.prompt import CONTINUE as GO_ON
 from dragoman.hub.prompt import query, system
-from dragoman.hub.telling import Telling
+from dragoman.hub.telling import ANSWERS, Telling
 from dragoman.hub.tool import Budget, Command, Session
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.task import TaskState
@@ -82,6 +82,7 @@ class Thinking:
             ok = await self._think()
         except asyncio.CancelledError:
             if self._turn.cancelled and not telling.relayed:
+                await telling.release(without=ANSWERS)
                 await telling.tell("stream_end", ok=False)
             raise
         await telling.close()
@@ -92,14 +93,18 @@ class Thinking:
 
     async def _think(self) -> bool:
         images = images_of(self._turn.message)
-        if not images and (answer := await hand_over(self._agent, self._session, self._text)) is not None:
-            await self._telling.text(answer)
-            self._prose.append(answer)
-            return self._complete("end_turn")
+        handed = await hand_over(self._agent, self._session, self._text) if not images else None
+        judged = await self._judge_handed(*handed) if handed is not None else None
+        if judged is not None and judged.signal != REDIRECT:
+            return await self._leave(judged, "end_turn")
         said = ChatMessage(role="user", content=await self._query(), images=images)
         sees = about(self._agent.model, self._c.model).sees
         self._messages = [*await self._before(), said if sees else in_words(said)]
-        for i in range(1, ITERATIONS + 1):
+        if handed is not None and judged is not None:
+            self._send_back(ChatMessage(role="assistant", content=handed[1]), judged)
+        i = 0
+        while True:
+            i += 1
             if self._session.budget.left == 0:
                 return self._fail("the token budget of this request is used up", "budget_exhausted")
             if self._telling.relayed:
@@ -108,25 +113,38 @@ class Thinking:
             if reply.error:
                 return self._fail(reply.error, reply.error_code)
             commands = self._commands(reply)
-            if not commands:
-                judged = await self._judge(i)
-                if judged.signal == CONTINUE:
-                    await self._release()
-                    return self._complete(reply.stop)
-                if judged.signal != REDIRECT:
-                    await self._telling.tell("escalation", reason=judged.text)
-                    return self._fail(f"the advisor stopped the answer: {judged.text}", "advisor_halt")
-                self._held = None
-                self._messages += [
-                    _said(reply),
-                    ChatMessage(role="user", content=f"[ADVISOR]\n{judged.text}"),
-                ]
+            if commands and i < ITERATIONS:
+                await self._release()
+                await self._carry_out(i, reply, commands)
                 continue
+            judged = await self._judge(i)
+            if judged.signal != REDIRECT:
+                return await self._leave(judged, "max_iterations" if commands else reply.stop)
+            self._held = None
+            self._send_back(_said(reply), judged)
+
+    async def _judge_handed(self, agent: str, answer: str) -> Verdict:
+        """Whether what another agent answers may leave as the answer of this one."""
+        self._calls.append(f"- /agent args={agent} result={answer[:300]}")
+        self._prose.append(answer)
+        judged = await self._judge(0)
+        passes = judged.signal == CONTINUE
+        await self._telling.release(without=() if passes else ANSWERS)
+        self._held = [answer] if passes else None
+        return judged
+
+    async def _leave(self, judged: Verdict, stop: str) -> bool:
+        """The advisor has spoken, and it is not to be done again."""
+        if judged.signal == CONTINUE:
             await self._release()
-            if i == ITERATIONS:
-                break
-            await self._carry_out(i, reply, commands)
-        return self._complete("max_iterations")
+            return self._complete(stop)
+        await self._telling.tell("escalation", reason=judged.text)
+        return self._fail(f"the advisor stopped the answer: {judged.text}", "advisor_halt")
+
+    def _send_back(self, said: ChatMessage, judged: Verdict) -> None:
+        """What was said does not leave; the model is told what to do instead."""
+        self._prose.pop()
+        self._messages += [said, ChatMessage(role="user", content=f"[ADVISOR]\n{judged.text}")]
 
     async def _before(self) -> list[ChatMessage]:
         """What was said earlier: in the conversation, and on this task."""
@@ -175,8 +193,7 @@ class Thinking:
         """The model's next reply, completed if it was cut off inside a file."""
         filter = TextFilter(self._agent.names)
         clean: list[str] = []
-        advisor = self._c.advisor
-        self._held = [] if advisor is not None and advisor.mode == "gate" else None
+        self._held = [] if self._c.gated else None
 
         async def out(text: str) -> None:
             clean.append(text)
@@ -266,9 +283,9 @@ class Thinking:
     async def _judge(self, i: int) -> Verdict:
         """Whether the answer may leave."""
         advisor = self._c.advisor
-        if advisor is None or advisor.mode != "gate":
+        if advisor is None or not self._c.gated:
             return Verdict(signal=CONTINUE)
-        prompt = question(advisor, self._text, self._prose[-1], self._calls)
+        prompt = question(advisor, self._text, self._answer, self._calls)
         reply = await ask(self._turn, f"gate/{i}", self._agent.model, prompt)
         await self._session.pay(reply.usage, about(self._agent.model, advisor.model).name)
         judged = verdict(reply.text, advisor)
@@ -292,10 +309,13 @@ class Thinking:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
+    @property
+    def _answer(self) -> str:
+        """What was said last; if that was nothing, all that was said."""
+        return self._prose[-1].strip() or "\n\n".join(text for text in self._prose if text.strip())
+
     def _complete(self, stop: str) -> bool:
-        prose = [text for text in self._prose if text.strip()]
-        answer = self._prose[-1].strip() or "\n\n".join(prose) or NO_ANSWER
-        self._finish(TaskState.COMPLETED, answer, "r", {"stop_reason": stop})
+        self._finish(TaskState.COMPLETED, self._answer or NO_ANSWER, "r", {"stop_reason": stop})
         return True
 
     def _fail(self, error: str, code: str) -> bool:

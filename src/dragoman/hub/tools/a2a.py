@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from contextlib import aclosing, suppress
 
+from dragoman.engine.log import Child, Record
 from dragoman.errors import A2AError, Unreachable
 from dragoman.hub.remotes import PREFIX, Remotes
 from dragoman.hub.tool import Command, Session
@@ -28,15 +29,19 @@ class A2ATool:
     async def repeatable(self, command: Command, session: Session) -> bool:
         """A call is, when the remote's task is known, or when the remote knows a message that it has had already."""
         verb, _, rest = command.args.partition(" ")
-        key, turn = f"call/{session.key}", session.turn
+        key, turn, name = f"call/{session.key}", session.turn, rest.strip().partition(" ")[0]
         if key in turn.children or turn.recorded(key) is not None:
             return True
-        if session.broken_off:
-            return False
         if verb != "call" or self._remotes is None:
             return True
+        if session.broken_off:
+            task = await self._remotes.has(name, _message_id(session))
+            if task:  # go on with it, as if the remote had said so in time
+                turn.children[key] = child = Child(key=key, peer=PREFIX + name, task=task)
+                await turn.put(Record("child", child))
+            return bool(task)
         try:
-            return await self._remotes.deduplicates(rest.strip().partition(" ")[0])
+            return await self._remotes.deduplicates(name)
         except A2AError:
             return False
 
@@ -69,8 +74,7 @@ class A2ATool:
         if name not in remotes.agents:
             return f"ERR: no remote agent named '{name}' (try /a2a list)"
         turn, fold, limit = session.turn, Fold(), remotes.agents[name].timeout
-        id = hashlib.sha256(session.once.encode()).hexdigest()[:32]  # the same, if it is sent again
-        message = Message(message_id=id, role=Role.USER, parts=(Part(text=text),))
+        message = Message(message_id=_message_id(session), role=Role.USER, parts=(Part(text=text),))
         try:
             async with asyncio.timeout(limit):
                 async with aclosing(turn.stream(PREFIX + name, message, key=session.key)) as events:
@@ -95,6 +99,11 @@ class A2ATool:
             async with asyncio.timeout(5):
                 service, _ = await remotes.find(PREFIX + name, Scope())
                 await service.call(Call(), CancelTask(id=task))
+
+
+def _message_id(session: Session) -> str:
+    """The same, if it is sent again."""
+    return hashlib.sha256(session.once.encode()).hexdigest()[:32]
 
 
 _BAD = ("failed", "rejected", "canceled")

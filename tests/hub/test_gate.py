@@ -1,0 +1,114 @@
+"""What an advisor at the gate has not approved does not leave, whoever said it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dragoman.hub.constitution import Advisor, Constitution, Intent
+from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.thinking import ITERATIONS
+from dragoman.model.ops import CancelTask, ListTasks
+from dragoman.model.task import Task, TaskState
+from tests.hub.conftest import Begin, say
+
+SCOUT = Constitution(id="scout", name="Scout", role="research-analyst", goal="find things out")
+DESK = Constitution(
+    id="desk",
+    name="Desk",
+    intent=Intent(mode="heuristic"),
+    advisor=Advisor(model="big", mode="gate", max_redirects=1),
+)
+PASS, AGAIN, STOP = (
+    "<signal>CONTINUE</signal>",
+    "<signal>REDIRECT</signal> Be kind.",
+    "<signal>HALT</signal> No.",
+)
+
+
+def playing(verdicts: list[str], **said: list[Any]) -> ScriptedModel:
+    """A model that speaks for each agent, by its name, and for the advisor."""
+    left = {name: iter(replies) for name, replies in said.items()} | {"advisor": iter(verdicts)}
+
+    def choose(prompt: Any) -> Any:
+        if prompt.model == "big":
+            return next(left["advisor"])
+        return next(left["Scout" if "NAME: Scout" in prompt.system else "Desk"])
+
+    return ScriptedModel(choose)
+
+
+def told(task: Task) -> str:
+    """Everything that left: what was answered, and every artifact."""
+    return repr((task.status.message, task.artifacts))
+
+
+async def test_an_answer_that_was_handed_over_passes_the_gate_of_who_was_asked(house: Begin) -> None:
+    home = await house(playing([PASS], Scout=["Found it."]), DESK, SCOUT)
+    task = await home.ask("@scout look", "desk")
+    assert task.status.message is not None and task.status.message.text == "Found it."
+    assert task.metadata["x-arbiter.gate_approved"] is True
+    judged = home.model.prompts[-1]
+    assert "@scout look" in judged.messages[0].content and "Found it." in judged.messages[0].content
+    kinds = [kind for kind, _ in await home.notes(task.id, "desk")]
+    assert kinds.index("intent") < kinds.index("sub_agent_response") < kinds.index("advisor")
+    assert [a.text for a in task.artifacts if a.artifact_id.endswith("-text-0")] == ["Found it."]
+
+
+async def test_an_answer_that_was_handed_over_is_sent_back_to_who_was_asked(house: Begin) -> None:
+    home = await house(playing([AGAIN, PASS], Scout=["Go away."], Desk=["Here you are."]), DESK, SCOUT)
+    task = await home.ask("@scout look", "desk")
+    assert task.status.message is not None and task.status.message.text == "Here you are."
+    assert "Go away." not in told(task)
+    notes = await home.notes(task.id, "desk")
+    assert "Go away." not in repr(notes)
+    assert [n["kind"] for kind, n in notes if kind == "advisor"] == ["gate_redirect", "gate_continue"]
+    streams = [(kind, n["agent"]) for kind, n in notes if kind in ("stream_start", "stream_end")]
+    assert streams == [
+        ("stream_start", "desk"),
+        ("stream_start", "scout"),
+        ("stream_end", "scout"),
+        ("stream_end", "desk"),
+    ]
+    asked = next(p for p in home.model.prompts if "NAME: Desk" in p.system)
+    assert [m.content for m in asked.messages[-2:]] == ["Go away.", "[ADVISOR]\nBe kind."]
+
+
+async def test_an_answer_that_was_handed_over_can_be_stopped(house: Begin) -> None:
+    home = await house(playing([STOP], Scout=["Go away."]), DESK, SCOUT)
+    task = await home.ask("@scout look", "desk")
+    assert (task.state, task.metadata["x-arbiter.error_type"]) == (TaskState.FAILED, "advisor_halt")
+    notes = await home.notes(task.id, "desk")
+    assert "Go away." not in told(task) + repr(notes)
+    assert [kind for kind, _ in notes][-2:] == ["escalation", "stream_end"]
+
+
+async def test_a_request_that_is_canceled_while_another_agent_has_it_ends_every_stream(shed: Begin) -> None:
+    thinking = asyncio.Event()
+
+    def choose(prompt: Any) -> Any:
+        thinking.set()
+        return ("Hm.\n", asyncio.Event())
+
+    home = await shed(ScriptedModel(choose), DESK, SCOUT)
+    asking = asyncio.create_task(home.engine.call(home.call("desk"), say("@scout look")))
+    await thinking.wait()
+    (found,) = (await home.engine.call(home.call("desk"), ListTasks())).tasks
+    await home.engine.call(home.call("desk"), CancelTask(id=found.id))
+    task = await asking
+    assert isinstance(task, Task) and task.state is TaskState.CANCELED
+    assert [kind for kind, _ in await home.notes(task.id, "desk")][-1] == "stream_end"
+
+
+async def test_what_was_sent_back_is_not_the_answer_to_which_nothing_was_added(house: Begin) -> None:
+    home = await house(playing([AGAIN, PASS], Desk=["Go away.", " \n"]), DESK)
+    task = await home.ask("hello", "desk")
+    assert task.state is TaskState.COMPLETED and "Go away." not in told(task)
+
+
+async def test_the_last_of_too_many_replies_passes_the_gate_like_any_answer(house: Begin) -> None:
+    replies = [f"{n}\n/help" for n in range(ITERATIONS)]
+    home = await house(playing([STOP], Desk=replies), DESK)
+    task = await home.ask("hello", "desk")
+    assert task.metadata["x-arbiter.error_type"] == "advisor_halt"
+    assert str(ITERATIONS - 1) not in "".join(a.text for a in task.artifacts)

@@ -1,0 +1,86 @@
+"""A folder is for one hub at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.errors import Unavailable
+from dragoman.hub.occupancy import Occupancy
+from tests.hub.house import house
+from tests.hub.killing import ADMIN, Process, call
+
+HOLD = """
+import sys
+from pathlib import Path
+from dragoman.hub.occupancy import Occupancy
+Occupancy(Path(sys.argv[1])).take()
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_that_a_hub_has_is_refused_with_who_has_it(tmp_path: Path) -> None:
+    first = Occupancy(tmp_path / "hub")
+    first.take()
+    first.take()
+    with pytest.raises(
+        Unavailable, match=rf"hub is in use by another hub: process {os.getpid()} on \S+, since "
+    ):
+        Occupancy(tmp_path / "hub").take()
+    first.leave()
+    Occupancy(tmp_path / "hub").take()
+
+
+def test_a_hub_that_was_killed_has_nothing_any_more(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"taken\n"
+        with pytest.raises(Unavailable, match=f"process {holder.pid} "):
+            Occupancy(tmp_path).take()
+    finally:
+        holder.kill()
+        holder.communicate()
+    Occupancy(tmp_path).take()
+
+
+def test_a_folder_whose_holder_did_not_say_who_it_is_is_refused_all_the_same(tmp_path: Path) -> None:
+    holder = Occupancy(tmp_path)
+    holder.take()
+    (tmp_path / "hub.lock").write_bytes(b"\xff{")
+    with pytest.raises(Unavailable, match="in use by another hub"):
+        Occupancy(tmp_path).take()
+
+
+async def test_a_hub_has_its_folder_from_its_start_to_its_stop(tmp_path: Path) -> None:
+    async with house(folder=tmp_path):
+        with pytest.raises(Unavailable, match="in use by another hub"):
+            async with house(folder=tmp_path):
+                pass
+    async with house(folder=tmp_path):
+        pass
+
+
+@pytest.mark.timeout(60)
+async def test_a_second_hub_says_who_has_the_folder_and_changes_nothing_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_ADMIN_TOKEN", "adm_" + "2" * 64)
+    hub = Process(tmp_path)
+    await hub.start()
+    try:
+        with pytest.raises(SystemExit, match=rf"dragoman: {tmp_path} is in use by another hub: process \d+"):
+            main(["hub", "--data", str(tmp_path), "--port", "0", "--model", "echo", "--demo"])
+        assert await asyncio.to_thread(main, ["tenant", "add", "acme", "--data", str(tmp_path)]) == 0
+        found = await call(hub.url, ADMIN, "GET", "/v1/admin/tenants")
+        assert [tenant["name"] for tenant in found["tenants"]] == ["acme"]
+    finally:
+        await hub.kill()
