@@ -278,6 +278,19 @@ async def test_head_is_get_without_the_body(path: str, result: Any) -> None:
     assert head.status == get.status and head.headers == get.headers
 
 
+SLASHES = [("POST", "/message:send"), ("POST", "/acme/message:send"), ("GET", "/tasks/t1"), ("GET", "/v1/tasks/t1"), ("GET", "/docs")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), SLASHES)
+async def test_a_slash_at_the_end_changes_nothing(method: str, path: str) -> None:
+    body = BODY if method == "POST" else b""
+    without, with_one, with_two = [
+        await request(app_of(Scripted()), method, path + end, body) for end in ("", "/", "//")
+    ]
+    assert without.status == with_one.status == 200 and without.body == with_one.body
+    assert with_two.status == 404
+
+
 async def test_a_form_cannot_send_a_message() -> None:
     headers = {"Content-Type": "text/plain"}
     answer = await request(app_of(), "POST", "/message:send", BODY, headers=headers)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -192,3 +194,44 @@ async def test_a_message_that_the_disk_refuses_is_refused_and_leaves_nothing(
         await engine.call(call(), say("y", skill="plain"))
         diary.leave.set()
         assert (await engine.call(call(), long)).state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("skill", ["plain", "stepping", "calling", "long"])
+async def test_nobody_waits_for_a_file_that_stays_locked(
+    engine: Engine, diary: Diary, path: Path, skill: str
+) -> None:
+    store = engine._store
+    assert isinstance(store, SqliteStore)
+    store.file.commits._patience = 0.01
+    with held(path):
+        async with asyncio.timeout(5):
+            with pytest.raises(Unavailable):
+                await engine.call(call(), say("x", skill=skill))
+            while engine.runner.running:
+                await asyncio.sleep(0)
+    assert "step" not in diary.done and "called" not in diary.done
+    assert (await engine.call(call(), ListTasks())).total_size == 1
+
+
+@pytest.mark.parametrize("skill", ["plain", "long"])
+async def test_what_the_disk_refused_leaves_no_error_behind_if_its_sender_is_gone(
+    engine: Engine, skill: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "dragoman.stores")  # records that are kept would keep it alive
+    noise: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: noise.append(context))
+    store = engine._store
+    assert isinstance(store, SqliteStore)
+    await store.file.commits.submit(_shrink)
+    sending = asyncio.create_task(engine.call(call(), say("x" * 1_000_000, skill=skill)))
+    while not engine.runner.running:
+        await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait([sending])
+    while engine.runner.running:
+        await asyncio.sleep(0)
+    del sending
+    await store.file.commits.submit(_grow)
+    await engine.call(call(), say("y", skill="plain"))  # now whatever had to do with it is forgotten
+    gc.collect()
+    assert not noise

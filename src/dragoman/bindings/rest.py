@@ -55,6 +55,7 @@ class Rest:
         }
 
     def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
+        path = path.removesuffix("/")  # some frameworks put one there
         if path in self._described:
             return self._described[path]
         found = paths.find(path)

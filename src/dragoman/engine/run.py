@@ -69,7 +69,7 @@ class Run:
             if not settled:
                 await store.release(lease)
         except LeaseLost:
-            logger.info("task %s is run by another node now", lease.task)
+            logger.info("task %s is not ours any more", lease.task)
         except asyncio.CancelledError:
             if self.why not in ("stop", "lost", "broken"):
                 raise

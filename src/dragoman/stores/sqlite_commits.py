@@ -216,6 +216,8 @@ class Commits:
             error = Unavailable("the task store cannot be written to at the moment")
         if not future.cancelled():
             future.set_exception(error)
+            if isinstance(error, Unavailable):
+                future.exception()  # the log has said it: who does not wait for this need not hear of it again
 
     def _next(self) -> None:
         if self._queue or self._alone:

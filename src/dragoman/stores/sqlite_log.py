@@ -138,12 +138,17 @@ class SqliteLog:
 
     def append(self, lease: Lease, records: Sequence[Record]) -> Awaitable[int]:
         if isinstance(lease, Opening):
+            if lease.lost:
+                return _lost(lease)
             lease.open = False
         return self._file.commits.submit(partial(self._append, lease, records))
 
     def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[int]:
-        if isinstance(lease, Opening) and (stored := lease.settle(records, mail)) is not None:
-            return stored
+        if isinstance(lease, Opening):
+            if lease.lost:
+                return _lost(lease)
+            if (stored := lease.settle(records, mail)) is not None:
+                return stored
         return self._file.commits.submit(partial(self._settle, lease, records, mail))
 
     async def read(self, task: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]:
@@ -306,6 +311,10 @@ class SqliteLog:
 
     def _duplicate(self, key: int, seq: int) -> Delivered:
         return Delivered(self._file.reads.load_key(self._scope, key), seq, duplicate=True)
+
+
+async def _lost(lease: Lease) -> int:
+    raise LeaseLost(lease.task)
 
 
 def release(lease: Lease, failed: bool, db: Connection) -> Finish[None]:

@@ -49,6 +49,12 @@ class Opening(Lease, kw_only=True, gc=True):
     stored: asyncio.Future[int] | None = None
     """The last record, when it is on disk."""
 
+    @property
+    def lost(self) -> bool:
+        """It could not be stored: there is nothing to write to, also while nobody can look whether there is."""
+        stored = self.stored
+        return stored is not None and stored.done() and (stored.cancelled() or stored.exception() is not None)
+
     def settle(self, records: Sequence[Record], mail: int) -> asyncio.Future[int] | None:
         """End it in the row that it begins with. None if it is too late for that."""
         if not self.open or mail != 1 or not records:
