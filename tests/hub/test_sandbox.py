@@ -21,6 +21,7 @@ from dragoman.hub.container import Container
 from dragoman.hub.database import Database
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.models.scripted import ScriptedModel
+from dragoman.hub.owner import Owner
 from dragoman.hub.pictures import Pictures
 from dragoman.hub.process import Process
 from dragoman.hub.sandbox import OUTPUT_LIMIT, Sandbox
@@ -40,10 +41,23 @@ class Bare(Process):
         return ["sh", "-c", process._BARE]
 
 
+NOBODY = Owner(65534, 65534)
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+OWNERS = [None, pytest.param(NOBODY, marks=root)]
+"""Whose commands are: of the user who runs the hub, or of nobody, because that is root."""
+
+
+@pytest.fixture(params=OWNERS, ids=["own", "nobody"])
+def whose(request: Any) -> Owner | None:
+    found: Owner | None = request.param
+    return found
+
+
 @pytest.fixture(params=["apart", "bare"])
-def sandbox(request: Any, tmp_path: Path) -> Sandbox:
+def sandbox(request: Any, tmp_path: Path, whose: Owner | None) -> Sandbox:
     kind = Process if request.param == "apart" else Bare
-    return Sandbox(tmp_path / "workspaces", kind(hidden=[tmp_path]), seconds=5.0, disk=1 << 20)
+    cell = kind(hidden=[tmp_path], owner=whose)
+    return Sandbox(tmp_path / "workspaces", cell, seconds=5.0, disk=1 << 20, owner=whose)
 
 
 async def test_a_command_runs_in_the_folder_of_its_tenant(sandbox: Sandbox) -> None:
@@ -130,9 +144,12 @@ namespaces = pytest.mark.skipif(
 
 
 @namespaces
-async def test_a_command_sees_no_network_no_other_process_and_none_of_the_hubs_files(tmp_path: Path) -> None:
+async def test_a_command_sees_no_network_no_other_process_and_none_of_the_hubs_files(
+    tmp_path: Path, whose: Owner | None
+) -> None:
     (tmp_path / "hub.db").write_text("secret")
-    sandbox = Sandbox(tmp_path / "workspaces", Process(hidden=[tmp_path]), seconds=10.0)
+    cell = Process(hidden=[tmp_path], owner=whose)
+    sandbox = Sandbox(tmp_path / "workspaces", cell, seconds=10.0, owner=whose)
     ran = await sandbox.run(
         "1",
         f"cat {tmp_path}/hub.db; ls ~/.. ; cat /proc/net/route | wc -l; ls -d /proc/[0-9]* | wc -l; pwd; "
@@ -146,8 +163,10 @@ async def test_a_command_sees_no_network_no_other_process_and_none_of_the_hubs_f
 
 
 @namespaces
-async def test_a_command_reaches_no_device_and_writes_to_no_other_mount(tmp_path: Path) -> None:
-    sandbox = Sandbox(tmp_path, Process(hidden=[Path(__file__)]), seconds=10.0)
+async def test_a_command_reaches_no_device_and_writes_to_no_other_mount(
+    tmp_path: Path, whose: Owner | None
+) -> None:
+    sandbox = Sandbox(tmp_path, Process(hidden=[Path(__file__)], owner=whose), seconds=10.0, owner=whose)
     ran = await sandbox.run(
         "1",
         f"cat {__file__} 2>/dev/null; ls /dev; for at in $(cut -d' ' -f2 /proc/self/mounts); do "
@@ -176,6 +195,55 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+@root
+@pytest.mark.parametrize("kind", [Process, Bare])
+async def test_a_command_of_a_hub_that_is_roots_is_nobodys(kind: type[Process], tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path, kind(owner=NOBODY), seconds=5.0, owner=NOBODY)
+    with tempfile.TemporaryDirectory(dir="/opt") as folder:  # not hidden: only its owner keeps others out
+        os.chmod(folder, 0o755)
+        secret = Path(folder, "secret")
+        secret.write_text("for root alone")
+        secret.chmod(0o600)
+        ran = await sandbox.run("1", f"id -u; id -G; cat {secret}; echo x > {folder}/made; touch mine")
+        assert ran.output.splitlines()[:2] == ["65534", "65534"]
+        assert "for root alone" not in ran.output and os.listdir(folder) == ["secret"]
+    assert await sandbox.list("1") == [("mine", 0)]
+
+
+@root
+async def test_what_agents_write_for_commands_of_nobodys_is_theirs(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path, Bare(owner=NOBODY), seconds=5.0, disk=100_000, owner=NOBODY)
+    await sandbox.write("1", "a/b/c.txt", b"one")
+    ran = await sandbox.run(
+        "1", "cat a/b/c.txt; echo two >> a/b/c.txt; touch a/d a/b/e; rm a/b/e; echo $HOME > ~/h"
+    )
+    assert (ran.output, ran.code) == ("one", 0)
+    assert await sandbox.read("1", "a/b/c.txt") == b"onetwo\n"
+    undone = await sandbox.run("1", "head -c 200000 /dev/zero > big")
+    assert "[undone:" in undone.output
+    assert (await sandbox.run("1", "echo three >> a/b/c.txt; cat a/b/c.txt")).output == "onetwo\nthree\n"
+
+
+@root
+async def test_a_folder_from_when_commands_were_roots_is_given_to_nobody(tmp_path: Path) -> None:
+    before = Sandbox(tmp_path, Bare(), seconds=5.0)
+    await before.run("1", "mkdir d; echo old > d/f; ln -s /etc/passwd l")
+    after = Sandbox(tmp_path, Bare(owner=NOBODY), seconds=5.0, owner=NOBODY)
+    assert (await after.run("1", "echo new >> d/f; cat d/f")).output == "old\nnew\n"
+    assert Path("/etc/passwd").stat().st_uid == 0
+
+
+@root
+def test_root_opens_nothing_that_a_command_may_have_replaced_by_a_link(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "t1", tmp_path / "before", limit=1 << 20, owner=NOBODY)
+    workspace.write("d/f", b"x")
+    (workspace.root / "d").chmod(0o077)
+    workspace.used()
+    workspace.save()
+    assert stat.S_IMODE((workspace.root / "d").stat().st_mode) == 0o077
+    assert not workspace.settle(1 << 20)
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -396,6 +464,28 @@ async def test_a_container_that_a_hub_left_behind_goes_with_what_runs_in_it(
     assert [line.split()[0] for line in docker.told] == ["rm", "run", "exec", "inspect", "exec"]
     assert docker.counted("containers_running 1")
     await sandbox.close()
+
+
+@root
+async def test_a_container_of_a_hub_that_is_roots_is_nobodys(tmp_path: Path) -> None:
+    given = Docker(tmp_path)
+    cell = Container("img", program=str(given.program), owner=NOBODY)
+    sandbox = Sandbox(tmp_path / "w", cell, seconds=10.0, owner=NOBODY)
+    await sandbox.run("1", "true")
+    assert any("--user=65534:65534" in line for line in given.told)
+    assert (tmp_path / "w" / "t1").stat().st_uid == 65534
+    await sandbox.close()
+
+
+@root
+async def test_a_hub_that_is_roots_says_so_when_it_runs_commands(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened_hub(["/exec id -u", "Fine."], folder=tmp_path, allow_exec=True) as hub:
+        acme = await hub.tenant("acme")
+        await acme.ask("go")
+        assert "65534\n[exit 0]" in hub.model.prompts[-1].messages[-1].content
+    assert any("runs as root" in record.getMessage() for record in caplog.records)
 
 
 async def test_without_docker_a_command_is_refused_in_a_sentence(tmp_path: Path) -> None:

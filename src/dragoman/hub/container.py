@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.errors import Unavailable
+from dragoman.hub.owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,8 @@ _PASSED_ON = (
 
 
 class Container:
-    """`image` must have `sh`. `idle`: seconds after which a container that does nothing is taken away."""
+    """`image` must have `sh`. `idle`: seconds after which a container that does nothing is taken away. `owner`: as whom
+    commands run, where the hub itself is root."""
 
     def __init__(
         self,
@@ -42,11 +44,13 @@ class Container:
         cpus: float = 1.0,
         processes: int = 256,
         idle: float = 1800.0,
+        owner: Owner | None = None,
         program: str = "docker",
         clock: Callable[[], float] = time.monotonic,
         counted: Callable[[str, float], None] | None = None,
     ) -> None:
         self._image, self._program, self._idle, self._clock = image, program, idle, clock
+        user = owner or Owner(os.getuid(), os.getgid())
         self._limits = [
             "--network=none",
             "--read-only",
@@ -57,7 +61,7 @@ class Container:
             f"--pids-limit={processes}",
             "--cap-drop=ALL",
             "--security-opt=no-new-privileges",
-            f"--user={os.getuid()}:{os.getgid()}",
+            f"--user={user.uid}:{user.gid}",
         ]
         self._counted = counted or (lambda what, by: None)
         self._names: dict[str, str] = {}

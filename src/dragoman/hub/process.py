@@ -12,8 +12,11 @@ import asyncio
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from dragoman.hub.owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +40,7 @@ for device in null zero full random urandom; do
 done
 ln -s /proc/self/fd /mnt/dev/fd
 for n in 0:stdin 1:stdout 2:stderr; do ln -s /proc/self/fd/${n%:*} /mnt/dev/${n#*:}; done
-limits=$1; command=$2; shift 2
+limits=$1; command=$2; as=$3; shift 3
 for hidden in "$@"; do
     if [ -d "$hidden" ]; then mount -t tmpfs -o size=1m,mode=755 tmpfs "$hidden"
     elif [ -e "$hidden" ]; then mount --bind /mnt/dev/null "$hidden"; fi
@@ -54,10 +57,12 @@ mount -t proc proc /proc
 mount -o remount,bind,ro /
 cd /mnt/workspace
 export HOME=/mnt/workspace
-exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all prlimit $limits sh -c "$command"
+exec setpriv $as --no-new-privs --bounding-set=-all --inh-caps=-all prlimit $limits sh -c "$command"
 """
-_OFFLINE = 'limits=$1; exec prlimit $limits sh -c "$2"'
+_OFFLINE = 'limits=$1; as=$3; exec setpriv $as --no-new-privs prlimit $limits sh -c "$2"'
 _BARE = 'ulimit -v $3; ulimit -f $4; ulimit -t $5; ulimit -c 0; ulimit -n 256; exec sh -c "$2"'
+_AS = "import os, sys; uid, gid, *rest = sys.argv[1:]; os.setgroups([]); os.setgid(int(gid)); os.setuid(int(uid)); "
+_AS += "os.execv('/bin/sh', rest)"
 
 _WORDS = {
     _APART: "commands run without a network, and see nothing of the hub",
@@ -67,11 +72,18 @@ _WORDS = {
 
 
 class Process:
-    """`hidden`: folders and files that commands do not see. The limit on processes does not bind a hub that runs as root."""
+    """`hidden`: folders and files that commands do not see. `owner`: as whom they run, where the hub itself is root."""
 
     def __init__(
-        self, *, hidden: Sequence[Path] = (), seconds: float = 30.0, memory_mb: int = 512, file_mb: int = 1024
+        self,
+        *,
+        hidden: Sequence[Path] = (),
+        seconds: float = 30.0,
+        memory_mb: int = 512,
+        file_mb: int = 1024,
+        owner: Owner | None = None,
     ) -> None:
+        self._owner = owner
         places = [Path(os.path.expanduser(each)).resolve() for each in (*hidden, *_SHARED)]
         self._hidden = [str(place) for place in places if place != Path("/")]
         memory, file, cpu = memory_mb << 20, file_mb << 20, int(seconds) + 1
@@ -88,7 +100,7 @@ class Process:
                 self._way = await self._find(folder)
                 if self._way[-1] != _APART:
                     log.warning("%s", _WORDS[self._way[-1]])
-        return [*self._at_most, *self._arguments(self._way, command)], _environment(folder)
+        return [*self._at_most, *self._arguments(self._way, command)], self._environment(folder)
 
     async def how(self, folder: Path) -> str:
         """How commands are kept apart here, in words."""
@@ -102,36 +114,43 @@ class Process:
         pass
 
     def _arguments(self, way: list[str], command: str) -> list[str]:
+        owner = self._owner
+        if way[-1] == _BARE:
+            first = (
+                [sys.executable, "-I", "-c", _AS, str(owner.uid), str(owner.gid)] if owner is not None else []
+            )
+            return [*first, *way, "sh", self._limits, command, *self._bare]
+        as_ = f"--reuid={owner.uid} --regid={owner.gid} --clear-groups" if owner is not None else ""
         if way[-1] == _APART:
-            return [*way, "sh", f"{self._limits} --nproc=256", command, *self._hidden]
-        return [*way, "sh", self._limits, command, *self._bare]
+            return [*way, "sh", f"{self._limits} --nproc=256", command, as_, *self._hidden]
+        return [*way, "sh", self._limits, command, as_]
 
     async def _find(self, folder: Path) -> list[str]:
         """The best way in that works here."""
         ways = []
         if all(shutil.which(program) for program in _NEEDED):
+            apart = ["unshare"] if self._owner is not None else ["unshare", "-r"]  # root needs nobody's leave
             ways = [
-                ["unshare", "-r", "-n", "-m", "-p", "-f", "--kill-child", "sh", "-c", _APART],
-                ["unshare", "-r", "-n", "sh", "-c", _OFFLINE],
+                [*apart, "-n", "-m", "-p", "-f", "--kill-child", "sh", "-c", _APART],
+                [*apart, "-n", "sh", "-c", _OFFLINE],
             ]
         for way in ways:
-            if await _works(self._arguments(way, "true | true"), folder):
+            if await self._works(way, folder):
                 return way
         return ["sh", "-c", _BARE]
 
+    async def _works(self, way: list[str], folder: Path) -> bool:
+        trial = await asyncio.create_subprocess_exec(
+            *self._arguments(way, "true | true"),
+            cwd=folder,
+            env=self._environment(folder),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        return await trial.wait() == 0
 
-async def _works(arguments: list[str], folder: Path) -> bool:
-    trial = await asyncio.create_subprocess_exec(
-        *arguments,
-        cwd=folder,
-        env=_environment(folder),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    return await trial.wait() == 0
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    """Nothing of the hub's, whose own has keys in it."""
-    return {"PATH": _PATH, "HOME": str(folder), "LANG": "C.UTF-8"}
+    def _environment(self, folder: Path) -> dict[str, str]:
+        """Nothing of the hub's, whose own has keys in it. Another user is in the folder, but cannot go the way there."""
+        home = "." if self._owner is not None else str(folder)
+        return {"PATH": _PATH, "HOME": home, "LANG": "C.UTF-8"}

@@ -18,6 +18,7 @@ from dragoman.hub.fetcher import HttpFetcher
 from dragoman.hub.mcp_servers import McpServers
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.model import Model
+from dragoman.hub.owner import owner
 from dragoman.hub.process import Process
 from dragoman.hub.remotes import Remotes
 from dragoman.hub.sandbox import Cell, Sandbox
@@ -29,6 +30,7 @@ from dragoman.push.guard import Guard
 
 log = logging.getLogger(__name__)
 
+AS_ROOT = "this hub runs as root: commands run as nobody, but give it a user of its own"
 AGENTS, SERVERS = "a2a_agents.json", "mcp_servers.json"
 
 
@@ -77,19 +79,25 @@ class Reach:
 
 def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:
     cell: Cell
+    if (whose := owner()) is not None:
+        log.warning("%s", AS_ROOT)
     if settings.exec_image:
-        cell = Container(settings.exec_image, memory_mb=settings.exec_memory_mb, counted=metrics.sandbox)
+        cell = Container(
+            settings.exec_image, memory_mb=settings.exec_memory_mb, owner=whose, counted=metrics.sandbox
+        )
     else:
         cell = Process(
             hidden=[settings.folder, Path(CONFIG)],
             seconds=settings.exec_seconds,
             memory_mb=settings.exec_memory_mb,
             file_mb=settings.exec_disk_mb,
+            owner=whose,
         )
     return Sandbox(
         settings.folder / "workspaces",
         cell,
         seconds=settings.exec_seconds,
         disk=settings.exec_disk_mb << 20,
+        owner=whose,
         counted=metrics.sandbox,
     )

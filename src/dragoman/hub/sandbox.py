@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.hub.owner import Owner
 from dragoman.hub.workspace import Workspace
 
 OUTPUT_LIMIT = 32 * 1024
@@ -47,7 +48,8 @@ class Cell(Protocol):
 
 
 class Sandbox:
-    """`seconds` for a command, `disk` bytes for a tenant's folder. `counted` hears what happens: for metrics."""
+    """`seconds` for a command, `disk` bytes for a tenant's folder. `owner`: whose the folders are, if not the hub's own
+    user's. `counted` hears what happens: for metrics."""
 
     def __init__(
         self,
@@ -56,9 +58,11 @@ class Sandbox:
         *,
         seconds: float = 30.0,
         disk: int = 1 << 30,
+        owner: Owner | None = None,
         counted: Callable[[str, float], None] | None = None,
     ) -> None:
         self._folder, self._cell, self._seconds, self._disk = folder.resolve(), cell, seconds, disk
+        self._owner = owner
         self._counted = counted or (lambda what, by: None)
         self._busy: dict[str, asyncio.Lock] = {}
 
@@ -131,7 +135,10 @@ class Sandbox:
 
     def _workspace(self, tenant: str) -> Workspace:
         return Workspace(
-            self._folder / f"t{tenant}", self._folder / ".before" / f"t{tenant}", limit=self._disk
+            self._folder / f"t{tenant}",
+            self._folder / ".before" / f"t{tenant}",
+            limit=self._disk,
+            owner=self._owner,
         )
 
     def _lock(self, tenant: str) -> asyncio.Lock:

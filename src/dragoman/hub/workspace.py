@@ -1,7 +1,8 @@
 """The folder of a tenant: where its commands run, and what `/write`, `/read` and `/list` see of that.
 
 Commands are strangers' work, so nothing in the folder is taken for what it seems: links are not followed, only plain
-files are read, and what a command has locked is opened again. The folder has a limit. What a command may spoil is saved before it runs, and put back if it took too much.
+files are read, and what a command has locked is opened again. The folder has a limit. What a command may spoil is saved
+before it runs, and put back if it took too much. A hub that is root's has folders that are somebody else's (`owner.py`).
 
 Everything here blocks: it belongs on a thread.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.artifacts import QuotaExceeded, clean_path
+from dragoman.hub.owner import Owner
 
 READ_LIMIT = 1 << 20
 _LEAST = 1024
@@ -24,13 +26,16 @@ _LEAST = 1024
 
 
 class Workspace:
-    """`limit`: bytes it may have on the disk. `saved` is a place beside it, for the time that a command runs."""
+    """`limit`: bytes it may have on the disk. `saved` is a place beside it, for the time that a command runs. `owner`: whose
+    it is, if not the hub's own user's."""
 
-    def __init__(self, root: Path, saved: Path, *, limit: int) -> None:
-        self.root, self._saved, self._limit = root, saved, limit
+    def __init__(self, root: Path, saved: Path, *, limit: int, owner: Owner | None = None) -> None:
+        self.root, self._saved, self._limit, self._owner = root, saved, limit, owner
 
     def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self._owner is not None and self.root.lstat().st_uid != self._owner.uid:
+            self._owner.take_all(self.root)  # it is new, or from when commands were root's
 
     # -- files -------------------------------------------------------------------------------------------------
 
@@ -49,6 +54,8 @@ class Workspace:
             try:
                 with open(file, "wb") as out:
                     out.write(content)
+                    if self._owner is not None:
+                        self._owner.take(file)
                 os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError as error:  # there is a folder of that name
                 os.unlink(fresh, dir_fd=folder)
@@ -92,6 +99,8 @@ class Workspace:
         if spoilt:  # the folder itself stays: a container may hold on to it
             for entry in os.scandir(self.root):
                 _remove(Path(entry.path))
+            if self._owner is not None:
+                self._owner.take_all(self._saved)
             for entry in os.scandir(self._saved):
                 os.rename(entry.path, self.root / entry.name)
         _remove(self._saved)
@@ -102,15 +111,11 @@ class Workspace:
     @contextmanager
     def _inside(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
         """A folder below the root, reached without following a link. Raises `OSError`, or `InvalidParams` to who makes it."""
-        folder = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-        at = os.open(self.root, folder)
+        at = _folder(self.root)
         try:
             for name in folders:
                 try:
-                    if make:
-                        with suppress(FileExistsError):
-                            os.mkdir(name, 0o700, dir_fd=at)
-                    below = os.open(name, folder, dir_fd=at)
+                    below = self._below(at, name) if make else _folder(name, at)
                 except OSError as error:
                     if make:
                         raise InvalidParams(f"{name} is not a folder to write into") from error
@@ -120,6 +125,17 @@ class Workspace:
             yield at
         finally:
             os.close(at)
+
+    def _below(self, at: int, name: str) -> int:
+        """A folder in another; made, if there is none. Raises `OSError`."""
+        made = False
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=at)
+            made = True
+        below = _folder(name, at)
+        if made and self._owner is not None:
+            self._owner.take(below)
+        return below
 
     def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
         for folder, folders, files in os.walk(self.root):
@@ -132,8 +148,18 @@ class Workspace:
                     yield path, about
 
 
+def _folder(path: str | Path, at: int | None = None) -> int:
+    """Open a folder, which is none if it is a link. Raises `OSError`."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+
+
 def _unlock(path: Path, about: os.stat_result) -> None:
-    """A command runs as the same user, and may have locked its own folders and files: nothing is to hide in there."""
+    """A command runs as the same user, and may have locked its own folders and files: nothing is to hide in there.
+
+    From root nothing hides; and what root opens may be a link, by then, to what is none of the command's.
+    """
+    if os.geteuid() == 0:
+        return
     needed = 0o700 if stat.S_ISDIR(about.st_mode) else 0o400
     if about.st_mode & needed != needed:
         path.chmod(stat.S_IMODE(about.st_mode) | needed)

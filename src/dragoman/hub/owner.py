@@ -1,0 +1,46 @@
+"""Whose the commands of agents are, and the files they make.
+
+A hub that is an ordinary user's has commands that are this user's, too. One that runs as root has commands that are
+nobody's: a command of root's reads whatever there is on the machine, and no namespace changes that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from msgspec import Struct
+
+if sys.platform != "win32":
+    import pwd
+
+
+class Owner(Struct, frozen=True):
+    uid: int
+    gid: int
+
+    def take(self, place: int | Path) -> None:
+        """Give a file or a folder to it; of a link, the link itself."""
+        if isinstance(place, int):
+            os.chown(place, self.uid, self.gid)
+        else:
+            os.chown(place, self.uid, self.gid, follow_symlinks=False)
+
+    def take_all(self, folder: Path) -> None:
+        """With everything in it."""
+        self.take(folder)
+        for at, folders, files in os.walk(folder):
+            for name in (*folders, *files):
+                self.take(Path(at, name))
+
+
+def owner() -> Owner | None:
+    """Whose commands are to be; None: as whom the hub runs anyway."""
+    if sys.platform == "win32" or os.geteuid() != 0:
+        return None
+    try:
+        found = pwd.getpwnam("nobody")
+    except KeyError:
+        return Owner(65534, 65534)
+    return Owner(found.pw_uid, found.pw_gid)
