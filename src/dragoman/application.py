@@ -71,7 +71,7 @@ def application(
 
     `cors_origins`: web pages that may call them, by where they come from; `*` for all.
     `store` is `memory:`, `sqlite:///path` or `postgresql://host/database`; `bus` is where nodes tell each other of news, if
-    that is not the store. `retain`: forget finished tasks after so many seconds. `shared`: other processes of this machine
+    that is not the store: `nats://host`. `retain`: forget finished tasks after so many seconds. `shared`: other processes of this machine
     write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
     `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: how webhooks are told;
     None: not at all.

@@ -21,7 +21,7 @@ from dragoman.cli import main
         ("audit prune", "say what is old: --before 2026-01-01"),
         ("audit --since yesterday", "argument --since: say 2026-11-15"),
         ("push list --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
-        ("serve hello.py --bus nats://localhost", "argument --bus: a bus is that of a store"),
+        ("serve hello.py --bus mysql://localhost", "argument --bus: a bus is nats://host"),
         (
             "serve hello.py --store none",
             "argument --store: a store is memory:, sqlite:///path or postgresql://",

@@ -17,7 +17,7 @@ from dragoman.model.ops import Scope
 from dragoman.stores import heartbeat, open_store
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite import SqliteStore
-from tests import postgres
+from tests import nats, postgres
 
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: MemoryStore(),
@@ -35,6 +35,9 @@ if postgres.available():
     SHARED.append("postgres")
     BUSES["postgres"] = lambda: open_bus(postgres.server().url)
     REACHING.append("postgres")
+if nats.available():
+    BUSES["nats"] = lambda: open_bus(nats.server().url)
+    REACHING.append("nats")
 
 SCOPE = Scope("acme", "echo", "alice")
 

@@ -1,4 +1,4 @@
-"""One node of several: `python -m tests.crash.node PORT STORE TTL ROOM` serves the agent that is killed.
+"""One node of several: `python -m tests.crash.node PORT STORE TTL ROOM [BUS]` serves the agent that is killed.
 
 Its leases lapse TTL seconds after its last heartbeat, and it runs up to ROOM tasks at a time.
 """
@@ -11,5 +11,13 @@ from dragoman.server import serve
 from tests.crash.agent import agent
 
 if __name__ == "__main__":
-    port, store, ttl, room = sys.argv[1:]
-    serve(agent, port=int(port), store=store, ttl=float(ttl), concurrency=int(room), drain=0.1)
+    port, store, ttl, room, *bus = sys.argv[1:]
+    serve(
+        agent,
+        port=int(port),
+        store=store,
+        bus="".join(bus),
+        ttl=float(ttl),
+        concurrency=int(room),
+        drain=0.1,
+    )

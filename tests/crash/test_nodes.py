@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import postgres, raw
+from tests import nats, postgres, raw
 from tests.crash.checks import check_log, check_order, check_readers, check_steps, story_of, whole_story
 from tests.crash.reader import TERMINAL, Listener, Teller, message, state_of
 from tests.raw import Heard
@@ -25,18 +25,30 @@ NOW = {"returnImmediately": True}
 
 
 class Node(Server):
-    def __init__(self, folder: Path, *, ttl: float = 30, room: int = 100, pace: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path, *, ttl: float = 30, room: int = 100, pace: float = 0.0, bus: str = ""
+    ) -> None:
         self.store, self.steps = postgres.server().fresh(folder), folder / "steps"
         self.steps.touch()
         paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         super().__init__(env={"STEPS": str(self.steps), "PACE": str(pace), "PYTHONPATH": paths})
         self.command = [
-            sys.executable, "-m", "tests.crash.node", str(self.port), self.store, str(ttl), str(room),
+            sys.executable, "-m", "tests.crash.node", str(self.port), self.store, str(ttl), str(room), bus,
         ]  # fmt: skip
 
     def did(self, task: str) -> list[str]:
         lines = [line.split() for line in self.steps.read_text().splitlines()]
         return [line[1] for line in lines if line[0] == task and line[1] != "began"]
+
+
+@pytest.fixture(params=["NOTIFY", "NATS"])
+def bus(request: pytest.FixtureRequest) -> str:
+    """Where nodes tell each other of news; empty for where their tasks are."""
+    if request.param == "NOTIFY":
+        return ""
+    if not nats.available():
+        pytest.skip("there is no NATS here")
+    return nats.server().url
 
 
 async def begin(node: Server, steps: int) -> str:
@@ -101,8 +113,8 @@ async def test_nodes_and_the_database_may_die_at_any_moment_while_stories_are_to
         assert b"Traceback" not in one.said + two.said
 
 
-async def test_a_cancel_reaches_the_node_that_runs_the_task(tmp_path: Path) -> None:
-    one, two = Node(tmp_path, pace=600), Node(tmp_path, pace=600)
+async def test_a_cancel_reaches_the_node_that_runs_the_task(tmp_path: Path, bus: str) -> None:
+    one, two = Node(tmp_path, pace=600, bus=bus), Node(tmp_path, pace=600, bus=bus)
     async with one, two, asyncio.timeout(8):  # a node that only looks now and then would take longer
         for _ in range(4):
             for here, there in ((one, two), (two, one)):
@@ -111,8 +123,10 @@ async def test_a_cancel_reaches_the_node_that_runs_the_task(tmp_path: Path) -> N
                 assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
 
 
-async def test_a_node_without_room_leaves_the_work_to_another_and_has_its_answer(tmp_path: Path) -> None:
-    door, worker = Node(tmp_path, room=0), Node(tmp_path)
+async def test_a_node_without_room_leaves_the_work_to_another_and_has_its_answer(
+    tmp_path: Path, bus: str
+) -> None:
+    door, worker = Node(tmp_path, room=0, bus=bus), Node(tmp_path, bus=bus)
     async with door, worker, asyncio.timeout(8):
         for _ in range(4):
             done = (await raw.result(door.url, "SendMessage", message("2")))["task"]
@@ -120,8 +134,8 @@ async def test_a_node_without_room_leaves_the_work_to_another_and_has_its_answer
             assert done == await raw.result(worker.url, "GetTask", {"id": done["id"]})
 
 
-async def test_a_node_that_is_stopped_hands_its_tasks_to_another_at_once(tmp_path: Path) -> None:
-    one, two = Node(tmp_path, pace=0.1), Node(tmp_path, pace=0.1)
+async def test_a_node_that_is_stopped_hands_its_tasks_to_another_at_once(tmp_path: Path, bus: str) -> None:
+    one, two = Node(tmp_path, pace=0.1, bus=bus), Node(tmp_path, pace=0.1, bus=bus)
     async with one, two, asyncio.timeout(8):
         task = await begin(one, 12)
         heard: list[Heard] = []

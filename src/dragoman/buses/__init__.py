@@ -11,7 +11,7 @@ __all__ = ["LocalBus", "open_bus"]
 
 
 def open_bus(url: str) -> Bus:
-    """The bus that goes with the url of a store: that of a database which has one, else that of this process.
+    """The bus that a url names, which may be that of a store: then it is the database's, or that of this process.
 
     It still has to be opened, by the event loop that will use it.
     """
@@ -21,6 +21,12 @@ def open_bus(url: str) -> Bus:
         from dragoman.buses.postgres import PostgresBus
 
         return PostgresBus(url)
+    if url.startswith(("nats://", "tls://")):
+        if find_spec("nats") is None:
+            raise ValueError("NATS needs an extra: pip install 'dragoman[nats]'")
+        from dragoman.buses.nats import NatsBus
+
+        return NatsBus(url)
     if url.startswith(("memory:", "sqlite:")):
         return LocalBus()
-    raise ValueError("a bus is that of a store: memory:, sqlite:///path or postgresql://host/database")
+    raise ValueError("a bus is nats://host, postgresql://host/database, or that of the store")

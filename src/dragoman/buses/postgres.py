@@ -1,7 +1,6 @@
 """The bus of a PostgreSQL database: NOTIFY says which log to look at, to every node that listens.
 
-Wake-ups within the process are function calls and carry their records. The others hear a topic and nothing else, from a
-connection that does only this: it stays when a pooler shares out all others, and the log's transactions never wait for the
+A connection does only this: it stays when a pooler shares out all others, and the log's transactions never wait for the
 queue of notifications.
 """
 
@@ -10,23 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
-from hashlib import blake2b
+from contextlib import suppress
 from typing import Any
 
-from dragoman.buses.local import LocalBus
-from dragoman.engine.log import Record
-from dragoman.engine.seams import Woken
+from dragoman.buses.relay import Relay
 from dragoman.errors import Unavailable
 from dragoman.stores.postgres_address import CONFUSED, GONE, Address, Connection, PostgresError
 
 CHANNEL = "dragoman"
 _NOTIFY = f"select pg_notify('{CHANNEL}', n) from unnest($1::text[]) as n"
-_LONGEST = 2000
-"""Bytes of a topic that are sent as they are; PostgreSQL takes eight thousand."""
-_MOST = 10_000
-"""Topics that wait while the database is away. Who has not heard by then finds out by looking."""
 _LAST = 1.0
 """Seconds to pass on what was said before the end."""
 _PULSE = 15.0
@@ -37,14 +28,12 @@ _BROKEN = (*GONE, *CONFUSED, PostgresError)
 _log = logging.getLogger("dragoman.buses")
 
 
-class PostgresBus:
+class PostgresBus(Relay):
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
         """`patience` is how long to wait, at the start, for a database that is away."""
+        super().__init__()
         self._address = Address(url)
         self._patience = patience
-        self._local = LocalBus()
-        self._pending: dict[str, None] = {}
-        self._news = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._ending = False
 
@@ -60,8 +49,10 @@ class PostgresBus:
                     raise Unavailable(f"nobody can be told of news: {error}") from error
                 await asyncio.sleep(0.1)
         self._keeper = asyncio.create_task(self._keep(db), name="dragoman-bus")
+        self._relaying = True
 
     async def close(self) -> None:
+        self._relaying = False
         if self._keeper is not None:
             self._ending = True
             self._news.set()
@@ -71,19 +62,6 @@ class PostgresBus:
                 await self._keeper
             self._keeper = None
         await self._local.close()
-
-    def wake(self, topic: str, records: Sequence[Record] = ()) -> None:
-        name = _name(topic)
-        self._local.wake(name, records)
-        if self._keeper is not None and len(self._pending) < _MOST:
-            self._pending[name] = None
-            self._news.set()
-
-    def wake_all(self) -> None:
-        self._local.wake_all()
-
-    def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
-        return self._local.listen(_name(topic), woken)
 
     async def _connect(self) -> Connection:
         db = await self._address.connect()
@@ -136,10 +114,3 @@ class PostgresBus:
                 raise
             if self._ending and not self._pending:
                 return
-
-
-def _name(topic: str) -> str:
-    """A topic as it is sent: short, and in letters that the database takes."""
-    if topic.isascii() and len(topic) <= _LONGEST and "\0" not in topic:
-        return topic
-    return "#" + blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()

@@ -47,7 +47,8 @@ def register(commands: Any) -> None:
         "--bus",
         type=_bus,
         metavar="URL",
-        help="where nodes tell each other of news, if --store goes through a pooler: postgresql://HOST/DATABASE",
+        help="where nodes tell each other of news, if not by NOTIFY in the store: nats://HOST, or postgresql://HOST/DATABASE "
+        "where --store goes through a pooler",
     )
     parser.add_argument(
         "--grpc-port", type=int, metavar="PORT", help="speak gRPC on this port, too; 0 takes a free one"

