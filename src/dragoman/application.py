@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from dragoman.engine.runner import Runner
 from dragoman.engine.seams import Bus, Store
 from dragoman.engine.service import Engine
 from dragoman.model.card import AgentCard
+from dragoman.observe.census import Census
 from dragoman.observe.crew import Crew
 from dragoman.observe.limit import Limited, Quota
 from dragoman.observe.metrics import Metrics
@@ -110,9 +112,8 @@ def application(
         observer=eye,
         **engine,
     )
-    limited = Limited(
-        service, quota or Quota(), queued=lambda: service.runner.running, tally=crew.tally if crew else None
-    )
+    queued = partial(_together, crew.turns, service.runner) if crew else lambda: service.runner.running
+    limited = Limited(service, quota or Quota(), queued=queued, tally=crew.tally if crew else None)
     watched = eye.service(limited)
     mounts = [
         Mount(
@@ -154,6 +155,8 @@ def application(
         await service.start(retain=retain)
         if shared:
             watch.append(asyncio.create_task(_watch(opened, told)))
+        if crew is not None:
+            watch.append(asyncio.create_task(_keep(queued)))
         if crew is not None and numbers is not None:
             watch.append(asyncio.create_task(numbers.share()))
 
@@ -222,6 +225,19 @@ def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:
 
 def _without_push(card: AgentCard) -> AgentCard:
     return replace(card, capabilities=replace(card.capabilities, push_notifications=False))
+
+
+def _together(census: Census, runner: Runner) -> int:
+    """The turns of all workers, those of this one as they are now."""
+    census.say(runner.running)
+    return census.total()
+
+
+async def _keep(queued: Callable[[], int], every: float = 0.05) -> None:
+    """Have the others know how many turns are here, also while nobody asks us for one."""
+    while True:
+        queued()
+        await asyncio.sleep(every)
 
 
 async def _watch(store: Store, bus: Bus, every: float = 0.02) -> None:

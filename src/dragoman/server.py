@@ -28,6 +28,7 @@ from dragoman.bindings.slow import Slow
 from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
 from dragoman.errors import A2AError
+from dragoman.observe.census import Census
 from dragoman.observe.crew import Crew
 from dragoman.observe.logs import configure
 from dragoman.stores import NewerDatabase, open_store
@@ -148,7 +149,7 @@ def serve(
             options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
     (announce or _announce(agents, f"{_show(host)}:{grpc_port}" if grpc_port else ""))(url)
     if workers > 1:
-        crew = Crew(workers)
+        crew = Crew.hired(workers)
 
         def work(worker: int) -> None:
             _serve(agents, listener, (signal.SIGTERM,), tls, shared=True, crew=crew.of(worker), **options)
@@ -230,9 +231,11 @@ def _serve(
     listener: socket.socket,
     signals: Sequence[signal.Signals],
     tls: ServerTls | None,
+    crew: Crew | None = None,
     **options: Any,
 ) -> None:
-    _run(application(*agents, **options), listener, signals, tls)
+    app = application(*agents, crew=crew, **options)
+    _run(app, listener, signals, tls, crew.connections if crew else None)
 
 
 def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None:
@@ -242,10 +245,17 @@ def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None
     _run(app, listener, ends(), None)
 
 
-def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ServerTls | None) -> None:
+def _run(
+    app: App,
+    listener: socket.socket,
+    signals: Sequence[signal.Signals],
+    tls: ServerTls | None,
+    connections: Census | None = None,
+) -> None:
     config = _config(
         app,
         tls.context if tls is not None else None,
+        connections,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         server_header=False,
         timeout_graceful_shutdown=10,
@@ -264,11 +274,14 @@ def _settle_memory() -> None:
     gc.set_threshold(200_000, 20, 50)
 
 
-def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Config:
+def _config(
+    app: App, tls: ssl.SSLContext | None, connections: Census | None = None, **options: Any
+) -> uvicorn.Config:
     protocol = partial(
         TlsProtocol if tls is not None else HttpProtocol,
         slow=Slow(app.limits),
         max_head=app.limits.max_head,
+        census=connections if app.limits.max_connections else None,
     )
     config = uvicorn.Config(
         app,

@@ -18,6 +18,8 @@ class Caller:
     def __init__(self) -> None:
         self.gone = asyncio.Event()
 
+    def late(self) -> None: ...
+
     async def receive(self) -> dict[str, Any]:
         await self.gone.wait()
         return {"type": "http.disconnect"}

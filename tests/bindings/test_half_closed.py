@@ -14,6 +14,7 @@ import pytest
 from dragoman import Agent, Turn
 from dragoman.application import application
 from dragoman.bindings.limits import Limits
+from dragoman.bindings.request import HttpRequest
 from dragoman.server import running
 from tests.raw import rpc
 from tests.serving import Server
@@ -78,6 +79,27 @@ async def test_who_left_is_not_waited_for_as_long_as_its_task_takes() -> None:
         await agent.asked.wait()
         with suppress(ConnectionResetError):
             assert await reader.read(-1) == b""
+
+
+async def test_who_waited_for_long_and_then_leaves_has_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, noticed = Patient(), asyncio.Event()
+    app = application(agent, store="memory:")
+    monkeypatch.setattr(app._attendance, "_seconds", 0.01)
+    late = HttpRequest.late
+
+    def notice(request: HttpRequest) -> None:
+        late(request)
+        noticed.set()
+
+    monkeypatch.setattr(HttpRequest, "late", notice)
+    async with running(app) as url, asyncio.timeout(15):
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(post("SendMessage"))
+        await noticed.wait()
+        writer.write_eof()
+        assert await reader.read(-1) == b""
+        writer.close()
 
 
 async def test_nor_is_its_stream_kept() -> None:

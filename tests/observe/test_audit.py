@@ -10,6 +10,7 @@ import pytest
 
 from dragoman import Agent, Turn
 from dragoman.application import application
+from dragoman.bindings.limits import Limits
 from dragoman.cli import main
 from dragoman.push.options import PushOptions
 from dragoman.server import running
@@ -144,7 +145,7 @@ async def test_nor_is_it_to_leave_before_the_answer_comes(monkeypatch: pytest.Mo
         await asyncio.Event().wait()
         return ""
 
-    app = application(agent, store="memory:", drain=0)
+    app = application(agent, store="memory:", drain=0, limits=Limits(write_timeout=0.05))
     monkeypatch.setattr(app._attendance, "_seconds", 0.01)
     async with running(app) as url:
         sending = asyncio.create_task(raw.call(url, "SendMessage", {"message": HELLO}))

@@ -64,6 +64,7 @@ class Attendance:
             self._clock = loop.call_later(self._seconds, self._look)
 
     async def _watch(self, task: asyncio.Task[Any], exchange: Exchange) -> None:
+        exchange.late()
         while (await exchange.receive())["type"] != "http.disconnect":
             pass
         if self._waiting.pop(task, None):

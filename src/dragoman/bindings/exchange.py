@@ -44,6 +44,10 @@ class Direct(Protocol):
         """The client sends nothing more: it may be gone, and that only shows when it is written to."""
         ...
 
+    def late(self) -> None:
+        """Its answer takes long: who ends the connection from now on does not wait for it."""
+        ...
+
 
 class TooLarge(InvalidRequest):
     http = 413
@@ -127,6 +131,11 @@ class Exchange:
     def silent(self) -> bool:
         """Whether the client has said its last, and may be gone (`Direct.silent`)."""
         return self._direct is not None and self._direct.silent
+
+    def late(self) -> None:
+        """See `Direct.late`."""
+        if self._direct is not None:
+            self._direct.late()
 
     async def body(self) -> bytes:
         """The whole request body. Raises `TooLarge`, `TooSlow` or `Disconnected`."""

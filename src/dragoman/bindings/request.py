@@ -31,6 +31,8 @@ class Connection(Protocol):
     blocked: asyncio.Future[None] | None
     """Done when the client has read enough of what was written to it; None if it has."""
     silent: bool
+    late: HttpRequest | None
+    """Its answer takes long."""
 
     @property
     def default_headers(self) -> Iterable[Header]: ...
@@ -119,6 +121,10 @@ class HttpRequest:
     @property
     def silent(self) -> bool:
         return self._connection.silent
+
+    def late(self) -> None:
+        if not self.done:
+            self._connection.late = self
 
     def body(self) -> bytes | None:
         if self.more or self.gone or self._expects:

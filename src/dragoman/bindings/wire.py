@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -40,12 +40,22 @@ class _Refused(Exception):
         self.status = status
 
 
-class HttpProtocol(asyncio.Protocol):
-    """`slow` is what the connections of a server share; one that comes without is on its own."""
+class Census(Protocol):
+    """How many connections the workers of a server have, together."""
 
-    __slots__ = ("_app", "_bare", "_client", "_context", "_deaf", "_expects", "_head", "_headers", "_held", "_holding",
+    def say(self, mine: int) -> None: ...
+
+    def total(self) -> int: ...
+
+
+class HttpProtocol(asyncio.Protocol):
+    """`slow` is what the connections of a server share; one that comes without is on its own. `census`: where they are
+    counted, if other workers are there that have some, too.
+    """
+
+    __slots__ = ("_app", "_bare", "_census", "_client", "_context", "_deaf", "_expects", "_head", "_headers", "_held", "_holding",
                  "_in_head", "_max_head", "_most", "_parser", "_quiet", "_receiving", "_requests", "_root", "_scheme",
-                 "_scopes", "_server", "_slow", "_state", "_url", "blocked", "loop", "silent", "transport")  # fmt: skip
+                 "_scopes", "_server", "_slow", "_state", "_url", "blocked", "late", "loop", "silent", "transport")  # fmt: skip
 
     def __init__(
         self,
@@ -56,13 +66,15 @@ class HttpProtocol(asyncio.Protocol):
         *,
         slow: Slow | None = None,
         max_head: int = 64 << 10,
+        census: Census | None = None,
     ) -> None:
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.blocked: asyncio.Future[None] | None = None
         self.silent = False
+        self.late: HttpRequest | None = None
         self._app = cast(App, config.loaded_app)
-        self._most, self._root = config.limit_concurrency, config.root_path
+        self._most, self._census, self._root = config.limit_concurrency, census, config.root_path
         self._state, self._slow, self._max_head = server_state, slow or Slow(Limits()), max_head
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
@@ -94,6 +106,7 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._state.connections.add(self)  # type: ignore[arg-type]
+        self._count()
         self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
         self._scheme = "https" if is_ssl(self.transport) else "http"
         self._slow.asked(self)
@@ -101,11 +114,12 @@ class HttpProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._slow.gone(self)
         self._state.connections.discard(self)
+        self._count()
         self._deaf = True
         self._unblock()
         for request in self._requests:
             request.lose()
-        self._receiving = None
+        self._receiving = self.late = None
         self._requests.clear()
         self._scopes.clear()
         self.transport.close()
@@ -130,12 +144,14 @@ class HttpProtocol(asyncio.Protocol):
                         self._refuse(431)
 
     def eof_received(self) -> bool:
-        """It says nothing more. Perhaps it left; perhaps it reads: that shows when something is written to it."""
+        """It says nothing more. Who does so with its request still reads; who waited first has given up, unless it is
+        told something meanwhile: then it shows whether it reads.
+        """
         self.silent = True
         if self._in_head or self._receiving is not None:
             self._refuse(400)
         self._deaf = True
-        if self._requests:
+        if self._requests and self._requests[0] is not self.late:
             self._requests[-1].keep_alive = False
             self._slow.silent(self)
         else:
@@ -282,9 +298,16 @@ class HttpProtocol(asyncio.Protocol):
     def default_headers(self) -> Sequence[Header]:
         return self._state.default_headers
 
+    def _count(self) -> None:
+        if self._census is not None:
+            self._census.say(len(self._state.connections))
+
     def _begin(self, request: HttpRequest, scope: AsgiScope) -> None:
-        tasks, most = self._state.tasks, self._most
-        full = most is not None and (len(self._state.connections) >= most or len(tasks) >= most)
+        tasks, most, census = self._state.tasks, self._most, self._census
+        full = most is not None and (
+            (census.total() if census is not None else len(self._state.connections)) >= most
+            or len(tasks) >= most
+        )
         run = request.run(_full if full else self._app, scope)
         task = self.loop.create_task(run, context=self._context.copy())
         tasks.add(task)

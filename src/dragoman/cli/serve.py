@@ -118,7 +118,7 @@ def register(commands: Any) -> None:
         "--queue",
         type=count,
         default=100_000,
-        help="turns running or waiting in a worker, before new work is turned away (default: %(default)s)",
+        help="turns running or waiting, before new work is turned away (default: %(default)s)",
     )
     add_limits(parser)
     told = parser.add_argument_group("push notifications")

@@ -1,17 +1,29 @@
-"""What the workers of one server have in common, beside the store: what callers use, and what is counted."""
+"""What the workers of one server have in common, beside the store: what callers use, what is counted, and how full it is."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Self
+
 from dragoman.observe.board import Board
+from dragoman.observe.census import Census
 from dragoman.observe.tally import Tally
 
 
+@dataclass(frozen=True, slots=True)
 class Crew:
     """Made before the workers are; each then takes its own part (`of`)."""
 
-    def __init__(self, workers: int, tally: Tally | None = None, board: Board | None = None) -> None:
-        self._workers = workers
-        self.tally, self.board = tally or Tally(workers), board or Board(workers)
+    tally: Tally
+    board: Board
+    connections: Census
+    turns: Census
+
+    @classmethod
+    def hired(cls, workers: int) -> Self:
+        return cls(Tally(workers), Board(workers), Census(workers), Census(workers))
 
     def of(self, worker: int) -> Crew:
-        return Crew(self._workers, self.tally.of(worker), self.board.of(worker))
+        return Crew(
+            self.tally.of(worker), self.board.of(worker), self.connections.of(worker), self.turns.of(worker)
+        )

@@ -43,7 +43,7 @@ class Quota:
     agent_burst: int = 100
     agent_concurrency: int | None = None
     queue: int | None = 100_000
-    """Turns running or waiting in this process before new work is turned away."""
+    """Turns running or waiting on this server before new work is turned away."""
 
     @property
     def counts(self) -> bool:
