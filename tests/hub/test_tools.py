@@ -276,6 +276,30 @@ async def test_open_todos_stand_before_the_next_request(home: House) -> None:
     assert "OK: #1 is completed" in await fed(home, "/todo done #1")
 
 
+async def test_todos_are_found_by_their_subject_and_shown_also_when_they_are_done(home: House) -> None:
+    await fed(home, "/todo add water the plants\n/todo add water the lawn\n/todo add call home")
+    said = await fed(home, "/todo done Water the plants\n/todo start call\n/todo cancel water")
+    assert "OK: #1 is completed" in said and "OK: #3 is in_progress" in said
+    assert "OK: #2 is canceled" in said, "the other one that begins like this is done"
+    assert "- #3" in await fed(home, "/todo list") and "- #1" not in await fed(home, "/todo list")
+    everything = await fed(home, "/todo list all")
+    assert "- #1 [completed] water the plants" in everything and "- #2 [canceled]" in everything
+    said = await fed(
+        home, "/todo subject 3: call mum\n/todo describe call mum: before six\n/todo done c\n/todo done x"
+    )
+    assert said.count("OK: #3 is changed") == 2 and "OK: #3 is completed" in said
+    assert "ERR: there is no todo 'x'" in said
+    assert "ERR: usage" in await fed(home, "/todo describe 3")
+
+
+async def test_entries_are_listed_by_their_types_and_a_type_that_is_none_is_said(home: House) -> None:
+    await fed(home, "/mem add entry project Plan\nx\n/endmem\n/mem add entry user Name\ny\n/endmem")
+    for listed in ("type=project", "project", "project,learning"):
+        said = await fed(home, f"/mem entries {listed}")
+        assert "Plan" in said and "Name" not in said
+    assert "ERR: there is no type 'plans'" in await fed(home, "/mem entries plans")
+
+
 async def test_an_advisor_is_asked_without_the_conversation(shed: Begin, database: Database) -> None:
     advisor = ScriptedModel(["Take the train."])
     home = await shed(

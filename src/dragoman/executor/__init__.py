@@ -10,50 +10,96 @@ too, so that it ports by changing its imports.
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from dragoman.executor.cards import (
+    AgentAuthentication,
+    AgentCapabilities,
+    AgentCard,
+    AgentExtension,
+    AgentInterface,
+    AgentProvider,
+    AgentSkill,
+)
+from dragoman.executor.context import RequestContext, ServerCallContext
+from dragoman.executor.elsewhere import instead
 from dragoman.executor.errors import (
     ContentTypeNotSupportedError,
     InternalError,
     InvalidAgentResponseError,
     InvalidParamsError,
     InvalidRequestError,
+    MethodNotFoundError,
+    PushNotificationNotSupportedError,
     ServerError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from dragoman.executor.execution import AgentExecutor, EventQueue, ExecutorAgent, RequestContext, TaskUpdater
-from dragoman.executor.server import A2AStarletteApplication, DefaultRequestHandler, InMemoryTaskStore
-from dragoman.executor.spoken import DataPart, FilePart, FileWithBytes, FileWithUri, Part, TextPart
-from dragoman.executor.types import (
-    AgentAuthentication,
-    AgentCapabilities,
-    AgentCard,
-    AgentProvider,
-    AgentSkill,
-    Artifact,
-    Message,
-    Role,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
+from dragoman.executor.execution import AgentExecutor, EventQueue, ExecutorAgent
+from dragoman.executor.new import (
     completed_task,
+    get_artifact_text,
+    get_data_parts,
+    get_file_parts,
     get_message_text,
+    get_raw_parts,
+    get_text_parts,
+    get_url_parts,
     new_agent_parts_message,
     new_agent_text_message,
     new_artifact,
     new_data_artifact,
+    new_data_artifact_update_event,
+    new_data_message,
+    new_data_part,
+    new_message,
+    new_raw_artifact,
+    new_raw_artifact_update_event,
+    new_raw_message,
+    new_raw_part,
     new_task,
+    new_task_from_user_message,
     new_text_artifact,
+    new_text_artifact_update_event,
+    new_text_message,
+    new_text_part,
+    new_text_status_update_event,
+    new_url_artifact,
+    new_url_artifact_update_event,
+    new_url_message,
+    new_url_part,
 )
-from dragoman.model.task import Task
+from dragoman.executor.parts import DataPart, FilePart, FileWithBytes, FileWithUri, Part, TextPart
+from dragoman.executor.server import (
+    A2AFastAPIApplication,
+    A2ARESTFastAPIApplication,
+    A2AStarletteApplication,
+    DefaultRequestHandler,
+    InMemoryTaskStore,
+)
+from dragoman.executor.types import (
+    Artifact,
+    Message,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from dragoman.executor.updater import TaskUpdater
 
 __all__ = [
+    "A2AFastAPIApplication",
+    "A2ARESTFastAPIApplication",
     "A2AStarletteApplication",
     "AgentAuthentication",
     "AgentCapabilities",
     "AgentCard",
     "AgentExecutor",
+    "AgentExtension",
+    "AgentInterface",
     "AgentProvider",
     "AgentSkill",
     "Artifact",
@@ -71,9 +117,12 @@ __all__ = [
     "InvalidParamsError",
     "InvalidRequestError",
     "Message",
+    "MethodNotFoundError",
     "Part",
+    "PushNotificationNotSupportedError",
     "RequestContext",
     "Role",
+    "ServerCallContext",
     "ServerError",
     "Task",
     "TaskArtifactUpdateEvent",
@@ -86,11 +135,38 @@ __all__ = [
     "TextPart",
     "UnsupportedOperationError",
     "completed_task",
+    "get_artifact_text",
+    "get_data_parts",
+    "get_file_parts",
     "get_message_text",
+    "get_raw_parts",
+    "get_text_parts",
+    "get_url_parts",
     "new_agent_parts_message",
     "new_agent_text_message",
     "new_artifact",
     "new_data_artifact",
+    "new_data_artifact_update_event",
+    "new_data_message",
+    "new_data_part",
+    "new_message",
+    "new_raw_artifact",
+    "new_raw_artifact_update_event",
+    "new_raw_message",
+    "new_raw_part",
     "new_task",
+    "new_task_from_user_message",
     "new_text_artifact",
+    "new_text_artifact_update_event",
+    "new_text_message",
+    "new_text_part",
+    "new_text_status_update_event",
+    "new_url_artifact",
+    "new_url_artifact_update_event",
+    "new_url_message",
+    "new_url_part",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise instead(name)

@@ -1,4 +1,4 @@
-"""The SDK's errors, by its names. `raise ServerError(error=InvalidParamsError())` raises the error itself.
+"""The SDK's errors, by its names.
 
 Raised by an executor, an error is how its task fails, and its message is what the caller reads.
 """
@@ -11,38 +11,59 @@ from dragoman import errors
 from dragoman.errors import A2AError
 
 
-def ServerError(error: A2AError | None = None) -> A2AError:
+class InternalError(A2AError):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "Internal error")
+
+
+class ServerError(A2AError):
     """What the SDK wraps around an error to raise it."""
-    return error or InternalError()
+
+    def __init__(self, error: A2AError | None = None) -> None:
+        self.error = error or InternalError()
+        super().__init__(self.error.message)
 
 
-def InternalError(message: str = "Internal error", data: Any = None) -> A2AError:
-    return A2AError(message)
+class InvalidRequestError(errors.InvalidRequest):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "Request payload validation error")
 
 
-def InvalidRequestError(message: str = "Request payload validation error", data: Any = None) -> A2AError:
-    return errors.InvalidRequest(message)
+class InvalidParamsError(errors.InvalidParams):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "Invalid parameters")
 
 
-def InvalidParamsError(message: str = "Invalid parameters", data: Any = None) -> A2AError:
-    return errors.InvalidParams(message)
+class MethodNotFoundError(errors.MethodNotFound):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "Method not found")
 
 
-def UnsupportedOperationError(message: str = "This operation is not supported", data: Any = None) -> A2AError:
-    return errors.UnsupportedOperation(message)
+class UnsupportedOperationError(errors.UnsupportedOperation):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "This operation is not supported")
 
 
-def TaskNotFoundError(message: str = "Task not found", data: Any = None) -> A2AError:
-    return errors.TaskNotFound(message=message)
+class TaskNotFoundError(errors.TaskNotFound):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message=message or "Task not found")
 
 
-def TaskNotCancelableError(message: str = "Task cannot be canceled", data: Any = None) -> A2AError:
-    return errors.TaskNotCancelable(message)
+class TaskNotCancelableError(errors.TaskNotCancelable):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "Task cannot be canceled")
 
 
-def ContentTypeNotSupportedError(message: str = "Incompatible content types", data: Any = None) -> A2AError:
-    return errors.ContentTypeNotSupported(message)
+class PushNotificationNotSupportedError(errors.PushNotSupported):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "Push Notification is not supported")
 
 
-def InvalidAgentResponseError(message: str = "Invalid agent response", data: Any = None) -> A2AError:
-    return errors.InvalidAgentResponse(message)
+class ContentTypeNotSupportedError(errors.ContentTypeNotSupported):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "Incompatible content types")
+
+
+class InvalidAgentResponseError(errors.InvalidAgentResponse):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "Invalid agent response")

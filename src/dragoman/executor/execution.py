@@ -1,4 +1,4 @@
-"""An executor, what it is asked, and the queue on which it says what happens."""
+"""An executor, and the queue on which it says what happens."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import asyncio
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any
 
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.engine.log import Mail
+from dragoman.engine.log import Mail, Record
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
-from dragoman.executor.spoken import as_plain, as_spoken
-from dragoman.executor.types import TaskStatusUpdateEvent, new_agent_parts_message
+from dragoman.executor.cards import AgentCard
+from dragoman.executor.context import RequestContext
+from dragoman.executor.spoken import Made, as_plain
 from dragoman.model.card import AgentCard as Card
-from dragoman.model.content import NOTHING, Artifact, Message, Part
-from dragoman.model.ids import new_id
+from dragoman.model.content import Artifact, Message
 from dragoman.model.ops import Principal, SendMessage
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
@@ -36,37 +36,6 @@ class AgentExecutor(ABC):
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:  # noqa: B027
         """The task is canceled whatever happens here."""
-
-
-class RequestContext:
-    """What was asked."""
-
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-
-    @property
-    def message(self) -> Message:
-        return as_spoken(self._turn.message)
-
-    @property
-    def task_id(self) -> str:
-        return self._turn.task_id
-
-    @property
-    def context_id(self) -> str:
-        return self._turn.context_id
-
-    @property
-    def current_task(self) -> Task | None:
-        """The task this message continues; None for the first message."""
-        return as_spoken(self._turn.task) if self._turn.n > 1 else None
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return self._turn.metadata
-
-    def get_user_input(self, delimiter: str = "\n") -> str:
-        return delimiter.join(part.text for part in self.message.parts if part.text is not None)
 
 
 class _Done:
@@ -89,10 +58,12 @@ class EventQueue:
         """Ids that an interrupted run of this turn made up, and this one has not yet made up anew."""
         self._names: dict[str, str] = {}
         """What this run makes up, and what is on record in its place."""
+        self._heads: dict[str, Artifact] = {}
+        """What was said about each artifact, without its parts."""
         self._last: Message | None = None
         """A message said about a task that peers see already. If it was the last word, it is how the task ends."""
 
-    def enqueue_event(self, event: Event) -> _Done:
+    def enqueue_event(self, event: Event | Made) -> _Done:
         """Put a Message, a Task, a status update or an artifact update on record."""
         if self._last is not None:
             self._turn.say(self._last)
@@ -105,7 +76,7 @@ class EventQueue:
                 self._turn.show()
                 for artifact in event.artifacts:
                     self._standing(artifact)
-                self._status(event.status, {})
+                self._status(event.status, event.metadata)
             case StatusUpdate():
                 self._status(event.status, event.metadata)
             case ArtifactUpdate():
@@ -114,12 +85,14 @@ class EventQueue:
                 raise TypeError(f"{type(event).__name__} is not an event")
         return _Done()
 
-    def close(self) -> None:
+    def close(self, immediate: bool = False) -> _Done:
         """Nothing more comes."""
-        if self._last is not None and self._turn.final == (TaskState.COMPLETED, None, {}):
-            self._turn.finish(TaskState.COMPLETED, self._last)
-        elif self._last is not None:
-            self._turn.say(self._last)
+        last, self._last = self._last, None
+        if last is not None and self._turn.final == (TaskState.COMPLETED, None, {}):
+            self._turn.finish(TaskState.COMPLETED, last)
+        elif last is not None:
+            self._turn.say(last)
+        return _Done()
 
     def _message(self, message: Message) -> None:
         if self._turn.shown:
@@ -138,10 +111,10 @@ class EventQueue:
             turn.show()
 
     def _artifact(self, update: ArtifactUpdate) -> None:
-        artifact = update.artifact
+        artifact = replace(update.artifact, artifact_id=self._id(update.artifact.artifact_id))
         writer = self._turn.artifact(
             artifact.name,
-            id=self._id(artifact.artifact_id),
+            id=artifact.artifact_id,
             description=artifact.description,
             metadata=artifact.metadata,
             extensions=artifact.extensions,
@@ -149,7 +122,14 @@ class EventQueue:
         )
         if not update.append:
             writer.restart()
+        waiting = self._turn.journal.waiting
+        before = len(waiting)
         writer.put_together(artifact.parts, last=update.last_chunk)
+        head = replace(artifact, parts=())
+        known = self._heads.get(head.artifact_id) if update.append else None
+        whole = self._heads[head.artifact_id] = head if known is None else known.extended_by(head)
+        for i in range(before, len(waiting)):
+            waiting[i] = _told(waiting[i], update, head, whole)
 
     def _standing(self, artifact: Artifact) -> None:
         """An artifact of a whole task: new, or as it is on record."""
@@ -166,82 +146,38 @@ class EventQueue:
         return self._names.get(id, id)
 
 
-class TaskUpdater:
-    """The usual events of a task, by name."""
-
-    def __init__(self, event_queue: EventQueue, task_id: str = "", context_id: str = "") -> None:
-        self._queue, self.task_id, self.context_id = event_queue, task_id, context_id
-
-    async def update_status(
-        self,
-        state: TaskState,
-        message: Message | None = None,
-        final: bool = False,
-        metadata: dict[str, Any] | None = None,
-    ) -> None:
-        await self._queue.enqueue_event(
-            TaskStatusUpdateEvent(
-                status=TaskStatus(state=state, message=message), metadata=metadata or NOTHING, final=final
-            )
-        )
-
-    async def add_artifact(
-        self,
-        parts: Sequence[Part],
-        artifact_id: str = "",
-        name: str = "",
-        metadata: dict[str, Any] | None = None,
-        append: bool = False,
-        last_chunk: bool = False,
-        extensions: Sequence[str] = (),
-    ) -> None:
-        artifact = Artifact(
-            artifact_id=artifact_id or new_id(),
-            parts=tuple(parts),
-            name=name,
-            metadata=metadata or NOTHING,
-            extensions=tuple(extensions),
-        )
-        await self._queue.enqueue_event(
-            ArtifactUpdate(task_id="", context_id="", artifact=artifact, append=append, last_chunk=last_chunk)
-        )
-
-    async def submit(self, message: Message | None = None) -> None:
-        await self.update_status(TaskState.SUBMITTED, message)
-
-    async def start_work(self, message: Message | None = None) -> None:
-        await self.update_status(TaskState.WORKING, message)
-
-    async def complete(self, message: Message | None = None) -> None:
-        await self.update_status(TaskState.COMPLETED, message)
-
-    async def failed(self, message: Message | None = None) -> None:
-        await self.update_status(TaskState.FAILED, message)
-
-    async def reject(self, message: Message | None = None) -> None:
-        await self.update_status(TaskState.REJECTED, message)
-
-    async def cancel(self, message: Message | None = None) -> None:
-        await self.update_status(TaskState.CANCELED, message)
-
-    async def requires_input(self, message: Message | None = None, final: bool = True) -> None:
-        await self.update_status(TaskState.INPUT_REQUIRED, message)
-
-    async def requires_auth(self, message: Message | None = None, final: bool = True) -> None:
-        await self.update_status(TaskState.AUTH_REQUIRED, message)
-
-    def new_agent_message(self, parts: Sequence[Part], metadata: dict[str, Any] | None = None) -> Message:
-        return new_agent_parts_message(parts, self.context_id, self.task_id)
+def _told(record: Record, update: ArtifactUpdate, head: Artifact, whole: Artifact) -> Record:
+    """A chunk that waits to be written, with what its update says about itself and about the artifact: `head`, which with
+    the updates before it comes to `whole`. (A run that differs from the one before it tells the artifact again.)"""
+    body = record.body
+    assert isinstance(body, ArtifactUpdate)
+    written = body.artifact
+    artifact = (
+        written.extended_by(head if body.append else whole)
+        if update.append
+        else replace(head, parts=written.parts)
+    )
+    if artifact == written and not update.metadata:
+        return record
+    told = Record(record.kind, replace(body, artifact=artifact, metadata=update.metadata))
+    told.encode()  # what has no JSON form is refused here, where it was said
+    return told
 
 
 class ExecutorAgent(Agent):
     """An `AgentExecutor` and its card, as an agent."""
 
-    def __init__(self, executor: AgentExecutor, card: Card, **options: Any) -> None:
+    def __init__(self, executor: AgentExecutor, card: Card | AgentCard, **options: Any) -> None:
+        if not isinstance(card, Card):
+            raise TypeError(f"a card is an AgentCard of dragoman.executor, not {type(card).__name__}")
         super().__init__(card.name, card.description, version=card.version, **options)
-        self._executor = executor
-        streaming = card.capabilities.streaming is not False
-        card = replace(card, capabilities=replace(card.capabilities, streaming=streaming))
+        self.executor = executor
+        about = replace(
+            card.capabilities,
+            streaming=card.capabilities.streaming is not False,
+            extended_agent_card=self._about.capabilities.extended_agent_card,
+        )
+        card = replace(card, capabilities=about)
         if self.auth:
             card = replace(
                 card, security_schemes=self.auth.schemes, security_requirements=self.auth.needing()
@@ -256,12 +192,12 @@ class ExecutorAgent(Agent):
     async def work(self, turn: Turn) -> None:
         context, queue = RequestContext(turn), EventQueue(turn)
         try:
-            await self._executor.execute(context, queue)
+            await self.executor.execute(context, queue)
             queue.close()
         except asyncio.CancelledError:
             if turn.cancelled:
                 try:
-                    await self._executor.cancel(context, queue)
+                    await self.executor.cancel(context, queue)
                 except A2AError as error:
                     logger.info("task %s: %s", turn.task_id, error)
                 except Exception:

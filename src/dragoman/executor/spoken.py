@@ -7,10 +7,9 @@ Versions of the SDK differ in how members are spelled (`contextId`, `context_id`
 from __future__ import annotations
 
 import base64
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from dragoman.model import content, task
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskStatus
@@ -21,20 +20,30 @@ _OPAQUE = ("data", "metadata")
 """Members that are JSON, and nothing of ours."""
 
 
-class _Spoken:
+class Spoken:
     """A value whose members can be read as the SDK spells them."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+        snake = snaked(name)
         if snake == name:
             raise AttributeError(f"{type(self).__name__} has no {name}")
         return getattr(self, snake)
 
+    def HasField(self, name: str) -> bool:
+        """As protobuf's messages are asked."""
+        return getattr(self, name) not in (None, UNSET, "", ())
 
-class SpokenPart(content.Part, _Spoken, frozen=True):
+
+class SpokenPart(content.Part, Spoken, frozen=True):
     """A part that is also the `root` of itself, and its own `file`."""
+
+    def HasField(self, name: str) -> bool:
+        return getattr(self, name) is not getattr(_EMPTY, name)
+
+    def WhichOneof(self, group: str) -> str | None:
+        return next((name for name in ("text", "raw", "url", "data") if self.HasField(name)), None)
 
     @property
     def root(self) -> SpokenPart:
@@ -67,36 +76,52 @@ class SpokenPart(content.Part, _Spoken, frozen=True):
         return self.media_type
 
 
-class SpokenMessage(content.Message, _Spoken, frozen=True):
+class SpokenMessage(content.Message, Spoken, frozen=True):
     pass
 
 
-class SpokenArtifact(content.Artifact, _Spoken, frozen=True):
+class SpokenArtifact(content.Artifact, Spoken, frozen=True):
     pass
 
 
-class SpokenTask(task.Task, _Spoken, frozen=True):
+class SpokenTask(task.Task, Spoken, frozen=True):
     pass
 
 
+class SpokenStatus(TaskStatus, Spoken, frozen=True):
+    pass
+
+
+class SpokenStatusUpdate(StatusUpdate, Spoken, frozen=True):
+    pass
+
+
+class SpokenArtifactUpdate(ArtifactUpdate, Spoken, frozen=True):
+    pass
+
+
+_EMPTY = content.Part()
 _SPOKEN: dict[Any, Any] = {
     content.Part: SpokenPart,
     content.Message: SpokenMessage,
     content.Artifact: SpokenArtifact,
     task.Task: SpokenTask,
+    TaskStatus: SpokenStatus,
+    StatusUpdate: SpokenStatusUpdate,
+    ArtifactUpdate: SpokenArtifactUpdate,
 }
-_PLAIN: dict[Any, Any] = {spoken: plain for plain, spoken in _SPOKEN.items()}
-_AROUND: dict[Any, Any] = {kind: kind for kind in (*_SPOKEN, TaskStatus, StatusUpdate, ArtifactUpdate)}
+_TO_SPOKEN = _SPOKEN | {spoken: spoken for spoken in _SPOKEN.values()}
+_TO_PLAIN = {spoken: plain for plain, spoken in _SPOKEN.items()} | {plain: plain for plain in _SPOKEN}
 
 
 def as_spoken(value: T) -> T:
     """`value` and all that is in it, for code that spells its members as the SDK does."""
-    return cast(T, _made_of(value, _AROUND | _SPOKEN))
+    return cast(T, _made_of(value, _TO_SPOKEN))
 
 
 def as_plain(value: T) -> T:
     """`value`, made of our own types again."""
-    return cast(T, _made_of(value, _AROUND | _PLAIN))
+    return cast(T, _made_of(value, _TO_PLAIN))
 
 
 def _made_of(value: Any, kinds: dict[Any, Any]) -> Any:
@@ -111,63 +136,35 @@ def _made_of(value: Any, kinds: dict[Any, Any]) -> Any:
     )
 
 
-def Part(root: content.Part | None = None, **members: Any) -> content.Part:
-    """`Part(root=TextPart(text="hi"))`, `Part(TextPart(...))` or `Part(text="hi")`."""
-    return root if root is not None else content.Part(**members)
+def snaked(name: str) -> str:
+    """`contextId` -> `context_id`"""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
-class _Kind(type):
-    """A kind of part: called, it makes one; asked by `isinstance`, it knows them."""
+def members(kind: Any, given: dict[str, Any], unused: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What a constructor of the SDK was given, as members of `kind`: in either spelling, None for nothing."""
+    out = {}
+    for name, value in given.items():
+        snake = snaked(name)
+        if snake not in kind.__struct_fields__ and snake not in unused:
+            raise TypeError(f"{kind.__name__} has no {name}")
+        if value is not None and snake not in unused:
+            out[snake] = tuple(value) if isinstance(value, list) and snake not in _OPAQUE else value
+    return out
 
-    members: tuple[str, ...]
+
+class Kind(type):
+    """A type of the SDK. Called, it makes a value of our model; asked by `isinstance`, it knows them."""
+
+    made: type[Any]
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, content.Part) and any(
-            getattr(value, member) is not getattr(_EMPTY, member) for member in cls.members
-        )
+        return isinstance(value, cls.made)
 
 
-_EMPTY = content.Part()
+class Made(metaclass=Kind):
+    """What a type checker takes the values for: their members are there in every spelling."""
 
+    if TYPE_CHECKING:
 
-class TextPart(metaclass=_Kind):
-    members = ("text",)
-    kind: str
-    text: str
-
-    def __new__(cls, text: str, *, metadata: dict[str, Any] | None = None, **kind: str) -> Any:
-        return content.Part(text=text, metadata=metadata or content.NOTHING)
-
-
-class DataPart(metaclass=_Kind):
-    members = ("data",)
-    kind: str
-    data: Any
-
-    def __new__(cls, data: Any, *, metadata: dict[str, Any] | None = None, **kind: str) -> Any:
-        return content.Part(data=data, metadata=metadata or content.NOTHING)
-
-
-class FilePart(metaclass=_Kind):
-    members = ("raw", "url")
-    kind: str
-    file: SpokenPart
-
-    def __new__(cls, file: content.Part, *, metadata: dict[str, Any] | None = None, **kind: str) -> Any:
-        return replace(file, metadata=metadata or content.NOTHING)
-
-
-class FileWithBytes(metaclass=_Kind):
-    """`bytes` is base64, as in the SDK."""
-
-    members = ("raw",)
-
-    def __new__(cls, bytes: str, *, name: str = "", mimeType: str = "", mime_type: str = "") -> Any:
-        return content.Part(raw=base64.b64decode(bytes), filename=name, media_type=mimeType or mime_type)
-
-
-class FileWithUri(metaclass=_Kind):
-    members = ("url",)
-
-    def __new__(cls, uri: str, *, name: str = "", mimeType: str = "", mime_type: str = "") -> Any:
-        return content.Part(url=uri, filename=name, media_type=mimeType or mime_type)
+        def __getattr__(self, name: str) -> Any: ...

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.executor.spoken import SpokenTask
+from dragoman.executor.spoken import Made, as_spoken, members
 from dragoman.model import content, task
-from dragoman.model.card import AgentCard as Card
-from dragoman.model.card import Capabilities, Extension, Provider, Skill
-from dragoman.model.ids import new_id, timestamp
-from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskStatus
+from dragoman.model.ids import new_id
+from dragoman.model.task import ArtifactUpdate, StatusUpdate
 
-__all__ = ["TaskStatus"]
+_IDS = ("task_id", "context_id", "kind", "final")
+"""Of an update: the engine knows them."""
 
 
 class TaskState:
@@ -34,208 +33,48 @@ class Role:
     agent = AGENT = ROLE_AGENT = content.Role.AGENT
 
 
-def Message(
-    role: content.Role,
-    parts: Sequence[content.Part],
-    *,
-    messageId: str = "",
-    message_id: str = "",
-    contextId: str = "",
-    context_id: str = "",
-    taskId: str = "",
-    task_id: str = "",
-    metadata: dict[str, Any] | None = None,
-    **more: Any,
-) -> content.Message:
-    return content.Message(
-        message_id=messageId or message_id or new_id(),
-        role=role,
-        parts=tuple(parts),
-        context_id=contextId or context_id,
-        task_id=taskId or task_id,
-        metadata=metadata or content.NOTHING,
-    )
+class Message(Made):
+    made = content.Message
+
+    def __new__(cls, role: content.Role, parts: Sequence[content.Part], **given: Any) -> Any:
+        given = {"message_id": new_id()} | members(content.Message, given, ("kind",))
+        return as_spoken(content.Message(role=role, parts=tuple(parts), **given))
 
 
-def Artifact(
-    parts: Sequence[content.Part],
-    *,
-    artifactId: str = "",
-    artifact_id: str = "",
-    name: str = "",
-    description: str = "",
-    metadata: dict[str, Any] | None = None,
-    **more: Any,
-) -> content.Artifact:
-    return content.Artifact(
-        artifact_id=artifactId or artifact_id or new_id(),
-        parts=tuple(parts),
-        name=name,
-        description=description,
-        metadata=metadata or content.NOTHING,
-    )
+class Artifact(Made):
+    made = content.Artifact
+
+    def __new__(cls, parts: Sequence[content.Part], **given: Any) -> Any:
+        given = {"artifact_id": new_id()} | members(content.Artifact, given)
+        return as_spoken(content.Artifact(parts=tuple(parts), **given))
 
 
-def new_agent_text_message(text: str, context_id: str = "", task_id: str = "") -> content.Message:
-    return new_agent_parts_message((content.Part(text=text),), context_id, task_id)
+class Task(Made):
+    made = task.Task
+
+    def __new__(cls, id: str, status: task.TaskStatus, **given: Any) -> Any:
+        return as_spoken(task.Task(id=id, status=status, **members(task.Task, given, ("kind",))))
 
 
-def new_agent_parts_message(
-    parts: Sequence[content.Part], context_id: str = "", task_id: str = ""
-) -> content.Message:
-    return content.Message(
-        message_id=new_id(), role=Role.AGENT, parts=tuple(parts), context_id=context_id, task_id=task_id
-    )
+class TaskStatus(Made):
+    made = task.TaskStatus
+
+    def __new__(cls, state: task.TaskState, message: content.Message | None = None, **given: Any) -> Any:
+        members(task.TaskStatus, given)  # the moment is when it is put on record
+        return as_spoken(task.TaskStatus(state=state, message=message))
 
 
-def get_message_text(message: content.Message, delimiter: str = "\n") -> str:
-    return delimiter.join(part.text for part in message.parts if part.text is not None)
+class TaskStatusUpdateEvent(Made):
+    made = StatusUpdate
+
+    def __new__(cls, status: task.TaskStatus, **given: Any) -> Any:
+        given = members(StatusUpdate, given, _IDS)
+        return as_spoken(StatusUpdate(task_id="", context_id="", status=status, **given))
 
 
-def new_artifact(parts: Sequence[content.Part], name: str, description: str = "") -> content.Artifact:
-    return Artifact(parts, name=name, description=description)
+class TaskArtifactUpdateEvent(Made):
+    made = ArtifactUpdate
 
-
-def new_text_artifact(name: str, text: str, description: str = "") -> content.Artifact:
-    return Artifact((content.Part(text=text),), name=name, description=description)
-
-
-def new_data_artifact(name: str, data: Any, description: str = "") -> content.Artifact:
-    return Artifact((content.Part(data=data),), name=name, description=description)
-
-
-def new_task(request: content.Message) -> task.Task:
-    """A fresh task for a message, as the SDK's samples put it on the queue first."""
-    status = TaskStatus(state=TaskState.submitted, timestamp=timestamp())
-    return SpokenTask(
-        id=request.task_id or new_id(), context_id=request.context_id, status=status, history=(request,)
-    )
-
-
-def completed_task(
-    task_id: str,
-    context_id: str,
-    artifacts: Sequence[content.Artifact],
-    history: Sequence[content.Message] | None = None,
-) -> task.Task:
-    """A task that is done, with all it produced."""
-    status = TaskStatus(state=TaskState.completed, timestamp=timestamp())
-    return SpokenTask(
-        id=task_id,
-        context_id=context_id,
-        status=status,
-        artifacts=tuple(artifacts),
-        history=tuple(history or ()),
-    )
-
-
-def TaskStatusUpdateEvent(
-    status: TaskStatus, *, metadata: dict[str, Any] | None = None, final: bool = False, **ids: str
-) -> StatusUpdate:
-    """The SDK's constructor. The ids of task and context, and `final`, are the engine's to know."""
-    return StatusUpdate(task_id="", context_id="", status=status, metadata=metadata or content.NOTHING)
-
-
-def TaskArtifactUpdateEvent(
-    artifact: content.Artifact,
-    *,
-    append: bool = False,
-    lastChunk: bool = False,
-    last_chunk: bool = False,
-    metadata: dict[str, Any] | None = None,
-    **ids: str,
-) -> ArtifactUpdate:
-    """The SDK's constructor, in both spellings."""
-    return ArtifactUpdate(
-        task_id="",
-        context_id="",
-        artifact=artifact,
-        append=append,
-        last_chunk=lastChunk or last_chunk,
-        metadata=metadata or content.NOTHING,
-    )
-
-
-def AgentSkill(
-    id: str,
-    name: str,
-    description: str = "",
-    tags: Sequence[str] = (),
-    examples: Sequence[str] = (),
-    inputModes: Sequence[str] = (),
-    outputModes: Sequence[str] = (),
-    input_modes: Sequence[str] = (),
-    output_modes: Sequence[str] = (),
-) -> Skill:
-    return Skill(
-        id=id,
-        name=name,
-        description=description,
-        tags=tuple(tags),
-        examples=tuple(examples),
-        input_modes=tuple(inputModes or input_modes),
-        output_modes=tuple(outputModes or output_modes),
-    )
-
-
-def AgentCapabilities(
-    streaming: bool = True,
-    pushNotifications: bool = False,
-    push_notifications: bool = False,
-    extensions: Sequence[Extension] | None = None,
-    **more: Any,
-) -> Capabilities:
-    return Capabilities(
-        streaming=streaming,
-        push_notifications=pushNotifications or push_notifications,
-        extensions=tuple(extensions or ()),
-    )
-
-
-def AgentProvider(organization: str, url: str = "") -> Provider:
-    return Provider(organization=organization, url=url)
-
-
-def AgentAuthentication(schemes: Sequence[str] = (), credentials: str = "") -> tuple[str, ...]:
-    """0.1's list of scheme names. `public` means none."""
-    return tuple(scheme for scheme in schemes if scheme != "public")
-
-
-def AgentCard(
-    name: str,
-    description: str = "",
-    url: str = "",
-    version: str = "1.0.0",
-    capabilities: Capabilities | None = None,
-    skills: Sequence[Skill] = (),
-    defaultInputModes: Sequence[str] = (),
-    defaultOutputModes: Sequence[str] = (),
-    default_input_modes: Sequence[str] = (),
-    default_output_modes: Sequence[str] = (),
-    authentication: Sequence[str] = (),
-    provider: Provider | None = None,
-    documentationUrl: str = "",
-    documentation_url: str = "",
-    iconUrl: str = "",
-    icon_url: str = "",
-    **more: Any,
-) -> Card:
-    """The SDK's constructor, in both spellings. `url` is ignored: the server knows where it is reached."""
-    if authentication or any(more.get(name) for name in ("securitySchemes", "security_schemes", "security")):
-        raise TypeError("a card does not authenticate anybody: declare `auth=` on the agent instead")
-    return Card(
-        name=name,
-        description=description,
-        version=version,
-        provider=provider,
-        documentation_url=documentationUrl or documentation_url,
-        icon_url=iconUrl or icon_url,
-        capabilities=capabilities or Capabilities(streaming=True),
-        skills=tuple(skills),
-        default_input_modes=_modes(defaultInputModes or default_input_modes),
-        default_output_modes=_modes(defaultOutputModes or default_output_modes),
-    )
-
-
-def _modes(modes: Sequence[str]) -> tuple[str, ...]:
-    return tuple("text/plain" if mode == "text" else mode for mode in modes) or ("text/plain",)
+    def __new__(cls, artifact: content.Artifact, **given: Any) -> Any:
+        given = members(ArtifactUpdate, given, _IDS)
+        return as_spoken(ArtifactUpdate(task_id="", context_id="", artifact=artifact, **given))

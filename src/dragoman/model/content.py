@@ -118,6 +118,7 @@ class Artifact(Wire, frozen=True, kw_only=True):
             name=chunk.name or self.name,
             description=chunk.description or self.description,
             metadata={**self.metadata, **chunk.metadata} if chunk.metadata else self.metadata,
+            extensions=tuple(dict.fromkeys(self.extensions + chunk.extensions)),
         )
 
 

@@ -18,7 +18,7 @@ from dragoman.hub.tool import Command, Session, harmless
 
 BODY_LIMIT = 32 * 1024
 USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's
-/mem search <words> [--rerank]   find what was remembered; /mem entries [type,… | tag=<tag>]; /mem entry <id>; /mem expand <id> [depth=2]
+/mem search <words> [--rerank]   find what was remembered; /mem entries [type,… | tag=<tag>]; /mem entry <id>; /mem expand <id> [depth=2]; /mem density <id>
 /mem add entry <type> <title> [--artifact #id] [--supersedes #a,#b]
 <what to remember>
 /endmem   types: user feedback project reference learning context
@@ -115,7 +115,9 @@ class MemTool:
 
     async def _entries(self, rest: str, command: Command, session: Session) -> str:
         tag = rest.removeprefix("tag=") if rest.startswith("tag=") else ""
-        types = tuple(re.split(r"[,\s]+", rest)) if rest and not tag else ()
+        types = tuple(re.split(r"[,\s]+", rest.removeprefix("type="))) if rest and not tag else ()
+        if unknown := [word for word in types if word not in TYPES]:
+            return f"ERR: there is no type {unknown[0][:40]!r}; types: {' '.join(TYPES)}"
         found = await self._memories.list(session.tenant, types=types, tag=tag)
         return "\n".join(_line(entry) for entry in found) or "(no entries)"
 

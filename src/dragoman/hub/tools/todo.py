@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dragoman.errors import A2AError
-from dragoman.hub.todos import Todos
+from dragoman.hub.todos import OPEN, STATES, Todo, Todos
 from dragoman.hub.tool import Command, Session, harmless
 
 _STATES = {"start": "in_progress", "done": "completed", "cancel": "canceled", "reopen": "pending"}
@@ -13,7 +15,8 @@ class TodoTool:
     names = ("/todo",)
     bundle = "todos"
     usage = (
-        "/todo list | /todo add <what> | /todo start|done|cancel <id>   keep track of work that is still open"
+        "/todo list [all] | /todo add <what> | /todo start|done|cancel <id or subject> | "
+        "/todo subject|describe <id>: <text>   keep track of work that is still open"
     )
     repeatable = harmless
 
@@ -28,30 +31,52 @@ class TodoTool:
         lines = await self.lines(session)
         return "\n".join(["[OPEN TODOS]", *lines, "[END OPEN TODOS]"]) if lines else ""
 
-    async def lines(self, session: Session) -> list[str]:
-        found = await self._todos.list(session.tenant, conversation=session.conversation, limit=20)
+    async def lines(self, session: Session, states: Sequence[str] = OPEN, limit: int = 20) -> list[str]:
+        found = await self._todos.list(
+            session.tenant, conversation=session.conversation, states=states, limit=limit
+        )
         return [f"- #{todo.id} [{todo.state}] {todo.subject}" for todo in found]
 
     async def run(self, command: Command, session: Session) -> str:
         verb, _, rest = command.args.partition(" ")
+        rest = rest.strip()
         try:
             match verb:
                 case "" | "list":
-                    return "\n".join(await self.lines(session)) or "(nothing to do)"
+                    lines = await (self.lines(session, STATES, 100) if rest == "all" else self.lines(session))
+                    return "\n".join(lines) or "(nothing to do)"
                 case "add":
                     return await self._add(rest or command.body or "", session)
                 case _ if verb in _STATES:
-                    id = rest.strip().removeprefix("#")
-                    todo = await self._todos.change(
-                        session.tenant,
-                        int(id) if id.isdecimal() else 0,
-                        state=_STATES[verb],
-                        once=session.once,
-                    )
-                    return f"OK: #{todo.id} is {todo.state}" if todo else f"ERR: there is no todo {rest!r}"
+                    return await self._change(rest, session, f"is {_STATES[verb]}", state=_STATES[verb])
+                case "subject" | "describe" if ":" in rest:
+                    which, _, text = rest.partition(":")
+                    member = "subject" if verb == "subject" else "description"
+                    return await self._change(which, session, "is changed", **{member: text.strip()})
         except A2AError as error:
             return f"ERR: {error.message}"
         return f"ERR: usage: {self.usage}"
+
+    async def _change(self, which: str, session: Session, how: str, **change: str) -> str:
+        id = await self._find(which.strip(), session)
+        todo = await self._todos.change(session.tenant, id, **change, once=session.once) if id else None
+        return f"OK: #{todo.id} {how}" if todo else f"ERR: there is no todo {which!r} (try /todo list)"
+
+    async def _find(self, which: str, session: Session) -> int:
+        """The one that is meant: by its number, its subject, or how only its subject begins; an open one, if there is
+        one. (After a crash it may be done already.) 0: none."""
+        number = which.removeprefix("#")
+        if number.isdecimal():
+            return int(number)
+        for states in (OPEN, STATES):
+            found = await self._todos.list(
+                session.tenant, conversation=session.conversation, states=states, limit=1000
+            )
+            for same in (_is, _begins):
+                ids = [todo.id for todo in found if same(todo, which)]
+                if len(ids) == 1:
+                    return ids[0]
+        return 0
 
     async def _add(self, text: str, session: Session) -> str:
         subject, _, description = text.strip().partition("\n")
@@ -59,3 +84,11 @@ class TodoTool:
             session.tenant, subject, description.strip(), conversation=session.conversation, once=session.once
         )
         return f"OK: added #{todo.id} {todo.subject}"
+
+
+def _is(todo: Todo, words: str) -> bool:
+    return todo.subject.casefold() == words.casefold()
+
+
+def _begins(todo: Todo, words: str) -> bool:
+    return bool(words) and todo.subject.casefold().startswith(words.casefold())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -49,24 +48,7 @@ from dragoman.executor import (
 from dragoman.model.content import Message as ModelMessage
 from dragoman.model.content import Part as ModelPart
 from dragoman.model.task import ArtifactUpdate
-
-Execute = Callable[[RequestContext, EventQueue], Awaitable[None]]
-
-
-class Executor(AgentExecutor):
-    def __init__(self, execute: Execute) -> None:
-        self._execute = execute
-        self.canceled: list[str] = []
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await self._execute(context, event_queue)
-
-    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self.canceled.append(context.task_id)
-
-
-def agent_of(execute: Execute) -> ExecutorAgent:
-    return ExecutorAgent(Executor(execute), AgentCard(name="Exec", description="Executes"))
+from tests.executor.executing import Executor, agent_of
 
 
 async def test_the_sdks_errors_are_how_a_task_fails_or_cannot_be_undone() -> None:
@@ -322,7 +304,7 @@ def test_what_is_no_event_is_refused_and_so_is_a_card_that_asks_for_credentials(
     with pytest.raises(TypeError, match="authenticate"):
         AgentCard(name="x", securitySchemes={"bearer": {"type": "http", "scheme": "bearer"}})
     with pytest.raises(AttributeError):
-        new_task(ModelMessage(message_id="m", role=Role.user, parts=())).nonsense  # type: ignore[attr-defined]
+        new_task(ModelMessage(message_id="m", role=Role.user, parts=())).nonsense
 
 
 def a_chunk(text: str, id: str = "notes", *, append: bool = True) -> ArtifactUpdate:
@@ -411,3 +393,30 @@ async def test_an_artifact_of_several_parts_is_one_event() -> None:
     [update] = [event for event in events if isinstance(event, ArtifactUpdate)]
     assert [part.text or part.data for part in update.artifact.parts] == ["a", {"b": 1}]
     assert update.last_chunk and not update.append
+
+
+async def test_an_interrupted_turn_says_once_what_is_said_about_an_artifact(tmp_path: Path) -> None:
+    runs: list[str] = []
+    reached = asyncio.Event()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        runs.append(context.task_id)
+        for n, text in enumerate(["a", "b", "differs " if len(runs) == 1 else "c"]):
+            artifact = Artifact(parts=[Part(text=text)], artifactId="x", metadata={str(n): n})
+            event = TaskArtifactUpdateEvent(artifact=artifact, append=n > 0, metadata={"n": n})
+            await queue.enqueue_event(event)
+        if len(runs) == 1:
+            reached.set()
+            await asyncio.Event().wait()  # and here the server stops
+
+    agent, store = agent_of(execute), f"sqlite:///{tmp_path}/tasks.db"
+    async with agent.test(store=store, drain=0) as client:
+        task = (await client.send("go", wait=False)).id
+        async with asyncio.timeout(10):
+            await reached.wait()
+            async for piece in client.subscribe(task):
+                if piece.task and "differs" in piece.task.text:
+                    break
+    async with agent.test(store=store) as client:
+        [artifact] = (await client.wait(task)).artifacts
+    assert (artifact.text, artifact.metadata) == ("abc", {"0": 0, "1": 1, "2": 2})

@@ -1,0 +1,341 @@
+"""Programs written against the official SDK, after their imports were changed: what people there write, and expect."""
+
+# No `from __future__ import annotations`: as in the programs that are ported, annotations are evaluated.
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import dragoman.executor
+from dragoman import connect
+from dragoman.auth import Bearer, hashed
+from dragoman.client import TaskFailed
+from dragoman.executor import (
+    A2AFastAPIApplication,
+    A2AStarletteApplication,
+    AgentCapabilities,
+    AgentCard,
+    AgentExecutor,
+    AgentExtension,
+    AgentInterface,
+    AgentSkill,
+    Artifact,
+    DefaultRequestHandler,
+    EventQueue,
+    ExecutorAgent,
+    InMemoryTaskStore,
+    InternalError,
+    InvalidParamsError,
+    Message,
+    Part,
+    RequestContext,
+    Role,
+    ServerError,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+    TaskUpdater,
+    TextPart,
+    UnsupportedOperationError,
+    get_artifact_text,
+    get_data_parts,
+    get_file_parts,
+    get_raw_parts,
+    get_text_parts,
+    get_url_parts,
+    new_agent_text_message,
+    new_data_part,
+    new_message,
+    new_raw_part,
+    new_task,
+    new_task_from_user_message,
+    new_text_artifact,
+    new_text_artifact_update_event,
+    new_text_message,
+    new_text_part,
+    new_text_status_update_event,
+    new_url_part,
+)
+from dragoman.model.task import ArtifactUpdate, StatusUpdate
+from tests.executor.executing import agent_of
+
+
+class Currency:
+    async def stream(self, query: str, context: str) -> AsyncIterator[dict[str, Any]]:
+        yield {"done": False, "asks": False, "content": "Looking up the rates ..."}
+        if "INR" not in query:
+            yield {"done": False, "asks": True, "content": "To which currency?"}
+            return
+        yield {"done": True, "asks": False, "content": "10 USD are 835 INR"}
+
+
+class CurrencyExecutor(AgentExecutor):
+    """As the samples of 0.2 and 0.3 have it."""
+
+    def __init__(self) -> None:
+        self.agent = Currency()
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        if self._wrong(context.message):
+            raise ServerError(error=InvalidParamsError())
+        task: Task | None = context.current_task
+        if not task:
+            task = new_task(context.message)
+            await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, task.id, task.context_id)
+        try:
+            async for item in self.agent.stream(context.get_user_input(), task.context_id):
+                said = new_agent_text_message(item["content"], task.context_id, task.id)
+                if item["asks"]:
+                    await updater.update_status(TaskState.input_required, said, final=True)
+                    break
+                if not item["done"]:
+                    await updater.update_status(TaskState.working, said)
+                    continue
+                await updater.add_artifact(
+                    [Part(root=TextPart(text=item["content"]))], name="conversion_result"
+                )
+                await updater.complete()
+                break
+        except Exception as error:
+            raise ServerError(error=InternalError()) from error
+
+    def _wrong(self, message: Message | None) -> bool:
+        return message is None or not message.parts
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise ServerError(error=UnsupportedOperationError())
+
+
+async def test_the_currency_sample_asks_and_converts() -> None:
+    agent = ExecutorAgent(CurrencyExecutor(), AgentCard(name="Currency"))
+    async with agent.test() as client:
+        question = await client("10 USD?")
+        assert question.asks and question == "To which currency?"
+        done = await question.answer("to INR")
+        assert done == "10 USD are 835 INR" and done.artifacts[0].name == "conversion_result"
+
+
+async def test_an_executor_of_1_0_reads_and_says_everything_with_the_words_of_1_0() -> None:
+    seen: list[Any] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        task = context.current_task or new_task_from_user_message(context.message)
+        await queue.enqueue_event(task)
+        parts = context.message.parts
+        seen.append([part.WhichOneof("content") for part in parts])
+        seen.append([part.HasField("text") for part in parts])
+        seen.extend(
+            [get_text_parts(parts), get_data_parts(parts), get_raw_parts(parts), get_url_parts(parts)]
+        )
+        await queue.enqueue_event(
+            new_text_status_update_event(task.id, task.context_id, TaskState.TASK_STATE_WORKING, "busy")
+        )
+        await queue.enqueue_event(
+            new_text_artifact_update_event(task.id, task.context_id, "answer", "forty-", artifact_id="a")
+        )
+        await queue.enqueue_event(
+            new_text_artifact_update_event(
+                task.id, task.context_id, "answer", "two", append=True, last_chunk=True, artifact_id="a"
+            )
+        )
+        told = new_message([new_text_part("done"), new_data_part({"n": 42}), new_raw_part(b"x", "image/png")])
+        await TaskUpdater(queue, task.id, task.context_id).complete(told)
+
+    content = (
+        new_text_part("hi"),
+        new_data_part([1]),
+        new_raw_part(b"\0"),
+        new_url_part("https://x.example/"),
+    )
+    async with agent_of(execute).test() as client:
+        reply = await client(*content)
+    assert seen[0] == ["text", "data", "raw", "url"] and seen[1] == [True, False, False, False]
+    assert seen[2:] == [["hi"], [[1]], [b"\0"], ["https://x.example/"]]
+    assert reply == "forty-two" and reply.artifacts[0].name == "answer"
+    assert reply.task is not None and [m.text for m in reply.task.history] == ["hi", "busy"]
+    ended = reply.task.status.message
+    assert ended is not None and ended.role is Role.ROLE_AGENT and reply.data == {"n": 42}
+    assert ended.parts[2].media_type == "image/png"
+
+
+async def test_types_can_be_asked_for_and_stand_in_annotations() -> None:
+    def kinds(event: Message | Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | None) -> list[str]:
+        every = (Message, Task, TaskStatusUpdateEvent, TaskArtifactUpdateEvent, Artifact, Part)
+        return [kind.__name__ for kind in every if isinstance(event, kind)]
+
+    assert kinds(new_text_message("hi")) == kinds(Message(role=Role.agent, parts=[])) == ["Message"]
+    task = Task(id="t", contextId="c", status=TaskStatus(state=TaskState.working), kind="task")
+    assert kinds(task) == ["Task"] and (task.context_id, task.contextId) == ("c", "c")
+    assert kinds(TaskStatusUpdateEvent(status=task.status, taskId="t")) == ["TaskStatusUpdateEvent"]
+    artifact = new_text_artifact("a", "b", description=None)
+    assert kinds(artifact) == ["Artifact"] and get_artifact_text(artifact) == "b"
+    update = TaskArtifactUpdateEvent(artifact=artifact, append=None, last_chunk=None)
+    assert kinds(update) == ["TaskArtifactUpdateEvent"]
+    assert kinds(Part(root=TextPart(text="x"))) == ["Part"]
+    assert [part.bytes for part in get_file_parts([new_raw_part(b"x"), new_text_part("y")])] == ["eA=="]
+    with pytest.raises(TypeError, match="contextid"):
+        Message(role=Role.agent, parts=[], contextid="c")
+
+
+async def test_what_is_not_given_may_be_none_as_in_the_sdk() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = TaskUpdater(queue, context.task_id, context.context_id)
+        await updater.submit()
+        await updater.start_work(new_agent_text_message("on it", None, None))
+        await updater.update_status(TaskState.working, timestamp="2026-01-01T00:00:00Z", metadata=None)
+        await updater.add_artifact(
+            [Part(text="x")],
+            artifact_id=None,
+            name=None,
+            metadata=None,
+            append=None,
+            last_chunk=None,
+            extensions=None,
+        )
+        await queue.close()
+
+    async with agent_of(execute).test() as client:
+        assert await client("hi") == "x"
+
+
+async def test_metadata_goes_where_it_was_put() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        task = new_task(context.message)
+        await queue.enqueue_event(
+            Task(id=task.id, context_id=task.context_id, status=task.status, metadata={"of": "task"})
+        )
+        updater = TaskUpdater(queue, task.id, task.context_id)
+        said = updater.new_agent_message([Part(text="busy")], metadata={"of": "message"})
+        await updater.update_status(TaskState.working, said, metadata={"of-status": 1})
+        first = Artifact(
+            parts=[Part(text="a")], artifactId="x", metadata={"first": 1}, extensions=["https://e.example/1"]
+        )
+        await queue.enqueue_event(TaskArtifactUpdateEvent(artifact=first, metadata={"update": 1}))
+        more = Artifact(
+            parts=[Part(text="b"), Part(text="c")],
+            artifactId="x",
+            name="named later",
+            metadata={"second": 2},
+            extensions=["https://e.example/2"],
+        )
+        await queue.enqueue_event(TaskArtifactUpdateEvent(artifact=more, append=True, metadata={"update": 2}))
+        await queue.enqueue_event(a_chunk("d"))
+        await updater.update_status(TaskState.completed, metadata={"of-end": 2})
+
+    def a_chunk(text: str) -> Any:
+        return TaskArtifactUpdateEvent(
+            artifact=Artifact(parts=[Part(text=text)], artifactId="x"), append=True
+        )
+
+    async with agent_of(execute).test() as client:
+        events = [piece.event async for piece in client.stream("hi")]
+        [task] = [task async for task in client.list(artifacts=True)]
+    updates = [event for event in events if isinstance(event, ArtifactUpdate)]
+    assert [update.metadata for update in updates] == [{"update": 1}, {"update": 2}, {}]
+    assert [update.artifact.metadata for update in updates] == [{"first": 1}, {"second": 2}, {}]
+    assert [update.artifact.text for update in updates] == ["a", "bc", "d"]
+    statuses = [event for event in events if isinstance(event, StatusUpdate)]
+    assert [status.metadata for status in statuses if status.metadata] == [
+        {"of": "task"},
+        {"of-status": 1},
+        {"of-end": 2},
+    ]
+    [busy] = [s.status.message for s in statuses if s.status.message is not None]
+    assert busy.metadata == {"of": "message"}
+    assert task.metadata == {"of": "task", "of-status": 1, "of-end": 2}
+    [artifact] = task.artifacts
+    assert artifact.metadata == {"first": 1, "second": 2} and artifact.name == "named later"
+    assert artifact.extensions == ("https://e.example/1", "https://e.example/2")
+
+
+async def test_the_context_of_a_request_says_who_asks_and_how() -> None:
+    seen: list[Any] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        assert context.configuration is not None and context.call_context is not None
+        seen.append(context.configuration.accepted_output_modes)
+        seen.append(context.configuration.acceptedOutputModes)
+        seen.append(context.requested_extensions)
+        seen.append((context.call_context.user.is_authenticated, context.call_context.user.user_name))
+        seen.append((context.related_tasks, context.tenant, context.metadata))
+        context.add_activated_extension("https://e.example/1")
+        context.call_context.state["mine"] = 1
+        await queue.enqueue_event(new_agent_text_message("ok"))
+
+    agent = agent_of(execute, auth=[Bearer({"ada": hashed("s3cret")})])
+    async with agent.test(credentials="s3cret") as client:
+        await client("hi", accept="text/plain", extensions=["https://e.example/1"], metadata={"k": "v"})
+    assert seen == [
+        ["text/plain"],
+        ["text/plain"],
+        {"https://e.example/1"},
+        (True, "ada"),
+        ([], "", {"k": "v"}),
+    ]
+
+
+async def test_errors_are_classes_that_can_be_raised_bare_and_caught() -> None:
+    caught: list[Exception] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        try:
+            raise ServerError(error=InvalidParamsError(message="a number, please"))
+        except ServerError as error:
+            caught.append(error.error)
+        raise UnsupportedOperationError
+
+    async with agent_of(execute).test() as client:
+        with pytest.raises(TaskFailed, match="not supported"):
+            await client("hi")
+    assert [type(error) for error in caught] == [InvalidParamsError]
+
+
+def test_a_card_of_1_0_says_where_it_is_though_the_server_knows_better() -> None:
+    card = AgentCard(
+        name="x",
+        supported_interfaces=[
+            AgentInterface(url="http://x/", protocol_binding="JSONRPC", protocol_version="1.0")
+        ],
+        capabilities=AgentCapabilities(
+            extensions=[AgentExtension(uri="https://e.example/1", required=False)]
+        ),
+        skills=[AgentSkill(id="s", name="S", description="d", tags=["t"])],
+    )
+    assert [extension.uri for extension in card.capabilities.extensions] == ["https://e.example/1"]
+    with pytest.raises(TypeError, match="skils"):
+        AgentCard(name="x", skils=[])
+
+
+async def test_what_the_sdks_applications_take_and_ours_do_not_is_said_and_not_passed_over() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(new_agent_text_message("hi"))
+
+    executor, card = agent_of(execute).executor, AgentCard(name="x")
+    handler = DefaultRequestHandler(executor, InMemoryTaskStore(), push_sender=object(), agent_card=card)
+    with pytest.raises(TypeError, match="store="):
+        DefaultRequestHandler(executor, object())
+    with pytest.raises(TypeError, match="request_context_builder"):
+        DefaultRequestHandler(executor, request_context_builder=object())
+    with pytest.raises(TypeError, match="extended_card="):
+        A2AStarletteApplication(card, handler, extended_agent_card=card)
+    with pytest.raises(TypeError, match="middleware"):
+        A2AStarletteApplication(card, handler).build(middleware=[])
+    with pytest.raises(TypeError, match=r"app\.mount"):
+        A2AStarletteApplication(card, handler).add_routes_to_app(object())
+    async with connect(A2AFastAPIApplication(card, handler).build()) as client:
+        assert await client("hi") == "hi"
+
+
+def test_a_name_that_is_not_here_says_what_to_write_instead() -> None:
+    with pytest.raises(ImportError, match=r"ExecutorAgent\(executor, card\)\.app\(\)"):
+        from dragoman.executor import create_jsonrpc_routes  # noqa: F401
+    with pytest.raises(ImportError, match=r"dragoman\.connect"):
+        _ = dragoman.executor.A2AClient
+    with pytest.raises(ImportError, match="nonsense"):
+        from dragoman.executor import nonsense  # noqa: F401
+    with pytest.raises(AttributeError):
+        _ = dragoman.executor.nonsense
