@@ -144,8 +144,9 @@ class Agreement(RuleBasedStateMachine):
                 writing.append(log.append(begun.lease, records[side][:1]))
             if end or bare:
                 writing.append(log.settle(begun.lease, records[side][apart:], mail=1))
-            for writes in writing:
-                await writes
+            for outcome in await asyncio.gather(*writing, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
             return begun
 
         self.keep(*self.both(handle, act))

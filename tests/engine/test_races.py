@@ -17,10 +17,18 @@ from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
 from dragoman.engine.log import Snapshot
 from dragoman.engine.run import Run
-from dragoman.engine.seams import MAIL
+from dragoman.engine.seams import MAIL, Lease
 from dragoman.engine.service import Engine
 from dragoman.engine.turn import Turn
-from dragoman.model.ops import CancelTask, Configuration, GetTask, ListTasks, SendMessage, SubscribeToTask
+from dragoman.model.ops import (
+    CancelTask,
+    Configuration,
+    GetTask,
+    ListTasks,
+    Scope,
+    SendMessage,
+    SubscribeToTask,
+)
 from dragoman.model.task import TaskState
 from dragoman.stores.sqlite import SqliteStore
 from tests.engine.conftest import Start, call, events, say
@@ -482,6 +490,60 @@ async def test_a_store_that_goes_away_between_two_turns_loses_no_task(
         await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
     done = await engine.call(call(), GetTask(id=task.id))
     assert done.state is TaskState.COMPLETED and [a.text for a in done.artifacts] == ["one done", "two done"]
+
+
+async def test_a_task_that_could_be_neither_run_nor_given_back_is_run_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates = Gates()
+    engine = await start(gates.agent)
+    store, programs, away = type(engine._store), engine.runner.programs, ["programs", "release"]
+    release = store.release
+
+    def broken(scope: Scope) -> Any:
+        if "programs" in away:
+            away.remove("programs")
+            raise RuntimeError("not now")
+        return programs(scope)
+
+    async def moody(self: Any, lease: Lease, **how: bool) -> None:
+        if "release" in away:
+            away.remove("release")
+            raise errors.Unavailable("not now")
+        await release(self, lease, **how)
+
+    monkeypatch.setattr(engine.runner, "programs", broken)
+    monkeypatch.setattr(store, "release", moody)
+    gates.gate("x").set()
+    async with asyncio.timeout(5):
+        assert (await engine.call(call(), say("x"))).state is TaskState.COMPLETED
+    assert not away
+
+
+async def test_a_task_that_cannot_be_read_keeps_no_other_from_being_run(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates = Gates()
+    first = await start(gates.agent)
+    tasks = []
+    for text in ("one", "two"):
+        tasks.append(await first.call(call(), say(text, return_immediately=True)))
+        await gates.at(text).wait()
+    await first.stop(drain=0)
+    log = type(first._store.scope(call().scope))
+    load = log.load
+
+    async def illegible(self: Any, task: str) -> Snapshot:
+        if task == tasks[0].id:
+            raise ValueError("what is this?")
+        return await load(self, task)
+
+    monkeypatch.setattr(log, "load", illegible)
+    gates.gate("two").set()
+    second = await start(gates.agent)
+    async with asyncio.timeout(5):
+        await events(second.stream(call(reads_finished=True), SubscribeToTask(id=tasks[1].id)))
+    assert (await second.call(call(), GetTask(id=tasks[1].id))).state is TaskState.COMPLETED
 
 
 def who_do_not_wait() -> list[Callable[[Turn], Any]]:

@@ -326,6 +326,27 @@ async def test_a_database_that_stays_locked_is_unavailable(path: Path) -> None:
     await store.close()
 
 
+async def test_a_lease_nobody_wants_any_more_goes_back_also_if_that_fails_at_first(
+    store: SqliteStore, log: Log, path: Path
+) -> None:
+    store.file.commits._patience = 0.01
+    other = sqlite3.connect(path, isolation_level=None)
+    creating = asyncio.ensure_future(log.create("t", "c", mail(), node="n1"))
+    while store.file.reads.one("select 1 from tasks", ()) is None:
+        await asyncio.sleep(0)
+    creating.cancel()
+    other.execute("begin immediate")
+    while not store.file.commits.ailing:
+        await asyncio.sleep(0)
+    other.execute("rollback")
+    other.close()
+    assert creating.cancelled()
+    async with asyncio.timeout(5):
+        while not (taken := await store.claim("n2", limit=1)):
+            await asyncio.sleep(0)
+    assert (taken[0].task, taken[0].attempt) == ("t", 1)
+
+
 async def test_a_writer_waits_for_another_without_stopping_the_loop(
     store: SqliteStore, log: Log, path: Path
 ) -> None:

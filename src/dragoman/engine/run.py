@@ -62,12 +62,12 @@ class Run:
 
     async def work(self) -> None:
         """Run the task until it settles, or is not ours any more."""
-        lease, store = self.lease, self._runner.store
+        lease = self.lease
         try:
             with self._runner.bus.listen(self._topic, self._hear):
                 settled = await self._turns()
             if not settled:
-                await store.release(lease)
+                await self._give_back(failed=False)
         except LeaseLost:
             logger.info("task %s is not ours any more", lease.task)
         except asyncio.CancelledError:
@@ -76,17 +76,21 @@ class Run:
             if self.why == "broken" and self.turn is not None:
                 logger.error("task %s could not be run", lease.task, exc_info=self.turn.journal.broken)
             if self.why != "lost":
-                with suppress(Unavailable):
-                    await store.release(lease, failed=self.why == "broken")
+                await self._give_back(failed=self.why == "broken")
         except Unavailable as error:
             logger.warning("task %s: %s", lease.task, error)
             self._runner.again(lease)
         except Exception:
             logger.exception("task %s could not be run", lease.task)
-            with suppress(Unavailable):
-                await store.release(lease, failed=True)
+            await self._give_back(failed=True)
         finally:
             self.turn = None  # it holds us: together we would wait for the collector
+
+    async def _give_back(self, *, failed: bool) -> None:
+        try:
+            await self._runner.store.release(self.lease, failed=failed)
+        except Unavailable:
+            self._runner.again(self.lease)  # it is still ours, and nobody else would run it
 
     def _hear(self, records: Sequence[Record]) -> None:
         if not records:

@@ -156,8 +156,14 @@ class Runner:
         while True:
             while self._claimed:
                 lease = self._claimed[0]
-                with suppress(TaskNotFound):
+                try:
                     self.begin(lease, await self.store.scope(lease.scope).load(lease.task))
+                except Unavailable:
+                    raise
+                except TaskNotFound:
+                    pass
+                except Exception:  # we keep it: whoever claims it next cannot read it either
+                    logger.exception("task %s cannot be read", lease.task)
                 self._claimed.popleft()
             limit = min(self._concurrency - len(self._runs), 100)
             if limit <= 0:

@@ -28,6 +28,8 @@ from dragoman.stores.sqlite_reads import place
 
 DAY = 24 * 60 * 60.0
 """How long a key is remembered."""
+AGAIN = 0.1
+"""Seconds until what has to be written is tried once more."""
 
 _TASK = "select key, seq, state, updated, done, node, fence, attempt from tasks where scope = ? and id = ?"
 _DELIVER = (
@@ -128,7 +130,12 @@ class SqliteLog:
         if delivered.lease is not None:
             with suppress(Unavailable):  # closed: then its node is gone, and the lease with it
                 given = self._file.commits.submit(partial(release, delivered.lease, False))
-                given.add_done_callback(lambda done: done.cancelled() or done.exception())
+                given.add_done_callback(partial(self._gave_back, delivered))
+
+    def _gave_back(self, delivered: Delivered, given: asyncio.Future[None]) -> None:
+        if not given.cancelled() and isinstance(given.exception(), Unavailable):
+            # As long as we live, nobody else would run it.
+            given.get_loop().call_later(AGAIN, self._give_back, delivered)
 
     async def seen(self, dedupe: str) -> Delivered | None:
         reads = self._file.reads
