@@ -24,6 +24,7 @@ VERBS = (
     "listen",
     "push",
     "audit",
+    "copy",
     "hub",
     "init",
     "doctor",

@@ -1,0 +1,59 @@
+"""`dragoman copy`"""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dragoman.cli.reach import failed
+from dragoman.errors import A2AError
+from dragoman.stores import NewerDatabase
+
+EPILOG = """\
+Tasks, webhooks and the audit go over; the file stays as it is. Stop the server first, and start it with the new store:
+
+  dragoman copy sqlite:///dragoman.db postgresql://db.example.com/tasks
+  dragoman serve bank.py --store postgresql://db.example.com/tasks
+"""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "copy",
+        help="copy all tasks from a SQLite file to a PostgreSQL database",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="FROM", help="sqlite:///PATH")
+    parser.add_argument("target", metavar="TO", help="postgresql://HOST/DATABASE, an empty one")
+    parser.set_defaults(run=run)
+
+
+async def run(args: argparse.Namespace) -> int:
+    path = _file(args)
+    from dragoman.stores.growing import copy
+
+    try:
+        copied = await copy(path, args.target)
+    except A2AError as error:
+        return failed(error)
+    except NewerDatabase as error:
+        raise SystemExit(f"dragoman: {error}") from None
+    print(f"copied: tasks {copied.tasks}, webhooks {copied.hooks}, entries of the audit {copied.entries}")
+    if copied.left:
+        print(f"left behind: tasks {copied.left} (PostgreSQL takes no names with a NUL in them)")
+    return 0
+
+
+def _file(args: argparse.Namespace) -> Path:
+    """The file to copy, if it can be."""
+    path = Path(args.source.removeprefix("sqlite:///"))
+    if not args.source.startswith("sqlite:///") or not path.is_file():
+        raise SystemExit(f"dragoman: there is no SQLite store at {args.source}: say sqlite:///PATH")
+    if not args.target.startswith(("postgresql://", "postgres://")):
+        raise SystemExit("dragoman: tasks are copied to postgresql://HOST/DATABASE")
+    if find_spec("asyncpg") is None:
+        raise SystemExit("dragoman: PostgreSQL needs an extra: pip install 'dragoman[postgres]'")
+    return path
