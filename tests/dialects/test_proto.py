@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from base64 import b64encode
 from importlib.resources import files
@@ -192,8 +193,45 @@ def nested(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("value", ["\ud800", 10**400, {1}, nested(32)])
-def test_what_protobuf_cannot_say_is_refused(value: Any) -> None:
+@pytest.mark.parametrize("value", [10**400, nested(32)])
+def test_a_request_that_protobuf_cannot_carry_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidParams, match="protobuf cannot carry"):
+        body(value)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.version)
+@pytest.mark.parametrize(
+    "value",
+    [10**400, -(10**400), [{"a": 10**309}], nested(32), nested(60)],
+    ids=["n", "-n", "in", "32", "60"],
+)
+def test_an_answer_has_it_as_text(codec: Any, value: Any) -> None:
+    """Else one task that somebody made over JSON would keep all others of a list from those who read protobuf."""
+    part = Part(data=value, metadata={"value": value})
+    message = Message(message_id="m", role=Role.USER, parts=(part,), metadata={"value": value})
+    task = Task(
+        id="t",
+        status=TaskStatus(state=TaskState.WORKING),
+        history=(message,),
+        metadata={"fine": 1, "value": value},
+    )
+    heard = codec.read_result(GET, codec.write_result(GET, task))
+    assert heard.metadata["fine"] == 1 and restored(heard.metadata["value"]) == value
+    assert restored(heard.history[0].parts[0].data) == value
+    (body, *_) = codec.write_event(StreamResponse(task), last=True)
+    assert codec.read_event(body) == heard
+
+
+def restored(value: Any) -> Any:
+    if isinstance(value, str):
+        return json.loads(value)
+    if isinstance(value, dict):
+        return {name: restored(each) for name, each in value.items()}
+    return [restored(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("value", ["\ud800", {1}])
+def test_what_is_no_json_is_refused(value: Any) -> None:
     with pytest.raises(InvalidParams, match="protobuf cannot carry"):
         body(value)
     task = Task(id="t", status=TaskStatus(state=TaskState.WORKING), metadata={"value": value})

@@ -386,3 +386,12 @@ async def test_an_entry_lets_go_of_its_file_and_is_as_old_as_it_is_said_to_be() 
         freed = (await acme("PATCH", path, {"artifact_id": None})).json
         assert freed["artifact_id"] is None and freed["title"] == "u"
         assert (await acme("PATCH", path, {"title": None})).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/memory/entries", "/v1/memory/graph"])
+async def test_memory_is_asked_for_types_there_are(path: str) -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        assert (await acme("GET", f"{path}?type=user,project")).status == 200
+        refused = await acme("GET", f"{path}?type=user,plans")
+        assert refused.status == 400 and "there is no type 'plans'" in refused.json["error"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,29 @@ def test_every_wrong_field_is_named_at_once() -> None:
     }
 
 
+def test_so_is_every_wrong_member_of_a_member() -> None:
+    with pytest.raises(InvalidParams) as caught:
+        read(
+            {
+                "id": "a",
+                "memory": {"age_floor": 5, "age_half_life_days": 0, "search_expand": "y", "auto_tag": None},
+                "intent": {"mode": "maybe", "min_confidence": 2},
+                "advisor": {"mode": "court", "max_redirects": -1},
+            }
+        )
+    assert dict(caught.value.fields).keys() == {
+        "memory.age_floor",
+        "memory.age_half_life_days",
+        "memory.search_expand",
+        "intent.mode",
+        "intent.min_confidence",
+        "advisor.mode",
+        "advisor.max_redirects",
+        "advisor.model",
+    }
+    assert dict(caught.value.fields)["advisor.mode"] == "is one of 'consult', 'gate'"
+
+
 def test_bundles_and_bare_words_become_commands() -> None:
     constitution = read({"id": "a", "capabilities": ["web", "exec", "/Search"]})
     assert constitution.capabilities == ("/search", "/fetch", "/browse", "/exec")
@@ -79,6 +104,25 @@ def test_the_schema_says_what_each_member_is() -> None:
     definition = schema()["$defs"]["Constitution"]
     assert definition["properties"]["max_tokens"]["maximum"] == 1_000_000
     assert "allow-list" in definition["properties"]["capabilities"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("doc", "good"),
+    [
+        ({"id": "a"}, True),
+        ({"id": "a", "advisor": "p/m"}, True),
+        ({"id": "a", "advisor": {"model": "p/m", "mode": "gate"}}, True),
+        ({"goal": "x"}, False),
+        ({"id": "a", "advisor": {"mode": "gate"}}, False),
+        ({"id": "a", "advisor": {"model": ""}}, False),
+    ],
+    ids=["least", "advisor by name", "advisor", "no id", "no model", "empty model"],
+)
+def test_the_schema_takes_what_the_hub_takes(doc: Any, good: bool) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    assert jsonschema.Draft202012Validator(schema()).is_valid(doc) is good
+    with nullcontext() if good else pytest.raises(InvalidParams):
+        read(doc)
 
 
 def test_the_reference_names_every_member_and_the_schema_beside_it_is_current() -> None:

@@ -406,6 +406,35 @@ async def test_a_caller_that_leaves_gives_back_the_lease_it_was_given(store: Pos
     assert len(await store.renew("n1", ttl=60)) == given
 
 
+async def test_a_lease_nobody_wants_any_more_goes_back_also_if_that_fails_at_first(
+    store: PostgresStore, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begun(log, "first")
+    transact, release, away = store._database.transact, store.ledger.release, [True]
+
+    async def leave_when_it_is_done(work: Any) -> Any:
+        result = await transact(work)
+        leaving.cancel()
+        await asyncio.sleep(0)
+        return result
+
+    async def moody(lease: Lease, *, failed: bool) -> None:
+        if away:
+            away.clear()
+            raise Unavailable("not now")
+        await release(lease, failed=failed)
+
+    monkeypatch.setattr(store._database, "transact", leave_when_it_is_done)
+    monkeypatch.setattr(store.ledger, "release", moody)
+    leaving = asyncio.ensure_future(log.create("t", "c", mail(), node="n1"))
+    await asyncio.wait([leaving])
+    assert leaving.cancelled()
+    async with asyncio.timeout(5):
+        while not (taken := await store.claim("n2", limit=1)):
+            await asyncio.sleep(0)
+    assert not away and (taken[0].task, taken[0].attempt) == ("t", 1)
+
+
 async def test_closing_finishes_what_was_begun_and_refuses_the_rest(store: PostgresStore) -> None:
     log = store.scope(SCOPE)
     await log.create("t", "c", mail())

@@ -144,11 +144,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         limit = visit.count("limit", 50, 200)
         as_of = visit.count("as_of", 0) or None
         conversation = visit.count("conversation_id", 0)
-        types = [word for word in visit.asked("type").split(",") if word]
-        if unknown := [word for word in types if word not in TYPES]:
-            raise InvalidParams(
-                f"there is no type {unknown[0][:40]!r}", fields=(("type", f"is one of {', '.join(TYPES)}"),)
-            )
+        types = _types(visit)
         if query := visit.asked("q"):
             search = Search(
                 query=query,
@@ -229,7 +225,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         return Answer(status=204)
 
     async def graph(visit: Visit) -> Answer:
-        types = [word for word in visit.asked("type").split(",") if word]
+        types = _types(visit)
         entries = await memories.list(visit.tenant.id, types=types, limit=1000)
         known = {entry.id for entry in entries}
         found = await memories.relations(visit.tenant.id)
@@ -302,3 +298,13 @@ def routes(hub: Hub, model: Model) -> list[Route]:
             query={"type": "Only these types."},
         ),
     ]
+
+
+def _types(visit: Visit) -> list[str]:
+    """The types that the caller wants to see. Raises `InvalidParams`."""
+    types = [word for word in visit.asked("type").split(",") if word]
+    if unknown := [word for word in types if word not in TYPES]:
+        raise InvalidParams(
+            f"there is no type {unknown[0][:40]!r}", fields=(("type", f"is one of {', '.join(TYPES)}"),)
+        )
+    return types

@@ -186,19 +186,13 @@ def read(doc: Any, *, id: str = "") -> Constitution:
     elif isinstance(doc.get("advisor"), str):
         doc["advisor"] = {"model": doc["advisor"]} if doc["advisor"] else None
     wrong: list[tuple[str, str]] = []
-    values: dict[str, Any] = {}
-    for field in msgspec.structs.fields(Constitution):
-        if (value := doc.get(field.name)) is None or (field.name == "id" and value == ""):
-            continue
-        try:
-            values[field.name] = msgspec.convert(value, field.type)
-        except msgspec.ValidationError as error:
-            wrong.append(_explained(field.name, str(error)))
+    if doc["id"] == "":
+        wrong.append(("id", "is missing"))
+        del doc["id"]
+    values = _values(Constitution, doc, "", wrong)
     if "capabilities" in values:
         values["capabilities"] = _capabilities(values["capabilities"], wrong)
-    if doc["id"] == "":
-        wrong.insert(0, ("id", "is missing"))
-    if (advisor := values.get("advisor")) is not None and not advisor.model:
+    if isinstance(advisor := doc.get("advisor"), dict) and advisor.get("model") in (None, ""):
         wrong.append(("advisor.model", "is missing: name the model that advises"))
     if wrong:
         reasons = "; ".join(f"{name} {why}" for name, why in wrong)
@@ -228,8 +222,16 @@ def card(constitution: Constitution, agent_id: str = "", version: str = "") -> A
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a constitution."""
-    return msgspec.json.schema(Constitution)
+    """The JSON Schema of a constitution, as `read` takes it."""
+    out = msgspec.json.schema(Constitution)
+    shapes = out["$defs"]
+    for shape, needed in (("Constitution", "id"), ("Advisor", "model")):
+        shapes[shape]["required"] = [needed]
+        del shapes[shape]["properties"][needed]["default"]
+    shapes["Advisor"]["properties"]["model"]["minLength"] = 1
+    named = {"type": "string", "maxLength": 200, "description": "The model that advises, and is asked."}
+    shapes["Constitution"]["properties"]["advisor"]["anyOf"].insert(1, named)
+    return out
 
 
 _CHAT = Skill(id="chat", name="chat", description="Talk with it in plain text.", tags=("text",))
@@ -259,6 +261,25 @@ def _capabilities(given: tuple[str, ...], wrong: list[tuple[str, str]]) -> tuple
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KNOWN)}"
             wrong.append((f"capabilities[{i}]", f"{word!r} is not known: {hint}"))
     return tuple(out)
+
+
+_NESTED: dict[str, type[Struct]] = {"advisor": Advisor, "memory": Memory, "intent": Intent}
+
+
+def _values(kind: type[Struct], doc: dict[str, Any], at: str, wrong: list[tuple[str, str]]) -> dict[str, Any]:
+    """The members of an object, as they are meant; null is as good as absent. What makes no sense goes to `wrong`."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        if (value := doc.get(field.name)) is None:
+            continue
+        nested = _NESTED.get(field.name) if kind is Constitution and isinstance(value, dict) else None
+        try:
+            if nested is not None:
+                value = _values(nested, value, f"{field.name}.", wrong)
+            values[field.name] = msgspec.convert(value, nested or field.type)
+        except msgspec.ValidationError as error:
+            wrong.append(_explained(at + field.name, str(error)))
+    return values
 
 
 def _explained(name: str, error: str) -> tuple[str, str]:

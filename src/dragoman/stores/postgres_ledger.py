@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dragoman.engine.log import Mail, Snapshot
@@ -19,6 +19,9 @@ _KNOW = "insert into dragoman.nodes (node, until) values ($1, dragoman.clock()) 
 _RELEASE = """
 update dragoman.tasks set node = null, attempt = attempt - $1 where key = $2 and fence = $3 and node is not null
 """
+
+AGAIN = 0.1
+"""Seconds until what has to be written is tried once more."""
 
 
 class Ledger:
@@ -70,11 +73,22 @@ class Ledger:
         back = int(not failed)
         await self.database.write(lambda db: db.execute(_RELEASE, back, lease.key, lease.fence))
 
-    def later(self, work: Awaitable[None]) -> None:
-        """Have something done that nobody waits for."""
-        begun = asyncio.ensure_future(work)
+    def give_back(self, lease: Lease) -> None:
+        """`release`, for a caller that has left: nobody waits for it."""
+        begun = asyncio.ensure_future(self._insist(lease))
         self._later.add(begun)
         begun.add_done_callback(self._done)
+
+    async def _insist(self, lease: Lease) -> None:
+        """As long as our node lives, nobody else would run the task."""
+        while True:
+            try:
+                await self.release(lease, failed=False)
+                return
+            except Unavailable:
+                if not self._open:
+                    raise
+                await asyncio.sleep(AGAIN)
 
     def _done(self, work: asyncio.Future[None]) -> None:
         self._later.discard(work)

@@ -96,7 +96,7 @@ class PostgresLog:
 
     def _give_back(self, done: Outcome) -> None:
         if done.lease is not None:
-            self._ledger.later(self._ledger.release(done.lease, failed=False))
+            self._ledger.give_back(done.lease)
 
     async def seen(self, dedupe: str) -> Delivered | None:
         number = await self._ledger.reads.scope(self._scope)

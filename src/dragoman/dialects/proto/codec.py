@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
 
 from dragoman.dialects.checks import checked, refuse
+from dragoman.dialects.proto.tamed import tamed
 from dragoman.dialects.reading import Malformed
 from dragoman.dialects.tasks import status_of
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
@@ -82,8 +84,7 @@ class Codec:
         return _read(self.results[op], body)
 
     def write_result(self, op: Op, result: Any) -> bytes:
-        with _carried(InvalidAgentResponse):
-            return self.results[op].encoded(result)
+        return _whatever(result, self.results[op].encoded)
 
     def read_event(self, body: bytes) -> Event:
         """Raises `InvalidAgentResponse`."""
@@ -95,14 +96,13 @@ class Codec:
         last = last and self.marks_last
         key = (self.service, last)
         body = response.encoded.get(key)
-        with _carried(InvalidAgentResponse):
-            if body is None:
-                body = response.encoded[key] = self._event(response.event, last)
-            if last and isinstance(response.event, Task):  # only a status update can say that it is the last
-                return [body, self._event(status_of(response.event), True)]
+        if body is None:
+            body = response.encoded[key] = _whatever(response.event, partial(self._event, last=last))
+        if last and isinstance(response.event, Task):  # only a status update can say that it is the last
+            return [body, _whatever(status_of(response.event), partial(self._event, last=True))]
         return [body]
 
-    def _event(self, event: Event, last: bool) -> bytes:
+    def _event(self, event: Event, *, last: bool) -> bytes:
         message = self.event.message()
         self.event.write(message, event)
         if last and message.HasField("status_update"):
@@ -137,10 +137,22 @@ def _read(form: Form, body: bytes) -> Any:
         raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None
 
 
+def _whatever(value: Any, write: Callable[[Any], bytes]) -> bytes:
+    """An answer, also if not all of it is for protobuf."""
+    try:
+        return write(value)
+    except _UNCARRIED:
+        with _carried(InvalidAgentResponse):
+            return write(tamed(value))
+
+
+_UNCARRIED = (EncodeError, TypeError, ValueError, OverflowError, RecursionError)
+
+
 @contextmanager
 def _carried(kind: type[A2AError]) -> Iterator[None]:
     """JSON can say a little more than protobuf: text that is not Unicode, numbers that fit no double, deeper nesting."""
     try:
         yield
-    except (EncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except _UNCARRIED as error:
         raise kind(f"protobuf cannot carry this: {error}") from error

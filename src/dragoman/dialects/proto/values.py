@@ -14,7 +14,7 @@ from dragoman.dialects.reading import Malformed
 from dragoman.model.ids import timestamp
 
 _EXACT = float(2**53)
-_DEEPEST = 30
+DEEPEST = 30
 
 
 def write_struct(struct: Any, document: dict[str, Any], depth: int = 1) -> None:
@@ -33,8 +33,8 @@ def write_value(value: Any, item: Any, depth: int = 0) -> None:
         value.null_value = 0
     elif kind is int or kind is float:
         value.number_value = item
-    elif depth > _DEEPEST:
-        raise ValueError(f"it nests deeper than {_DEEPEST} levels")
+    elif depth > DEEPEST:
+        raise ValueError(f"it nests deeper than {DEEPEST} levels")
     elif isinstance(item, dict):
         value.struct_value.SetInParent()  # an empty one, too, is there
         write_struct(value.struct_value, item, depth + 1)
