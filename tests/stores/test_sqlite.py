@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.log import Record, pack
+from dragoman.engine.log import Record, Snapshot, pack
 from dragoman.engine.seams import LeaseLost, Log
 from dragoman.errors import Unavailable
 from dragoman.model.ops import ListTasks, Scope
@@ -345,6 +345,22 @@ async def test_a_lease_nobody_wants_any_more_goes_back_also_if_that_fails_at_fir
         while not (taken := await store.claim("n2", limit=1)):
             await asyncio.sleep(0)
     assert (taken[0].task, taken[0].attempt) == ("t", 1)
+
+
+async def test_a_lease_goes_back_if_its_task_cannot_be_read(
+    store: SqliteStore, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.create("t", "c", mail())
+    store.file.reads._snapshots.clear()
+
+    def away(scope: Scope, key: int) -> Snapshot:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(store.file.reads, "load_key", away)
+    with pytest.raises(Unavailable):
+        await log.deliver("t", mail(), node="n1")
+    (taken,) = await store.claim("n2", limit=1)
+    assert (taken.task, taken.attempt) == ("t", 1)
 
 
 async def test_a_writer_waits_for_another_without_stopping_the_loop(

@@ -118,24 +118,27 @@ class SqliteLog:
 
     async def _given(self, job: Job[Delivered]) -> Delivered:
         """What a delivery gives. A caller that is cancelled meanwhile runs nothing, so a lease of its goes back."""
-        future = self._file.commits.submit(job, self._give_back)
+        future = self._file.commits.submit(job, self._drop)
         try:
             return await future
         except asyncio.CancelledError:
             if not future.cancelled() and future.exception() is None:
-                self._give_back(future.result())  # it came, and we were cancelled all the same
+                self._drop(future.result())  # it came, and we were cancelled all the same
             raise
 
-    def _give_back(self, delivered: Delivered) -> None:
+    def _drop(self, delivered: Delivered) -> None:
         if delivered.lease is not None:
-            with suppress(Unavailable):  # closed: then its node is gone, and the lease with it
-                given = self._file.commits.submit(partial(release, delivered.lease, False))
-                given.add_done_callback(partial(self._gave_back, delivered))
+            self._give_back(delivered.lease)
 
-    def _gave_back(self, delivered: Delivered, given: asyncio.Future[None]) -> None:
+    def _give_back(self, lease: Lease) -> None:
+        with suppress(Unavailable):  # closed: then its node is gone, and the lease with it
+            given = self._file.commits.submit(partial(release, lease, False))
+            given.add_done_callback(partial(self._gave_back, lease))
+
+    def _gave_back(self, lease: Lease, given: asyncio.Future[None]) -> None:
         if not given.cancelled() and isinstance(given.exception(), Unavailable):
             # As long as we live, nobody else would run it.
-            given.get_loop().call_later(AGAIN, self._give_back, delivered)
+            given.get_loop().call_later(AGAIN, self._give_back, lease)
 
     async def seen(self, dedupe: str) -> Delivered | None:
         reads = self._file.reads
@@ -248,7 +251,12 @@ class SqliteLog:
             self._hooks.add(db, key, hook, cursor=seq, last=seq)
 
         def finish() -> Delivered:
-            snapshot = reads.move(key, (record,)) or reads.load_key(self._scope, key)
+            try:
+                snapshot = reads.move(key, (record,)) or reads.load_key(self._scope, key)
+            except Unavailable:
+                if lease is not None:
+                    self._give_back(lease)
+                raise
             return Delivered(snapshot, seq, lease)
 
         return finish
