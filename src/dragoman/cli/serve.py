@@ -90,6 +90,13 @@ def register(commands: Any) -> None:
         help="seconds that running tasks get to finish at shutdown (default: 10)",
     )
     parser.add_argument(
+        "--ttl",
+        type=positive,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long this node may say nothing until others go on with its tasks (default: 30)",
+    )
+    parser.add_argument(
         "--retain-days", type=positive, help="forget finished tasks after so many days (default: never)"
     )
     parser.add_argument(
@@ -209,6 +216,7 @@ def run(args: argparse.Namespace) -> int:
         keys=args.keys,
         workers=args.workers,
         drain=args.drain,
+        ttl=args.ttl,
         retain=None if args.retain_days is None else args.retain_days * 86_400,
         push=_push(args),
         log_level=args.log_level,
