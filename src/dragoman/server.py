@@ -139,10 +139,7 @@ def serve(
         options["public_url"] = options.get("public_url") or url
     configure(log_level, lines=log_lines)
     if grpc_port is not None:
-        with contextlib.closing(
-            _listen(host, grpc_port)
-        ) as probe:  # taken? and which one is it, if any will do?
-            grpc_port = probe.getsockname()[1]
+        grpc_port = free_port(host, grpc_port)
         options.update(grpc_port=grpc_port, grpc_host=host)
         if tls is not None:
             pair = {"certificate": tls_cert, "key": tls_key or tls_cert}
@@ -339,6 +336,13 @@ def _listen(host: str, port: int) -> socket.socket:
         raise SystemExit(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}") from error
     listener.listen(4096)
     return listener
+
+
+def free_port(host: str, port: int) -> int:
+    """The port itself, or any that is free if it is 0. Raises `SystemExit` if it is taken."""
+    with contextlib.closing(_listen(host, port)) as probe:
+        found: int = probe.getsockname()[1]
+    return found
 
 
 @contextlib.asynccontextmanager

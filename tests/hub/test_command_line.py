@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,27 @@ def test_what_a_request_may_cost_is_a_setting_like_any_other(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "wrong", ["max_body=0", "head_timeout=0", "write_timeout=inf", "read_rate=-1", "max_connections=-1"]
+    "wrong",
+    [
+        "max_body=0",
+        "head_timeout=0",
+        "write_timeout=inf",
+        "read_rate=-1",
+        "max_connections=-1",
+        "port=65536",
+        "grpc_port=-1",
+        "rate_per_min=-1",
+        "rate_burst=-1",
+        "max_concurrent=-1",
+        "context_window=-1",
+        "idempotency_hours=-1",
+        "exec_seconds=0",
+        "exec_memory_mb=0",
+        "exec_disk_mb=0",
+        "drain=-1",
+        "drain=nan",
+        "retain_days=-1",
+    ],
 )
 def test_nor_can_it_be_nothing(wrong: str) -> None:
     name, _, value = wrong.partition("=")
@@ -125,6 +146,20 @@ def test_the_doctor_names_every_file_that_is_wrong(
     assert main(["doctor", "--model", "echo", "--data", "."]) == 1
     told = capsys.readouterr().out
     assert "WRONG  a2a_agents.json" in told and "WRONG  mcp_servers.json" in told
+
+
+def test_a_port_for_grpc_that_is_taken_is_said_in_a_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("grpc")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit, match=f"cannot listen on 127.0.0.1:{port}"):
+            main(["hub", "--data", "d", "--port", "0", "--grpc-port", str(port), "--model", "echo"])
+
+
+def test_the_doctor_knows_a_file_from_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "d").touch()
+    assert main(["doctor", "--model", "echo", "--data", "d"]) == 1
+    assert "WRONG  d is no folder" in capsys.readouterr().out
 
 
 def test_the_doctor_says_how_commands_are_kept_apart(

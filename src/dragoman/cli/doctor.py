@@ -97,7 +97,9 @@ def _model(given: Settings) -> Iterator[tuple[str, str]]:
 
 def _folder(given: Settings) -> Iterator[tuple[str, str]]:
     folder = given.folder
-    if not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
+        yield _BAD, f"{folder} is no folder"
+    elif not folder.is_dir():
         yield _WARN, f"{folder} does not exist yet: `dragoman init`"
     elif not os.access(folder, os.W_OK):
         yield _BAD, f"{folder} cannot be written to"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.cli.amounts import LIMITS
 from dragoman.errors import A2AError
@@ -104,12 +105,14 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.hub.assembly import application
     from dragoman.hub.model import ModelError
     from dragoman.observe.logs import configure
-    from dragoman.server import check_store
+    from dragoman.server import check_store, free_port
     from dragoman.server import run as serve
 
     given = read(args)
     configure(given.log_level, lines=given.log)
     code = load(*given.agents)
+    if given.grpc_port is not None:
+        given = replace(given, grpc_port=free_port(given.host, given.grpc_port))
     try:
         hub, app = application(given, code=code)
         hub.occupancy.take()
@@ -152,6 +155,8 @@ async def _settle(hub: Hub) -> str:
 def _announce(tokens: dict[str, str], given: Settings, *, demo: bool) -> Callable[[str], None]:
     def announce(url: str) -> None:
         print(f"hub:    {url}", flush=True)
+        if given.grpc_port is not None:
+            print(f"grpc:   {given.host}:{given.grpc_port}", flush=True)
         print(f"model:  {_model(given)}", flush=True)
         if "admin" in tokens:
             print(f"admin:  {tokens['admin']}", flush=True)

@@ -37,12 +37,14 @@ _EACH = Limits()
 Whole = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class Settings(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
-    port: int = 8080
-    grpc_port: int | None = None
+    port: Port = 8080
+    grpc_port: Port | None = None
     """Speak gRPC there, too; 0 takes a free one. It needs the extra `grpc`."""
     data: str = "~/.dragoman"
     """Where everything is kept: tasks.db, hub.db, a2a_agents.json, mcp_servers.json."""
@@ -56,13 +58,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     """What `index` thinks with, if not that."""
     text_commands: bool = False
     """Models of providers write their commands as text: for those that cannot call tools."""
-    context_window: int = 128_000
+    context_window: Whole = 128_000
     """Tokens that models of providers read at once: conversations that come near are summed up. 0: never."""
     agents: tuple[str, ...] = ()
     """Python files whose agents every tenant has."""
-    max_concurrent: int = 0
-    rate_per_min: int = 0
-    rate_burst: int = 0
+    max_concurrent: Whole = 0
+    rate_per_min: Whole = 0
+    rate_burst: Whole = 0
     """What a tenant may do unless it has limits of its own; 0: as much as it likes."""
     max_connections: Whole = 256
     """How many clients may be connected at once; 0: any number."""
@@ -72,7 +74,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     write_timeout: Seconds = _EACH.write_timeout
     read_rate: Count = _EACH.read_rate
     """What one request may cost; see `bindings.limits.Limits`."""
-    idempotency_hours: float = 24.0
+    idempotency_hours: Amount = 24.0
     """For how long an Idempotency-Key stands for the request it came with."""
     metrics_token: str = ""
     """For who reads /metrics from another machine."""
@@ -87,14 +89,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Let agents run commands, confined."""
     exec_image: str = ""
     """Run them in containers of this image, with Docker; empty: in processes of this machine."""
-    exec_seconds: float = 30.0
-    exec_memory_mb: int = 512
-    exec_disk_mb: int = 1024
+    exec_seconds: Seconds = 30.0
+    exec_memory_mb: Count = 512
+    exec_disk_mb: Count = 1024
     """What a command may take, and what the folder of a tenant may have."""
     allow_private: bool = False
     """Let `/fetch` read addresses that are not public."""
-    drain: float = 30.0
-    retain_days: float = 0.0
+    drain: Amount = 30.0
+    retain_days: Amount = 0.0
     """Forget finished tasks after so many days; 0: never."""
     log: Literal["plain", "json"] = "plain"
     """How log lines look."""
