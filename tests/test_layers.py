@@ -93,7 +93,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }
 
 DOORS: dict[str, tuple[str, ...]] = {
-    "agent.agent": ("application", "server"),
+    "agent.agent": ("application", "client", "server"),
     "agent.testing": ("application", "client"),
 }
 """Modules with a method that opens the way up for a user (`agent.run()`, `agent.test()`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,18 @@ import msgspec
 import pydantic
 import pytest
 
-from dragoman import Agent, Artifact, ArtifactUpdate, Message, Part, Role, TaskState, Turn, errors
-from dragoman.client import TaskFailed
+from dragoman import Agent, Artifact, ArtifactUpdate, Message, Part, Role, Task, TaskState, Turn, errors
+from dragoman.client import Reply, TaskFailed
+
+
+def task_of(reply: Reply) -> Task:
+    assert reply.task is not None
+    return reply.task
+
+
+def message_of(reply: Reply) -> Message:
+    assert reply.message is not None
+    return reply.message
 
 
 @dataclass
@@ -248,7 +259,7 @@ async def test_the_turn_says_writes_and_hands_over() -> None:
         await turn.data(Trip("Rome"), name="trip")
 
     async with agent.test() as client:
-        task = (await client("go", metadata={"colour": "red"})).task
+        task = task_of(await client("go", metadata={"colour": "red"}))
     report, pdf, trip = task.artifacts
     assert (report.name, report.description, report.text) == ("report", "All of it", "one two")
     assert (pdf.files[0].filename, pdf.files[0].media_type) == ("a.pdf", "application/pdf")
@@ -284,11 +295,11 @@ async def test_typed_answers_are_asked_for_until_they_fit() -> None:
 
     async with agent.test() as client:
         reply = await client("go")
-        reply = await client(data={"days": 1}, task=reply.task.id)
+        reply = await client(data={"days": 1}, task=reply.id)
         assert reply.state is TaskState.INPUT_REQUIRED and "Which trip?" in reply.text
-        reply = await client(data={"city": "Oslo"}, task=reply.task.id)
+        reply = await client(data={"city": "Oslo"}, task=reply.id)
         assert reply.text == "Sure?"
-        assert (await client("yes", task=reply.task.id)).text == "Oslo 3 True"
+        assert (await client("yes", task=reply.id)).text == "Oslo 3 True"
 
 
 async def test_an_agent_of_one_version_speaks_only_that() -> None:
@@ -328,7 +339,7 @@ async def test_an_artifact_named_by_its_id_is_the_same_in_every_turn() -> None:
         turn.finish(TaskState.INPUT_REQUIRED if turn.n == 1 else TaskState.COMPLETED, "Better?")
 
     async with agent.test() as client:
-        task = (await (await client("one")).answer("two")).task
+        task = task_of(await (await client("one")).answer("two"))
     assert {each.artifact_id: each.text for each in task.artifacts} == {
         "draft": "version 2",
         "log": "one",
@@ -354,17 +365,18 @@ async def test_what_is_not_only_text_data_or_a_task_becomes_what_it_is() -> None
         return agent
 
     async with agent(reply=False).test() as client:
-        task = (await client("message")).task
+        task = task_of(await client("message"))
+        assert task.status.message is not None
         assert (task.status.message.text, task.artifacts) == ("that was it", ())
-        assert [a.artifact_id for a in (await client("artifacts")).task.artifacts] == ["one", "two"]
-        words, link, data = (await client("mixed")).task.artifacts[0].parts
+        assert [a.artifact_id for a in (await client("artifacts")).artifacts] == ["one", "two"]
+        words, link, data = (await client("mixed")).artifacts[0].parts
         assert (words.text, link.url, data.data) == ("words", "https://example.com/x", {"a": 1})
         assert (await client("bytearray")).files[0].raw == b"raw"
         assert (await client("a question")).asks
     async with agent(reply=True).test() as client:
-        assert (await client("message")).message.text == "that was it"
-        assert (await client("artifacts")).message.text == "onetwo"
-        assert (await client("mixed")).message.parts == (words, link, data)
+        assert message_of(await client("message")).text == "that was it"
+        assert message_of(await client("artifacts")).text == "onetwo"
+        assert message_of(await client("mixed")).parts == (words, link, data)
 
 
 async def test_a_reply_that_is_yielded_is_one_message() -> None:
@@ -379,9 +391,9 @@ async def test_a_reply_that_is_yielded_is_one_message() -> None:
             yield {"a": 1}
 
     async with agent.test() as client:
-        assert [part.text for part in (await client("abc")).message.parts] == ["abc"]
-        assert (await client("data")).message.data == {"a": 1}
-        assert (await client(Part(text=""))).message.text == ""
+        assert [part.text for part in message_of(await client("abc")).parts] == ["abc"]
+        assert message_of(await client("data")).data == {"a": 1}
+        assert message_of(await client(Part(text=""))).text == ""
 
 
 async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_is_said() -> None:
@@ -420,7 +432,7 @@ async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_
         work.close()
 
     async with agent.test() as client:
-        task = (await client("go")).task
+        task = task_of(await client("go"))
     assert [message.data for message in task.history][-1] == {"done": 1}
     assert [artifact.artifact_id for artifact in task.artifacts] == ["numbers", "raw"]
     assert (task.data, task.files[0].raw) == ([1, 2], b"raw")
@@ -545,3 +557,25 @@ async def test_what_is_returned_in_several_parts_comes_in_one_piece() -> None:
                 parts,
                 True,
             )
+
+
+async def test_an_answer_that_nobody_could_read_is_said_with_what_an_answer_may_be(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = Agent("A")
+
+    @agent.skill(default=True)
+    async def give(text: str) -> Any:
+        return object() if text == "one" else [object()]
+
+    @agent.skill(reply=True)
+    async def say(text: str) -> Any:
+        return object()
+
+    async with agent.test() as client:
+        for text, skill in (("one", "give"), ("several", "give"), ("one", "say")):
+            with pytest.raises(TaskFailed, match=r"^task \S+ failed: The agent could not complete"):
+                await client(text, skill=skill)
+            raised = caplog.records[-1].exc_info
+            assert raised is not None
+            assert re.search("an answer is text, .* or a Message: object has no JSON form", str(raised[1]))

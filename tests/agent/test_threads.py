@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.agent import threads
+from dragoman.agent import skill, threads
 from dragoman.agent.threads import in_thread
 
 
@@ -120,3 +120,25 @@ async def test_only_so_many_threads_run_at_once(monkeypatch: pytest.MonkeyPatch)
     go.set()
     await asyncio.gather(*jobs)
     assert most == 2
+
+
+async def test_a_function_that_holds_up_the_loop_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    def busy(turn: Turn) -> str:
+        return turn.text
+
+    @agent.skill
+    async def quick(turn: Turn) -> str:
+        return turn.text
+
+    async with agent.test() as client:
+        await client("hi", skill="busy")
+        monkeypatch.setattr(skill, "LONG", 0.0)
+        await client("hi", skill="quick")
+        assert not caplog.records
+        await client("hi", skill="busy")
+    assert ["'busy' held up everybody" in record.getMessage() for record in caplog.records] == [True]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from dragoman import Agent
+from dragoman.application import application
 from dragoman.client import Client, Policy, connect, discover, link, routes
 from dragoman.client.asgi import AsgiTransport
 from dragoman.client.http import HttpTransport
@@ -23,6 +25,7 @@ from dragoman.errors import (
     Unreachable,
     UnsupportedOperation,
 )
+from dragoman.server import running
 from tests.client.fakes import Answer, Asked, Site, answer, card, error, old_card, page
 
 BASE = "http://agent.test"
@@ -56,6 +59,44 @@ async def test_an_agent_below_a_path_is_looked_for_there_first_and_then_at_the_r
         pass
     one = "/agents/one"
     assert site.paths() == [f"{one}{NEW}", f"{one}{OLD}", f"{one}{BESIDE}", one, NEW]
+
+
+async def test_on_one_of_our_servers_the_first_agent_is_not_taken_for_another_whose_name_is_wrong() -> None:
+    hello, other = Agent("Hello"), Agent("Other")
+    for agent in (hello, other):
+        agent.skill(id="echo")(echo)
+    async with running(application(hello, other, store="memory:")) as url:
+        async with connect(f"{url}/other") as client:
+            assert client.card.name == "Other"
+        with pytest.raises(Unreachable, match=f"no agent at {url}/othr: at its root is 'Hello', {url}/hello"):
+            await connect(f"{url}/othr").open()
+    async with running(application(hello, store="memory:")) as url, connect(f"{url}/x") as client:
+        assert client.card.name == "Hello"
+
+
+async def echo(text: str) -> str:
+    """Repeats."""
+    return text
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("htp://agent.test", "htp: is not a scheme we know: http or https"),
+        ("no-such-card.json", "there is no file no-such-card.json"),
+        ("./agents/no-such-card.json", "there is no file ./agents/no-such-card.json"),
+    ],
+)
+async def test_what_cannot_be_an_agent_is_said_before_anybody_is_asked(target: str, why: str) -> None:
+    site = Site()
+    with pytest.raises(NotSent, match=why):
+        await reach(site, target).open()
+    assert not site.asked
+
+
+async def test_a_version_that_is_no_text_is_a_mistake() -> None:
+    with pytest.raises(TypeError, match=r'"1\.0"'):
+        connect(BASE, version=1.0)  # type: ignore[arg-type]
 
 
 async def test_what_a_url_asks_for_is_asked_for_everywhere() -> None:
@@ -364,8 +405,13 @@ async def test_an_agent_that_knows_no_method_of_any_version_says_so() -> None:
 
 async def test_bindings_we_do_not_have_are_named() -> None:
     other = [{"url": "agent.test:50051", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]
-    with pytest.raises(UnsupportedOperation, match=r"offers GRPC 1\.0; we speak"):
-        await reach(Site({NEW: page(card(supportedInterfaces=other))}), binding="JSONRPC").open()
+    site = Site({NEW: page(card(supportedInterfaces=other))})
+    with pytest.raises(UnsupportedOperation, match=r"offers GRPC 1\.0; JSONRPC was asked for$"):
+        await reach(site, binding="JSONRPC").open()
+    with pytest.raises(
+        UnsupportedOperation, match=r"offers GRPC 1\.0; SOAP was asked for, and we speak JSONRPC"
+    ):
+        await reach(site, binding="soap").open()
 
 
 async def test_what_a_version_lacks_is_refused_in_a_sentence() -> None:

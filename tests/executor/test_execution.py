@@ -276,6 +276,7 @@ async def test_a_task_that_goes_on_can_be_read_as_the_sdk_spells_it() -> None:
     async with agent_of(execute).test() as client:
         first = await client("one")
         reply = await first.answer("two")
+    assert first.task is not None and first.task.status.message is not None
     assert seen == [("And then?", first.task.status.message.message_id, "notes"), "noted"]
     assert [artifact.text for artifact in reply.artifacts] == ["noted"]
 

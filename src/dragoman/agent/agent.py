@@ -24,6 +24,8 @@ from dragoman.model.ops import Call, Principal, Request, SendMessage
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from dragoman.client import Client
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 VERSIONS = ("1.0", "0.3", "0.2", "0.1")
@@ -262,7 +264,7 @@ class Agent:
 
         serve(self, **options)
 
-    def test(self, **options: Any) -> AbstractAsyncContextManager[Any]:
+    def test(self, **options: Any) -> AbstractAsyncContextManager[Client]:
         """`async with agent.test() as client:` talks to the agent in process, streaming included, with no network."""
         from dragoman.agent.testing import in_process
 

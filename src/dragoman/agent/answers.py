@@ -58,13 +58,22 @@ def _message_parts(value: Any) -> tuple[Part, ...]:
     if isinstance(value, Message):
         return value.parts
     artifacts = _artifacts(value)
-    return tuple(part for each in artifacts for part in each.parts) if artifacts else parts_of(value)
+    return tuple(part for each in artifacts for part in each.parts) if artifacts else _parts(value)
 
 
 def _artifacts(value: Any) -> list[Artifact]:
     """The artifacts that a value is; none if it is anything else."""
     values = value if isinstance(value, list | tuple) else [value]
     return list(values) if all(isinstance(each, Artifact) for each in values) else []
+
+
+def _parts(value: Any) -> tuple[Part, ...]:
+    try:
+        return parts_of(value)
+    except TypeError as error:
+        raise TypeError(
+            f"an answer is text, bytes, data (a dict, a dataclass, a model, ...), a Part, an Artifact or a Message: {error}"
+        ) from None
 
 
 async def _write(turn: Turn, value: Any, *, last: bool) -> None:
@@ -79,6 +88,6 @@ async def _write(turn: Turn, value: Any, *, last: bool) -> None:
         )
         writer.put_together(artifact.parts, last=True)
     if not artifacts:
-        turn.artifact("result").put_together(parts_of(value), last=last)
+        turn.artifact("result").put_together(_parts(value), last=last)
     if turn.journal.full:
         await turn.journal.commit()

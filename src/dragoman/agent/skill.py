@@ -11,6 +11,8 @@ belongs to the event loop: then it is called there, and had better be quick.
 from __future__ import annotations
 
 import inspect
+import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -23,6 +25,11 @@ from dragoman.agent.parameters import output_modes as modes_of
 from dragoman.agent.threads import in_thread
 from dragoman.engine.turn import Turn
 from dragoman.model import card
+
+logger = logging.getLogger("dragoman.agent")
+
+LONG = 0.1
+"""Seconds that a function may hold up the event loop before it is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +44,18 @@ class SkillFunction:
     default: bool
     blocks: bool
     """A plain function that does not belong to the event loop."""
+    holds: bool
+    """A plain function that does, and holds it up while it runs."""
     particular: bool
     """Not every message will do."""
 
     async def run(self, turn: Turn) -> None:
         """Call the function and make its answer the task's."""
         given = arguments_of(self.parameters, turn.message, turn)
-        outcome = await in_thread(self.function, **given) if self.blocks else self.function(**given)
+        if self.blocks:
+            outcome = await in_thread(self.function, **given)
+        else:
+            outcome = self._watched(given) if self.holds else self.function(**given)
         while type(outcome) is not str and inspect.isawaitable(outcome):
             outcome = await outcome
         if type(outcome) is str and not self.reply:
@@ -61,6 +73,18 @@ class SkillFunction:
             turn.reply(message_of(outcome))
         else:
             await give(turn, outcome)
+
+    def _watched(self, given: dict[str, Any]) -> Any:
+        began = time.perf_counter()
+        try:
+            return self.function(**given)
+        finally:
+            if (held := time.perf_counter() - began) > LONG:
+                logger.warning(
+                    "skill %r held up everybody else for %.1f s: make it async, or leave out the Turn, and it gets a thread",
+                    self.skill.id,
+                    held,
+                )
 
 
 async def _stepped(pieces: Generator[Any, None, Any], call: Callable[..., Any] | None) -> AsyncGenerator[Any]:
@@ -118,6 +142,7 @@ def declare(
             for p in parameters
         ),
         blocks=not (coroutine or "turn" in takes),
+        holds=not coroutine and "turn" in takes,
     )
 
 

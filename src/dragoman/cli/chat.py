@@ -10,6 +10,7 @@ from typing import Any
 from dragoman.cli import show
 from dragoman.cli.reach import add_options, failed, options
 from dragoman.client import SyncClient, connect_sync
+from dragoman.client.reply import ended
 from dragoman.errors import A2AError
 from dragoman.model.task import TaskState
 
@@ -90,7 +91,7 @@ class _Chat:
         self._task = reply.id if reply.asks else ""
         self._code = 0 if reply.state is TaskState.COMPLETED else 2 if reply.asks else 1
         if reply.state.terminal and self._code:
-            print(f"the task was {reply.state.word}", file=sys.stderr)
+            print(f"the task {ended(reply.state)}", file=sys.stderr)
         elif reply.state is TaskState.AUTH_REQUIRED:
             print("the agent needs an authorisation before it goes on", file=sys.stderr)
 

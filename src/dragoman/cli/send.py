@@ -15,6 +15,7 @@ from dragoman.cli import show
 from dragoman.cli.reach import EXIT_STATES, add_options, exit_code, intermixed, reached
 from dragoman.cli.secret import secret
 from dragoman.client import Client, Reply, Stream, file
+from dragoman.client.reply import ended
 from dragoman.model.ops import PushConfig
 from dragoman.model.task import Task
 
@@ -131,7 +132,7 @@ def _finish(reply: Reply, args: argparse.Namespace, *, printed: bool) -> int:
     if reply.asks:
         show.say(f'to answer: dragoman send {args.url} --task {shlex.quote(reply.id)} "..."', sys.stderr)
     elif isinstance(reply.task, Task) and exit_code(reply.state):
-        print(f"the task was {reply.state.word}", file=sys.stderr)
+        print(f"the task {ended(reply.state)}", file=sys.stderr)
     return exit_code(reply.state)
 
 

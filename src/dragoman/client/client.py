@@ -381,4 +381,6 @@ def connect(target: Any, *, timeout: float | None = None, **options: Unpack[Conn
     `signed_by`: talk to it only if one of these keys has signed its card: a JWK set, a file with one, its URL, a `Trust`.
     `policy`: how stubborn to be. `tls`, `proxy`: for the network. `agents`: URLs by name, instead of `dragoman.toml`.
     """
+    if not isinstance(options.get("version", ""), str):
+        raise TypeError('a version is text, such as "1.0"')
     return Client(target, Options(**options), timeout=timeout)

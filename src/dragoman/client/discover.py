@@ -152,6 +152,11 @@ def address(name: str, agents: Mapping[str, str] | None = None) -> str | Path:
         return address(agents[name], {})
     if Path(name).is_file():
         return Path(name)
+    scheme, there, _ = name.partition("://")
+    if there:
+        raise NotSent(f"{scheme}: is not a scheme we know: http or https")
+    if name.endswith(".json") and (name.count("/") == 0 or name.startswith((".", "/", "~"))):
+        raise NotSent(f"there is no file {name}")
     host = urlsplit(f"//{name}").hostname or ""
     if host in ("localhost", "::1") or host.startswith("127."):
         return f"http://{name}"
@@ -191,12 +196,16 @@ async def find(
     """
     failures: list[A2AError] = []
     for place in candidates(url):
-        if can_tell and not place.startswith(url.partition("?")[0].rstrip("/")):
+        above = not place.startswith(url.partition("?")[0].rstrip("/"))
+        if can_tell and above:
             for error in failures:
                 if isinstance(error, Unauthenticated):
                     raise error
         try:
-            return await CARDS.get(transport, place, version=version, secret=secret)
+            found = await CARDS.get(transport, place, version=version, secret=secret)
+            if above and found.ours:
+                _meant(found, url)
+            return found
         except A2AError as error:
             if isinstance(error, Unreachable) and not isinstance(error, Rejected):
                 raise  # it may be there, so that no other is to be taken for it
@@ -205,6 +214,16 @@ async def find(
     if telling:
         raise telling[0]
     raise Unreachable(f"there is no agent card at {url}: {failures[0]}")
+
+
+def _meant(found: Found, url: str) -> None:
+    """Whether the card at the root of one of our servers can be meant by `url`. Our servers show each agent's card below
+    its own address as well, so that one with another address is another agent."""
+    wanted = urlsplit(url).path.rstrip("/") + "/"
+    there = [absolute(each.url, found.url) for each in found.card.supported_interfaces]
+    if not any(wanted.startswith(urlsplit(each).path.rstrip("/") + "/") for each in there):
+        where = f", {there[0].rstrip('/')}" if there else ""
+        raise Unreachable(f"there is no agent at {url}: at its root is {found.card.name!r}{where}")
 
 
 async def extended(transport: Transport, url: str) -> Found:

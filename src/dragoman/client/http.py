@@ -235,7 +235,8 @@ def _head(begun: str, headers: Mapping[str, str]) -> bytes:
 
 def _why(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):  # its number is OpenSSL's
-        return f"TLS failed: {error.reason or error}"
+        plain = "; it may be http:// there" if error.reason == "WRONG_VERSION_NUMBER" else ""
+        return f"TLS failed: {error.reason or error}{plain}"
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error) or "the connection was closed"
     return os.strerror(error.errno)

@@ -28,7 +28,7 @@ class TaskFailed(A2AError):
 
     def __init__(self, task: Task) -> None:
         said = task.status.message.text if task.status.message is not None else ""
-        super().__init__(f"task {task.id} was {task.state.word}" + (f": {said}" if said else ""))
+        super().__init__(f"task {task.id} {ended(task.state)}" + (f": {said}" if said else ""))
         self.task = task
 
 
@@ -115,6 +115,11 @@ class Reply(str):
         if self.task is None:
             return await self._client(*content, context=self.context_id, **options)
         return await self._client(*content, task=self.id, context=self.context_id, **options)
+
+
+def ended(state: TaskState) -> str:
+    """How a task did not complete, for a sentence."""
+    return state.word if state is TaskState.FAILED else f"was {state.word}"
 
 
 def text_of(result: Task | Message) -> str:

@@ -106,11 +106,13 @@ def routes(
                 f"{each.protocol_binding} {each.protocol_version}" for each in found.card.supported_interfaces
             )
         )
-        speaks = binding if binding.upper() in BINDINGS else ", ".join(BINDINGS)
+        spoken = f"we speak {', '.join(BINDINGS)}"
+        if binding:
+            spoken = f"{binding.upper()} was asked for" + (
+                "" if binding.upper() in BINDINGS else f", and {spoken}"
+            )
         hint = "" if GRPC in BINDINGS or GRPC not in names else " (for gRPC: pip install 'dragoman[grpc]')"
-        raise UnsupportedOperation(
-            f"{found.card.name!r} offers {names or 'no interface'}; we speak {speaks}{hint}"
-        )
+        raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; {spoken}{hint}")
     if version:
         return _pinned(usable, version)
     usable.sort(key=lambda route: route.url.rstrip("/") != prefer.rstrip("/"))
