@@ -88,6 +88,66 @@ async def test_a_body_is_chunked_and_nothing_else(url: str) -> None:
     assert (await answers(url, post(*head, body=CHUNKED + b"\r\n"))).startswith(b"HTTP/1.1 400 ")
 
 
+async def test_an_old_client_does_not_send_chunks(url: str) -> None:
+    """Proxies of its time did not know them, and would see another end of the request."""
+    head = ("Host: here", f"X-API-Key: {KEY}", "Transfer-Encoding: chunked")
+    sent = post(*head, body=CHUNKED + b"\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert (await answers(url, sent)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9"])
+async def test_other_versions_of_http_are_not_spoken_here(url: str, version: str) -> None:
+    said = await answers(url, f"GET /healthz HTTP/{version}\r\nHost: here\r\n\r\n".encode())
+    assert said.startswith(b"HTTP/1.1 505 ")
+
+
+@pytest.mark.parametrize("blank", [" ", "   "])
+async def test_blanks_around_a_value_do_not_count(url: str, blank: str) -> None:
+    head = (f"Host: here{blank}", f"X-API-Key: {KEY}{blank}", f"Content-Encoding: identity{blank}")
+    length, chunks = f"Content-Length: {blank}{len(LIST)}{blank}", f"Transfer-Encoding: {blank}chunked{blank}"
+    for framed, body in ((length, LIST), (chunks, CHUNKED + b"\r\n")):
+        assert (await answers(url, post(*head, framed, body=body))).startswith(b"HTTP/1.1 200 ")
+    asked = f"GET /.well-known/agent-card.json HTTP/1.1\r\nHost: here{blank}\r\nConnection: close\r\n\r\n"
+    assert b'"http://here/"' in await answers(url, asked.encode())
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://here/healthz", 200),
+        ("HTTP://HERE/healthz", 200),
+        ("http://elsewhere/healthz", 400),
+        ("http://here:81/healthz", 400),
+        ("http://me@here/healthz", 400),
+        ("ftp://here/healthz", 400),
+        ("/healthz#part", 400),
+        ("*", 400),
+        ("healthz", 400),
+    ],
+)
+async def test_a_target_is_at_the_host_that_is_named_or_none(url: str, target: str, status: int) -> None:
+    said = await answers(url, f"GET {target} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n".encode())
+    assert said.startswith(b"HTTP/1.1 %d " % status)
+
+
+async def test_who_names_a_port_names_it_twice(url: str) -> None:
+    for target, host in (("http://here:81/healthz", "here:81"), ("http://[::1]:81/healthz", "[::1]:81")):
+        sent = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        assert (await answers(url, sent.encode())).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_who_asks_first_with_nothing_to_send_is_answered_and_may_go_on(url: str) -> None:
+    health = b"GET /healthz HTTP/1.1\r\nHost: here\r\n%b\r\n"
+    said = await answers(url, health % b"Expect: 100-continue\r\n" + health % b"Connection: close\r\n")
+    assert said.count(b"HTTP/1.1 200 ") == 2 and b" 100 " not in said
+
+
+async def test_two_versions_are_none(url: str) -> None:
+    head = ("Host: here", f"X-API-Key: {KEY}", "A2A-Version: 0.3", f"Content-Length: {len(LIST)}")
+    said = await answers(url, post(*head, body=LIST))
+    assert b"'1.0, 0.3' is not supported" in said
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [("/", 415), ("/message:send", 400), ("/tasks/t1:cancel", 400), ("/v1/message:send", 415)],

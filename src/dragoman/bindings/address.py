@@ -35,7 +35,11 @@ class Address:
         """No slash at its end."""
         if self._public:
             return self._public
-        scheme, host, prefix = scope.get("scheme", "http"), headers.get(b"host", b"").decode("latin-1"), ""
+        scheme, host, prefix = (
+            scope.get("scheme", "http"),
+            headers.get(b"host", b"").decode("latin-1").strip(" \t"),
+            "",
+        )
         if (self._anybody or self._networks) and self._trusts(scope.get("client")):
             said = _forwarded(headers)
             scheme, host, prefix = said.get("proto", scheme), said.get("host", host), said.get("prefix", "")

@@ -41,7 +41,7 @@ def check_type(exchange: Exchange) -> None:
     if b"json" not in kind.split(b";")[0].lower() if kind else b"origin" in headers:
         named = kind.decode("latin-1")[:80] or "none"
         raise WrongContentType(f"content type {named!r} is not supported: a request is application/json")
-    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+    if headers.get(b"content-encoding", b"identity").strip(b" \t").lower() != b"identity":
         raise Compressed("a request is not compressed")
 
 

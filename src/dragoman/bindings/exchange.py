@@ -112,6 +112,8 @@ class Exchange:
     def version(self) -> str:
         """What the client says it speaks (`A2A-Version`, in the header or the query); empty if it does not."""
         asked = self.header(b"a2a-version")
+        if asked and len(self.headers) != len(self.scope["headers"]):
+            return ", ".join(self.listed(b"a2a-version"))  # two are none that is spoken
         if not asked and b"a2a-version" in (query := self.scope.get("query_string", b"")).lower():
             values = {name.lower(): value for name, value in parse_qs(query.decode("latin-1")).items()}
             asked = values.get("a2a-version", [""])[-1]
@@ -141,6 +143,8 @@ class Exchange:
         """The whole request body. Raises `TooLarge`, `TooSlow` or `Disconnected`."""
         limit = self.shared.limits.max_body
         declared = self.headers.get(b"content-length", b"0")
+        if not declared.isdigit():
+            declared = declared.strip(b" \t")
         if not declared.isdigit() or len(declared) > 18 or int(declared) > limit:
             raise self._too_large()
         if self._direct is not None and (here := self._direct.body()) is not None:

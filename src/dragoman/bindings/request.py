@@ -104,7 +104,7 @@ class HttpRequest:
             self.wake()
 
     def complete(self) -> None:
-        self.more = False
+        self.more = self._expects = False  # who asks first whether to send its body, and has, does not wait
         self.wake()
 
     def lose(self) -> None:

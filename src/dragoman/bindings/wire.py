@@ -4,8 +4,8 @@ uvicorn's own protocol costs about as much as the rest of a small call. This one
 pipelining, chunked bodies, `Expect`, flow control both ways, and a short way for what is whole (`bindings/request.py`).
 Clients that are too slow to ask or to read are let go (`bindings/slow.py`).
 
-What could be read in two ways is not read at all: a request names one host, its body is chunked or has a length, and a
-trailer is never a header. A head has an end, and so has what is around a body.
+What could be read in two ways is not read at all (`bindings/heads.py`), and a trailer is never a header. A head has an end,
+and so has what is around a body.
 """
 
 from __future__ import annotations
@@ -23,21 +23,14 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from dragoman.bindings.exchange import DIRECT, AsgiScope, Header
+from dragoman.bindings.heads import Refused, check_head, check_target, without_upgrade
 from dragoman.bindings.limits import Limits
 from dragoman.bindings.request import App, HttpRequest, first_lines
 from dragoman.bindings.slow import Slow
 
-_MOST_HEADERS = 256
 _ROOM = 64 << 10
 """Bytes of a body that may wait to be asked for."""
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
-
-
-class _Refused(Exception):
-    """The parser stops here. Says with which status."""
-
-    def __init__(self, status: int = 400) -> None:
-        self.status = status
 
 
 class Census(Protocol):
@@ -133,10 +126,14 @@ class HttpProtocol(asyncio.Protocol):
             try:
                 self._parser.feed_data(piece)
             except httptools.HttpParserUpgrade as asked:
-                unread += (memoryview(piece)[asked.args[0] :], self._plain_head())
+                parser = self._parser
+                head = without_upgrade(
+                    parser.get_method(), self._url, parser.get_http_version(), self._headers
+                )
+                unread += (memoryview(piece)[asked.args[0] :], head)
             except httptools.HttpParserError as error:
                 refused = error.__context__
-                self._refuse(refused.status if isinstance(refused, _Refused) else 400)
+                self._refuse(refused.status if isinstance(refused, Refused) else 400)
             else:
                 if self._bare and (self._in_head or self._receiving is not None):
                     self._head += len(piece)
@@ -207,17 +204,17 @@ class HttpProtocol(asyncio.Protocol):
         if self._in_head:
             name = name.lower()
             self._headers.append((name, value))
-            if name == b"expect" and value.lower() == b"100-continue":
+            if name == b"expect" and value.strip(b" \t").lower() == b"100-continue":
                 self._expects = True
 
     def on_headers_complete(self) -> None:
         if self._parser.should_upgrade():
             if self._parser.get_method() == b"CONNECT":
-                raise _Refused
+                raise Refused
             return  # it is read once more, without that wish
         self._slow.sent(self)
         version = self._parser.get_http_version()
-        self._check_head(version)
+        check_head(self._headers, version)
         self._in_head = self._bare = False
         self._head = 0
         try:
@@ -225,7 +222,9 @@ class HttpProtocol(asyncio.Protocol):
             raw = url.path or b"/"
             path = raw.decode("ascii")
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
-            raise _Refused from None
+            raise Refused from None
+        if self._url[0] != 47 or url.fragment is not None:  # a slash
+            check_target(self._url, self._parser.get_method(), self._headers)
         root = self._root
         scope: AsgiScope = {
             "type": "http",
@@ -268,26 +267,6 @@ class HttpProtocol(asyncio.Protocol):
             if request.done and not request.keep_alive:
                 self._deaf = True
                 self.close()
-
-    def _plain_head(self) -> bytes:
-        """The head of a request that asked to change the protocol, as if it had not: else its body would not be read."""
-        said = b"".join(
-            [b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade"],
-        )
-        version = self._parser.get_http_version().encode()
-        return b"%b %b HTTP/%b\r\n%b\r\n" % (self._parser.get_method(), self._url, version, said)
-
-    def _check_head(self, version: str) -> None:
-        if len(self._headers) > _MOST_HEADERS:
-            raise _Refused(431)
-        hosts = 0
-        for name, value in self._headers:
-            if name == b"host":
-                hosts += 1
-            elif name == b"transfer-encoding" and value.lower() != b"chunked":
-                raise _Refused
-        if hosts != 1 and (hosts or version != "1.0"):
-            raise _Refused
 
     def _extensions(self, request: HttpRequest) -> dict[str, Any]:
         return {DIRECT: request}
