@@ -8,7 +8,7 @@ and the first thing that differs replaces the artifact. `step` returns what was 
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, shield
+from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
@@ -20,8 +20,9 @@ from dragoman.engine.ask import answer
 from dragoman.engine.delegate import delegate, on_behalf, request_of
 from dragoman.engine.journal import Journal
 from dragoman.engine.log import Child, Mail, Note, Record, Snapshot, Started, Step
+from dragoman.engine.once import on_disk, once
 from dragoman.engine.replay import Replay
-from dragoman.engine.seams import Bus, Lease, LeaseLost, Log, Peers
+from dragoman.engine.seams import Bus, Lease, Log, Peers
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.errors import Unavailable
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
@@ -29,7 +30,7 @@ from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import ListTasks
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
-from dragoman.model.values import checked, file_part, part_of, parts_of, plain, returned
+from dragoman.model.values import checked, file_part, part_of, parts_of, plain
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class Turn:
         stored: Awaitable[object] | None = None,
     ) -> None:
         self._stored = stored
+        """Done when the message is on disk; None if it is."""
         self.journal = Journal(log, bus, lease, snapshot, stop, loop)
         self.task_id, self.context_id = snapshot.task_id, snapshot.context_id
         self._peers = peers
@@ -288,26 +290,7 @@ class Turn:
         The result must be JSON, or a dataclass, msgspec or pydantic object (annotate `work`'s return type to get it
         back as such after a restart). If the process dies while `work` runs, it runs again.
         """
-        if not isinstance(key, str):
-            raise TypeError(f"a step's key is text, not {key!r}")
-        if not callable(work):
-            raise TypeError(
-                f"turn.step({key!r}, ...) takes a function and its arguments, not what it returned"
-            )
-        recorded = self.recorded(key)
-        if recorded is not None:
-            return returned(recorded.value, work)
-        if key in self._doing:
-            raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
-        self._doing.add(key)
-        try:
-            await self._told()
-            outcome = work(*args, **kw)
-            value = await outcome if isinstance(outcome, Awaitable) else outcome
-            await self.record(key, value)
-        finally:
-            self._doing.discard(key)
-        return value
+        return await once(self, key, work, args, kw)
 
     def recorded(self, key: str) -> Step | None:
         return self._replay.steps.get(key)
@@ -344,7 +327,7 @@ class Turn:
             raise Unavailable("this agent is not connected to any other")
         self._called += 1
         key = f"call/{key or self._called}"
-        await self._told()
+        await on_disk(self)
         service, scope = await self._peers.find(peer, self.scope)
         call = on_behalf(self, scope, key)
         async with aclosing(
@@ -357,15 +340,6 @@ class Turn:
         """Put a record of the turn's own on disk."""
         self.journal.put(record)
         await self.journal.commit()
-
-    async def _told(self) -> None:
-        """Wait until the message is on disk: what must happen once must not happen for one that nobody remembers."""
-        if self._stored is not None:
-            try:
-                await shield(self._stored)
-            except Exception:
-                raise LeaseLost(self.task_id) from None
-            self._stored = None
 
     # -- how it gets to the log --------------------------------------------------------------------------------
 

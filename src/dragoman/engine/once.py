@@ -1,0 +1,50 @@
+"""What must happen once for a turn: work whose result is put on record, and taken from there when the turn runs again.
+
+It begins when the message that asks for it is on disk: it must not happen for one that nobody remembers.
+"""
+
+from __future__ import annotations
+
+from asyncio import shield
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dragoman.engine.seams import LeaseLost
+from dragoman.model.values import returned
+
+if TYPE_CHECKING:
+    from dragoman.engine.turn import Turn
+
+
+async def once(
+    turn: Turn, key: str, work: Callable[..., Any], args: Sequence[Any], kw: Mapping[str, Any]
+) -> Any:
+    """What `work(*args, **kw)` came to, or comes to now."""
+    if not isinstance(key, str):
+        raise TypeError(f"a step's key is text, not {key!r}")
+    if not callable(work):
+        raise TypeError(f"turn.step({key!r}, ...) takes a function and its arguments, not what it returned")
+    recorded = turn.recorded(key)
+    if recorded is not None:
+        return returned(recorded.value, work)
+    if key in turn._doing:
+        raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
+    turn._doing.add(key)
+    try:
+        await on_disk(turn)
+        outcome = work(*args, **kw)
+        value = await outcome if isinstance(outcome, Awaitable) else outcome
+        await turn.record(key, value)
+    finally:
+        turn._doing.discard(key)
+    return value
+
+
+async def on_disk(turn: Turn) -> None:
+    """Wait until the turn's message is on disk. Raises `LeaseLost` if it cannot be put there."""
+    if turn._stored is not None:
+        try:
+            await shield(turn._stored)
+        except Exception:
+            raise LeaseLost(turn.task_id) from None
+        turn._stored = None
