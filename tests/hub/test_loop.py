@@ -496,3 +496,22 @@ async def test_an_a2a_caller_cannot_name_a_conversation(house: Begin) -> None:
     await home.ask("go", conversation_id=7)
     await home.engine.call(replace(home.call(), dialect="1.0"), say("go", conversation_id=7))
     assert seen == [7, 0]
+
+
+async def test_half_a_character_harms_nobody(house: Begin) -> None:
+    tool = Echo()
+    home = await house({"Index": ["/search \ud800", "Found \udfff it."]}, tools=[tool])
+    task = await home.ask("go")
+    assert tool.ran == ["/search \ufffd"]
+    assert task.status.message is not None and task.status.message.text == "Found \ufffd it."
+
+
+class Halves(Echo):
+    async def run(self, command: Command, session: Session) -> str:
+        return "half \ud800"
+
+
+async def test_nor_does_one_that_a_command_gives(house: Begin) -> None:
+    home = await house({"Index": ["/search x", "Ok."]}, tools=[Halves()])
+    assert (await home.ask("go")).state is TaskState.COMPLETED
+    assert "half \ufffd" in home.model.prompts[-1].messages[-1].content

@@ -120,6 +120,29 @@ async def test_a_hosted_model_streams_text_tool_calls_and_usage() -> None:
     assert (provider.asked["provider"], provider.asked["model"]) == ("openai", "x")
 
 
+async def test_a_character_that_comes_in_halves_is_whole_and_half_of_one_is_not_kept() -> None:
+    heard: list[str] = []
+
+    async def hear(text: str) -> None:
+        heard.append(text)
+
+    cut = [NS(index=0, id="c1", function=NS(name="search", arguments='{"args": "\ud83d'))]
+    rest = [NS(index=0, id=None, function=NS(name=None, arguments='\ude00 \ud83d"}'))]
+    provider = Provider(
+        [
+            chunk("so \ud83d"),
+            chunk("\ude00!"),
+            chunk(" \ude00 \ud83d"),
+            chunk("x \ud83d"),
+            chunk(calls=cut),
+            chunk(calls=rest),
+        ]
+    )
+    reply = await respond(HostedModel("openai/x", completion=provider), prompt(model=""), hear)
+    assert reply.text == "".join(heard) == "so \U0001f600! \ufffd \ufffdx \ufffd"
+    assert reply.tool_calls[0].arguments == {"args": "\U0001f600 \ufffd"}
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [(429, "rate_limited"), (401, "auth_failed"), (503, "provider_error"), (413, "request_too_large")],

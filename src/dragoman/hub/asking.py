@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engine.turn import Turn
+from dragoman.hub.characters import Characters
 from dragoman.hub.model import Delta, Model, ModelError, Prompt, Stop, ToolCall, Usage, estimate
 
 Heard = Callable[[str], Awaitable[None]]
@@ -72,6 +73,14 @@ async def respond(
     """`ask`, without a record of it."""
     said: list[str] = []
     calls: list[ToolCall] = []
+    characters = Characters()
+
+    async def say(text: str) -> None:
+        if text:
+            said.append(text)
+            if heard is not None:
+                await heard(text)
+
     usage, stop, failed = Usage(), "end_turn", ModelError("", "")
     try:
         async with aclosing(cast(Any, model.respond(prompt))) as stream:
@@ -79,15 +88,14 @@ async def respond(
             async for event in events:
                 match event:
                     case Delta(text):
-                        said.append(text)
-                        if heard is not None:
-                            await heard(text)
+                        await say(characters.feed(text))
                     case ToolCall():
                         calls.append(event)
                     case Usage():
                         usage = event
                     case Stop(reason):
                         stop = reason
+        await say(characters.close())
     except ModelError as error:
         failed, stop, calls = error, "error", []
     except asyncio.CancelledError:

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from dragoman.engine.seams import LeaseLost
 from dragoman.errors import A2AError
+from dragoman.hub.characters import mended
 from dragoman.hub.commands import ENDS
 from dragoman.hub.tool import Command, Session, Tool
 from dragoman.hub.tools.delegate import children
@@ -142,7 +143,7 @@ class Dispatch:
                 if session.broken_off:
                     return INTERRUPTED
                 await session.begin(tool.label(command))
-            return await tool.run(command, session)
+            return mended(await tool.run(command, session))
         except A2AError as error:
             return f"ERR: {error.message}"
         except LeaseLost:

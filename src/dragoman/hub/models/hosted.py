@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.hub.characters import mended
 from dragoman.hub.model import (
     About,
     ChatMessage,
@@ -157,6 +158,7 @@ async def _events(stream: Any) -> AsyncIterator[ModelEvent]:
             if choice.finish_reason:
                 stop = _STOPS.get(choice.finish_reason, choice.finish_reason)
     for call in calls.values():
+        call = {member: mended(text) for member, text in call.items()}
         yield ToolCall(id=call["id"], name=call["name"], arguments=_arguments(call["arguments"]))
     yield Stop(stop)
 
