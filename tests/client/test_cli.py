@@ -398,6 +398,11 @@ def test_an_authority_and_a_certificate_of_ones_own_can_be_named(tmp_path: Path,
         assert "its certificate is not trusted" in capsys.readouterr().err
         assert main(["send", url, "hi", *ca]) == 1, "it lets nobody in without a certificate"
     assert main(["card", "http://127.0.0.1:9", "--ca", str(tmp_path / "none.pem")]) == 1
-    assert "No such file" in capsys.readouterr().err
+    assert "none.pem: No such file" in capsys.readouterr().err
+    (tmp_path / "empty.pem").write_text("")
+    assert main(["card", "http://127.0.0.1:9", "--ca", str(tmp_path / "empty.pem")]) == 1
+    assert "empty.pem: no PEM file" in capsys.readouterr().err
+    assert main(["card", "http://127.0.0.1:9", "--cert", str(tmp_path / "none.pem")]) == 1
+    assert "none.pem: No such file" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="not both"):
         main(["card", "http://127.0.0.1:9", "--auth", "x", *cert])

@@ -136,9 +136,12 @@ async def test_calls_that_are_refused_together_are_renewed_together() -> None:
 async def test_a_secret_that_stays_refused_is_an_error_that_says_what_is_asked_for() -> None:
     site = Site({NEW: page(asks_for(it=BEARER)), "/rpc": only("right")})
     async with reach(site, credentials="wrong") as agent:
-        with pytest.raises(Unauthenticated, match="it asks for HTTP bearer"):
+        with pytest.raises(Unauthenticated, match=r"it asks for HTTP bearer$"):
             await agent("hello")
     assert site.paths() == [NEW, "/rpc"]
+    async with reach(site) as agent:
+        with pytest.raises(Unauthenticated, match=r"it asks for HTTP bearer, and no credentials were given$"):
+            await agent("hello")
 
 
 async def test_a_refusal_for_good_is_not_taken_for_a_missing_secret() -> None:

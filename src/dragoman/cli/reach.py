@@ -11,6 +11,7 @@ from typing import Any
 
 from dragoman.cli import show
 from dragoman.client import Client, ClientCertificate, connect
+from dragoman.client.credentials import named
 from dragoman.errors import A2AError
 from dragoman.model.task import TaskState
 
@@ -67,9 +68,13 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
         headers[name.strip()] = value.strip()
     if args.cert and args.auth:
         raise SystemExit("dragoman: show --auth or --cert, not both")
+    tls = None
+    if args.ca:
+        with named(args.ca):
+            tls = ssl.create_default_context(cafile=args.ca)
     return {
         "credentials": ClientCertificate(args.cert) if args.cert else args.auth,
-        "tls": ssl.create_default_context(cafile=args.ca) if args.ca else None,
+        "tls": tls,
         "headers": headers,
         "version": args.version,
         "binding": args.binding,

@@ -345,6 +345,8 @@ class Client:
         transport = self.link.transport
         here = transport.origin
         hint = f"; it asks for {wants}" if wants else ""
+        if wants and transport.credential is None and transport.certificate_for(self.url) is None:
+            hint += ", and no credentials were given"
         if transport.credential is not None and not transport.reaches(self.url):
             hint += (
                 f"; credentials were given for {here} and stayed there: pass origin={self.url!r} to show them"

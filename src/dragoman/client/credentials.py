@@ -12,7 +12,8 @@ import inspect
 import os
 import ssl
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -162,8 +163,20 @@ class ClientCertificate(Struct, frozen=True):
 
     def context(self, base: ssl.SSLContext | None = None) -> ssl.SSLContext:
         context = base or ssl.create_default_context()
-        context.load_cert_chain(self.certificate, self.key, self.password)
+        with named(self.certificate if self.key is None else f"{self.certificate}, {self.key}"):
+            context.load_cert_chain(self.certificate, self.key, self.password)
         return context
+
+
+@contextmanager
+def named(files: str) -> Iterator[None]:
+    """What is wrong with PEM files is said with their names, which `ssl` leaves out."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        raise ValueError(f"{files}: no PEM file of that kind ({error.reason or error})") from error
+    except OSError as error:
+        raise ValueError(f"{files}: {error.strerror}") from error
 
 
 def showing_nothing(context: ssl.SSLContext) -> ssl.SSLContext:
