@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from dragoman.hub.constitution import Advisor, Constitution, Intent
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.thinking import ITERATIONS
-from dragoman.model.ops import CancelTask, ListTasks
+from dragoman.model.ops import CancelTask, GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import Task, TaskState
-from tests.hub.conftest import Begin, say
+from dragoman.stores import open_store
+from tests.hub.conftest import Begin, House, say
+from tests.hub.test_resume import Dying, shape
 
 SCOUT = Constitution(id="scout", name="Scout", role="research-analyst", goal="find things out")
 DESK = Constitution(
@@ -112,3 +116,48 @@ async def test_the_last_of_too_many_replies_passes_the_gate_like_any_answer(hous
     task = await home.ask("hello", "desk")
     assert task.metadata["x-arbiter.error_type"] == "advisor_halt"
     assert str(ITERATIONS - 1) not in "".join(a.text for a in task.artifacts)
+
+
+@pytest.mark.parametrize("verdicts", [[PASS], [AGAIN, PASS], [STOP]], ids=["passes", "again", "stopped"])
+async def test_a_hub_that_dies_while_an_answer_waits_at_the_gate_tells_everything_once(
+    verdicts: list[str],
+) -> None:
+    def think(prompt: Any) -> Any:
+        """Every reply follows from what was asked."""
+        if prompt.model == "big":
+            return verdicts[1 if "Here you are." in prompt.messages[0].content else 0]
+        return "Go away.\nNow." if "NAME: Scout" in prompt.system else "Here you are."
+
+    async def begin(store: Any) -> House:
+        return await House(store, grace=0.01).open(ScriptedModel(think), DESK, SCOUT)
+
+    async def outcome(home: House, task: str) -> tuple[Any, ...]:
+        done = await home.engine.call(home.call("desk"), GetTask(id=task))
+        notes = [(k, n) for k, n in await home.notes(task, "desk") if not n.get("estimated")]
+        return done.state, shape(done), done.status.message.text, sorted(map(repr, notes))
+
+    whole = Dying(open_store("memory:"), 10_000)
+    home = await begin(whole)
+    task = await home.ask("@scout look", "desk")
+    expected = await outcome(home, task.id)
+    await home.close()
+    assert whole.writes > 5
+    for life in range(1, whole.writes):
+        store = open_store("memory:")
+        dying = Dying(store, life)
+        home = await begin(dying)
+        asking = asyncio.create_task(home.ask("@scout look", "desk"))
+        await asyncio.wait_for(dying.dead.wait(), 10)
+        found = await store.scope(home.call("desk").scope).find(ListTasks(), limit=1)
+        root = found.snapshots[0].task_id
+        asking.cancel()
+        dying.buried = True
+        await home.close()
+        await store.open()
+        home = await begin(store)
+        async with asyncio.timeout(10):
+            call = home.call("desk", reads_finished=True)
+            async for _ in home.engine.stream(call, SubscribeToTask(id=root)):
+                pass
+        assert await outcome(home, root) == expected, life
+        await home.close()
