@@ -284,6 +284,8 @@ async def test_who_asks_for_the_head_of_a_stream_does_not_wait_for_its_end() -> 
         answer = await ada("HEAD", f"/v1/requests/{id}/events")
         assert (answer.status, answer.headers["content-type"], answer.body) == (200, "text/event-stream", b"")
         assert (await ada("HEAD", "/v1/requests/nothing/events")).status == 404
+        answer = await ada("HEAD", "/v1/notifications/stream")
+        assert (answer.status, answer.headers["content-type"], answer.body) == (200, "text/event-stream", b"")
         await ada("POST", f"/v1/requests/{id}/cancel")
 
 

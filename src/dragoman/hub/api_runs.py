@@ -17,7 +17,7 @@ from dragoman.hub.events import Event, EventFrames, shown
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.requests import Asked
-from dragoman.hub.routing import Answer, Route, Visit
+from dragoman.hub.routing import HEAD_OF_STREAM, Answer, Route, Visit
 from dragoman.hub.spoken import Piece, parts
 
 MAX_KEY = 256
@@ -82,8 +82,8 @@ def routes(hub: Hub) -> list[Route]:
         asked = hub.find(visit.tenant, visit.values["id"])
         await hub.snapshot(visit.tenant, asked)
         since = max(visit.count("since_seq", 0), visit.last_event or 0)
-        if visit.exchange.method == "HEAD":  # nobody waits for what will not be sent
-            return Answer(headers=((b"content-type", b"text/event-stream"),))
+        if visit.exchange.method == "HEAD":
+            return HEAD_OF_STREAM
         await follow(hub, visit, asked, since)
         return None
 

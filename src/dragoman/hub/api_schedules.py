@@ -11,7 +11,7 @@ from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.events import Event, EventFrames
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound, there
-from dragoman.hub.routing import Answer, Route, Visit
+from dragoman.hub.routing import HEAD_OF_STREAM, Answer, Route, Visit
 from dragoman.hub.scheduler import Scheduler
 from dragoman.hub.schedules import Schedule
 
@@ -74,13 +74,16 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
         found = await schedules.run(visit.tenant.id, visit.number("id"))
         return Answer({"run": _shown(there(found, "run", visit.values["id"]))})
 
-    async def notifications(visit: Visit) -> None:
+    async def notifications(visit: Visit) -> Answer | None:
+        if visit.exchange.method == "HEAD":
+            return HEAD_OF_STREAM
         await visit.exchange.shared.streams.serve(
             visit.exchange,
             scheduler.listen(visit.tenant, visit.last_event),
             EventFrames(),
             failed=lambda error: Event("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
         )
+        return None
 
     async def _there(visit: Visit) -> Schedule:
         return there(await schedules.get(visit.tenant.id, visit.number("id")), "schedule", visit.values["id"])

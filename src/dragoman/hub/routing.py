@@ -106,6 +106,10 @@ class Route(Struct, frozen=True):
     """Of an answer that went well."""
 
 
+HEAD_OF_STREAM = Answer(headers=((b"content-type", b"text/event-stream"),))
+"""For who asks for no more than that: nobody waits for what will not be sent."""
+
+
 class Table:
     """All routes. Finds the one that is meant, or what else there is at its path."""
 
