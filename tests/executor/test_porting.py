@@ -339,3 +339,17 @@ def test_a_name_that_is_not_here_says_what_to_write_instead() -> None:
         from dragoman.executor import nonsense  # noqa: F401
     with pytest.raises(AttributeError):
         _ = dragoman.executor.nonsense
+
+
+async def test_an_updater_is_called_with_and_without_await_as_older_and_newer_programs_do() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = TaskUpdater(queue, context.task_id, context.context_id)
+        updater.submit()
+        updater.start_work(new_agent_text_message("on it"))
+        updater.add_artifact([Part(text="x")], name="result")
+        await updater.complete()
+
+    async with agent_of(execute).test() as client:
+        reply = await client("hi")
+    assert reply == "x" and reply.task is not None
+    assert [message.text for message in reply.task.history] == ["hi", "on it"]

@@ -38,7 +38,7 @@ class AgentExecutor(ABC):
         """The task is canceled whatever happens here."""
 
 
-class _Done:
+class Done:
     """Lets `enqueue_event` be called with and without `await`, as older and newer SDKs do."""
 
     def __await__(self) -> Generator[None, None, None]:
@@ -63,7 +63,7 @@ class EventQueue:
         self._last: Message | None = None
         """A message said about a task that peers see already. If it was the last word, it is how the task ends."""
 
-    def enqueue_event(self, event: Event | Made) -> _Done:
+    def enqueue_event(self, event: Event | Made) -> Done:
         """Put a Message, a Task, a status update or an artifact update on record."""
         if self._last is not None:
             self._turn.say(self._last)
@@ -83,16 +83,16 @@ class EventQueue:
                 self._artifact(event)
             case _:
                 raise TypeError(f"{type(event).__name__} is not an event")
-        return _Done()
+        return Done()
 
-    def close(self, immediate: bool = False) -> _Done:
+    def close(self, immediate: bool = False) -> Done:
         """Nothing more comes."""
         last, self._last = self._last, None
         if last is not None and self._turn.final == (TaskState.COMPLETED, None, {}):
             self._turn.finish(TaskState.COMPLETED, last)
         elif last is not None:
             self._turn.say(last)
-        return _Done()
+        return Done()
 
     def _message(self, message: Message) -> None:
         if self._turn.shown:
