@@ -15,7 +15,7 @@ import pytest
 from dragoman import errors
 from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
-from dragoman.engine.log import Snapshot
+from dragoman.engine.log import Cancel, Snapshot
 from dragoman.engine.run import Run
 from dragoman.engine.seams import MAIL, Lease
 from dragoman.engine.service import Engine
@@ -490,6 +490,34 @@ async def test_a_store_that_goes_away_between_two_turns_loses_no_task(
         await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
     done = await engine.call(call(), GetTask(id=task.id))
     assert done.state is TaskState.COMPLETED and [a.text for a in done.artifacts] == ["one done", "two done"]
+
+
+async def test_a_cancel_is_heard_also_if_the_store_is_away_when_we_look_for_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates = Gates()
+    engine = await start(gates.agent)
+    task = await engine.call(call(), say("x", return_immediately=True))
+    await gates.at("x").wait()
+    scope = engine._store.scope(call().scope)
+    await scope.deliver(task.id, Cancel())  # by another node
+    log = type(scope)
+    load, away = log.load, [True]
+
+    async def moody(self: Any, task: str) -> Snapshot:
+        if away:
+            away.clear()
+            raise errors.Unavailable("not now")
+        return await load(self, task)
+
+    monkeypatch.setattr(log, "load", moody)
+    for run in engine.runner._runs:
+        engine.runner.doubt(run)
+    async with asyncio.timeout(5):
+        while engine.runner.running:
+            await asyncio.sleep(0.01)
+    assert not away and gates.cancelled == ["x"]
+    assert (await engine.call(call(), GetTask(id=task.id))).state is TaskState.CANCELED
 
 
 async def test_a_task_that_could_be_neither_run_nor_given_back_is_run_later(

@@ -201,11 +201,16 @@ class Runner:
             self._work.set()
 
     async def _look(self) -> None:
-        doubtful, self._doubtful = self._doubtful, set()
-        for run in doubtful:
-            with suppress(TaskNotFound):
+        for run in tuple(self._doubtful):
+            self._doubtful.discard(run)  # before we look: what is said meanwhile is another doubt
+            try:
                 if run.inside and (await run.log.load(run.lease.task)).canceling is not None:
                     self.cancel(run)
+            except TaskNotFound:
+                pass
+            except Unavailable:
+                self._doubtful.add(run)
+                raise
 
     def cancel(self, run: Run) -> None:
         if not run.inside or run.why:

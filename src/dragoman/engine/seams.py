@@ -51,7 +51,7 @@ class Held(Struct, frozen=True):
 
 
 class Delivered(Struct, frozen=True):
-    """Mail is on disk. `lease` is there if the node that delivered it also runs it."""
+    """Mail is on disk, or on its way there (`stored`). `lease` is there if the node that delivered it also runs it."""
 
     snapshot: Snapshot
     seq: int
