@@ -40,6 +40,7 @@ from dragoman.model.ops import CancelTask, ListTasks
 from dragoman.model.task import TaskState
 from dragoman.push.guard import Guard
 from tests.hub.conftest import Begin, House
+from tests.hub.house import house as opened_hub
 from tests.ports import free_port
 
 
@@ -424,6 +425,32 @@ def test_registries_are_read_and_explained(tmp_path: Path) -> None:
     file.write_text('{"agents": {"x": {"url": "https://x", "auth": {"type": "basic"}}}}')
     with pytest.raises(InvalidParams, match=r"auth\.type 'basic'"):
         read_remotes(file)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "why"),
+    [
+        (read_remotes, '{"agents": {"x": {"url": "weather.example.com"}}}', "is no http or https URL"),
+        (read_remotes, '{"agents": {"x": {"url": "https://x", "timeout": 0}}}', "timeout"),
+        (read_remotes, '{"agents": {"x y": {"url": "https://x"}}}', "'x y' is no name"),
+        (read_registry, '{"servers": {"": {"command": "x"}}}', "'' is no name"),
+        (read_registry, '{"servers": {"x": {"command": "x", "call_timeout_ms": -1}}}', "call_timeout_ms"),
+    ],
+    ids=["url", "timeout", "name", "server", "server timeout"],
+)
+def test_what_could_never_be_called_is_no_registry(tmp_path: Path, read: Any, text: str, why: str) -> None:
+    (tmp_path / "registry.json").write_text(text)
+    with pytest.raises(InvalidParams, match=why):
+        read(tmp_path / "registry.json")
+
+
+async def test_a_registry_that_is_wrong_leaves_the_other_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a2a_agents.json").write_text("[]")
+    (tmp_path / "mcp_servers.json").write_text('{"servers": {"adder": {"command": "nowhere"}}}')
+    async with opened_hub(["/a2a list\n/mcp call other add {}", "Ok."], folder=tmp_path) as hub:
+        await (await hub.tenant("acme")).ask("go")
+        said = hub.model.prompts[-1].messages[-1].content
+    assert "A2A unavailable" in said and "Available: adder" in said
 
 
 async def test_pages_are_opened_in_a_browser_if_there_is_one(

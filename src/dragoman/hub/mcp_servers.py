@@ -14,10 +14,10 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from dragoman.errors import A2AError, InvalidParams, Unreachable
 
@@ -38,8 +38,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     url: str = ""
     headers: dict[str, str] = {}
-    init_timeout_ms: int = 60_000
-    call_timeout_ms: int = 30_000
+    init_timeout_ms: Annotated[int, Meta(gt=0)] = 60_000
+    call_timeout_ms: Annotated[int, Meta(gt=0)] = 30_000
 
 
 class McpTool(Struct, frozen=True, kw_only=True):
@@ -63,6 +63,8 @@ def read_registry(path: Path) -> dict[str, McpServer]:
     except (msgspec.DecodeError, OSError) as error:
         raise InvalidParams(f"{path.name} is no registry of MCP servers: {error}") from error
     for name, server in servers.items():
+        if not name or name.split() != [name]:
+            raise InvalidParams(f"{path.name}: {name!r} is no name to call a server by")
         if bool(server.command) == bool(server.url):
             raise InvalidParams(f"{path.name}: server {name!r} needs either a command or a url")
     return servers

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from dragoman.errors import InvalidParams
@@ -30,6 +32,8 @@ from dragoman.push.guard import Guard
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 AS_ROOT = "this hub runs as root: commands run as nobody, but give it a user of its own"
 AGENTS, SERVERS = "a2a_agents.json", "mcp_servers.json"
 
@@ -40,14 +44,9 @@ class Reach:
         folder = settings.folder
         self._settings, self._guard = settings, guard
         self.fetcher = HttpFetcher(guard.dial)
-        try:
-            agents = remotes.read_registry(folder / AGENTS)
-            servers = mcp_servers.read_registry(folder / SERVERS)
-        except InvalidParams as error:
-            log.error("%s", error.message)
-            agents, servers = {}, {}
+        agents = _registry(remotes.read_registry, folder / AGENTS)
         self.remotes = Remotes(agents, dial=guard.dial, environ=os.environ)
-        self._servers = McpServers(servers)
+        self._servers = McpServers(_registry(mcp_servers.read_registry, folder / SERVERS))
         self._sandbox = _sandbox(settings, metrics) if settings.allow_exec else None
 
     def tools(self, database: Database, model: Model) -> tuple[Tool, ...]:
@@ -75,6 +74,15 @@ class Reach:
         await self._servers.close()
         if self._sandbox is not None:
             await self._sandbox.close()
+
+
+def _registry(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str, T]:
+    """What a file lists; nothing, and a line in the log, if it is none."""
+    try:
+        return read(path)
+    except InvalidParams as error:
+        log.error("%s", error.message)
+        return {}
 
 
 def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:

@@ -16,10 +16,10 @@ import time
 from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from dragoman.client.client import Client, connect
 from dragoman.client.credentials import Bearer
@@ -47,7 +47,7 @@ class Auth(Struct, frozen=True, kw_only=True):
 class Remote(Struct, frozen=True, kw_only=True):
     url: str
     auth: Auth | None = None
-    timeout: float = 60.0
+    timeout: Annotated[float, Meta(gt=0)] = 60.0
     """Seconds for a whole call."""
     allow_private: bool = False
     """It may be on loopback or a private network."""
@@ -66,6 +66,10 @@ def read_registry(path: Path) -> dict[str, Remote]:
     except (msgspec.DecodeError, OSError) as error:
         raise InvalidParams(f"{path.name} is no registry of agents: {error}") from error
     for name, remote in agents.items():
+        if not name or name.split() != [name]:
+            raise InvalidParams(f"{path.name}: {name!r} is no name to call an agent by")
+        if not remote.url.startswith(("http://", "https://")):
+            raise InvalidParams(f"{path.name}: agent {name!r}: {remote.url!r} is no http or https URL")
         if remote.auth is not None and remote.auth.type != "bearer":
             raise InvalidParams(f"{path.name}: agent {name!r}: auth.type {remote.auth.type!r} is not known")
     return agents
