@@ -111,7 +111,8 @@ def routes(
             spoken = f"{binding.upper()} was asked for" + (
                 "" if binding.upper() in BINDINGS else f", and {spoken}"
             )
-        hint = "" if GRPC in BINDINGS or GRPC not in names else " (for gRPC: pip install 'dragoman[grpc]')"
+        missing = GRPC not in BINDINGS and GRPC in names and binding.upper() in ("", GRPC)
+        hint = " (for gRPC: pip install 'dragoman[grpc]')" if missing else ""
         raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; {spoken}{hint}")
     if version:
         return _pinned(usable, version)
