@@ -338,7 +338,7 @@ class Engine:
 
     # -- keeping the house -------------------------------------------------------------------------------------
 
-    async def _forget(self, retain: float, *, batch: int = 500, every: float = 60.0) -> None:
+    async def _forget(self, retain: float, *, batch: int = 50, every: float = 60.0) -> None:
         """Purge tasks past their age, a bounded batch at a time. A clock that is set ahead makes nothing older."""
         while True:
             purged = 0
