@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -456,3 +457,13 @@ async def test_reflection_describes_every_service() -> None:
         for name in names:
             answer = await ask(file_containing_symbol=name)
             assert answer.file_descriptor_response.file_descriptor_proto, name
+
+
+async def test_who_is_gone_when_it_is_answered_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """It depends on who is first, and nobody can say so beforehand: as gRPC says it."""
+    log = logging.getLogger("grpc._cython.cygrpc")
+    async with served(Scripted()):
+        log.error("raised by servicer method", exc_info=aio.InternalError("Failed execute_batch"))
+        log.error("raised by servicer method", exc_info=RuntimeError("something else"))
+    (said,) = caplog.records
+    assert said.exc_info and isinstance(said.exc_info[1], RuntimeError)

@@ -160,6 +160,7 @@ class Grpc:
 
     async def start(self) -> None:
         """Raises `OSError` if the port is taken."""
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_ours)
         server = aio.server(options=self._options)
         server.add_generic_rpc_handlers(tuple(self._calls.handler(codec) for codec in CODECS))
         self._health = health.aio.HealthServicer()
@@ -194,6 +195,11 @@ class Grpc:
                 async with asyncio.timeout(grace):
                     await self._calls.end(streams_only=False)
             await server.stop(grace)
+
+
+def _ours(record: logging.LogRecord) -> bool:
+    """gRPC fails to answer callers who are gone by then, and calls it an error of the method."""
+    return not (record.exc_info and isinstance(record.exc_info[1], aio.InternalError))
 
 
 def _bracketed(host: str) -> str:
