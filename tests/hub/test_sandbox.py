@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -475,6 +477,16 @@ async def test_a_container_of_a_hub_that_is_roots_is_nobodys(tmp_path: Path) -> 
     assert any("--user=65534:65534" in line for line in given.told)
     assert (tmp_path / "w" / "t1").stat().st_uid == 65534
     await sandbox.close()
+
+
+@root
+def test_root_that_may_not_be_anybody_else_runs_commands_and_says_what_they_can_read(tmp_path: Path) -> None:
+    code = "from dragoman.hub.owner import owner, warning; print(owner(), warning())"
+    drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", code]
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv")
+    ran = subprocess.run(drop, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)})
+    assert ran.stdout.startswith("None this hub runs as root: commands read what root can"), ran
 
 
 @root

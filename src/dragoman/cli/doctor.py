@@ -18,9 +18,9 @@ from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub import mcp_servers, remotes
 from dragoman.hub.database import Database
 from dragoman.hub.models import embedded
-from dragoman.hub.owner import owner
+from dragoman.hub.owner import owner, warning
 from dragoman.hub.process import Process
-from dragoman.hub.reach import AGENTS, AS_ROOT, SERVERS
+from dragoman.hub.reach import AGENTS, SERVERS
 from dragoman.hub.settings import KEYS, Settings
 from dragoman.hub.tenants import Tenants
 
@@ -130,14 +130,13 @@ def _files(given: Settings) -> Iterator[tuple[str, str]]:
 async def _commands(given: Settings) -> list[tuple[str, str]]:
     if not given.allow_exec:
         return []
-    whose = owner()
-    found = [(_WARN, AS_ROOT)] if whose is not None else []
+    found = [(_WARN, said)] if (said := warning()) else []
     if given.exec_image:
         there = shutil.which("docker") is not None
         how = f"commands run in containers of {given.exec_image}"
         return [*found, (_OK, how) if there else (_BAD, "there is no docker")]
     with tempfile.TemporaryDirectory() as folder:
-        how = await Process(owner=whose).how(Path(folder))
+        how = await Process(owner=owner()).how(Path(folder))
     return [*found, (_OK if how.endswith("nothing of the hub") else _WARN, how)]
 
 

@@ -20,7 +20,7 @@ from dragoman.hub.fetcher import HttpFetcher
 from dragoman.hub.mcp_servers import McpServers
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.model import Model
-from dragoman.hub.owner import owner
+from dragoman.hub.owner import owner, warning
 from dragoman.hub.process import Process
 from dragoman.hub.remotes import Remotes
 from dragoman.hub.sandbox import Cell, Sandbox
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-AS_ROOT = "this hub runs as root: commands run as nobody, but give it a user of its own"
 AGENTS, SERVERS = "a2a_agents.json", "mcp_servers.json"
 
 
@@ -87,8 +86,9 @@ def _registry(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str, T]:
 
 def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:
     cell: Cell
-    if (whose := owner()) is not None:
-        log.warning("%s", AS_ROOT)
+    whose = owner()
+    if said := warning():
+        log.warning("%s", said)
     if settings.exec_image:
         cell = Container(
             settings.exec_image, memory_mb=settings.exec_memory_mb, owner=whose, counted=metrics.sandbox
