@@ -21,9 +21,11 @@ from dragoman.executor import (
     AgentInterface,
     AgentSkill,
     Artifact,
+    BasePushNotificationSender,
     DefaultRequestHandler,
     EventQueue,
     ExecutorAgent,
+    InMemoryPushNotificationConfigStore,
     InMemoryTaskStore,
     InternalError,
     InvalidParamsError,
@@ -315,7 +317,14 @@ async def test_what_the_sdks_applications_take_and_ours_do_not_is_said_and_not_p
         await queue.enqueue_event(new_agent_text_message("hi"))
 
     executor, card = agent_of(execute).executor, AgentCard(name="x")
-    handler = DefaultRequestHandler(executor, InMemoryTaskStore(), push_sender=object(), agent_card=card)
+    kept = InMemoryPushNotificationConfigStore()
+    handler = DefaultRequestHandler(
+        agent_executor=executor,
+        task_store=InMemoryTaskStore(),
+        push_config_store=kept,
+        push_sender=BasePushNotificationSender(httpx_client=object(), config_store=kept),
+        agent_card=card,
+    )
     with pytest.raises(TypeError, match="store="):
         DefaultRequestHandler(executor, object())
     with pytest.raises(TypeError, match="request_context_builder"):
@@ -335,6 +344,12 @@ def test_a_name_that_is_not_here_says_what_to_write_instead() -> None:
         from dragoman.executor import create_jsonrpc_routes  # noqa: F401
     with pytest.raises(ImportError, match=r"dragoman\.connect"):
         _ = dragoman.executor.A2AClient
+    with pytest.raises(ImportError, match="what the server speaks"):
+        from dragoman.executor import TransportProtocol  # noqa: F401
+    with pytest.raises(AttributeError, match=r"^Message is no pydantic model: .*msgspec\.to_builtins"):
+        new_text_message("hi").model_dump()
+    with pytest.raises(AttributeError, match=r"^Message has no nonsense"):
+        _ = new_text_message("hi").nonsense
     with pytest.raises(ImportError, match="nonsense"):
         from dragoman.executor import nonsense  # noqa: F401
     with pytest.raises(AttributeError):

@@ -75,7 +75,9 @@ from dragoman.executor.server import (
     A2AFastAPIApplication,
     A2ARESTFastAPIApplication,
     A2AStarletteApplication,
+    BasePushNotificationSender,
     DefaultRequestHandler,
+    InMemoryPushNotificationConfigStore,
     InMemoryTaskStore,
 )
 from dragoman.executor.types import (
@@ -103,6 +105,7 @@ __all__ = [
     "AgentProvider",
     "AgentSkill",
     "Artifact",
+    "BasePushNotificationSender",
     "ContentTypeNotSupportedError",
     "DataPart",
     "DefaultRequestHandler",
@@ -111,6 +114,7 @@ __all__ = [
     "FilePart",
     "FileWithBytes",
     "FileWithUri",
+    "InMemoryPushNotificationConfigStore",
     "InMemoryTaskStore",
     "InternalError",
     "InvalidAgentResponseError",

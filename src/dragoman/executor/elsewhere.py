@@ -23,8 +23,8 @@ INSTEAD = {
     **dict.fromkeys(("create_client", "create_text_message_object", "minimal_agent_card"), _CALLED),
     **dict.fromkeys(("MessageSendParams", "SendMessageRequest", "SendStreamingMessageRequest"), _CALLED),
     **dict.fromkeys(("DatabaseTaskStore", "TaskStore", "TaskManager", "ResultAggregator"), _STORED),
-    **dict.fromkeys(("InMemoryPushNotifier", "InMemoryPushNotificationConfigStore"), _TOLD),
-    **dict.fromkeys(("BasePushNotificationSender", "PushNotificationSender"), _TOLD),
+    **dict.fromkeys(("InMemoryPushNotifier", "PushNotificationSender"), _TOLD),
+    "TransportProtocol": "leave it out: the card says what the server speaks",
     **dict.fromkeys(("PushNotificationConfigStore", "DatabasePushNotificationConfigStore"), _TOLD),
     **dict.fromkeys(
         ("InMemoryQueueManager", "QueueManager", "EventConsumer"), "leave it out: the log is the queue"

@@ -18,6 +18,17 @@ class InMemoryTaskStore:
     url = "memory:"
 
 
+class InMemoryPushNotificationConfigStore:
+    """Here so that samples port: the engine keeps these, and sends the notifications."""
+
+
+class BasePushNotificationSender:
+    """Here so that samples port."""
+
+    def __init__(self, httpx_client: Any = None, config_store: Any = None) -> None:
+        pass
+
+
 class DefaultRequestHandler:
     def __init__(self, agent_executor: AgentExecutor, task_store: Any = None, **more: Any) -> None:
         if task_store is not None and not isinstance(task_store, InMemoryTaskStore):

@@ -26,9 +26,13 @@ class Spoken:
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        snake = snaked(name)
+        kind, snake = type(self).__name__.removeprefix("Spoken"), snaked(name)
+        if name.startswith("model_"):
+            raise AttributeError(
+                f"{kind} is no pydantic model: its JSON is `msgspec.to_builtins(it)`", name=name
+            )
         if snake == name:
-            raise AttributeError(f"{type(self).__name__} has no {name}")
+            raise AttributeError(f"{kind} has no {name}", name=name)
         return getattr(self, snake)
 
     def HasField(self, name: str) -> bool:
