@@ -11,6 +11,8 @@ import pytest
 
 from dragoman import TaskState as State
 from dragoman.client import Client, TaskFailed
+from dragoman.engine import journal
+from dragoman.engine.log import Record
 from dragoman.executor import (
     A2AStarletteApplication,
     AgentCapabilities,
@@ -421,3 +423,25 @@ async def test_an_interrupted_turn_says_once_what_is_said_about_an_artifact(tmp_
     async with agent.test(store=store) as client:
         [artifact] = (await client.wait(task)).artifacts
     assert (artifact.text, artifact.metadata) == ("abc", {"0": 0, "1": 1, "2": 2})
+
+
+async def test_an_executor_that_says_much_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = journal.Journal.append
+
+    async def slowly(self: journal.Journal, batch: list[Record]) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await append(self, batch)
+
+    monkeypatch.setattr(journal, "ROOM", 4)
+    monkeypatch.setattr(journal.Journal, "append", slowly)
+    waiting: list[int] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        for n in range(100):
+            await queue.enqueue_event(a_chunk(f"{n} ", append=n > 0))
+            waiting.append(len(queue._turn.journal.waiting))
+
+    async with agent_of(execute).test() as client:
+        assert (await client("go")).split() == [str(n) for n in range(100)]
+    assert max(waiting) <= 4

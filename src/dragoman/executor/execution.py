@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.engine.journal import Journal
 from dragoman.engine.log import Mail, Record
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
@@ -39,10 +40,15 @@ class AgentExecutor(ABC):
 
 
 class Done:
-    """Lets `enqueue_event` be called with and without `await`, as older and newer SDKs do."""
+    """Lets `enqueue_event` be called with and without `await`, as older and newer SDKs do. Who awaits it gives others their
+    turn, and waits for the disk if much has been said."""
 
-    def __await__(self) -> Generator[None, None, None]:
-        yield from asyncio.sleep(0).__await__()
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waits = self._journal.commit() if self._journal.full else asyncio.sleep(0)
+        yield from waits.__await__()
 
 
 class EventQueue:
@@ -83,7 +89,7 @@ class EventQueue:
                 self._artifact(event)
             case _:
                 raise TypeError(f"{type(event).__name__} is not an event")
-        return Done()
+        return Done(self._turn.journal)
 
     def close(self, immediate: bool = False) -> Done:
         """Nothing more comes."""
@@ -92,7 +98,7 @@ class EventQueue:
             self._turn.finish(TaskState.COMPLETED, last)
         elif last is not None:
             self._turn.say(last)
-        return Done()
+        return Done(self._turn.journal)
 
     def _message(self, message: Message) -> None:
         if self._turn.shown:
