@@ -8,6 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dragoman.hub.remotes import Remote, Remotes
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.fold import Fold
+from dragoman.model.ops import Call, Scope, SendMessage
+from dragoman.push.guard import Guard
 from dragoman.server import running
 from tests.hub.house import house
 from tests.interop.environments import command, install
@@ -54,5 +59,25 @@ async def test_an_agent_of_a_hub_asks_their_servers(library: str, tmp_path: Path
             (call,) = [payload for kind, payload in told if kind == "tool_call"]
             assert call["ok"] is True, hub.model.prompts[-1].messages[-1].content
             assert told[-1][1]["content"] == "They answered."
+    finally:
+        await asyncio.to_thread(server.__exit__, None, None, None)
+
+
+@pytest.mark.parametrize("library", ["a2a-sdk-1.3.0", "a2a-js-1.3.0"])
+async def test_the_task_that_their_server_has_for_a_message_is_found(library: str) -> None:
+    await asyncio.to_thread(install, library)
+    server = serving(library)
+    url = await asyncio.to_thread(server.__enter__)
+    try:
+        remotes = Remotes({"theirs": Remote(url=url, allow_private=True)}, dial=Guard().dial)
+        service, _ = await remotes.find("a2a:theirs", Scope())
+        message = Message(message_id="ours-1", role=Role.USER, parts=(Part(text="hello"),))
+        tasks = Fold()
+        async for batch in service.stream(Call(), SendMessage(message=message)):
+            for response in batch:
+                tasks.apply(response.event)
+        assert await remotes.has("theirs", "ours-1") == tasks.task_id != ""
+        assert await remotes.has("theirs", "another") == ""
+        await remotes.close()
     finally:
         await asyncio.to_thread(server.__exit__, None, None, None)
