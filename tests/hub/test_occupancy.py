@@ -77,7 +77,9 @@ async def test_a_second_hub_says_who_has_the_folder_and_changes_nothing_in_it(
     hub = Process(tmp_path)
     await hub.start()
     try:
-        with pytest.raises(SystemExit, match=rf"dragoman: {tmp_path} is in use by another hub: process \d+"):
+        with pytest.raises(
+            SystemExit, match=rf"dragoman: the folder {tmp_path} is in use by another hub: process \d+"
+        ):
             main(["hub", "--data", str(tmp_path), "--port", "0", "--model", "echo", "--demo"])
         assert await asyncio.to_thread(main, ["tenant", "add", "acme", "--data", str(tmp_path)]) == 0
         found = await call(hub.url, ADMIN, "GET", "/v1/admin/tenants")

@@ -45,10 +45,10 @@ class Occupancy:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             file = os.open(self._folder / "hub.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise Unavailable(f"{self._folder} cannot be used: {error.strerror}") from error
+            raise Unavailable(f"the folder {self._folder} cannot be used: {error.strerror}") from error
         try:
             if not _locked(file):
-                raise Unavailable(f"{self._folder} is in use by another hub{_words(file)}")
+                raise Unavailable(f"the folder {self._folder} is in use by another hub{_words(file)}")
         except BaseException:
             os.close(file)
             raise
