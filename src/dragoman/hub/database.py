@@ -18,6 +18,7 @@ The schema is numbered scripts in `schema/`, each run once, in order:
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import tempfile
@@ -33,6 +34,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman.errors import InvalidParams, Unavailable
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -128,10 +131,11 @@ class Database:
         db.execute("begin immediate")
         try:
             result = work(db)
+            db.execute("commit")
         except BaseException:
-            db.execute("rollback")
+            if db.in_transaction:  # SQLite itself ends one for which there is no room
+                db.execute("rollback")
             raise
-        db.execute("commit")
         return result
 
     @property
@@ -149,11 +153,15 @@ class Database:
 
 
 def _bounded(work: Callable[[Any], T], given: Any) -> T:
-    """A number that no column holds names nothing that is there; whoever sent it is told. Raises `InvalidParams`."""
+    """A number that no column holds names nothing that is there; whoever sent it is told. Raises `InvalidParams`, and
+    `Unavailable` when the disk is full or somebody else has the file for too long."""
     try:
         return work(given)
     except OverflowError:
         raise InvalidParams("a number is too large") from None
+    except sqlite3.OperationalError as error:
+        log.error("the hub's database: %s", error)
+        raise Unavailable("the hub's database cannot be used right now") from error
 
 
 def _migrate(db: sqlite3.Connection) -> None:

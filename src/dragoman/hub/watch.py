@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
 
+from dragoman.errors import A2AError
 from dragoman.hub.database import Database
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.tenants import Tenant, Tenants
@@ -49,5 +50,5 @@ class Watch:
                     if (tenant := self._tenants.look(int(key))) is not None:
                         await self._silence(tenant)
                 seen = now
-            except sqlite3.Error as error:
+            except (A2AError, sqlite3.Error) as error:
                 log.warning("whether tenants were changed cannot be seen right now: %s", error)

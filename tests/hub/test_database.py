@@ -1,0 +1,65 @@
+"""A hub whose database takes nothing right now."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import Unavailable
+from dragoman.hub.database import Database
+from dragoman.hub.tenants import Tenants
+from tests.hub.house import House, house
+
+
+async def fill(hub: House) -> None:
+    """There is no room in the database for anything more."""
+
+    def full(db: sqlite3.Connection) -> None:
+        db.execute("pragma max_page_count = 1")  # as many as there are, that is
+
+    await hub.hub.database.run(full)
+
+
+async def test_what_cannot_be_kept_is_refused_for_now_and_what_is_there_can_be_read() -> None:
+    async with house(["/mem write " + "x" * 100_000, "Ok."]) as hub:
+        acme = await hub.tenant("acme")
+        assert (await acme("POST", "/v1/conversations", {})).status == 201
+        await fill(hub)
+        entry = {"type": "user", "title": "t", "content": "x" * 60_000}
+        refused = await acme("POST", "/v1/memory/entries", entry)
+        assert refused.status == 503 and "cannot be used" in refused.json["error"]
+        assert (await acme("POST", "/v1/conversations/1/messages", {"message": "x" * 100_000})).status == 503
+        assert (await acme("GET", "/v1/conversations/1")).status == 200
+        told = await acme.ask("go")
+        assert told[-1][1]["ok"], "the agent can do something else"
+        assert "ERR: the hub's database cannot be used" in hub.model.prompts[-1].messages[-1].content
+
+
+async def test_a_file_that_somebody_else_has_for_too_long_can_be_used_again_afterwards(
+    tmp_path: Path,
+) -> None:
+    database = Database(tmp_path / "hub.db", patience=0.01).open()
+    other = sqlite3.connect(tmp_path / "hub.db", isolation_level=None)
+    other.execute("begin immediate")
+    with pytest.raises(Unavailable, match="cannot be used right now"):
+        await Tenants(database).add("acme")
+    other.execute("rollback")
+    other.close()
+    assert (await Tenants(database).add("acme"))[0].name == "acme"
+    database.close()
+
+
+async def test_what_cannot_be_committed_leaves_nothing_open(tmp_path: Path) -> None:
+    database = Database(tmp_path / "hub.db").open()
+
+    def dangling(db: sqlite3.Connection) -> None:
+        db.execute("pragma defer_foreign_keys = on")
+        db.execute("insert into folders (tenant_id, name, created_at, updated_at) values (9, 'f', 0, 0)")
+
+    with pytest.raises(sqlite3.IntegrityError):
+        await database.run(dangling)
+    assert (await Tenants(database).add("acme"))[0].name == "acme"
+    assert await database.read(lambda db: db.execute("select count(*) from folders").fetchone()[0]) == 0
+    database.close()
