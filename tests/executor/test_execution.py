@@ -445,3 +445,20 @@ async def test_an_executor_that_says_much_waits_for_the_disk(monkeypatch: pytest
     async with agent_of(execute).test() as client:
         assert (await client("go")).split() == [str(n) for n in range(100)]
     assert max(waiting) <= 4
+
+
+async def test_an_update_without_parts_can_say_that_an_artifact_is_whole() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(
+            TaskArtifactUpdateEvent(artifact=Artifact(parts=[Part(text="all")], artifactId="x"))
+        )
+        await queue.enqueue_event(
+            TaskArtifactUpdateEvent(artifact=Artifact(parts=[], artifactId="x"), append=True, lastChunk=True)
+        )
+
+    async with agent_of(execute).test() as client:
+        events = [piece.event async for piece in client.stream("go")]
+        [artifact] = [task.artifacts[0] async for task in client.list(artifacts=True)]
+    updates = [event for event in events if isinstance(event, ArtifactUpdate)]
+    assert "".join(update.artifact.text for update in updates) == artifact.text == "all"
+    assert updates[-1].last_chunk

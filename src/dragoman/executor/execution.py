@@ -131,6 +131,8 @@ class EventQueue:
         waiting = self._turn.journal.waiting
         before = len(waiting)
         writer.put_together(artifact.parts, last=update.last_chunk)
+        if not artifact.parts and update.last_chunk:
+            writer.close()
         head = replace(artifact, parts=())
         known = self._heads.get(head.artifact_id) if update.append else None
         whole = self._heads[head.artifact_id] = head if known is None else known.extended_by(head)
