@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import signal
 import socket
 import subprocess
 import sysconfig
@@ -43,6 +44,10 @@ class Nats:
             assert self._process.poll() is None, "nats-server did not start"
             time.sleep(0.01)
         raise TimeoutError("nats-server does not listen")
+
+    def reload(self) -> None:
+        """Have it read its configuration again."""
+        self._process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
         self._process.kill()

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from contextlib import suppress
-from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import Error
+from nats.errors import Error, SlowConsumerError
 
+from dragoman.buses.nats_address import Address, Encrypted
 from dragoman.buses.relay import Relay
 from dragoman.errors import Unavailable
 
-SUBJECT = "dragoman"
 _ALL = "*"
 """Instead of a topic: look at everything."""
 _TOGETHER = 200
@@ -30,6 +27,8 @@ _LAST = 1.0
 """Seconds to pass on what was said before the end."""
 _PULSE = 15
 """Seconds between two looks whether anybody is there."""
+_PAUSE = 1.0
+"""Seconds until we ask again to be let in."""
 
 _BROKEN = (OSError, Error)
 
@@ -40,25 +39,28 @@ _log = logging.getLogger("dragoman.buses")
 
 class NatsBus(Relay):
     def __init__(self, url: str, *, patience: float = 5.0) -> None:
-        """`nats://host:4222`, or `tls://`; several servers with commas between them; then the subject to speak on, which
-        keeps two installations apart: `nats://a,b/shop`. `?credentials=FILE` for those who have one.
-
-        `patience` is how long to wait, at the start, for a server that is away.
-        """
+        """`url` as in `nats_address.py`. `patience` is how long to wait, at the start, for a server that is away."""
         super().__init__()
-        self._servers, self._subject, self._options = _address(url)
+        self._address = Address(url)
         self._patience = patience
-        self._client = Client()
+        self._client: Client = Encrypted()
         self._teller: asyncio.Task[None] | None = None
-        self._ending = False
+        self._ending = self._missed = False
         self._trouble: Exception | None = None
 
     async def open(self) -> None:
-        self._ending, self._client = False, Client()
+        self._ending = False
+        self._client = await self._connect()
+        self._relaying = True
+        self._teller = asyncio.create_task(self._tell(), name="dragoman-bus")
+
+    async def _connect(self) -> Client:
+        """Raises `Unavailable`."""
+        client, self._trouble = Encrypted(), None
         try:
             async with asyncio.timeout(self._patience):
-                await self._client.connect(
-                    self._servers,
+                await client.connect(
+                    self._address.servers,
                     name="dragoman",
                     no_echo=True,
                     max_reconnect_attempts=-1,
@@ -67,17 +69,23 @@ class NatsBus(Relay):
                     error_cb=self._fails,
                     disconnected_cb=self._lost,
                     reconnected_cb=self._back,
-                    **self._options,
+                    closed_cb=self._closed,
+                    **self._address.options,
                 )
-                await self._client.subscribe(self._subject, cb=self._hear)
-                await self._client.flush()
-        except _BROKEN as error:
-            await self._leave()
+                self._trouble = None  # with servers before this one
+                await client.subscribe(self._address.subject, cb=self._hear)
+                await client.flush()
+            if self._trouble is not None:
+                raise self._trouble
+        except Exception as error:  # those of its parser, and of files that it reads, are of all kinds
+            await _leave(client)
             raise Unavailable(
-                f"nobody can be told of news: {self._trouble or error or 'no answer'}"
+                f"nobody can be told of news: {self._trouble or str(error) or 'no answer'}"
             ) from error
-        self._relaying = True
-        self._teller = asyncio.create_task(self._tell(), name="dragoman-bus")
+        except BaseException:
+            await _leave(client)
+            raise
+        return client
 
     async def close(self) -> None:
         self._relaying, self._ending = False, True
@@ -88,23 +96,21 @@ class NatsBus(Relay):
             with suppress(asyncio.CancelledError):
                 await self._teller
             self._teller = None
-            await self._leave()
+            await _leave(self._client)
         await self._local.close()
-
-    async def _leave(self) -> None:
-        with suppress(*_BROKEN):
-            await self._client.close()
 
     async def _tell(self) -> None:
         """Pass on what is said here, for as long as we live and whatever happens to the connection."""
         while True:
             await self._news.wait()
             self._news.clear()
+            if self._client.is_closed and not self._ending:
+                await self._again()
             if self._client.is_connected:
                 told, self._pending = list(self._pending), {}
                 try:
                     for i in range(0, len(told), _TOGETHER):
-                        await self._client.publish(self._subject, _encode(told[i : i + _TOGETHER]))
+                        await self._client.publish(self._address.subject, _encode(told[i : i + _TOGETHER]))
                     if self._ending:
                         await self._client.flush(_LAST)  # type: ignore[arg-type]
                 except _BROKEN:
@@ -112,24 +118,47 @@ class NatsBus(Relay):
             if self._ending:
                 return
 
+    async def _again(self) -> None:
+        """The library gives up for good when a server shows us the door. We do not: it may let us in later."""
+        while not self._ending:
+            with suppress(Unavailable):
+                self._client = await self._connect()
+                await self._back()
+                return
+            await asyncio.sleep(_PAUSE)
+
     async def _hear(self, message: Msg) -> None:
         try:
             names = _decode(message.data)
         except msgspec.DecodeError:
-            _log.warning("somebody speaks of other things on %s", self._subject)
+            _log.warning("somebody speaks of other things on %s", self._address.subject)
             return
         for name in names:
             if name == _ALL:
                 self._local.wake_all()
             else:
                 self._local.wake(name)
+        if self._missed:
+            self._missed = False
+            self._local.wake_all()
 
     async def _fails(self, error: Exception) -> None:
+        if isinstance(error, SlowConsumerError):  # more was said than we could hear
+            self._missed = True
+        elif (
+            self._relaying
+            and "permissions violation" in str(error).lower()
+            and str(error) != str(self._trouble)
+        ):
+            _log.warning("nobody hears our news: %s", error)
         self._trouble = error
 
     async def _lost(self) -> None:
         if self._relaying:
             _log.warning("nobody hears news at the moment: %s", self._trouble or "the connection is gone")
+
+    async def _closed(self) -> None:
+        self._news.set()
 
     async def _back(self) -> None:
         """What was said meanwhile is lost, here and there."""
@@ -139,13 +168,6 @@ class NatsBus(Relay):
         self._news.set()
 
 
-def _address(url: str) -> tuple[list[str], str, dict[str, Any]]:
-    """The servers, the subject, and what else to connect with."""
-    parts = urlsplit(url)
-    subject = parts.path.strip("/") or SUBJECT
-    words = dict(parse_qsl(parts.query, keep_blank_values=True))
-    credentials = words.pop("credentials", "")
-    if words or not parts.hostname or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", subject, re.ASCII):
-        raise ValueError("a bus of NATS is nats://host:4222, nats://host/subject, or with ?credentials=FILE")
-    servers = [f"{parts.scheme}://{server}" for server in parts.netloc.split(",")]
-    return servers, subject, {"user_credentials": credentials} if credentials else {}
+async def _leave(client: Client) -> None:
+    with suppress(*_BROKEN, AssertionError):  # it may not even have begun
+        await client.close()
