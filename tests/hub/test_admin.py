@@ -146,3 +146,11 @@ async def test_what_administrators_do_is_on_record() -> None:
         older = await hub.admin("GET", f"/v1/admin/audit?before_id={entries[0]['id']}&limit=1")
         assert [entry["action"] for entry in older.json["entries"]] == ["tenant.disable"]
         assert (await hub.admin("PATCH", f"/v1/admin/tenants/{id}", {"name": "x"})).status == 400
+
+
+async def test_a_tenant_is_not_called_by_a_number_which_is_anothers() -> None:
+    async with house() as hub:
+        await hub.tenant("acme")
+        refused = await hub.admin("POST", "/v1/admin/tenants", {"name": "1"})
+        assert refused.status == 400 and "is no number" in refused.json["error"]
+        assert (await hub.admin("POST", "/v1/admin/tenants", {"name": "1 and only"})).status == 201

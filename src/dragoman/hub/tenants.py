@@ -101,8 +101,12 @@ class Tenants:
     async def add(self, name: str, *, actor: str = "admin") -> tuple[Tenant, str]:
         """A new tenant and its token. Raises `InvalidParams` and `Conflict`."""
         name = name.strip()
+        why = ""
         if not _NAME.fullmatch(name):
             why = "is 1 to 100 letters, digits, spaces and ._@- , and begins with a letter or a digit"
+        elif name.isdigit():
+            why = "is no number: it would be taken for that of another tenant"
+        if why:
             raise InvalidParams(f"the name of a tenant {why}", fields=(("name", why),))
         token = new_token(TENANT)
 
