@@ -27,6 +27,7 @@ from dragoman.bindings.http import App
 from dragoman.bindings.slow import Slow
 from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
+from dragoman.buses import open_bus
 from dragoman.errors import A2AError
 from dragoman.observe.census import Census
 from dragoman.observe.crew import Crew
@@ -132,7 +133,7 @@ def serve(
         raise SystemExit("memory: is for one process: workers share a file (sqlite:///dragoman.db)")
     _check_options(**options)
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
-    asyncio.run(check_store(options.get("store", STORE)))
+    asyncio.run(check_store(options.get("store", STORE), options.get("bus", "")))
     listener = _listen(host, port)
     url = f"{'https' if tls else 'http'}://{_show(host)}:{listener.getsockname()[1]}"
     if options.get("keys") and _loopback(host):
@@ -197,12 +198,12 @@ def _check_options(
         raise SystemExit(f"dragoman: {error}") from error
 
 
-async def check_store(url: str) -> None:
-    """What is wrong with the store is said once, before anybody is served."""
+async def check_store(url: str, bus: str = "") -> None:
+    """What is wrong with the store, or the bus, is said once, before anybody is served."""
     try:
-        store = open_store(url)
-        await store.open()
-        await store.close()
+        for each in (open_store(url), open_bus(bus or url)):
+            await each.open()
+            await each.close()
     except (A2AError, NewerDatabase, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from error
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from dragoman import Agent
 from dragoman.buses import open_bus
 from dragoman.errors import Unavailable
+from dragoman.server import serve
 from tests import nats
 from tests.auth.certificates import Authority
 from tests.conformance.test_buses import Ear
@@ -80,6 +82,15 @@ async def test_a_bus_that_is_not_let_in_does_not_open() -> None:
         await bus.close()
     finally:
         server.kill()
+
+
+def test_a_server_whose_bus_is_not_there_says_so_before_it_says_that_it_serves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(NatsBus.__init__, "__kwdefaults__", {"patience": 0.1})
+    with pytest.raises(SystemExit, match=r"dragoman: nobody can be told of news: \[Errno"):
+        serve(Agent("Echo"), port=0, store="memory:", bus="nats://me:secret@127.0.0.1:1")
+    assert capsys.readouterr() == ("", "")
 
 
 async def test_a_bus_waits_for_a_server_that_is_being_started(server: nats.Nats) -> None:

@@ -590,3 +590,25 @@ async def test_a_database_that_is_not_there_is_said_without_its_password() -> No
 def test_a_word_of_a_url_that_cannot_be_meant_is_refused() -> None:
     with pytest.raises(ValueError, match="statement_cache_size"):
         open_store("postgresql://localhost/x?statement_cache_size=none")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@h:abc/x", "postgresql://me:secret@h:99999/x", "postgresql://me:secret@a:1,b:x/x",
+        "postgresql://me:secret@[h/x", "postgresql://me:secret\u2100@h/x", "postgresql://me:sec#ret@h/x",
+        "postgresql://me:sec/ret@h/x", "postgresql://me:secret@h:0/x",
+    ],
+)  # fmt: skip
+def test_a_url_that_names_no_database_is_refused_without_a_word_of_its_password(url: str) -> None:
+    for opens in (open_store, open_bus):
+        with pytest.raises(ValueError, match="a database is postgresql://") as refused:
+            opens(url)
+        assert "sec" not in str(refused.value)
+
+
+@pytest.mark.parametrize("words", ["port=abc", "host=127.0.0.1&port=99999"])
+async def test_words_of_a_url_that_make_no_sense_are_said_clearly(words: str) -> None:
+    for opened in (PostgresStore(f"postgresql:///x?{words}"), open_bus(f"postgresql:///x?{words}")):
+        with pytest.raises(Unavailable, match="a database is postgresql://"):
+            await opened.open()

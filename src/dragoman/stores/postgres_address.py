@@ -31,6 +31,7 @@ HOUR = 3600.0
 """And for what may take its time."""
 
 _CACHE = "statement_cache_size"
+_SAY = "a database is postgresql://host:5432/database; write signs like @, / and # in a password as %40, %2F and %23"
 
 
 class Address:
@@ -40,7 +41,13 @@ class Address:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            sound = all(map(_sound, parts.netloc.rpartition("@")[2].split(",")))
+        except ValueError:  # which may show the url, and a password in it
+            raise ValueError(_SAY) from None
+        if not sound or parts.fragment:
+            raise ValueError(_SAY)
         words = parse_qsl(parts.query, keep_blank_values=True)
         ours = dict(words).get(_CACHE, "100")
         if not ours.isdecimal():
@@ -50,10 +57,21 @@ class Address:
         self.dsn = urlunsplit(parts._replace(query=urlencode(rest, safe="/,:")))
 
     async def connect(self) -> Connection:
-        return await asyncpg.connect(
-            self.dsn,
-            statement_cache_size=self.cache,
-            timeout=LONGEST,
-            command_timeout=LONGEST,
-            server_settings={"application_name": "dragoman"},  # a pooler takes no other
-        )
+        try:
+            return await asyncpg.connect(
+                self.dsn,
+                statement_cache_size=self.cache,
+                timeout=LONGEST,
+                command_timeout=LONGEST,
+                server_settings={"application_name": "dragoman"},  # a pooler takes no other
+            )
+        except asyncpg.InterfaceError:
+            raise
+        except (ValueError, OverflowError) as error:  # of words in the url, or in the environment
+            raise asyncpg.ClientConfigurationError(f"{_SAY} ({type(error).__name__})") from None
+
+
+def _sound(host: str) -> bool:
+    """Whether a server can be there. It may be named elsewhere: in `?host=`, or in the environment."""
+    port = urlsplit(f"//{host}").port  # raises ValueError
+    return port != 0
