@@ -462,3 +462,22 @@ async def test_an_update_without_parts_can_say_that_an_artifact_is_whole() -> No
     updates = [event for event in events if isinstance(event, ArtifactUpdate)]
     assert "".join(update.artifact.text for update in updates) == artifact.text == "all"
     assert updates[-1].last_chunk
+
+
+async def test_what_an_executor_says_of_a_cancel_is_heard() -> None:
+    begun = asyncio.Event()
+
+    class Polite(AgentExecutor):
+        async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+            await TaskUpdater(event_queue).start_work()
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+            said = new_agent_text_message("nothing was booked")
+            await TaskUpdater(event_queue).update_status(TaskState.canceled, said, metadata={"spent": 0})
+
+    async with ExecutorAgent(Polite(), AgentCard(name="Polite")).test() as client:
+        task = await client.cancel(await begin(client, begun))
+    assert task.state is State.CANCELED and task.metadata == {"spent": 0}
+    assert [message.text for message in task.history] == ["hi", "nothing was booked"]

@@ -204,10 +204,19 @@ class ExecutorAgent(Agent):
             queue.close()
         except asyncio.CancelledError:
             if turn.cancelled:
-                try:
-                    await self.executor.cancel(context, queue)
-                except A2AError as error:
-                    logger.info("task %s: %s", turn.task_id, error)
-                except Exception:
-                    logger.info("task %s: the executor's cancel raised", turn.task_id, exc_info=True)
+                await self._cancel(turn, context, queue)
             raise
+
+    async def _cancel(self, turn: Turn, context: RequestContext, queue: EventQueue) -> None:
+        """Let the executor tidy up. What it says of it is the last that is said; the task is canceled by the engine."""
+        turn.finish(TaskState.CANCELED)
+        try:
+            await self.executor.cancel(context, queue)
+            queue.close()
+        except A2AError as error:
+            logger.info("task %s: %s", turn.task_id, error)
+        except Exception:
+            logger.info("task %s: the executor's cancel raised", turn.task_id, exc_info=True)
+        _, said, metadata = turn.final
+        if said is not None or metadata:
+            turn.say(said or (), metadata)
