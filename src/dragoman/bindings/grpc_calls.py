@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, cast
 
@@ -46,19 +46,18 @@ OURS = ("dragoman", "1")
 class Metadata:
     """A call's metadata, as the head of a request."""
 
+    __slots__ = ("_context", "_pairs", "headers")
+
     def __init__(self, context: Any) -> None:
-        self._pairs = [
-            (name.encode(), value.encode() if isinstance(value, str) else value)
-            for name, value in context.invocation_metadata() or ()
-        ]
         self._context = context
-        self.headers: dict[bytes, bytes] = dict(self._pairs)
+        self._pairs: Sequence[tuple[str, str | bytes]] = context.invocation_metadata() or ()
+        self.headers: dict[bytes, bytes] = {name.encode(): _bytes(value) for name, value in self._pairs}
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1").strip()
 
     def listed(self, *names: bytes) -> tuple[str, ...]:
-        lines = [value.decode("latin-1") for name, value in self._pairs if name in names]
+        lines = [_bytes(value).decode("latin-1") for name, value in self._pairs if name.encode() in names]
         return tuple(
             dict.fromkeys(item.strip() for line in lines for item in line.split(",") if item.strip())
         )
@@ -68,8 +67,8 @@ class Metadata:
         if mount.authenticator is None:
             return ANONYMOUS
         headers: dict[str, str] = {}
-        for key, value in self._pairs:
-            name, text = key.decode(), value.decode("latin-1")
+        for name, value in self._pairs:
+            text = _bytes(value).decode("latin-1")
             headers[name] = f"{headers[name]}, {text}" if name in headers else text
         shown = self._context.auth_context().get("x509_pem_cert")
         certificate = ssl.PEM_cert_to_DER_cert(shown[0].decode()) if shown else b""
@@ -140,22 +139,18 @@ class Calls:
             self._ended.clear()
             await self._ended.wait()
 
-    @contextmanager
-    def running(self, op: Op) -> Iterator[None]:
+    def running(self, op: Op) -> _Running:
         """Around a call: it can be ended from here, and is then `Unavailable`."""
         if self.draining:
             raise Unavailable("shutting down", retry_after=1)
-        running = _Running(op.streams)
+        return _Running(op.streams, self)
+
+    def begun(self, running: _Running) -> None:
         self._open.add(running)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not running.ended:
-                raise  # the caller went away
-            running.task.uncancel()
-            raise Unavailable("shutting down", retry_after=1) from None
-        finally:
-            self._open.discard(running)
+
+    def over(self, running: _Running) -> None:
+        self._open.discard(running)
+        if self.draining:
             self._ended.set()
 
     async def _unary(self, codec: Codec, op: Op, body: bytes, context: Any) -> bytes:
@@ -179,14 +174,24 @@ class Calls:
 class _Running:
     """A call that can be ended."""
 
-    __slots__ = ("ended", "streams", "task")
+    __slots__ = ("_calls", "ended", "streams", "task")
 
-    def __init__(self, streams: bool) -> None:
+    def __init__(self, streams: bool, calls: Calls) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.task: asyncio.Task[Any] = task
         self.streams = streams
         self.ended = False
+        self._calls = calls
+
+    def __enter__(self) -> None:
+        self._calls.begun(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        self._calls.over(self)
+        if self.ended and kind is asyncio.CancelledError:  # else the caller went away
+            self.task.uncancel()
+            raise Unavailable("shutting down", retry_after=1) from None
 
     def end(self) -> None:
         if not self.ended:
@@ -275,6 +280,10 @@ class _Rpc:
             trailers += _pairs(refusal(self._mount, heard, heard.http))
         code, words = getattr(grpc.StatusCode, heard.grpc), sentence(heard, self._codec.version)
         await self._context.abort(code, words, tuple(trailers))
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _pairs(headers: Iterable[Header]) -> Pairs:

@@ -8,6 +8,7 @@ and one level of JSON is three of those.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from dragoman.dialects.reading import Malformed
@@ -76,14 +77,20 @@ def _read_number(number: float, path: str) -> int | float:
 
 def write_moment(moment: Any, text: str) -> None:
     """What is no timestamp is left out: a peer of another version may have said it."""
+    if (since := _since_epoch(text)) is not None:
+        moment.seconds, moment.nanos = since
+
+
+@lru_cache(1024)
+def _since_epoch(text: str) -> tuple[int, int] | None:
+    """In seconds and nanoseconds. Whoever reads tasks reads the same ones again and again."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        return
+        return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    moment.seconds = (at - _EPOCH) // _SECOND
-    moment.nanos = at.microsecond * 1000
+    return (at - _EPOCH) // _SECOND, at.microsecond * 1000
 
 
 def read_moment(moment: Any, path: str) -> str:
