@@ -184,6 +184,15 @@ async def test_a_command_reaches_no_device_and_writes_to_no_other_mount(
 
 
 @namespaces
+@pytest.mark.skipif(shutil.which("ipcmk") is None, reason="there is no ipcmk")
+async def test_a_command_leaves_nothing_in_shared_memory(tmp_path: Path, whose: Owner | None) -> None:
+    sandbox = Sandbox(tmp_path, Process(owner=whose), seconds=10.0, owner=whose)
+    count = "tail -n +2 /proc/sysvipc/shm | wc -l"
+    assert (await sandbox.run("1", f"ipcmk -M 64 > /dev/null; {count}")).output.strip() == "1"
+    assert (await sandbox.run("2", count)).output.strip() == "0"
+
+
+@namespaces
 async def test_a_command_that_leaves_others_behind_takes_them_along(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path, Process(), seconds=10.0)
     ran = await sandbox.run("1", "(setsid sleep 4321 &) ; echo gone")

@@ -131,8 +131,8 @@ class Process:
         if all(shutil.which(program) for program in _NEEDED):
             apart = ["unshare"] if self._owner is not None else ["unshare", "-r"]  # root needs nobody's leave
             ways = [
-                [*apart, "-n", "-m", "-p", "-f", "--kill-child", "sh", "-c", _APART],
-                [*apart, "-n", "sh", "-c", _OFFLINE],
+                [*apart, "-n", "-m", "-i", "-p", "-f", "--kill-child", "sh", "-c", _APART],
+                [*apart, "-n", "-i", "sh", "-c", _OFFLINE],
             ]
         for way in ways:
             if await self._works(way, folder):
