@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub import process
+from dragoman.hub import copying, process
 from dragoman.hub.artifacts import QuotaExceeded
 from dragoman.hub.container import Container
 from dragoman.hub.database import Database
@@ -307,6 +307,51 @@ def test_what_a_command_has_locked_is_counted_and_saved_all_the_same(commoner: P
     assert workspace.settle(150_000), "and put back"
     assert workspace.list() == [("locked/file", 100_000)]
     assert workspace.read("locked/file") == b"x" * 100_000
+
+
+def test_what_becomes_a_link_while_it_is_saved_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_text("secret")
+    workspace = Workspace(tmp_path / "t1", tmp_path / "before", limit=1 << 20)
+    for name in ("a", "file", "folder/key", "z"):
+        workspace.write(name, b"mine")
+    looked = os.lstat
+
+    def swapped(name: Any, *, dir_fd: int | None = None) -> os.stat_result:
+        about = looked(name, dir_fd=dir_fd)
+        if name == "file":
+            (workspace.root / "file").unlink()
+            (workspace.root / "file").symlink_to(tmp_path / "secrets" / "key")
+            shutil.rmtree(workspace.root / "folder")
+            (workspace.root / "folder").symlink_to(tmp_path / "secrets")
+        return about
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dragoman.hub.copying.os.lstat", swapped)
+        copying.copy(workspace.root, tmp_path / "before")
+    saved = {str(p.relative_to(tmp_path / "before")): p for p in (tmp_path / "before").rglob("*")}
+    assert {"a", "z"} <= saved.keys() <= {"a", "z", "folder"}
+    assert not any(path.is_file() and path.read_text() == "secret" for path in saved.values())
+
+
+def test_a_copy_has_modes_and_links_and_leaves_pipes_out(tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    (source / "d").mkdir(parents=True)
+    (source / "d" / "run").write_text("x")
+    (source / "d" / "run").chmod(0o750)
+    (source / "l").symlink_to("d/run")
+    (source / "dl").symlink_to("d")
+    os.mkfifo(source / "p")
+    (source / "d").chmod(0o500)
+    copying.copy(source, tmp_path / "b")
+    made = tmp_path / "b"
+    assert sorted(os.listdir(made)) == ["d", "dl", "l"] and os.readlink(made / "l") == "d/run"
+    assert (made / "dl").is_symlink() and (made / "d/run").read_text() == "x"
+    assert [stat.S_IMODE((made / name).stat().st_mode) for name in ("d", "d/run")] == [0o500, 0o750]
+    (source / "d").chmod(0o700)
+    (made / "d").chmod(0o700)
 
 
 def test_a_file_with_holes_counts_in_full_because_a_copy_of_it_has_none(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.artifacts import QuotaExceeded, clean_path
+from dragoman.hub.copying import copy
 from dragoman.hub.owner import Owner
 
 READ_LIMIT = 1 << 20
@@ -90,7 +91,7 @@ class Workspace:
         used = self.used()  # which opens what was locked
         _remove(self._saved)
         self._saved.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        shutil.copytree(self.root, self._saved, symlinks=True, copy_function=_copy)
+        copy(self.root, self._saved)
         return max(self._limit, used)
 
     def settle(self, room: int) -> bool:
@@ -163,15 +164,6 @@ def _unlock(path: Path, about: os.stat_result) -> None:
     needed = 0o700 if stat.S_ISDIR(about.st_mode) else 0o400
     if about.st_mode & needed != needed:
         path.chmod(stat.S_IMODE(about.st_mode) | needed)
-
-
-def _copy(source: str, target: str) -> None:
-    """Plain files; pipes and sockets are not worth keeping."""
-    with suppress(FileNotFoundError):  # a command of a hub that died may still be at work
-        about = os.lstat(source)
-        if stat.S_ISREG(about.st_mode):
-            _unlock(Path(source), about)
-            shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _remove(path: Path) -> None:
