@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -395,3 +396,23 @@ async def test_memory_is_asked_for_types_there_are(path: str) -> None:
         assert (await acme("GET", f"{path}?type=user,project")).status == 200
         refused = await acme("GET", f"{path}?type=user,plans")
         assert refused.status == 400 and "there is no type 'plans'" in refused.json["error"]
+
+
+async def test_a_request_says_whether_its_answer_is_read_aloud() -> None:
+    async with house(lambda prompt: "Fine.") as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", {**SCOUT, "channel": "voice"})
+        await acme("POST", "/v1/agents", {"id": "desk", "mode": "writer", "intent": {"mode": "heuristic"}})
+
+        async def aloud(path: str, text: str = "hi", **body: Any) -> list[bool]:
+            before = len(hub.model.prompts)
+            told = await acme.ask(text, path, **body)
+            assert told[0][1].get("channel", "") == body.get("channel", "") and told[-1][1]["ok"]
+            return ["read aloud" in prompt.system for prompt in hub.model.prompts[before:]]
+
+        assert await aloud("/v1/orchestrate") == [False]
+        assert await aloud("/v1/orchestrate", channel="voice") == [True]
+        assert await aloud("/v1/agents/scout/chat") == [True]
+        assert await aloud("/v1/agents/scout/chat", channel="text") == [False]
+        assert await aloud("/v1/agents/desk/chat", "@scout look", channel="text") == [False]
+        assert await aloud("/v1/agents/desk/chat", "@scout look", channel="voice") == [True]

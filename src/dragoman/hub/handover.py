@@ -53,7 +53,8 @@ async def hand_over(agent: ConstitutionAgent, session: Session, text: str) -> tu
         return None
     if constitution.gated:
         telling.hold()
-    ok, answer = await delegate(session, target, text, "intent", telling.next_stream(), [])
+    stream, channel = telling.next_stream(), constitution.channel
+    ok, answer = await delegate(session, target, text, "intent", stream, [], channel=channel)
     if ok:
         return target, answer
     await telling.release(without=ANSWERS)

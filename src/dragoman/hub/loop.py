@@ -9,6 +9,7 @@ A caller of this hub says more about a request in its metadata. It is believed o
 
     x-arbiter.conversation_id   the conversation a native request belongs to
     x-arbiter.original          what the user asked in the first place
+    x-arbiter.channel           `voice`: this answer is read aloud, whatever the constitution says; `text`: it is not
     x-arbiter.relay, .stream_id, .budget, .asker, .context   from the agent that asks
 
 The last status of the task has `x-arbiter.agent_id .input_tokens .output_tokens .stop_reason .files_bytes`, on failure

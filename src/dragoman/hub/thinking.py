@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from dragoman.engine.turn import Turn
 from dragoman.hub.asking import Reply, ask, asked
 from dragoman.hub.commands import ENDS, parse
@@ -41,6 +43,8 @@ class Thinking:
     def __init__(self, agent: ConstitutionAgent, turn: Turn, given: dict[str, Any]) -> None:
         self._agent, self._turn = agent, turn
         self._c = agent.constitution
+        if (channel := given.get("x-arbiter.channel")) in ("text", "voice"):
+            self._c = replace(self._c, channel=channel)
         mail = turn.mail
         relayed = bool(mail.depth and given.get("x-arbiter.relay"))
         stream_id = _int(given, "stream_id") if relayed else 0

@@ -109,9 +109,20 @@ def _refusal(agent: str, task: str, session: Session) -> str | None:
 
 
 async def delegate(
-    session: Session, agent: str, task: str, key: str, stream: int, context: list[str], *, share: int = 1
+    session: Session,
+    agent: str,
+    task: str,
+    key: str,
+    stream: int,
+    context: list[str],
+    *,
+    share: int = 1,
+    channel: str = "",
 ) -> tuple[bool, str]:
-    """Have `agent` do `task`. Whether it did, and what it says. It gets one of `share` parts of what is left to spend."""
+    """Have `agent` do `task`. Whether it did, and what it says. It gets one of `share` parts of what is left to spend.
+
+    `channel`: where what it says is going, if it goes there as it is.
+    """
     telling, depth = session.telling, session.depth + 1
     about = {
         "relay": True,
@@ -120,6 +131,7 @@ async def delegate(
         "original": session.original,
         "context": _context(session, depth, context),
         "conversation_id": session.conversation,
+        "channel": channel,
         "budget": max(1, left // share) if (left := session.budget.left) is not None else 0,
     }
     shown, fold = {"agent": agent, "stream_id": stream}, Fold()
