@@ -368,3 +368,14 @@ async def test_an_updater_is_called_with_and_without_await_as_older_and_newer_pr
         reply = await client("hi")
     assert reply == "x" and reply.task is not None
     assert [message.text for message in reply.task.history] == ["hi", "on it"]
+
+
+async def test_an_event_of_another_library_is_named_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(Currency())  # type: ignore[arg-type]
+
+    async with agent_of(execute).test() as client:
+        with pytest.raises(TaskFailed):
+            await client("hi")
+    raised = caplog.records[-1].exc_info
+    assert raised is not None and str(raised[1]) == f"{__name__}.Currency is no event of dragoman.executor"

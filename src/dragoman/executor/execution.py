@@ -88,7 +88,8 @@ class EventQueue:
             case ArtifactUpdate():
                 self._artifact(event)
             case _:
-                raise TypeError(f"{type(event).__name__} is not an event")
+                kind = type(event)
+                raise TypeError(f"{kind.__module__}.{kind.__name__} is no event of dragoman.executor")
         return Done(self._turn.journal)
 
     def close(self, immediate: bool = False) -> Done:
