@@ -117,7 +117,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "grpc_health": ("bindings.grpc",),
     "grpc_reflection": ("bindings.grpc",),
     "google": ("dialects.proto",),
-    "nats": ("buses.nats",),
+    "nats": ("buses.nats", "buses.nats_address"),
     "asyncpg": (
         "stores.postgres_address",
         "stores.postgres_database",
