@@ -347,3 +347,23 @@ async def test_numbers_are_read_and_nothing_else() -> None:
     assert answer.status == 405 and answer.headers["allow"] == "GET, HEAD"
     stranger = await request(served, "POST", "/metrics", client=("203.0.113.7", 1))
     assert stranger.status == 404
+
+
+class Counted(dict[str, Mount]):
+    """Mounts, and how often one was looked for."""
+
+    looks = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(key, default)
+
+
+async def test_slashes_cost_nothing() -> None:
+    served = App([Mount(service=Scripted(), card=CARD, path=path) for path in ("/a", "/b/c")])
+    served._mounts = counted = Counted(served._mounts)
+    for path in ("/b/c" + "/x" * 20_000, "/" + "x/" * 20_000, "/x" + "/" * 20_000):
+        assert (await request(served, "GET", path)).status == 404
+    assert counted.looks < 12
+    assert (await request(served, "GET", "/b/c/tasks/t1")).status == 200
+    assert (await request(served, "GET", "/a/tasks/t1/")).status == 200

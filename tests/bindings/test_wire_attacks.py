@@ -130,6 +130,14 @@ async def test_a_target_is_at_the_host_that_is_named_or_none(url: str, target: s
     assert said.startswith(b"HTTP/1.1 %d " % status)
 
 
+async def test_a_path_is_not_endless() -> None:
+    async with running(application(guarded(), store="memory:")) as url:
+        for length, status in ((8 << 10, 404), ((8 << 10) + 1, 414)):
+            target = "/" + "x" * (length - 1) + "?" + "y" * 16_000
+            head = "HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+            assert (await answers(url, f"GET {target} {head}".encode())).startswith(b"HTTP/1.1 %d " % status)
+
+
 async def test_who_names_a_port_names_it_twice(url: str) -> None:
     for target, host in (("http://here:81/healthz", "here:81"), ("http://[::1]:81/healthz", "[::1]:81")):
         sent = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"

@@ -78,6 +78,7 @@ class App:
         if len(self._mounts) != len(mounts):
             raise ValueError("two agents are mounted at one path")
         self._first = mounts[0] if mounts else None
+        self._deepest = max((prefix.count("/") for prefix in self._mounts), default=0)
         self._elsewhere = elsewhere
         self._cors = Cors(cors_origins) if cors_origins else None
         self._rest = tuple(bindings) if bindings is not None else (JsonRpc(), Rest())
@@ -175,9 +176,10 @@ class App:
         """The mount nearest to a path, and who answers there."""
         if (door := self._doors.get(path)) is not None:
             return door
-        prefix = path
+        # No deeper than a mount can be: a path may have thousands of slashes.
+        prefix = "/".join(path.split("/", self._deepest + 1)[: self._deepest + 1])
         while (mount := self._mounts.get(prefix)) is None and prefix:
-            prefix = prefix[: prefix.rfind("/")] if "/" in prefix else ""
+            prefix = prefix.rpartition("/")[0]
         if mount is None:
             first = self._first
             methods = self._cards.match(first, path) if first and path in (*WELL_KNOWN, JWKS) else None

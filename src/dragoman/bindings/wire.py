@@ -28,6 +28,8 @@ from dragoman.bindings.limits import Limits
 from dragoman.bindings.request import App, HttpRequest, first_lines
 from dragoman.bindings.slow import Slow
 
+_LONGEST = 8 << 10
+"""Bytes in a path."""
 _ROOM = 64 << 10
 """Bytes of a body that may wait to be asked for."""
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
@@ -223,6 +225,8 @@ class HttpProtocol(asyncio.Protocol):
             path = raw.decode("ascii")
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             raise Refused from None
+        if len(raw) > _LONGEST:
+            raise Refused(414)
         if self._url[0] != 47 or url.fragment is not None:  # a slash
             check_target(self._url, self._parser.get_method(), self._headers)
         root = self._root
