@@ -658,6 +658,27 @@ async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_end
         stuck.leave.set()
 
 
+async def test_what_waits_for_room_begins_when_a_stuck_function_is_given_up(start: Start) -> None:
+    stuck = Stuck()
+
+    @stuck.agent.skill
+    async def free(turn: Turn) -> str:
+        return "done"
+
+    engine = await start(stuck.agent, grace=0.01, concurrency=1, ttl=600)
+    first = await engine.call(call(), say("x", skill="stuck", return_immediately=True))
+    await stuck.begun.wait()
+    waiting = asyncio.create_task(engine.call(call(), say("y", skill="free")))
+    try:
+        async with asyncio.timeout(10):
+            while (await engine.call(call(), ListTasks())).total_size < 2:
+                await asyncio.sleep(0)
+            await engine.call(call(), CancelTask(id=first.id))
+            assert (await waiting).text == "done"
+    finally:
+        stuck.leave.set()
+
+
 async def test_nobody_waits_for_news_from_an_engine_that_has_stopped(start: Start) -> None:
     gates = Gates()
     engine = await start(gates.agent)

@@ -119,9 +119,13 @@ class Runner:
             run.tell(None)
             if run.alarm is not None:
                 run.alarm.cancel()
-            self._runs.discard(run)
-            if len(self._runs) == self._concurrency - 1:
-                self._work.set()
+            if run in self._runs:
+                self._drop(run)
+
+    def _drop(self, run: Run) -> None:
+        self._runs.remove(run)
+        if len(self._runs) == self._concurrency - 1:
+            self._work.set()  # there is room again
 
     # -- the node ----------------------------------------------------------------------------------------------
 
@@ -227,7 +231,7 @@ class Runner:
         logger.warning("task %s: the agent did not stop; canceled without it", run.lease.task)
         run.turn.journal.dead = True
         run.why = "lost"
-        self._runs.remove(run)
+        self._drop(run)
         orphan = asyncio.create_task(self._cancel_stuck(run))
         self._orphans.add(orphan)
         orphan.add_done_callback(self._orphans.discard)
