@@ -140,13 +140,32 @@ async def test_a_database_that_has_tasks_is_not_copied_into(path: Path, url: str
     await new.close()
 
 
+async def test_a_database_that_a_server_works_on_is_not_copied_into_though_it_is_empty(
+    path: Path, url: str
+) -> None:
+    old, new = await opened(f"sqlite:///{path}"), await opened(url)
+    await old.scope(BOB).create("secret", "c", mail())
+    await old.close()
+    await new.join("n2", ttl=60)
+    begun = (await new.scope(ADA).create("t", "c", mail(), node="n2")).lease
+    assert begun is not None
+    await new.scope(ADA).settle(begun, [turn(), status(DONE)], mail=1)
+    assert await new.purge("9", limit=10) == 1
+    with pytest.raises(Unavailable, match="stop it first"):
+        await copy(path, url)
+    await new.leave("n2")
+    await new.close()
+    assert await copy(path, url) == Copied(tasks=1)
+
+
 async def test_names_that_postgresql_does_not_take_stay_behind(path: Path, url: str) -> None:
     old = await opened(f"sqlite:///{path}")
     await old.scope(ADA).create("t", "c", mail())
     await old.scope(ADA).create("odd", "c\0", mail())
     await old.scope(Scope("", "echo", "o\0")).create("t", "c", mail())
+    await old.scope(Scope("", "echo", "o" * 3000)).create("t", "c", mail())
     await old.close()
-    assert await copy(path, url) == Copied(tasks=1, left=2)
+    assert await copy(path, url) == Copied(tasks=1, left=3)
 
 
 async def test_a_copy_that_breaks_off_leaves_nothing(
@@ -191,6 +210,7 @@ def test_the_command_says_what_it_did(path: Path, url: str, capsys: pytest.Captu
         ("sqlite:///nothing.db", "postgresql://h/d", "no SQLite store"),
         ("memory:", "postgresql://h/d", "no SQLite store"),
         ("sqlite:///{path}", "sqlite:///other.db", "postgresql://HOST/DATABASE"),
+        ("sqlite:///{path}", "postgresql://me:secret@h:abc/d", "dragoman: a database is postgresql://"),
     ],
 )
 def test_what_cannot_be_copied_is_said(path: Path, source: str, target: str, sentence: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman import buses, stores
 from dragoman.buses import open_bus
@@ -17,6 +19,7 @@ from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import NewerDatabase, open_store
 from dragoman.stores.audit_chain import examine
+from dragoman.stores.pages import read_filters
 from tests import postgres
 from tests.conformance.records import chunk, mail, status, turn
 
@@ -492,6 +495,31 @@ async def test_what_the_database_cannot_keep_is_refused_and_not_found(store: Pos
     assert (await log.load("t")).history[0].text == "\0 is fine in a message"
     found = await examine(store.audit)
     assert (found.entries, found.breaks) == (2, [])
+
+
+async def test_what_is_too_long_to_be_found_by_it_is_refused_and_does_not_hold_up_the_audit(
+    store: PostgresStore,
+) -> None:
+    dice = random.Random(1)
+    long, other = ("".join(chr(dice.randrange(0x4E00, 0x9FFF)) for _ in range(3000)) for _ in range(2))
+    with pytest.raises(InvalidParams, match="too long"):
+        await store.scope(Scope("acme", "echo", long)).create("t", "c", mail())
+    for principal in (long, other, "ada"):
+        store.audit.record(AuditEntry(at="1", operation="SendMessage", outcome="OK", principal=principal))
+    await store.audit.close()
+    for principal in (long, other, "ada"):
+        (entry,) = await store.audit.entries(principal=principal)
+        assert entry.principal[:3] == principal[:3]
+    assert (await examine(store.audit)).breaks == []
+
+
+@pytest.mark.parametrize("place", [("2026", "t\0"), ("2026\0", "t")])
+async def test_a_token_that_somebody_made_up_is_refused(log: Log, place: tuple[str, str]) -> None:
+    await finish(log, "t")
+    query = ListTasks()
+    made_up = read_filters(SCOPE, query).cursor(*place)
+    with pytest.raises(InvalidParams, match="pageToken"):
+        await log.find(replace(query, page_token=made_up), limit=1)
 
 
 # The audit

@@ -39,11 +39,13 @@ async def run(args: argparse.Namespace) -> int:
         copied = await copy(path, args.target)
     except A2AError as error:
         return failed(error)
-    except NewerDatabase as error:
+    except (NewerDatabase, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from None
     print(f"copied: tasks {copied.tasks}, webhooks {copied.hooks}, entries of the audit {copied.entries}")
     if copied.left:
-        print(f"left behind: tasks {copied.left} (PostgreSQL takes no names with a NUL in them)")
+        print(
+            f"left behind: tasks {copied.left} (PostgreSQL takes no names with a NUL in them, nor very long ones)"
+        )
     return 0
 
 

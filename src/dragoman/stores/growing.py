@@ -16,7 +16,7 @@ from dragoman.errors import Unavailable
 from dragoman.stores import heartbeat
 from dragoman.stores.postgres_address import CONFUSED, GONE, HOUR, Address, Connection, PostgresError
 from dragoman.stores.postgres_migrate import migrate
-from dragoman.stores.postgres_text import clean, fits
+from dragoman.stores.postgres_text import brief, clean, fits, indexed
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.sqlite_nodes import NodeLocks
 
@@ -31,7 +31,8 @@ _HOOKS = "select hook, key, id, body, cursor, last, at, attempt, since, error, d
 _AUDIT = """
 select id, at, tenant, agent, principal, operation, task, outcome, dialect, trace, coalesce(hash, x'') from audit order by id
 """
-_ALONE = "lock table dragoman.tasks, dragoman.scopes, dragoman.audit in exclusive mode"
+_ALONE = "lock table dragoman.tasks, dragoman.scopes, dragoman.audit in access exclusive mode"
+_SERVED = "select exists (select 1 from dragoman.nodes where until > dragoman.clock())"
 _EMPTY = "select not exists (select 1 from dragoman.tasks) and not exists (select 1 from dragoman.audit)"
 _FORGET_SCOPES = "delete from dragoman.scopes"
 _COUNT_ON = """
@@ -47,11 +48,12 @@ class Copied(Struct):
     hooks: int = 0
     entries: int = 0
     left: int = 0
-    """Tasks that stay behind: there is a NUL in a name of theirs, which PostgreSQL does not take."""
+    """Tasks that stay behind: there is a NUL in a name of theirs, or it is too long. PostgreSQL does not take that."""
 
 
 async def copy(path: Path, url: str) -> Copied:
-    """Copy the file at `path` to the database at `url`, which must be empty. Raises `Unavailable`."""
+    """Copy the file at `path` to the database at `url`, which must be empty. Raises `Unavailable`; `ValueError` for a url."""
+    address = Address(url)
     store = SqliteStore(path)
     await store.open()  # which brings it up to date
     await store.close()
@@ -61,7 +63,7 @@ async def copy(path: Path, url: str) -> Copied:
         locks = NodeLocks(Path(f"{path}-nodes"))
         if not all(locks.dead(node) for (node,) in source.execute(_NODES, (heartbeat.now(),))):
             raise Unavailable("a server is at work on this file: stop it first")
-        return await _into(source, url)
+        return await _into(source, address)
     except sqlite3.Error as error:
         raise Unavailable(f"the file {path.name} cannot be read: {error}") from error
     except (*GONE, *CONFUSED, PostgresError) as error:
@@ -70,14 +72,16 @@ async def copy(path: Path, url: str) -> Copied:
         source.close()
 
 
-async def _into(source: sqlite3.Connection, url: str) -> Copied:
-    db = await Address(url).connect()
+async def _into(source: sqlite3.Connection, address: Address) -> Copied:
+    db = await address.connect()
     try:
         await migrate(db)
         async with db.transaction():
             await db.execute(_ALONE)
             if not await db.fetchval(_EMPTY):
                 raise Unavailable("there are tasks in that database already: take an empty one")
+            if await db.fetchval(_SERVED):  # it may know scopes by the numbers that ours are about to have
+                raise Unavailable("a server is at work on that database: stop it first")
             await db.execute(_FORGET_SCOPES)
             return await _all(source, db)
     finally:
@@ -86,7 +90,7 @@ async def _into(source: sqlite3.Connection, url: str) -> Copied:
 
 async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
     copied = Copied()
-    scopes = {row[0]: row for row in source.execute(_SCOPES) if fits(*row[1:])}
+    scopes = {row[0]: row for row in source.execute(_SCOPES) if indexed(*row[1:])}
     await _put(db, "scopes", scopes.values(), "scope")
     kept: set[int] = set()
 
@@ -111,7 +115,7 @@ async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
     def entries() -> Iterator[Sequence[Any]]:
         for id, *words, hash in source.execute(_AUDIT):
             copied.entries += 1
-            yield id, *(clean(word) for word in words), hash
+            yield id, *(brief(word) for word in words), hash
 
     await _put(db, "tasks", tasks(), "key")
     copied.tasks = len(kept)

@@ -19,7 +19,7 @@ from dragoman.errors import Unavailable
 from dragoman.stores.audit_chain import fields, link
 from dragoman.stores.postgres_address import Connection
 from dragoman.stores.postgres_database import Database
-from dragoman.stores.postgres_text import clean
+from dragoman.stores.postgres_text import brief, clean
 
 _TURN = "select pg_advisory_xact_lock(7237091846325302)"
 _LAST = "select hash from dragoman.audit order by id desc limit 1"
@@ -97,8 +97,8 @@ class PostgresAudit:
     ) -> Sequence[AuditEntry]:
         asked: dict[str, Any] = {
             "tenant = ": None if tenant is None else clean(tenant),
-            "principal <> '' and principal = ": clean(principal) or None,  # as its index says
-            "task <> '' and task = ": clean(task) or None,
+            "principal <> '' and principal = ": brief(principal) or None,  # as its index says
+            "task <> '' and task = ": brief(task) or None,
             "operation = ": clean(operation) or None,
             "at >= ": clean(since) or None,
             "id < ": before or None,
@@ -129,7 +129,7 @@ async def _add(db: Connection, entries: Sequence[AuditEntry]) -> None:
     before: bytes = await db.fetchval(_LAST) or b""
     rows = []
     for entry in entries:
-        row = tuple(clean(word) for word in fields(entry))
+        row = tuple(brief(word) for word in fields(entry))
         before = link(before, row)
         rows.append((*row, before))
     await db.execute(_RECORD, *(list(column) for column in zip(*rows, strict=True)))

@@ -16,7 +16,7 @@ from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores.pages import Filters, read_filters
 from dragoman.stores.postgres_address import Connection
 from dragoman.stores.postgres_database import Database
-from dragoman.stores.postgres_text import fits
+from dragoman.stores.postgres_text import fits, indexed
 
 _SCOPE = "select scope from dragoman.scopes where tenant = $1 and agent = $2 and owner = $3"
 _NEW_SCOPE = "insert into dragoman.scopes (tenant, agent, owner) values ($1, $2, $3) on conflict do nothing"
@@ -68,8 +68,10 @@ class Reads:
         number = self._scopes.get(scope)
         if number is None:
             names = (scope.tenant, scope.agent, scope.owner)
-            if not fits(*names):
-                raise InvalidParams("whose task it is cannot be kept: there is a NUL in a name")
+            if not indexed(*names):
+                raise InvalidParams(
+                    "whose task it is cannot be kept: there is a NUL in a name, or it is too long"
+                )
             await self._database.write(lambda db: db.execute(_NEW_SCOPE, *names))
             number = await self.scope(scope)
             assert number is not None
@@ -124,6 +126,9 @@ class Reads:
 
     async def find(self, scope: Scope, query: ListTasks, limit: int) -> Found:
         filters = read_filters(scope, query)
+        if filters.after is not None and not fits(*filters.after):
+            why = "is not from a page of this list"
+            raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
         number = await self.scope(scope)
         if number is None or not fits(filters.context):
             return Found((), "", 0)
