@@ -9,10 +9,12 @@ import asyncio
 import atexit
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,6 +76,20 @@ class Postgres:
     def stop(self, mode: str = "fast") -> None:
         """`fast` tells its clients so; `immediate` is how it dies."""
         self._run("pg_ctl", "-D", str(self._data), "-w", "-s", "-m", mode, "stop")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It is there, and does not answer: as behind a network that swallows everything."""
+        head = int((self._data / "postmaster.pid").read_text().split()[0])
+        asked = subprocess.run(["ps", "-o", "pid=", "--ppid", str(head)], capture_output=True, check=True)
+        family = [head, *map(int, asked.stdout.split())]
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in family:
+                os.kill(pid, signal.SIGCONT)
 
     def fresh(self, owner: object) -> str:
         """The url of a database that is empty when an `owner` asks for the first time. One has it at a time."""

@@ -28,6 +28,7 @@ if not postgres.available():
 
 import asyncpg
 
+from dragoman.stores import postgres as postgres_store
 from dragoman.stores import postgres_database
 from dragoman.stores.postgres import PostgresStore
 
@@ -467,6 +468,29 @@ async def test_a_store_closes_though_its_database_is_away(url: str) -> None:
             await writing
     finally:
         await asyncio.to_thread(postgres.server().start)
+
+
+async def test_a_store_closes_though_its_database_does_not_answer(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "_CUT", 0.2)
+    monkeypatch.setattr(postgres_store, "_LEAVING", 0.1)
+    store = PostgresStore(url)
+    await store.open()
+    await store.join("n1", ttl=60)
+    log = store.scope(SCOPE)
+    lease = await begun(log)
+    with postgres.server().frozen():
+        waiting = [asyncio.ensure_future(log.append(lease, [chunk()])) for _ in range(2)]
+        waiting += [asyncio.ensure_future(log.load("t")) for _ in range(10)]  # type: ignore[arg-type]
+        store.audit.record(AuditEntry(at="1", operation="SendMessage", outcome="OK"))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            with pytest.raises(Unavailable):
+                await store.leave("n1")
+            await store.close()
+            ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(end) for end in ended} == {Unavailable}
 
 
 def test_whoever_lacks_the_extra_is_told_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,11 @@ is alive as long as the database's own clock says so, whatever the clocks of the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from dragoman.engine.seams import Held, Lease
+from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
 from dragoman.stores.postgres_address import HOUR, Connection
 from dragoman.stores.postgres_audit import PostgresAudit
@@ -65,6 +67,8 @@ delete from dragoman.nodes where until <= dragoman.clock() - $1::double precisio
 and not exists (select 1 from dragoman.tasks where ready and tasks.node = nodes.node)
 """
 _LOGS = 10_000
+_LEAVING = 5.0
+"""Seconds to say that we go. Whoever stops us does not wait for long."""
 
 
 class PostgresStore:
@@ -116,7 +120,11 @@ class PostgresStore:
             for statement in (_LEAVE, _LEAVE_HOOKS, _GONE):
                 await db.execute(statement, node)
 
-        await self._database.write(work)
+        try:
+            async with asyncio.timeout(_LEAVING):
+                await self._database.write(work)
+        except TimeoutError:  # others will miss us
+            raise Unavailable("the database does not answer") from None
 
     async def claim(
         self, node: str, *, limit: int, fits: Callable[[Scope], bool] | None = None

@@ -25,6 +25,8 @@ GONE = (
 CONFUSED = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What the library may say of a connection that broke at the wrong moment."""
 
+REACHED = 5.0
+"""Seconds in which a database that is there lets us in."""
 LONGEST = 30.0
 """Seconds after which nobody believes that an answer will come."""
 HOUR = 3600.0
@@ -61,7 +63,7 @@ class Address:
             return await asyncpg.connect(
                 self.dsn,
                 statement_cache_size=self.cache,
-                timeout=LONGEST,
+                timeout=REACHED,
                 command_timeout=LONGEST,
                 server_settings={"application_name": "dragoman"},  # a pooler takes no other
             )

@@ -32,8 +32,8 @@ _IDLE, _LOCK = 10_000, 3_000
 _XID = "select pg_current_xact_id_if_assigned()::text"
 _STATUS = "select pg_xact_status($1::text::xid8)"
 
-_HURRY = 1.0
-"""Seconds."""
+_HURRY, _CUT = 1.0, 4.0
+"""Seconds, once we are to close: until nothing is tried again, and until nobody waits for an answer."""
 _OUTAGE, _GRACE = 1.0, 10.0
 """Seconds: away for so long, the database may have missed somebody's heartbeat; and so long they then get to make up for it."""
 
@@ -84,7 +84,11 @@ class Database:
 
     def hurry(self) -> None:
         """We are about to close: a database that is away is waited for, but not until it is back."""
-        self._latest = time.monotonic() + _HURRY
+        if self._latest == float("inf"):
+            self._latest = time.monotonic() + _HURRY
+            for pool in (self._reads, self._writes):
+                if pool is not None:
+                    pool.end_by(asyncio.get_running_loop().time() + _CUT)
 
     def _hurries(self, pause: float) -> bool:
         return time.monotonic() + pause > self._latest

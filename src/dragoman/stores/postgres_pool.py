@@ -22,10 +22,29 @@ class Pool:
         self._idle: list[Connection] = []
         self._room = asyncio.Semaphore(size)
         self._closed = False
+        self._limits: set[asyncio.Timeout] = set()
+        """Of those who have a connection, or wait for one."""
+        self._end: float | None = None
+
+    def end_by(self, when: float) -> None:
+        """Whoever has a connection then, by the loop's clock, is told that it is gone."""
+        self._end = when
+        for limit in self._limits:
+            limit.reschedule(when)
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[Connection]:
         """A connection, for a while. One on which something went wrong is not used again."""
+        async with asyncio.timeout_at(self._end) as limit:
+            self._limits.add(limit)
+            try:
+                async with self._taken() as db:
+                    yield db
+            finally:
+                self._limits.discard(limit)
+
+    @asynccontextmanager
+    async def _taken(self) -> AsyncIterator[Connection]:
         async with self._room:
             if self._closed:
                 raise Unavailable("the store is closed")
