@@ -608,6 +608,24 @@ async def test_a_user_that_may_only_read_and_write_is_enough_once_the_tables_are
     postgres.server().execute("drop owned by clerk", "drop role clerk")
 
 
+async def test_one_connection_is_enough_if_there_are_no_more(store: PostgresStore, url: str) -> None:
+    postgres.server().execute(
+        "drop role if exists hermit",
+        "create role hermit login connection limit 1",
+        "grant usage on schema dragoman to hermit",
+        "grant select, insert, update, delete on all tables in schema dragoman to hermit",
+    )
+    hermit = PostgresStore(url.replace("postgres@", "hermit@"))
+    await hermit.open()
+    await hermit.join("n1", ttl=60)
+    log = hermit.scope(SCOPE)
+    for n in range(3):
+        await finish(log, f"t{n}")
+        assert (await log.find(ListTasks(), limit=1)).total == n + 1
+    await hermit.close()
+    postgres.server().execute("drop owned by hermit", "drop role hermit")
+
+
 # Urls
 
 

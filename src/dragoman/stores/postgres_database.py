@@ -73,7 +73,9 @@ class Database:
             raise Unavailable(f"the database cannot be opened: {error.__cause__}") from error
         except (*CONFUSED, asyncpg.PostgresError) as error:
             raise Unavailable(f"the database cannot be opened: {error}") from error
-        self._reads, self._writes = Pool(self._address, self._readers), Pool(self._address, self._writers)
+        idle: list[Connection] = []
+        self._reads = Pool(self._address, self._readers, idle)
+        self._writes = Pool(self._address, self._writers, idle)
 
     async def _migrate(self) -> None:
         db = await self._address.connect()

@@ -17,9 +17,10 @@ ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
 
 
 class Pool:
-    def __init__(self, address: Address, size: int) -> None:
+    def __init__(self, address: Address, size: int, idle: list[Connection]) -> None:
+        """Pools that share what is `idle` do not keep from each other what the database grants no more of."""
         self._address = address
-        self._idle: list[Connection] = []
+        self._idle = idle
         self._room = asyncio.Semaphore(size)
         self._closed = False
         self._limits: set[asyncio.Timeout] = set()
