@@ -201,9 +201,14 @@ def _check_options(
 async def check_store(url: str, bus: str = "") -> None:
     """What is wrong with the store, or the bus, is said once, before anybody is served."""
     try:
-        for each in (open_store(url), open_bus(bus or url)):
-            await each.open()
-            await each.close()
+        store, told = open_store(url), open_bus(bus or url)
+        await store.open()
+        try:
+            await store.purge("", limit=0)  # which writes, if that is possible, and forgets nothing
+        finally:
+            await store.close()
+        await told.open()
+        await told.close()
     except (A2AError, NewerDatabase, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from error
 

@@ -17,6 +17,7 @@ from dragoman.engine.seams import AuditEntry, Lease, Log, Store, TaskExists
 from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
+from dragoman.server import check_store
 from dragoman.stores import NewerDatabase, open_store
 from dragoman.stores.audit_chain import examine
 from dragoman.stores.pages import read_filters
@@ -288,6 +289,30 @@ async def test_a_doubt_is_resolved_when_the_database_is_back_however_long_that_t
     await store.close()
 
 
+async def test_what_a_crash_undid_is_not_taken_for_what_came_after_it(store: PostgresStore, log: Log) -> None:
+    """After a crash, PostgreSQL gives the numbers of lost transactions to others."""
+    tried: list[str] = []
+
+    async def work(db: Any) -> tuple[str, str]:
+        await db.execute("insert into dragoman.nodes values ($1, 0)", f"try {len(tried)}")
+        tried.append(await db.fetchval("select pg_current_xact_id()::text"))
+        if len(tried) == 1:
+            await asyncio.to_thread(postgres.server().stop, "immediate")
+            await asyncio.to_thread(postgres.server().start)
+            for n in range(3):
+                await store.scope(SCOPE).create(f"other {n}", "c", mail())
+            said = await asyncio.to_thread(
+                postgres.server().execute, f"select pg_xact_status('{tried[0]}'::text::xid8)"
+            )
+            assert said == [[("committed",)]]  # which it was not
+        return "done", tried[-1]
+
+    assert await store._database.transact(work) == "done"
+    assert len(tried) == 2
+    rows = postgres.server().execute("select node from dragoman.nodes where node like 'try%'")
+    assert rows == [[("try 1",)]]
+
+
 class breaking:
     """The connection breaks at the next commit: before it comes to the database, or before the answer comes back."""
 
@@ -301,7 +326,7 @@ class breaking:
         real: Callable[..., Any] = asyncpg.Connection.execute
 
         async def execute(db: Any, query: str, *args: Any, **options: Any) -> Any:
-            if query != "commit" or self._begun:
+            if not query.endswith("commit") or self._begun:
                 return await real(db, query, *args, **options)
             self._begun = True
             if self._committed:
@@ -317,6 +342,31 @@ class breaking:
     def __exit__(self, *exc: object) -> None:
         assert self.reached.is_set()
         self._patch.undo()
+
+
+async def test_a_database_that_takes_nothing_is_said_before_anybody_is_served(
+    store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = PostgresStore.__init__.__kwdefaults__ or {}
+    monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", {**defaults, "patience": 0.05})
+    with pytest.raises(SystemExit, match="dragoman: the task store"):
+        await check_store(f"{url}&default_transaction_read_only=on")
+    await check_store(url)
+
+
+async def test_a_task_that_a_stranger_has_locked_is_refused_and_no_other(
+    store: PostgresStore, log: Log, url: str
+) -> None:
+    leases = [await begun(log, f"t{n}") for n in range(6)]
+    db = await asyncpg.connect(url)
+    async with asyncio.timeout(20), db.transaction():
+        await db.execute("select 1 from dragoman.tasks where id in ('t0', 't3') for update")
+        results = await asyncio.gather(
+            *(log.append(lease, [chunk()]) for lease in leases), return_exceptions=True
+        )
+        assert [type(r) for r in results] == [Unavailable, int, int, Unavailable, int, int]
+    await db.close()
+    assert await log.append(leases[0], [chunk()]) == 2
 
 
 async def test_who_stands_still_in_a_transaction_keeps_nobody_from_a_task(

@@ -66,6 +66,7 @@ _PURGE_NODES = """
 delete from dragoman.nodes where until <= dragoman.clock() - $1::double precision
 and not exists (select 1 from dragoman.tasks where ready and tasks.node = nodes.node)
 """
+_PURGE_WRITERS = "delete from dragoman.writers where at <= dragoman.clock() - $1::double precision"
 _LOGS = 10_000
 _LEAVING = 5.0
 """Seconds to say that we go. Whoever stops us does not wait for long."""
@@ -103,7 +104,12 @@ class PostgresStore:
 
     async def join(self, node: str, *, ttl: float) -> None:
         await self.renew(node, ttl=ttl)
-        await self._database.write(lambda db: db.execute(_PURGE_NODES, DAY))
+
+        async def tidy(db: Connection) -> None:
+            for statement in (_PURGE_NODES, _PURGE_WRITERS):
+                await db.execute(statement, DAY)
+
+        await self._database.write(tidy)
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
         async def work(db: Connection) -> Sequence[Held]:
@@ -157,6 +163,7 @@ class PostgresStore:
                     await db.execute(statement, keys, timeout=HOUR)
             await db.execute(_PURGE_SEEN, DAY)
             await db.execute(_PURGE_NODES, DAY)
+            await db.execute(_PURGE_WRITERS, DAY)
             return len(keys)
 
         return await self._database.write(work)

@@ -1,7 +1,9 @@
 """One PostgreSQL database: reads and transactions on it, which wait for a while when it is away.
 
 A connection that breaks as a transaction is committed leaves a doubt: was it, or was it not? The database knows, when it
-is back. Until then nobody is told anything, so that what was written is never written twice, and never believed lost.
+is back. Until then nobody is told anything, so that what was written is never written twice, and never believed lost. Each
+transaction leaves a stamp to be known by: its number is not enough, because after a crash others get the numbers of those
+that were lost.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import asyncpg
 
 from dragoman.errors import Unavailable
+from dragoman.model.ids import new_id
 from dragoman.stores.postgres_address import CONFUSED, GONE, Address, Connection
 from dragoman.stores.postgres_migrate import migrate
 from dragoman.stores.postgres_pool import ANSWERS, Pool
@@ -27,10 +31,14 @@ set local idle_in_transaction_session_timeout = {idle};
 set local lock_timeout = {lock}
 """
 """A machine that is gone in the middle of a transaction must not keep a task from the others until TCP notices."""
-_IDLE, _LOCK = 10_000, 3_000
-"""Milliseconds."""
+_IDLE, _LOCK = 10_000, 500
+"""Milliseconds. Who cannot have the row of a task holds up all who share the transaction, and is told to come again."""
 _XID = "select pg_current_xact_id_if_assigned()::text"
+_COMMIT = """
+insert into dragoman.writers (writer, stamp, at) values ('{writer}', '{stamp}', dragoman.clock())
+on conflict (writer) do update set stamp = excluded.stamp, at = excluded.at; commit"""
 _STATUS = "select pg_xact_status($1::text::xid8)"
+_STAMP = "select stamp from dragoman.writers where writer = $1"
 
 _HURRY, _CUT = 1.0, 4.0
 """Seconds, once we are to close: until nothing is tried again, and until nobody waits for an answer."""
@@ -56,6 +64,8 @@ class Database:
         self._reads: Pool | None = None
         self._writes: Pool | None = None
         self._under_way: set[asyncio.Future[Any]] = set()
+        self._names: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
+        """What connections call themselves in what they write."""
         self._latest = float("inf")
         self._ailing = False
         self._away: float | None = None
@@ -149,25 +159,28 @@ class Database:
             except ANSWERS:
                 await db.execute("rollback")
                 raise
+            writer, stamp = self._names.setdefault(db, new_id()), new_id()
             try:
-                await db.execute("commit")
+                await db.execute("commit" if xid is None else _COMMIT.format(writer=writer, stamp=stamp))
                 return result
             except (*GONE, *CONFUSED) as error:
                 db.terminate()
                 doubt = error
-        if xid is None or await self._committed(xid):
+        if xid is None or await self._committed(xid, writer, stamp):
             return result
         raise ConnectionResetError("the transaction was not committed") from doubt
 
-    async def _committed(self, xid: str) -> bool:
+    async def _committed(self, xid: str, writer: str, stamp: str) -> bool:
         """Whether a transaction was committed after all. Asks until somebody knows."""
         pause = 0.05
         while True:
             try:
                 async with self._pool(self._writes).take() as db:
                     status = await db.fetchval(_STATUS, xid)
+                    if status == "committed":
+                        return bool(await db.fetchval(_STAMP, writer) == stamp)
                 if status != "in progress":
-                    return bool(status == "committed")
+                    return False
             except asyncpg.InvalidParameterValueError:
                 return False  # it knows of no such transaction: it is another one than it was
             except (*GONE, asyncpg.PostgresError):

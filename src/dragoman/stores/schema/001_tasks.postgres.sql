@@ -57,6 +57,13 @@ create table dragoman.seen (
 
 create index seen_at on dragoman.seen (at);
 
+-- What each connection has written last: whether a commit whose answer was lost came about.
+create table dragoman.writers (
+    writer text primary key,
+    stamp  text not null,
+    at     double precision not null
+) with (fillfactor = 20);
+
 -- A node that holds something has a row, if only to say that it is gone.
 create table dragoman.nodes (
     node  text primary key,
