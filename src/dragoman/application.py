@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from dragoman.engine.runner import Runner
 from dragoman.engine.seams import Bus, Store
 from dragoman.engine.service import Engine
 from dragoman.model.card import AgentCard
-from dragoman.observe.census import Census
 from dragoman.observe.crew import Crew
 from dragoman.observe.limit import Limited, Quota
 from dragoman.observe.metrics import Metrics
@@ -73,8 +71,8 @@ def application(
 
     `cors_origins`: web pages that may call them, by where they come from; `*` for all.
     `store` is `memory:`, `sqlite:///path` or `postgresql://host/database`; `bus` is where nodes tell each other of news, if
-    that is not the store: `nats://host`. `retain`: forget finished tasks after so many seconds. `shared`: other processes of this machine
-    write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
+    that is not the store: `nats://host`. `retain`: forget finished tasks after so many seconds. `shared`: other processes of
+    this machine write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
     `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: how webhooks are told;
     None: not at all.
     `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
@@ -112,7 +110,9 @@ def application(
         observer=eye,
         **engine,
     )
-    queued = partial(_together, crew.turns, service.runner) if crew else lambda: service.runner.running
+    if crew is not None:
+        service.runner.count = crew.turns.say
+    queued = crew.turns.total if crew else lambda: service.runner.running
     limited = Limited(service, quota or Quota(), queued=queued, tally=crew.tally if crew else None)
     watched = eye.service(limited)
     mounts = [
@@ -155,8 +155,6 @@ def application(
         await service.start(retain=retain)
         if shared:
             watch.append(asyncio.create_task(_watch(opened, told)))
-        if crew is not None:
-            watch.append(asyncio.create_task(_keep(queued)))
         if crew is not None and numbers is not None:
             watch.append(asyncio.create_task(numbers.share()))
 
@@ -225,19 +223,6 @@ def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:
 
 def _without_push(card: AgentCard) -> AgentCard:
     return replace(card, capabilities=replace(card.capabilities, push_notifications=False))
-
-
-def _together(census: Census, runner: Runner) -> int:
-    """The turns of all workers, those of this one as they are now."""
-    census.say(runner.running)
-    return census.total()
-
-
-async def _keep(queued: Callable[[], int], every: float = 0.05) -> None:
-    """Have the others know how many turns are here, also while nobody asks us for one."""
-    while True:
-        queued()
-        await asyncio.sleep(every)
 
 
 async def _watch(store: Store, bus: Bus, every: float = 0.02) -> None:

@@ -54,18 +54,6 @@ async def test_all_who_listen_are_told_to_look_when_the_server_is_back(
     assert [r.levelno for r in caplog.records if r.name == "dragoman.buses"].count(logging.WARNING) == 2
 
 
-async def test_what_is_said_last_is_still_heard() -> None:
-    here, there = open_bus(nats.server().url), open_bus(nats.server().url)
-    await here.open()
-    await there.open()
-    ear = Ear()
-    with there.listen("a", ear):
-        here.wake("a")
-        await here.close()
-        await ear.once()
-    await there.close()
-
-
 async def test_a_bus_whose_server_is_not_there_does_not_open_and_tells_no_secret() -> None:
     with pytest.raises(Unavailable, match="told") as refused:
         await NatsBus("nats://me:secret@127.0.0.1:1/x", patience=0.2).open()

@@ -46,18 +46,6 @@ async def test_what_is_said_while_the_database_is_away_is_heard_when_it_is_back(
     await there.close()
 
 
-async def test_what_is_said_last_is_still_heard() -> None:
-    here, there = open_bus(postgres.server().url), open_bus(postgres.server().url)
-    await here.open()
-    await there.open()
-    ear = Ear()
-    with there.listen("a", ear):
-        here.wake("a")
-        await here.close()
-        await ear.once()
-    await there.close()
-
-
 async def test_a_bus_whose_database_is_not_there_does_not_open() -> None:
     with pytest.raises(Unavailable, match="told"):
         await PostgresBus("postgresql://me:secret@127.0.0.1:1/x", patience=0).open()

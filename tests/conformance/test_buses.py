@@ -174,3 +174,12 @@ async def test_what_is_said_often_is_heard_at_least_once_after_the_last_time(bus
         for ear in ears:
             await ear.once()
     assert all(1 <= len(ear.heard) <= 20 for ear in ears)
+
+
+async def test_what_is_said_last_is_still_heard(buses: tuple[Bus, Bus]) -> None:
+    here, there = buses
+    ear = Ear()
+    with there.listen("a", ear):
+        here.wake("a")
+        await here.close()
+        await ear.once()

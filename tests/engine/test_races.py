@@ -627,7 +627,11 @@ class Stuck:
                     continue
             return "late"
 
-        @self.rescued.skill
+        @self.agent.skill
+        async def free(turn: Turn) -> str:
+            return "done"
+
+        @self.rescued.skill(id="stuck")
         async def rescue(turn: Turn) -> str:
             return "done elsewhere"
 
@@ -638,9 +642,10 @@ async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_end
 ) -> None:
     stuck = Stuck()
     engine = await start(stuck.agent, grace=0.01)
-    sending = asyncio.create_task(engine.call(call(), say("x")))
+    await engine.call(call(), say("first", skill="free"))  # the runner has looked for work, and found none
+    sending = asyncio.create_task(engine.call(call(), say("x", skill="stuck")))
     await stuck.begun.wait()
-    while not (await engine.call(call(), ListTasks())).tasks:
+    while (await engine.call(call(), ListTasks())).total_size < 2:
         await asyncio.sleep(0)  # it began before it was on disk
     await engine._store.leave(engine.runner.node)
     other = await start(stuck.rescued)
@@ -660,11 +665,6 @@ async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_end
 
 async def test_what_waits_for_room_begins_when_a_stuck_function_is_given_up(start: Start) -> None:
     stuck = Stuck()
-
-    @stuck.agent.skill
-    async def free(turn: Turn) -> str:
-        return "done"
-
     engine = await start(stuck.agent, grace=0.01, concurrency=1, ttl=600)
     first = await engine.call(call(), say("x", skill="stuck", return_immediately=True))
     await stuck.begun.wait()

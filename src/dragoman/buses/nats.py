@@ -74,7 +74,7 @@ class NatsBus(Relay):
                 )
                 self._trouble = None  # with servers before this one
                 await client.subscribe(self._address.subject, cb=self._hear)
-                await client.flush()
+                await _arrived(client)
             if self._trouble is not None:
                 raise self._trouble
         except Exception as error:  # those of its parser, and of files that it reads, are of all kinds
@@ -112,7 +112,7 @@ class NatsBus(Relay):
                     for i in range(0, len(told), _TOGETHER):
                         await self._client.publish(self._address.subject, _encode(told[i : i + _TOGETHER]))
                     if self._ending:
-                        await self._client.flush(_LAST)  # type: ignore[arg-type]
+                        await _arrived(self._client)
                 except _BROKEN:
                     self._pending = {_ALL: None}
             if self._ending:
@@ -166,6 +166,13 @@ class NatsBus(Relay):
         self._local.wake_all()
         self._pending = {_ALL: None}
         self._news.set()
+
+
+async def _arrived(client: Client) -> None:
+    """Wait until the server has heard all that was said to it. `flush` alone asks past what is still on its way."""
+    while client.pending_data_size and client.is_connected:  # noqa: ASYNC110 (it has no event for that)
+        await asyncio.sleep(0)
+    await client.flush()
 
 
 async def _leave(client: Client) -> None:

@@ -83,11 +83,8 @@ class Mailroom:
         reply: bool = False,
         waits: bool = False,
     ) -> Delivered:
-        log, context, node = (
-            self._store.scope(call.scope),
-            request.message.context_id or new_id(),
-            self._runner.claims_as,
-        )
+        log, node = self._store.scope(call.scope), self._runner.claims_as
+        context = request.message.context_id or new_id()
         mail = _mail(call, request, task, context, reply=reply)
         hook = for_task(hook, task) if hook else None
         if waits and node and not call.idempotency_key:

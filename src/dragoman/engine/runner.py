@@ -52,6 +52,8 @@ class Runner:
         self.max_attempts = max_attempts
         self._ttl, self._grace, self._concurrency = ttl, grace, concurrency
         self._runs: set[Run] = set()
+        self.count: Callable[[int], None] | None = None
+        """Hears how many tasks run here."""
         self._doubtful: set[Run] = set()
         """Runs to which something was said that we have not heard."""
         self._claimed: deque[Lease] = deque()
@@ -109,6 +111,8 @@ class Runner:
         """Run a task whose lease we hold, or will hold once it is `stored`."""
         run = Run(self, lease, snapshot, stored)
         self._runs.add(run)
+        if self.count is not None:
+            self.count(len(self._runs))
         run.job = self.loop.create_task(self._run(run))
         return run
 
@@ -124,6 +128,8 @@ class Runner:
 
     def _drop(self, run: Run) -> None:
         self._runs.remove(run)
+        if self.count is not None:
+            self.count(len(self._runs))
         if len(self._runs) == self._concurrency - 1:
             self._work.set()  # there is room again
 

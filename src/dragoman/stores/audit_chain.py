@@ -7,6 +7,7 @@ fields as a JSON array without spaces.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 
 import msgspec
@@ -36,6 +37,15 @@ def fields(entry: AuditEntry) -> tuple[str, ...]:
 def link(before: bytes, entry: tuple[str, ...]) -> bytes:
     """The hash of the entry with these fields, after one whose hash is `before`."""
     return sha256(before + _encode(entry)).digest()
+
+
+def chained(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str | bytes, ...]]:
+    """The rows of entries that come after one whose hash is `before`: their fields, and the hash of each."""
+    rows: list[tuple[str | bytes, ...]] = []
+    for entry in entries:
+        before = link(before, entry)
+        rows.append((*entry, before))
+    return rows
 
 
 class Examined(Struct, kw_only=True):

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from dragoman.engine.seams import AuditEntry
 from dragoman.errors import Unavailable
-from dragoman.stores.audit_chain import fields, link
+from dragoman.stores.audit_chain import chained, fields
 from dragoman.stores.postgres_address import Connection
 from dragoman.stores.postgres_database import Database
 from dragoman.stores.postgres_text import brief, clean
+from dragoman.stores.rows import entries_of
 
 _TURN = "select pg_advisory_xact_lock(7237091846325302)"
 _LAST = "select hash from dragoman.audit order by id desc limit 1"
@@ -108,14 +109,14 @@ class PostgresAudit:
         sql = _ENTRIES + (f" where {where}" if where else "") + f" order by id desc limit ${len(terms) + 1}"
 
         async def look(db: Connection) -> list[AuditEntry]:
-            return _read(await db.fetch(sql, *terms.values(), limit))
+            return entries_of(await db.fetch(sql, *terms.values(), limit))
 
         return await self._database.read(look)
 
     async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
         async def work(db: Connection) -> Sequence[AuditEntry]:
             await db.execute(_TURN)
-            oldest = _read(await db.fetch(_OLDEST, limit))
+            oldest = entries_of(await db.fetch(_OLDEST, limit))
             gone = list(takewhile(lambda entry: entry.at < before, oldest))
             if gone:
                 await db.execute(_FORGET, gone[-1].id)
@@ -127,14 +128,5 @@ class PostgresAudit:
 async def _add(db: Connection, entries: Sequence[AuditEntry]) -> None:
     await db.execute(_TURN)
     before: bytes = await db.fetchval(_LAST) or b""
-    rows = []
-    for entry in entries:
-        row = tuple(brief(word) for word in fields(entry))
-        before = link(before, row)
-        rows.append((*row, before))
+    rows = chained(before, (tuple(map(brief, fields(entry))) for entry in entries))
     await db.execute(_RECORD, *(list(column) for column in zip(*rows, strict=True)))
-
-
-def _read(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
-    names = AuditEntry.__struct_fields__
-    return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]

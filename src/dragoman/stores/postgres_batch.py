@@ -19,8 +19,8 @@ from dragoman.errors import InvalidParams, TaskClosed, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import postgres_hooks as hooks
-from dragoman.stores.outcome import outcome
 from dragoman.stores.postgres_address import Connection
+from dragoman.stores.rows import outcome
 
 DAY = 24 * 60 * 60.0
 """How long a key is remembered."""

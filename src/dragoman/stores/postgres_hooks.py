@@ -6,12 +6,10 @@ A hook is due when `cursor < last`: `last` moves in the transaction that adds a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman.engine import hooks
@@ -23,6 +21,7 @@ from dragoman.model.task import TaskState
 from dragoman.stores.postgres_address import Connection
 from dragoman.stores.postgres_database import Database
 from dragoman.stores.postgres_text import clean, fits
+from dragoman.stores.rows import decode_hook, delivery_of, encode_hook
 
 _FIND = """
 from dragoman.tasks join dragoman.scopes using (scope) where tenant = $1 and agent = $2 and owner = $3 and id = $4
@@ -80,9 +79,6 @@ update dragoman.hooks set cursor = least(coalesce($1, cursor), last), at = 0, at
 dead = false, node = null, fence = fence + 1 where hook = $2 returning hook
 """
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Hook).decode
-
 
 class PostgresHooks:
     """`Hooks` and `Outbox` of one database."""
@@ -103,7 +99,7 @@ class PostgresHooks:
 
         async def look(db: Connection) -> list[Hook] | None:
             key = await db.fetchval(_KEY, *name)
-            return None if key is None else [_decode(body) for (body,) in await db.fetch(_OF_TASK, key)]
+            return None if key is None else [decode_hook(body) for (body,) in await db.fetch(_OF_TASK, key)]
 
         found = await self._database.read(look)
         if found is None:
@@ -134,7 +130,7 @@ class PostgresHooks:
             if longest != float("inf"):
                 await db.execute(_HASTEN, now + longest)
             claimed = [hook for (hook,) in await db.fetch(_CLAIM, node, now, limit)]
-            return _deliveries(await db.fetch(_CLAIMED, claimed)) if claimed else ()
+            return [delivery_of(row) for row in await db.fetch(_CLAIMED, claimed)] if claimed else ()
 
         return await self._database.write(work)
 
@@ -180,7 +176,7 @@ class PostgresHooks:
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         async def look(db: Connection) -> Sequence[Delivery]:
-            return _deliveries(await db.fetch(_DEAD if dead else _WAITING, limit))
+            return [delivery_of(row) for row in await db.fetch(_DEAD if dead else _WAITING, limit)]
 
         return await self._database.read(look)
 
@@ -200,7 +196,7 @@ async def of_tasks(db: Connection, keys: Sequence[int]) -> dict[int, dict[str, H
     """The hooks that these tasks have, by their ids."""
     found: dict[int, dict[str, Hook]] = {}
     for key, id, body in await db.fetch(_OF_TASKS, keys) if keys else ():
-        found.setdefault(key, {})[id] = _decode(body)
+        found.setdefault(key, {})[id] = decode_hook(body)
     return found
 
 
@@ -217,7 +213,7 @@ def checked(others: Mapping[str, Hook], hook: Hook) -> Hook:
 
 async def keep(db: Connection, key: int, hook: Hook, *, cursor: int, last: int) -> None:
     """Keep a hook that was checked; one with the same id gives way."""
-    await db.execute(_KEEP, key, hook.config.id, _encode(hook), cursor, last)
+    await db.execute(_KEEP, key, hook.config.id, encode_hook(hook), cursor, last)
 
 
 async def mark(db: Connection, news: Mapping[int, int]) -> None:
@@ -242,23 +238,3 @@ def _name(scope: Scope, task: str) -> tuple[str, ...]:
     if not fits(*name):
         raise TaskNotFound(task)
     return name
-
-
-def _deliveries(rows: Iterable[Sequence[Any]]) -> list[Delivery]:
-    return [
-        Delivery(
-            key=key,
-            scope=Scope(tenant, agent, owner),
-            task=task,
-            hook=_decode(body),
-            cursor=cursor,
-            last=last,
-            fence=fence,
-            attempt=attempt,
-            since=since,
-            at=at,
-            error=error,
-            dead=dead,
-        )
-        for key, tenant, agent, owner, task, body, cursor, last, fence, attempt, since, at, error, dead in rows
-    ]

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
-from typing import Any
 
 from dragoman.engine.seams import AuditEntry
 from dragoman.errors import Unavailable
-from dragoman.stores.audit_chain import fields, link
+from dragoman.stores.audit_chain import chained, fields
+from dragoman.stores.rows import entries_of
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
 
@@ -59,12 +59,7 @@ class SqliteAudit:
     def _write(self, batch: list[AuditEntry], db: sqlite3.Connection) -> Finish[None]:
         self._shut(batch)
         last = db.execute(_LAST).fetchone()
-        before, rows = (last and last[0]) or b"", []
-        for entry in batch:
-            row = fields(entry)
-            before = link(before, row)
-            rows.append((*row, before))
-        db.executemany(_RECORD, rows)
+        db.executemany(_RECORD, chained((last and last[0]) or b"", map(fields, batch)))
         return _nothing
 
     async def entries(
@@ -90,22 +85,17 @@ class SqliteAudit:
         sql = _ENTRIES + (" where " + " and ".join(terms) if terms else "") + " order by id desc limit ?"
         values = (*terms.values(), limit)
         rows = await self._file.reads.elsewhere(lambda db: db.execute(sql, values).fetchall())
-        return _read(rows)
+        return entries_of(rows)
 
     async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
         def job(db: sqlite3.Connection) -> Finish[Sequence[AuditEntry]]:
-            oldest = _read(db.execute(_OLDEST, (limit,)).fetchall())
+            oldest = entries_of(db.execute(_OLDEST, (limit,)).fetchall())
             gone = list(takewhile(lambda entry: entry.at < before, oldest))
             if gone:
                 db.execute(_FORGET, (gone[-1].id,))
             return lambda: gone
 
         return await self._file.commits.submit(job)
-
-
-def _read(rows: Iterable[tuple[Any, ...]]) -> list[AuditEntry]:
-    names = AuditEntry.__struct_fields__
-    return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def _nothing() -> None:

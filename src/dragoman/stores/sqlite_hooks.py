@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from sqlite3 import Connection
-from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman.engine import hooks
@@ -23,6 +21,7 @@ from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import heartbeat
+from dragoman.stores.rows import decode_hook, delivery_of, encode_hook
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
 
@@ -77,9 +76,6 @@ node = null, fence = fence + 1 where hook = ?
 _LEAVE = "update hooks set node = null where node = ?"
 _PURGE = "delete from hooks where key = ?"
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Hook).decode
-
 
 class SqliteHooks:
     """`Hooks` and `Outbox` of one file."""
@@ -100,7 +96,7 @@ class SqliteHooks:
         row = None if number is None else reads.one(_KEY, (number, task))
         if row is None:
             raise TaskNotFound(task)
-        return [_decode(body) for (body,) in reads.all(_OF_TASK, row)]
+        return [decode_hook(body) for (body,) in reads.all(_OF_TASK, row)]
 
     async def delete(self, scope: Scope, task: str, id: str) -> None:
         await self._file.commits.submit(partial(self._delete, scope, task, id))
@@ -136,7 +132,7 @@ class SqliteHooks:
         """The hook as it will be kept. Writes nothing. Raises `InvalidParams` if there are too many."""
         same = db.execute(_SAME, (key, hook.config.id)).fetchone()
         if same is not None:
-            return replace(hook, uid=_decode(same[1]).uid)
+            return replace(hook, uid=decode_hook(same[1]).uid)
         if db.execute(_COUNT, (key,)).fetchone()[0] >= MAX_HOOKS:
             raise InvalidParams(f"a task can have up to {MAX_HOOKS} push configs")
         return hook
@@ -145,9 +141,9 @@ class SqliteHooks:
         """Keep a hook that was checked; one with the same id gives way."""
         same = db.execute(_SAME, (key, hook.config.id)).fetchone()
         if same is not None:
-            db.execute(_REPLACE, (_encode(hook), same[0]))
+            db.execute(_REPLACE, (encode_hook(hook), same[0]))
         else:
-            db.execute(_ADD, (key, hook.config.id, _encode(hook), cursor, last))
+            db.execute(_ADD, (key, hook.config.id, encode_hook(hook), cursor, last))
             db.execute(_FLAG, (key,))
 
     def mark(self, db: Connection, key: int, records: Sequence[Record]) -> bool:
@@ -196,7 +192,7 @@ class SqliteHooks:
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         sql = _DEAD if dead else _WAITING
         rows = await self._file.reads.elsewhere(lambda db: db.execute(sql, (limit,)).fetchall())
-        return [_delivery(row) for row in rows]
+        return [delivery_of(row) for row in rows]
 
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
         return await self._file.commits.submit(partial(self._redeliver, key, cursor))
@@ -206,9 +202,9 @@ class SqliteHooks:
         now, claimed = hooks.now(), []
         db.execute(_HASTEN, (now + longest,))
         for row in db.execute(_DUE, (now, heartbeat.now(), limit)).fetchall():
-            delivery = _delivery(row)
-            db.execute(_CLAIM, (node, delivery.key))
-            claimed.append(replace(delivery, fence=delivery.fence + 1))
+            due = delivery_of(row)
+            db.execute(_CLAIM, (node, due.key))
+            claimed.append(replace(due, fence=due.fence + 1))
         return lambda: claimed
 
     def _redeliver(self, key: int, cursor: int | None, db: Connection) -> Finish[bool]:
@@ -236,24 +232,6 @@ def _release(
     else:
         db.execute(_RELEASE, (cursor, now + retry_in if retry_in else 0.0, delivery.key, delivery.fence))
     return _nothing
-
-
-def _delivery(row: tuple[Any, ...]) -> Delivery:
-    key, tenant, agent, owner, task, body, cursor, last, fence, attempt, since, at, error, dead = row
-    return Delivery(
-        key=key,
-        scope=Scope(tenant, agent, owner),
-        task=task,
-        hook=_decode(body),
-        cursor=cursor,
-        last=last,
-        fence=fence,
-        attempt=attempt,
-        since=since,
-        at=at,
-        error=error,
-        dead=bool(dead),
-    )
 
 
 def leave(db: Connection, node: str) -> None:

@@ -10,20 +10,20 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
-from sqlite3 import Connection, IntegrityError
+from sqlite3 import Connection
 
 from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number, pack
-from dragoman.engine.seams import Delivered, Found, Lease, LeaseLost, NewMail, TaskExists
+from dragoman.engine.seams import Delivered, Found, Lease, LeaseLost, NewMail
 from dragoman.errors import TaskClosed, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import heartbeat
-from dragoman.stores.outcome import outcome
+from dragoman.stores.rows import outcome
 from dragoman.stores.sqlite_commits import Finish, Job
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
-from dragoman.stores.sqlite_opening import CREATE, Opening, new_scope
+from dragoman.stores.sqlite_opening import Opening, new_scope
 from dragoman.stores.sqlite_reads import place
 
 DAY = 24 * 60 * 60.0
@@ -86,24 +86,10 @@ class SqliteLog:
         commits = self._file.commits
         if commits.ailing:
             return None
-        snapshot, record = Snapshot(self._scope, task, context, mail.at), Record("message", mail, 1)
-        snapshot.apply(record)
-        opening = Opening(
-            self._scope,
-            task,
-            0,
-            1,
-            1,
-            file=self._file,
-            snapshot=snapshot,
-            mail=record,
-            node=node,
-            hook=hook,
-            hooks=self._hooks,
-            open=hook is None,
-        )
-        stored = opening.stored = commits.submit(opening.store)
-        return Delivered(snapshot, 1, opening, stored=stored)
+        opening = self._opening(task, context, mail, node, hook)
+        opening.open = hook is None
+        opening.stored = commits.submit(opening.store)
+        return Delivered(opening.snapshot, 1, opening, stored=opening.stored)
 
     def deliver(
         self,
@@ -184,28 +170,34 @@ class SqliteLog:
         scope = reads.scope(self._scope) or new_scope(db, self._scope)
         if dedupe and (earlier := self._earlier(db, scope, dedupe)):
             return earlier
-        claims = 1 if node else 0
-        try:
-            row = (scope, task, context, mail.at, mail.reply, node or None, claims, claims)
-            key = db.execute(CREATE, row).lastrowid
-        except IntegrityError:
-            raise TaskExists(task) from None
-        assert key is not None
-        record = Record("message", mail, 1)
-        self._file.commits.records.append((place(key, 1), pack((record,))))
+        opening = self._opening(task, context, mail, node, hook)
+        kept = opening.store(db)
         if dedupe:
-            db.execute(_REMEMBER, (scope, dedupe, key, 1, time.time()))
-        if hook is not None:
-            self._hooks.add(db, key, hook, cursor=1, last=1)
-        lease = Lease(self._scope, task, key, claims, claims) if node else None
+            db.execute(_REMEMBER, (scope, dedupe, opening.key, 1, time.time()))
 
         def finish() -> Delivered:
-            snapshot = Snapshot(self._scope, task, context, mail.at)
-            snapshot.apply(record)
-            reads.keep(key, snapshot)
-            return Delivered(snapshot, 1, lease)
+            kept()
+            return Delivered(opening.snapshot, 1, opening if node else None)
 
         return finish
+
+    def _opening(self, task: str, context: str, mail: Mail, node: str, hook: Hook | None) -> Opening:
+        claims = 1 if node else 0
+        snapshot, record = Snapshot(self._scope, task, context, mail.at), Record("message", mail, 1)
+        snapshot.apply(record)
+        return Opening(
+            self._scope,
+            task,
+            0,
+            claims,
+            claims,
+            file=self._file,
+            snapshot=snapshot,
+            mail=record,
+            node=node,
+            hook=hook,
+            hooks=self._hooks,
+        )
 
     def _deliver(
         self,

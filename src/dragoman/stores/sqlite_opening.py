@@ -16,13 +16,13 @@ from dragoman.engine.log import Mail, Record, Snapshot, number, pack
 from dragoman.engine.seams import Lease, TaskExists
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.outcome import outcome
+from dragoman.stores.rows import outcome
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
 from dragoman.stores.sqlite_reads import place
 
-CREATE = """
+_CREATE = """
 insert into tasks (scope, id, context, updated, state, reply, seq, mail, node, fence, attempt)
 values (?, ?, ?, ?, 'TASK_STATE_SUBMITTED', ?, 1, 1, ?, ?, ?)
 """
@@ -44,7 +44,7 @@ class Opening(Lease, kw_only=True, gc=True):
     hook: Hook | None
     hooks: SqliteHooks
     end: Sequence[Record] = ()
-    open: bool = True
+    open: bool = False
     """Its end can still be stored together with its beginning."""
     stored: asyncio.Future[int] | None = None
     """The last record, when it is on disk."""
@@ -71,7 +71,7 @@ class Opening(Lease, kw_only=True, gc=True):
         task = (scope, self.task, self.snapshot.context_id)
         row: tuple[object, ...]
         if not self.end:
-            sql, row = CREATE, (*task, mail.at, mail.reply, self.node, 1, 1)
+            sql, row = _CREATE, (*task, mail.at, mail.reply, self.node or None, self.fence, self.attempt)
         else:
             number(self.end, 2)
             done, status = outcome(self.end)

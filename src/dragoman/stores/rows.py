@@ -1,0 +1,52 @@
+"""What the databases have in common about their rows: what records do to that of their task, and how others are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.engine.hooks import Delivery, Hook
+from dragoman.engine.log import Record
+from dragoman.engine.seams import AuditEntry
+from dragoman.model.ops import Scope
+from dragoman.model.task import StatusUpdate, TaskStatus
+
+encode_hook = msgspec.json.Encoder().encode
+decode_hook = msgspec.json.Decoder(Hook).decode
+
+
+def outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
+    """Whether these records finish their task, and the last status among them."""
+    for record in reversed(records):
+        if isinstance(record.body, StatusUpdate):
+            return record.terminal, record.body.status
+        if record.kind == "reply":
+            return True, None
+    return False, None
+
+
+def delivery_of(row: Sequence[Any]) -> Delivery:
+    """A hook that has something to tell, from its row and those of its task and scope."""
+    key, tenant, agent, owner, task, body, cursor, last, fence, attempt, since, at, error, dead = row
+    return Delivery(
+        key=key,
+        scope=Scope(tenant, agent, owner),
+        task=task,
+        hook=decode_hook(body),
+        cursor=cursor,
+        last=last,
+        fence=fence,
+        attempt=attempt,
+        since=since,
+        at=at,
+        error=error,
+        dead=bool(dead),
+    )
+
+
+def entries_of(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
+    """Of an audit, from rows in the order of their fields."""
+    names = AuditEntry.__struct_fields__
+    return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
