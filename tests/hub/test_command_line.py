@@ -94,6 +94,24 @@ def test_what_the_shell_makes_for_a_hub_is_for_its_owner_alone(tmp_path: Path) -
     assert [f.name for f in (tmp_path / "d").iterdir() if f.stat().st_mode & 0o077] == []
 
 
+def test_what_init_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    assert main(["init", "--data", "a/b"]) == 0
+    made = list(tmp_path.rglob("*"))
+    assert {path.name for path in made} >= {"a", "b", "dragoman.toml", "mcp_servers.json", "hub.db"}
+    assert [path.name for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_doctor_says_that_others_can_look_into_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--data", "d"]) == 0
+    main(["doctor", "--data", "d", "--model", "echo"])
+    assert "chmod 700" not in capsys.readouterr().out
+    (tmp_path / "d").chmod(0o755)
+    main(["doctor", "--data", "d", "--model", "echo"])
+    assert "chmod 700" in capsys.readouterr().out
+
+
 def test_a_providers_key_chooses_its_model() -> None:
     pytest.importorskip("any_llm")
     assert settings(environment={"ANTHROPIC_API_KEY": "k"}).model.startswith("anthropic/")
@@ -101,8 +119,12 @@ def test_a_providers_key_chooses_its_model() -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    shown = Settings(admin_token="adm_0123456789", search_key="abcdef").shown()
-    assert "0123456789" not in str(shown) and "abcdef" not in str(shown)
+    given = Settings(
+        admin_token="QQQQ0123456789", search_key="ZZZZab", metrics_token="JJJJ", push_seal="XXXX"
+    )
+    shown = str(given.shown())
+    assert not any(letter in shown for letter in "QZJX"), "not even how it begins"
+    assert given.shown()["admin_token"] == "(set)" and Settings().shown()["admin_token"] == ""
 
 
 def test_a_hub_is_begun_and_begun_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
+from dragoman.observe.terminal import sanitize
+
 VERBS = (
     "serve",
     "card",
@@ -81,8 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         _say_no_more()
-        print(f"dragoman: {error}", file=sys.stderr)
+        print(_for_stderr(f"dragoman: {error}"), file=sys.stderr)
         return 1
+    except SystemExit as stop:
+        if isinstance(stop.code, str):  # a sentence, which may quote a file, a peer or a database
+            raise SystemExit(_for_stderr(stop.code)) from None
+        raise
+
+
+def _for_stderr(text: str) -> str:
+    return sanitize(text) if sys.stderr.isatty() else text
 
 
 def _say_no_more() -> None:

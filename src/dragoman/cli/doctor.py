@@ -53,7 +53,7 @@ async def run(args: argparse.Namespace) -> int:
     findings = [*_python(), *_model(given), *_folder(given), *_files(given)]
     findings += [*await _commands(given), *await _tenants(given)]
     for kind, text in findings:
-        print(f"{kind:5}  {text}")
+        show.say(f"{kind:5}  {text}")
     return 1 if any(kind == _BAD for kind, _ in findings) else 0
 
 
@@ -105,6 +105,8 @@ def _folder(given: Settings) -> Iterator[tuple[str, str]]:
         yield _BAD, f"{folder} cannot be written to"
     else:
         yield _OK, f"{folder}"
+        if folder.stat().st_mode & 0o077:
+            yield _WARN, f"other users of this machine can look into {folder}: chmod 700"
 
 
 def _files(given: Settings) -> Iterator[tuple[str, str]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from dragoman.cli import show
 from dragoman.cli.hub import read
 from dragoman.errors import A2AError
 from dragoman.hub.database import Database
@@ -66,7 +68,7 @@ async def run(args: argparse.Namespace) -> int:
             print(f"tenant {tenant.name}: {token}")
             print("Tokens are shown this once.")
     except A2AError as error:
-        print(f"dragoman: {error.message}", file=sys.stderr)
+        show.say(f"dragoman: {error.message}", sys.stderr)
         return 1
     finally:
         database.close()
@@ -76,10 +78,15 @@ async def run(args: argparse.Namespace) -> int:
 
 def _write(given: Settings) -> None:
     folder = given.folder
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for missing in [each for each in (*reversed(folder.parents), folder) if not each.exists()]:
+        missing.mkdir(mode=0o700)
     wanted = {folder / name: text for name, text in _FILES.items()}
     wanted[Path(CONFIG)] = _TOML.format(data=given.data)
     for path, text in wanted.items():
         if not path.exists():
-            path.write_text(text, encoding="utf-8")
+            # for this user alone: tokens are going to be written into them
+            with open(
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+            ) as file:
+                file.write(text)
             print(f"made {path}")

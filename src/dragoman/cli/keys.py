@@ -68,7 +68,7 @@ def _said(run: Any) -> Any:
         try:
             run(args, KeyRing(args.dir))
         except (OSError, ValueError) as error:
-            print(f"dragoman: {error}", file=sys.stderr)
+            show.say(f"dragoman: {error}", sys.stderr)
             return 1
         return 0
 

@@ -6,7 +6,6 @@ cursor, change the title or recolour what somebody else said.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -16,6 +15,7 @@ import msgspec
 from dragoman.client.reply import Piece
 from dragoman.model.content import Message, Part
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
+from dragoman.observe.terminal import sanitize
 
 
 def console() -> Any:
@@ -29,19 +29,9 @@ def console() -> Any:
     return Console(highlight=False)
 
 
-_SEQUENCES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b]*(?:\x07|\x1b\\)?")
-"""Orders to a terminal: those that draw, and those that set its title, its clipboard or its links."""
-_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-
-
-def readable(text: str) -> str:
-    """The text, without what would be an order to a terminal."""
-    return _SEQUENCES.sub("", text).translate(_CONTROLS)
-
-
 def said(text: str, to: TextIO | None = None) -> str:
     """The text as `to` (standard output) may have it."""
-    return readable(text) if (to or sys.stdout).isatty() else text
+    return sanitize(text) if (to or sys.stdout).isatty() else text
 
 
 def say(text: str, to: TextIO | None = None) -> None:
@@ -82,7 +72,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     columns = [Column(heading, no_wrap=n == 0) for n, heading in enumerate(headings)]
     drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        drawn.add_row(*(escape(readable(cell)) for cell in row))
+        drawn.add_row(*(escape(sanitize(cell)) for cell in row))
     rich.print(drawn)
 
 
@@ -94,7 +84,7 @@ def fields(pairs: Sequence[tuple[str, str]]) -> None:
         if rich is not None:
             from rich.markup import escape
 
-            rich.print(f"[bold]{escape(name.ljust(width))}[/]  {escape(readable(value))}")
+            rich.print(f"[bold]{escape(name.ljust(width))}[/]  {escape(sanitize(value))}")
         else:
             say(f"{name.ljust(width)}  {value}")
 
@@ -108,7 +98,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         if self._live:
-            line = " ".join(readable(text).split())[:100]
+            line = " ".join(sanitize(text).split())[:100]
             sys.stderr.write(f"\r\x1b[K\x1b[2m{line}\x1b[0m")
             sys.stderr.flush()
             self._shown = True

@@ -43,11 +43,11 @@ def run(args: argparse.Namespace) -> int:
         body = sys.stdin.buffer.read() if args.card == "-" else Path(args.card).read_bytes()
         signed, unsigned = sign(msgspec.json.decode(body), KeyRing(args.keys, jku=args.jku))
     except (OSError, ValueError) as error:
-        print(f"dragoman: {error}", file=sys.stderr)
+        show.say(f"dragoman: {error}", sys.stderr)
         return 1
     if unsigned:
         members = ", ".join(unsigned)
-        print(f"dragoman: A2A 1.0 has no {members}: left out, a signature cannot cover it", file=sys.stderr)
+        show.say(f"dragoman: A2A 1.0 has no {members}: left out, a signature cannot cover it", sys.stderr)
     if args.output:
         Path(args.output).write_bytes(msgspec.json.format(msgspec.json.encode(signed), indent=2) + b"\n")
     else:

@@ -56,7 +56,7 @@ async def run(args: argparse.Namespace) -> int:
         database.open()
         await work(Tenants(database), args)
     except A2AError as error:
-        print(f"dragoman: {error.message}", file=sys.stderr)
+        show.say(f"dragoman: {error.message}", sys.stderr)
         return 1
     finally:
         database.close()

@@ -176,4 +176,4 @@ def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
 
 
 def _masked(value: str) -> str:
-    return f"{value[:4]}…" if value else ""
+    return "(set)" if value else ""

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from dragoman.model.ids import timestamp
+from dragoman.observe.terminal import UNSAFE
 
 ABOUT: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar("dragoman_log_about", default=None)
 """Says what the lines of this context are about: `task`, `principal`, ... It is asked when a line is written."""
@@ -31,7 +32,7 @@ _SECRETS = re.compile(
     """,
     re.DOTALL,
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL = re.compile(f"[{UNSAFE}]")
 _PLAIN = re.compile(r"[!#-<>-~\xa1-\uffff]+")
 
 
