@@ -519,7 +519,7 @@ async def test_defect_11_a_dead_remote_delays_nobody_and_loopback_needs_permissi
                 "forbidden": Remote(url=url),
                 "dead": Remote(url=f"http://127.0.0.1:{free_port()}", allow_private=True),
             },
-            dial=Guard(http=True).dial,
+            guard=Guard(http=True),
         )
         assert remotes.lines() == []  # at once, whatever the remotes do
         tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
@@ -539,7 +539,7 @@ async def test_defect_11_a_dead_remote_delays_nobody_and_loopback_needs_permissi
 async def test_defect_11_a_cancel_reaches_the_remote_agent(shed: Begin, database: Database) -> None:
     stuck, ended = asyncio.Event(), asyncio.Event()
     async with served(neighbour(stuck, ended).app(store="memory:")) as url:
-        remotes = Remotes({"weather": Remote(url=url, allow_private=True)}, dial=Guard().dial)
+        remotes = Remotes({"weather": Remote(url=url, allow_private=True)}, guard=Guard())
         home = await shed(
             ScriptedModel(["/a2a call weather Rome?"]),
             tools=toolbox(database, model=ScriptedModel([]), remotes=remotes),
@@ -558,7 +558,7 @@ async def test_defect_11_a_cancel_reaches_the_remote_agent(shed: Begin, database
 async def test_a_remote_that_takes_too_long_is_given_up_and_told(shed: Begin, database: Database) -> None:
     stuck, ended = asyncio.Event(), asyncio.Event()
     async with served(neighbour(stuck, ended).app(store="memory:")) as url:
-        remotes = Remotes({"weather": Remote(url=url, allow_private=True, timeout=1.0)}, dial=Guard().dial)
+        remotes = Remotes({"weather": Remote(url=url, allow_private=True, timeout=1.0)}, guard=Guard())
         tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
         home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
         assert "ERR: weather did not finish within 1 s" in await fed(home, "/a2a call weather Rome?")

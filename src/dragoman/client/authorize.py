@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import urljoin
 
 from dragoman.client.credentials import ClientCertificate, Credential, Outgoing
+from dragoman.client.http import AddressGuard
 from dragoman.client.origin import origin_of, within
 from dragoman.client.transport import NotSent, Response, Transport
 from dragoman.errors import InvalidAgentResponse
@@ -32,6 +33,8 @@ class Authorized:
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
         certificate: ClientCertificate | None = None,
+        guard: AddressGuard | None = None,
+        opens_channels: bool = False,
     ) -> None:
         self._transport = transport
         self._elsewhere = elsewhere or transport
@@ -39,6 +42,10 @@ class Authorized:
         self.origin = origin
         self.tls, self.proxy = tls, proxy
         """Whom to believe, and the way there; for bindings that connect by themselves."""
+        self.guard = guard
+        """Checks the addresses that those bindings connect to."""
+        self.opens_channels = opens_channels
+        """Bindings may connect by themselves: nobody gave us a transport that everything has to go through."""
         self._certificate = certificate
         self._also_close: list[Callable[[], Awaitable[object]]] = []
 

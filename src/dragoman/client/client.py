@@ -382,6 +382,7 @@ def connect(target: Any, *, timeout: float | None = None, **options: Unpack[Conn
     `version`, `binding`: speak this and nothing else. `timeout`: for each operation, in seconds, all told.
     `signed_by`: talk to it only if one of these keys has signed its card: a JWK set, a file with one, its URL, a `Trust`.
     `policy`: how stubborn to be. `tls`, `proxy`: for the network. `agents`: URLs by name, instead of `dragoman.toml`.
+    `guard`: checks every address before it is connected to, over every binding (`dragoman.push.Guard()`: public ones).
     """
     if not isinstance(options.get("version", ""), str):
         raise TypeError('a version is text, such as "1.0"')

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from grpc import StatusCode, aio
 
@@ -16,6 +18,7 @@ from dragoman.client.authorize import Authorized
 from dragoman.client.credentials import Outgoing
 from dragoman.client.exchange import UNARY, headers_of
 from dragoman.client.grpc_channel import open_channel
+from dragoman.client.http import AddressGuard, reason
 from dragoman.client.transport import NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto import v0_3, v1_0
@@ -44,6 +47,7 @@ from dragoman.model.ops import (
 
 _CODECS: dict[str, Codec] = {codec.name: codec for codec in (v1_0.CODEC, v0_3.CODEC)}
 _HTTP_ONLY = frozenset({"Content-Type", "Accept"})
+_RESOLVE_SECONDS = 10.0
 _PROBE = "/grpc.health.v1.Health/Check"
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name or service not known")
 _BROKEN_OFF = ("RST_STREAM", "Stream removed", "Connection reset", "GOAWAY")
@@ -63,14 +67,57 @@ class Grpc:
         self._codec = _CODECS[dialect.name]
         self._silence = silence
         self._probe_timeout = 10.0
-        self._channel = self._open()
+        self._addresses: tuple[str, ...] = ()
+        """What the guard allowed when the channel was opened."""
+        self._recheck = True
+        """Ask the guard before the next call: there is no channel yet, or its addresses did not answer."""
+        self._channels: WeakSet[aio.Channel] = WeakSet()
+        """A channel that nobody uses any more closes by itself."""
+        transport.also_close(self._close)
+        self._channel = self._open() if transport.guard is None else None
 
     def _open(self) -> aio.Channel:
         transport = self._transport
-        certificate = transport.certificate_for(self.url)
-        channel = open_channel(self.url, tls=transport.tls, proxy=transport.proxy, certificate=certificate)
-        transport.also_close(channel.close)
+        channel = open_channel(
+            self.url,
+            tls=transport.tls,
+            proxy=transport.proxy,
+            certificate=transport.certificate_for(self.url),
+            addresses=self._addresses,
+        )
+        self._channels.add(channel)
         return channel
+
+    async def _close(self) -> None:
+        for channel in list(self._channels):
+            await channel.close()
+
+    async def _ready(self) -> aio.Channel:
+        """The channel, to addresses that the guard allows. Raises `NotSent`."""
+        guard = self._transport.guard
+        if guard is not None and (self._recheck or self._channel is None):
+            allowed = await self._allowed(guard)
+            if self._channel is None or allowed != self._addresses:
+                self._addresses = allowed
+                self._channel = self._open()
+            self._recheck = False
+        assert self._channel is not None
+        return self._channel
+
+    async def _allowed(self, guard: AddressGuard) -> tuple[str, ...]:
+        parts = urlsplit(self.url)
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                found = await guard.addresses(parts.hostname or "", parts.port or 443)
+        except TimeoutError as error:
+            raise NotSent(f"cannot reach {self.url}: no address within {_RESOLVE_SECONDS:g} s") from error
+        except OSError as error:
+            raise NotSent(f"cannot reach {self.url}: {reason(error)}") from error
+        except ValueError as error:  # a name that no resolver takes
+            raise NotSent(f"cannot reach {self.url}: {error}") from error
+        if not found:
+            raise NotSent(f"cannot reach {self.url}: its host has no address")
+        return tuple(sorted(found))
 
     async def call(self, call: Call, request: Request) -> Any:
         op = UNARY[type(request)]
@@ -85,7 +132,8 @@ class Grpc:
         return self._codec.read_result(op, answer)
 
     async def _ask(self, method: str, body: bytes, shown: Outgoing) -> bytes:
-        rpc = self._channel.unary_unary(method)(body, metadata=_metadata(shown))
+        channel = await self._ready()
+        rpc = channel.unary_unary(method)(body, metadata=_metadata(shown))
         try:
             answer: bytes = await rpc
         except aio.AioRpcError as error:
@@ -96,7 +144,7 @@ class Grpc:
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
         method, body, plain = self._method(op), self._codec.write_request(op, request), self._plain(call)
-        channel = self._channel
+        channel = await self._ready()
         shown = await self._transport.shown(plain)
         rpc = channel.unary_stream(method)(body, metadata=_metadata(shown))
         try:
@@ -163,6 +211,7 @@ class Grpc:
         if details:
             return read_status(code, text, details)
         if code == "UNAVAILABLE" and any(words in text for words in _NEVER_SENT):
+            self._recheck = True
             return NotSent(f"{self.url} cannot be reached: {text}")
         if "larger than max" in text:
             return (InvalidParams if "SERVER" in text else InvalidAgentResponse)(f"{self.url}: {text}")

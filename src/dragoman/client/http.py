@@ -12,8 +12,8 @@ import re
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from dragoman.client.connection import Connection, HttpResponse
@@ -39,6 +39,18 @@ class _Route(NamedTuple):
 
 Dial = Callable[[str, int], Awaitable[socket.socket]]
 """Connects to a host and a port."""
+
+
+class AddressGuard(Protocol):
+    """Decides which addresses may be connected to: `dragoman.push.Guard` is one. Both raise `OSError` for a refusal."""
+
+    async def dial(self, host: str, port: int) -> socket.socket:
+        """A socket connected to one of the host's addresses."""
+        ...
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """The host's addresses, all of them allowed, for bindings that connect by themselves."""
+        ...
 
 
 class HttpTransport:
@@ -143,7 +155,7 @@ class HttpTransport:
                 f"cannot reach {url}: its certificate is not trusted: {error.verify_message}"
             ) from error
         except OSError as error:
-            raise NotSent(f"cannot reach {url}: {_why(error)}") from error
+            raise NotSent(f"cannot reach {url}: {reason(error)}") from error
         except ValueError as error:  # a name that no resolver takes, a proxy that is no URL
             raise NotSent(f"cannot reach {url}: {error}") from error
         self._open.add(connection)
@@ -233,7 +245,7 @@ def _head(begun: str, headers: Mapping[str, str]) -> bytes:
         raise ValueError(f"{error.object[error.start]!r} does not fit into a header") from error
 
 
-def _why(error: OSError) -> str:
+def reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):  # its number is OpenSSL's
         plain = "; it may be http:// there" if error.reason == "WRONG_VERSION_NUMBER" else ""
         return f"TLS failed: {error.reason or error}{plain}"

@@ -14,7 +14,7 @@ from dragoman.client import credentials as creds
 from dragoman.client.asgi import AsgiTransport
 from dragoman.client.authorize import Authorized
 from dragoman.client.discover import Found, address, find, given
-from dragoman.client.http import HttpTransport
+from dragoman.client.http import AddressGuard, HttpTransport
 from dragoman.client.origin import origin_of
 from dragoman.client.resume import Lasting
 from dragoman.client.retry import Policy, pause, transient
@@ -42,6 +42,7 @@ class Options(Struct, frozen=True, kw_only=True):
     transport: Transport | None = None
     url: str = ""
     signed_by: Any = None
+    guard: AddressGuard | None = None
 
 
 class Link(NamedTuple):
@@ -65,21 +66,32 @@ def _carrier(target: Any, options: Options) -> tuple[Authorized, Any]:
     """What carries our requests, and where the agent is: a URL, or a card that is here already."""
     if isinstance(target, str):
         target = address(target, options.agents)
+    if options.guard is not None and (options.transport is not None or not _is_elsewhere(target)):
+        raise TypeError(
+            "guard= is for connections to other machines, not for a transport or an agent in this process"
+        )
     if options.transport is not None:
         return Authorized(options.transport), options.url or target
     if hasattr(target, "app"):
         return Authorized(AsgiTransport(target.app(store="memory:"))), options.url or IN_PROCESS
     if callable(target):
         return Authorized(AsgiTransport(target)), options.url or IN_PROCESS
-    if isinstance(target, str | Path | AgentCard | Mapping):
-        certificate, tls, proxy = options.credentials, options.tls, options.proxy
+    if _is_elsewhere(target):
+        certificate, tls, guard = options.credentials, options.tls, options.guard
+        proxy = options.proxy if guard is None else ""
+        dial = None if guard is None else guard.dial
+        network: dict[str, Any] = {"proxy": proxy, "guard": guard, "opens_channels": True}
         if isinstance(certificate, creds.ClientCertificate):
             bare = None if tls is None else creds.showing_nothing(tls)
-            plain = HttpTransport(tls=bare, proxy=proxy)
-            shown = HttpTransport(tls=certificate.context(tls), proxy=proxy)
-            return Authorized(shown, elsewhere=plain, tls=bare, proxy=proxy, certificate=certificate), target
-        return Authorized(HttpTransport(tls=tls, proxy=proxy), tls=tls, proxy=proxy), target
+            plain = HttpTransport(tls=bare, proxy=proxy, dial=dial)
+            shown = HttpTransport(tls=certificate.context(tls), proxy=proxy, dial=dial)
+            return Authorized(shown, elsewhere=plain, tls=bare, certificate=certificate, **network), target
+        return Authorized(HttpTransport(tls=tls, proxy=proxy, dial=dial), tls=tls, **network), target
     raise TypeError(f"{target!r} is not an agent, a card, or the name of one")
+
+
+def _is_elsewhere(target: Any) -> bool:
+    return isinstance(target, str | Path | AgentCard | Mapping)
 
 
 async def _open(transport: Authorized, where: Any, options: Options) -> Link:
@@ -94,7 +106,12 @@ async def _open(transport: Authorized, where: Any, options: Options) -> Link:
         found = await vouched(found, options.signed_by, transport.plain)
     elsewhere = where != IN_PROCESS  # all agents in this process have the same address
     ways = routes(
-        found, version=options.version, binding=options.binding, prefer=prefer, remembered=elsewhere
+        found,
+        version=options.version,
+        binding=options.binding,
+        prefer=prefer,
+        remembered=elsewhere,
+        channels=transport.opens_channels,
     )
     # A secret belongs to whoever the user named, not to wherever the card points.
     transport.origin = origin_of(options.origin or (where if isinstance(where, str) else ways[0].url))

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from dragoman.client.http import AddressGuard
 from dragoman.client.retry import Policy
 from dragoman.client.transport import Transport
 from dragoman.model.ops import PushConfig
@@ -27,6 +28,7 @@ class ConnectOptions(TypedDict, total=False):
     transport: Transport | None
     url: str
     signed_by: Any
+    guard: AddressGuard | None
 
 
 class SendOptions(TypedDict, total=False):

@@ -85,19 +85,26 @@ class Route(NamedTuple):
 
 
 def routes(
-    found: Found, *, version: str = "", binding: str = "", prefer: str = "", remembered: bool = True
+    found: Found,
+    *,
+    version: str = "",
+    binding: str = "",
+    prefer: str = "",
+    remembered: bool = True,
+    channels: bool = True,
 ) -> list[Route]:
     """The usable ways to reach an agent, best first. `prefer` is the endpoint the user named, if any.
 
-    `remembered`: what worked at its address before comes first.
+    `remembered`: what worked at its address before comes first. `channels`: gRPC, which connects by itself, may be used.
     """
+    bindings = [name for name in BINDINGS if channels or name != GRPC]
     offered = [
         (_here(each, found.url), dialect) for each, dialect in for_card(found.document, found_at=found.url)
     ]
     usable = [
         Route(each.url, each.protocol_binding.upper(), dialect, each.tenant, ours=_ours(found, each.url))
         for each, dialect in offered
-        if each.protocol_binding.upper() in BINDINGS
+        if each.protocol_binding.upper() in bindings
         and binding.upper() in ("", each.protocol_binding.upper())
     ]
     if not usable:
@@ -106,13 +113,15 @@ def routes(
                 f"{each.protocol_binding} {each.protocol_version}" for each in found.card.supported_interfaces
             )
         )
-        spoken = f"we speak {', '.join(BINDINGS)}"
+        spoken = f"we speak {', '.join(bindings)}"
         if binding:
             spoken = f"{binding.upper()} was asked for" + (
-                "" if binding.upper() in BINDINGS else f", and {spoken}"
+                "" if binding.upper() in bindings else f", and {spoken}"
             )
         missing = GRPC not in BINDINGS and GRPC in names and binding.upper() in ("", GRPC)
         hint = " (for gRPC: pip install 'dragoman[grpc]')" if missing else ""
+        if GRPC in names and not channels:
+            hint = " (gRPC does not go through a transport, nor to an agent in this process)"
         raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; {spoken}{hint}")
     if version:
         return _pinned(usable, version)

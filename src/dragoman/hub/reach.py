@@ -44,7 +44,7 @@ class Reach:
         self._settings, self._guard = settings, guard
         self.fetcher = HttpFetcher(guard.dial)
         agents = _registry(remotes.read_registry, folder / AGENTS)
-        self.remotes = Remotes(agents, dial=guard.dial, environ=os.environ)
+        self.remotes = Remotes(agents, guard=guard, environ=os.environ)
         self._servers = McpServers(_registry(mcp_servers.read_registry, folder / SERVERS))
         self._sandbox = _sandbox(settings, metrics) if settings.allow_exec else None
 

@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 
 from dragoman.client.client import Client, connect
 from dragoman.client.credentials import Bearer
-from dragoman.client.http import Dial, HttpTransport
+from dragoman.client.http import AddressGuard
 from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import Scope, Service
@@ -85,18 +85,18 @@ class _Known:
 
 
 class Remotes:
-    """`dial` makes the connections to remotes that must be public: `push/guard.py` has one."""
+    """`guard` checks the addresses of remotes that must be public, over every binding: `push/guard.py` has one."""
 
     def __init__(
         self,
         agents: Mapping[str, Remote],
         *,
-        dial: Dial,
+        guard: AddressGuard,
         environ: Mapping[str, str] | None = None,
         ttl: float = TTL,
     ) -> None:
         self.agents = dict(agents)
-        self._dial, self._environ, self._ttl = dial, environ or {}, ttl
+        self._guard, self._environ, self._ttl = guard, environ or {}, ttl
         self._known: dict[str, _Known] = {}
         self._opening: dict[str, asyncio.Task[Client]] = {}
         self._fetching: dict[str, asyncio.Task[_Known]] = {}
@@ -193,10 +193,8 @@ class Remotes:
         options: dict[str, Any] = {}
         if token := self._token(remote):
             options["credentials"] = Bearer(token)
-        dial = None if remote.allow_private else self._dial
-        client = connect(
-            remote.url, transport=HttpTransport(dial=dial), timeout=remote.timeout, agents={}, **options
-        )
+        guard = None if remote.allow_private else self._guard
+        client = connect(remote.url, guard=guard, timeout=remote.timeout, agents={}, **options)
         try:
             async with asyncio.timeout(min(CARD_SECONDS, remote.timeout)):
                 await client.open()

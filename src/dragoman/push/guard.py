@@ -2,7 +2,8 @@
 
 A name is resolved once, every address it has is checked, and the socket is connected to an address that was checked:
 there is no second look-up that could answer something else. `Guard.dial` goes into the client's `HttpTransport`, which
-follows no redirects, so it serves webhooks, key sets and whatever else is fetched on somebody's word.
+follows no redirects, so it serves webhooks, key sets and whatever else is fetched on somebody's word. gRPC makes its
+connections itself: it gets `Guard.addresses` and no name. `connect(..., guard=Guard())` uses both.
 """
 
 from __future__ import annotations
@@ -79,14 +80,11 @@ class Guard:
 
     async def dial(self, host: str, port: int) -> socket.socket:
         """A socket to one of the host's addresses, if all of them are allowed. Raises `Refused`, `OSError`."""
-        self._check_port(port)
-        self._check_host(host)
-        addresses = [self._checked(text) for text in await self._resolve(host, port)]
         failure: OSError = Refused(f"{host} has no address")
-        for address in dict.fromkeys(addresses):
+        for address in await self.addresses(host, port):
             try:
                 async with asyncio.timeout(_EACH):
-                    connected = await self._connect(str(address), port)
+                    connected = await self._connect(address, port)
             except TimeoutError:
                 failure = OSError(f"{host} does not answer")
                 continue
@@ -100,6 +98,13 @@ class Guard:
                 raise
             return connected
         raise failure
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """The host's addresses, if all of them are allowed. Raises `Refused`, `OSError`."""
+        self._check_port(port)
+        self._check_host(host)
+        found = [self._checked(text) for text in await self._resolve(host, port)]
+        return [str(address) for address in dict.fromkeys(found)]
 
     def _check_port(self, port: int) -> None:
         if self._ports:
