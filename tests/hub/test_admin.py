@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dragoman.agent.agent import Agent
 from dragoman.cli import main
+from dragoman.engine.turn import Turn
+from dragoman.errors import Unauthenticated
 from dragoman.hub.asking import respond
 from dragoman.hub.model import Prompt
 from dragoman.hub.residents import Stoppable, speaking_for
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ops import Call, Scope, SendMessage
 from tests.hub.house import SCOUT, Caller, events, house, message
 
 
@@ -111,6 +117,153 @@ async def test_a_tenant_has_so_much_running_and_no_more() -> None:
         hold.set()
         await live.end()
         assert "concurrent_request_limit" in (await hub.nobody("GET", "/v1/metrics")).body.decode()
+
+
+def sent(id: str, text: str = "go") -> dict[str, Any]:
+    """A call of A2A 0.1, whose callers choose the ids of tasks."""
+    return {"id": id, "message": {"role": "user", "parts": [{"type": "text", "text": text}]}}
+
+
+def waiting(*names: str) -> tuple[list[Agent], dict[str, asyncio.Event]]:
+    """Agents that begin, and wait for ever."""
+    begun = {name: asyncio.Event() for name in names}
+
+    def make(name: str) -> Agent:
+        agent = Agent(name, "Waits.")
+
+        @agent.skill
+        async def wait(turn: Turn) -> None:
+            begun[name].set()
+            await asyncio.Event().wait()
+
+        return agent
+
+    return [make(name) for name in names], begun
+
+
+async def test_tasks_of_the_same_id_at_different_agents_are_counted_and_stopped_each() -> None:
+    code, begun = waiting("a", "b", "c")
+    async with house(code=code) as hub:
+        acme = await hub.tenant("acme")
+        id, path = acme.tenant.id, f"/v1/admin/tenants/{acme.tenant.id}"
+        live = {name: acme.open_rpc(name, "tasks/sendSubscribe", sent("same")) for name in "ab"}
+        for name in "ab":
+            await begun[name].wait()
+        await hub.admin("PATCH", path, {"max_concurrent": 2})
+        assert hub.hub.quotas.counts() == {str(id): 2}
+        third = await acme.rpc("c", "tasks/send", sent("same"))
+        assert third.status == 429 and not begun["c"].is_set()
+        dated = await acme.rpc("b", "tasks/get", {"id": "same"})
+        assert dated.json["result"]["metadata"]["x-arbiter.agent_id"] == "b"
+        listed = (await acme("GET", "/v1/requests")).json["requests"]
+        assert sorted(each["agent_id"] for each in listed) == ["a", "b"]
+        stopped = await hub.admin("PATCH", path, {"disabled": True})
+        assert stopped.json["cancelled"] == 2
+        for each in live.values():
+            assert b"canceled" in (await each.end()).body
+        assert hub.hub.quotas.counts() == {}
+
+
+async def test_tasks_that_wait_for_an_answer_count_again_when_they_get_it() -> None:
+    agent, hold = Agent("asker", "Asks, and works."), asyncio.Event()
+
+    @agent.skill
+    async def ask(turn: Turn) -> None:
+        await turn.ask("Which?")
+        await hold.wait()
+
+    async with house(code=[agent], max_concurrent=1) as hub:
+        acme = await hub.tenant("acme")
+
+        def said(id: str, text: str, task: str = "") -> dict[str, Any]:
+            return {
+                "message": {"messageId": id, "role": "ROLE_USER", "parts": [{"text": text}], "taskId": task}
+            }
+
+        parked = [
+            (await acme.rpc("asker", "SendMessage", said(id, "go"), a2a_version="1.0")).json["result"][
+                "task"
+            ]["id"]
+            for id in ("m1", "m2")
+        ]
+        live = acme.open_rpc(
+            "asker", "SendStreamingMessage", said("m3", "this", parked[0]), a2a_version="1.0"
+        )
+        await live.until(lambda: bool(live.body))
+        second = said("m4", "that", parked[1])
+        assert (await acme.rpc("asker", "SendMessage", second, a2a_version="1.0")).status == 429
+        hold.set()
+        await live.end()
+        answered = await acme.rpc("asker", "SendMessage", second, a2a_version="1.0")
+        assert answered.json["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.parametrize("verb", ["rotate", "disable"])
+async def test_work_begun_under_an_old_token_does_not_go_on_after_the_hub_was_down(
+    verb: str, tmp_path: Path
+) -> None:
+    code, begun = waiting("worker")
+    asker, asked = Agent("asker", "Has another agent work."), []
+
+    @asker.skill
+    async def ask(turn: Turn) -> None:
+        asked.append(turn.task_id)
+        await turn.call("worker", "go")
+
+    async with house(code=[asker, *code], folder=tmp_path) as hub:
+        acme = await hub.tenant("acme")
+        live = acme.open_rpc("asker", "tasks/sendSubscribe", sent("mine"))
+        await begun["worker"].wait()
+        await live.until(lambda: bool(live.body))
+        live.gone.set()
+    begun["worker"].clear()
+    assert await asyncio.to_thread(main, ["tenant", verb, "acme", "--data", str(tmp_path)]) == 0
+    if verb == "disable":
+        assert await asyncio.to_thread(main, ["tenant", "enable", "acme", "--data", str(tmp_path)]) == 0
+    async with house(code=[asker, *code], folder=tmp_path) as hub:
+        tenant, token = await hub.hub.tenants.rotate(acme.tenant)
+        again = Caller(hub.app, token, tenant)
+        ended = await again.open_rpc("asker", "tasks/resubscribe", {"id": "mine"}).end()
+        assert b"failed" in ended.body and b"another token by now" in ended.body
+        children = await again.rpc("worker", "ListTasks", {}, a2a_version="1.0")
+        states = [task["status"]["state"] for task in children.json["result"]["tasks"]]
+        assert len(states) == 1 and states[0] in ("TASK_STATE_FAILED", "TASK_STATE_CANCELED")
+        assert not begun["worker"].is_set() and len(asked) == 1
+
+
+async def test_a_request_that_was_let_in_under_a_token_does_not_begin_under_the_next() -> None:
+    async with house(["never said"]) as hub:
+        acme = await hub.tenant("acme")
+        await hub.hub.tenants.rotate(acme.tenant)
+        for channel in ("native", "a2a"):
+            with pytest.raises(Unauthenticated):
+                if channel == "native":
+
+                    async def said() -> tuple[Part, ...]:
+                        return (Part(text="go"),)
+
+                    await hub.hub.ask(acme.tenant, "index", said)
+                else:
+                    key = acme.tenant.key
+                    call = Call(scope=Scope(key, "index", key), principal=acme.tenant.principal)
+                    said_ = Message(message_id="m", role=Role.USER, parts=(Part(text="go"),))
+                    await hub.hub.call(call, SendMessage(message=said_))
+        assert hub.model.prompts == []
+
+
+async def test_a_task_that_waits_for_an_answer_takes_it_from_the_new_token() -> None:
+    agent = Agent("asker", "Asks.")
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        return f"{await turn.ask('Which?')} it is"
+
+    async with house(code=[agent]) as hub:
+        acme = await hub.tenant("acme")
+        await acme.rpc("asker", "tasks/send", sent("t"))
+        tenant, token = await hub.hub.tenants.rotate(acme.tenant)
+        answered = await Caller(hub.app, token, tenant).rpc("asker", "tasks/send", sent("t", "blue"))
+        assert b"blue it is" in answered.body
 
 
 async def test_agents_that_an_agent_asks_do_not_count_against_the_tenant() -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
+from dragoman.cli import main
 from dragoman.engine.turn import Turn
-from dragoman.errors import InvalidParams
+from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub import phrases, schedules
 from dragoman.hub.model import ModelError
 from dragoman.hub.scheduler import Scheduler
@@ -172,6 +173,36 @@ async def test_a_schedule_is_paused_when_its_agent_is_gone_and_rests_while_its_t
         await hub.hub.tenants.disable(tenant, False)
         assert (await ended(scheduler, acme, 1))["result_summary"] == "back"
         assert (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]["status"] == "paused"
+
+
+async def test_what_was_scheduled_under_an_old_token_waits_until_the_new_one_resumes_it(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    async with house(folder=tmp_path) as hub:
+        acme = await hub.tenant("acme")
+        scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
+        for _ in range(2):
+            await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "look")
+        clock.now += 60
+        first, _ = await scheduler.schedules.due()
+        assert await scheduler.schedules.begin(first) is not None  # and the hub goes down before its request
+    assert await asyncio.to_thread(main, ["tenant", "rotate", "acme", "--data", str(tmp_path)]) == 0
+    async with house(["resumed"], folder=tmp_path) as hub:
+        tenant, token = await hub.hub.tenants.rotate(acme.tenant)
+        again = Caller(hub.app, token, tenant)
+        scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
+        await scheduler.look()
+        assert hub.model.prompts == [] and await scheduler.schedules.open() == []
+        assert "another token" in (await again("GET", "/v1/runs/1")).json["run"]["error_message"]
+        second = (await again("GET", "/v1/schedules/2")).json["scheduled_task"]
+        assert second["status"] == "paused" and "generation" not in second
+        with pytest.raises(Unauthenticated):
+            await scheduler.schedules.add(
+                tenant.id, "index", "in 1 minute", "look", generation=acme.tenant.generation
+            )
+        await again("PATCH", "/v1/schedules/2", {"status": "active"})
+        assert (await ended(scheduler, again, 2))["result_summary"] == "resumed"
 
 
 async def test_a_tenant_that_has_enough_to_do_gets_its_run_later() -> None:

@@ -66,7 +66,12 @@ def on_behalf(turn: Turn, scope: Scope, key: str) -> Call:
         raise Unavailable("too many agents call one another in a row")
     return Call(
         scope=scope,
-        principal=Principal(id=turn.principal, tenant=scope.tenant, scopes=frozenset(mail.scopes)),
+        principal=Principal(
+            id=turn.principal,
+            tenant=scope.tenant,
+            scopes=frozenset(mail.scopes),
+            generation=mail.generation,
+        ),
         idempotency_key=f"{turn.task_id}:{turn.n}:{key}",
         deadline=mail.deadline,
         trace=turn.trace,
@@ -161,7 +166,8 @@ async def abandon(peers: Peers, snapshot: Snapshot) -> None:
         with suppress(A2AError, TimeoutError):
             async with asyncio.timeout(GRACE):
                 service, scope = await peers.find(child.peer, snapshot.scope)
-                who = snapshot.canceling.principal if snapshot.canceling is not None else ""
+                mail = snapshot.canceling or snapshot.mails[0][1]
+                who = mail.principal
                 call = Call(scope=scope, principal=Principal(id=who, tenant=scope.tenant))
                 await _cancel(service, call, child)
 

@@ -33,6 +33,7 @@ class Mail(Wire, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     principal: str = ""
     scopes: tuple[str, ...] = ()
+    generation: int | None = None
     trace: dict[str, str] = {}
     depth: int = 0
     deadline: float | None = None

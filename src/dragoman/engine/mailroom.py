@@ -126,6 +126,7 @@ def _mail(call: Call, request: SendMessage, task: str, context: str, *, reply: b
         extensions=call.extensions,
         principal=principal.id,
         scopes=tuple(sorted(principal.scopes)) if principal.scopes else (),
+        generation=principal.generation,
         trace=call.trace,
         depth=call.depth,
         deadline=call.deadline,

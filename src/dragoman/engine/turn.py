@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar, cast, overload
 import msgspec
 
 from dragoman.engine.ask import answer
-from dragoman.engine.delegate import delegate, on_behalf, request_of
+from dragoman.engine.delegate import abandon, delegate, on_behalf, request_of
 from dragoman.engine.journal import Journal
 from dragoman.engine.log import Child, Mail, Note, Record, Snapshot, Started, Step
 from dragoman.engine.once import on_disk, once
@@ -335,6 +335,11 @@ class Turn:
         ) as events:
             async for event in events:
                 yield event
+
+    async def cancel_children(self) -> None:
+        """Cancel the tasks that others have for this one and have not finished."""
+        if self._peers is not None:
+            await abandon(self._peers, self.snapshot)
 
     async def put(self, record: Record) -> None:
         """Put a record of the turn's own on disk."""

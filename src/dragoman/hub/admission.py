@@ -43,7 +43,7 @@ class Admission:
         id = secrets.token_hex(8)
         try:
             self._quotas.spend(tenant)
-            self._quotas.reserve(tenant, id, "")
+            self._quotas.reserve(tenant, "", id)
         except RateLimited as error:
             self._metrics.limited(tenant, error.metadata["reason"])
             raise
@@ -51,7 +51,7 @@ class Admission:
             try:
                 yield
             finally:
-                self._quotas.forgo(tenant.key, id)
+                self._quotas.forgo(tenant.key, "", id)
 
     @contextmanager
     def message(
@@ -63,7 +63,8 @@ class Admission:
         """
         number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
         tenant, agent = self._tenants.look(number), call.scope.agent
-        if tenant is None or tenant.disabled:
+        shown = call.principal.generation
+        if tenant is None or tenant.disabled or shown not in (None, tenant.generation):
             raise Unauthenticated("missing or invalid bearer token")
         found = self._catalogue.find(tenant.id, agent)
         message, native = request.message, via == NATIVE
@@ -81,8 +82,8 @@ class Admission:
             if not message.task_id or call.names_tasks:
                 message = _named(message)
                 call = replace(call, names_tasks=True)
-                if message.task_id not in self._quotas.of(tenant.key):
-                    self._quotas.reserve(tenant, message.task_id, agent, conversation=conversation, via=via)
+            if (agent, message.task_id) not in self._quotas.of(tenant.key):
+                self._quotas.reserve(tenant, agent, message.task_id, conversation=conversation, via=via)
         except RateLimited as error:
             self._metrics.limited(tenant, error.metadata["reason"])
             raise
@@ -96,7 +97,7 @@ class Admission:
             self._metrics.ended(tenant.key, via, False)  # of one that was taken, the engine says how it ended
             raise
         finally:
-            self._quotas.forgo(tenant.key, message.task_id)
+            self._quotas.forgo(tenant.key, agent, message.task_id)
 
 
 def _named(message: Message) -> Message:

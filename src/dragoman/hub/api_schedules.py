@@ -33,13 +33,18 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     schedules = scheduler.schedules
 
     async def add(visit: Visit) -> Answer:
-        body, tenant = await visit.json(NewSchedule), visit.tenant.id
+        body, tenant, generation = await visit.json(NewSchedule), visit.tenant.id, visit.tenant.generation
         if hub.catalogue.find(tenant, body.agent) is None:
             raise NotFound(f"there is no agent {body.agent[:80]!r}")
         if body.conversation_id:
             hub.conversations.find(tenant, body.conversation_id)
         made, said = await schedules.add(
-            tenant, body.agent, body.schedule, body.message, conversation=body.conversation_id
+            tenant,
+            body.agent,
+            body.schedule,
+            body.message,
+            conversation=body.conversation_id,
+            generation=generation,
         )
         return Answer({"scheduled_task": _shown(made), "normalized": said}, 201)
 
@@ -53,7 +58,9 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     async def change(visit: Visit) -> Answer:
         await _there(visit)
         status = (await visit.json(ScheduleChange)).status
-        changed = await schedules.mark(visit.tenant.id, visit.number("id"), status)
+        changed = await schedules.mark(
+            visit.tenant.id, visit.number("id"), status, generation=visit.tenant.generation
+        )
         return Answer({"scheduled_task": _shown(changed)})
 
     async def delete(visit: Visit) -> Answer:
@@ -126,4 +133,5 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
 def _shown(value: Any) -> dict[str, Any]:
     out = msgspec.structs.asdict(value)
     del out["tenant_id"]
+    out.pop("generation", None)
     return out

@@ -20,7 +20,7 @@ class Known:
     challenge = 'Bearer realm="dragoman"'
 
     def __init__(self, tenant: Tenant) -> None:
-        self._principal = Principal(id=tenant.key, tenant=tenant.key)
+        self._principal = tenant.principal
 
     async def authenticate(
         self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
@@ -39,8 +39,7 @@ class Door:
     async def authenticate(
         self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
     ) -> Principal:
-        tenant = await holder(self._hub, headers.get("authorization", ""))
-        return Principal(id=tenant.key, tenant=tenant.key)
+        return (await holder(self._hub, headers.get("authorization", ""))).principal
 
 
 async def holder(hub: Hub, header: str) -> Tenant:

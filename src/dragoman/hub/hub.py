@@ -196,7 +196,7 @@ class Hub:
                 return before
         call = Call(
             scope=Scope(tenant.key, agent, tenant.key),
-            principal=Principal(id=tenant.key, tenant=tenant.key),
+            principal=tenant.principal,
             dialect=NATIVE,
             idempotency_key=f"native/{id}" if key else "",
             names_tasks=True,
@@ -278,7 +278,7 @@ class Hub:
             asked = self.find(tenant, request)
             call = Call(
                 scope=self._scope(tenant, asked),
-                principal=Principal(id=tenant.key, tenant=tenant.key),
+                principal=tenant.principal,
                 strict_cancel=True,
             )
             await self._cancel(call, CancelTask(id=request))
@@ -288,7 +288,7 @@ class Hub:
 
     async def _cancel(self, call: Call, request: CancelTask) -> Any:
         """A request that is canceled before its agent begins is on record all the same."""
-        asked = self._asked(call.scope.tenant, request.id)
+        asked = self._asked(call.scope.tenant, request.id, call.scope.agent)
         task = await self._service.call(call, request)
         if asked is not None and asked.via:
             await self.requests.note(
@@ -318,24 +318,24 @@ class Hub:
     async def silence(self, tenant: Tenant) -> int:
         """Cancel what runs for a tenant that may not, or under a token it had before. Returns how much that was."""
         running = [
-            (task, each.agent)
-            for task, each in self.quotas.of(tenant.key).items()
+            key
+            for key, each in self.quotas.of(tenant.key).items()
             if tenant.disabled or each.generation != tenant.generation
         ]
 
-        async def cancel(task: str, agent: str) -> None:
+        async def cancel(agent: str, task: str) -> None:
             call = Call(scope=Scope(tenant.key, agent, tenant.key), principal=Principal(id="admin"))
             with suppress(A2AError):
                 await self._cancel(call, CancelTask(id=task))
 
-        await asyncio.gather(*(cancel(task, agent) for task, agent in running))
+        await asyncio.gather(*(cancel(agent, task) for agent, task in running))
         return len(running)
 
     # ----------------------------------------------------------------------------------------------------------
 
     def _dated(self, call: Call, task: Task) -> Task:
         """A task with when it was asked for, and when it last changed, in seconds."""
-        asked = self._asked(call.scope.tenant, task.id)
+        asked = self._asked(call.scope.tenant, task.id, call.scope.agent)
         if asked is None:
             return task
         at = task.status.timestamp
@@ -348,19 +348,21 @@ class Hub:
         }
         return replace(task, metadata=about)
 
-    def _asked(self, tenant: str, request: str) -> Asked | None:
-        """A request that is on record, or so new that it is about to be."""
-        asked = self.requests.find(int(tenant), request) if tenant.isdigit() else None
-        running = self.quotas.of(tenant).get(request)
-        if asked is not None or running is None or not running.asked:
+    def _asked(self, tenant: str, request: str, agent: str = "") -> Asked | None:
+        """A request that is on record, or so new that it is about to be; of `agent`, or of whichever agent has the id."""
+        asked = self.requests.find(int(tenant), request, agent) if tenant.isdigit() else None
+        if asked is not None:
             return asked
-        return Asked(
-            request_id=request,
-            agent_id=running.agent,
-            conversation_id=running.conversation,
-            via=running.via,
-            started_at=running.at,
-        )
+        for (at, task), running in self.quotas.of(tenant).items():
+            if task == request and running.asked and agent in ("", at):
+                return Asked(
+                    request_id=request,
+                    agent_id=at,
+                    conversation_id=running.conversation,
+                    via=running.via,
+                    started_at=running.at,
+                )
+        return None
 
     def _scope(self, tenant: Tenant, asked: Asked) -> Scope:
         return Scope(tenant.key, asked.agent_id, tenant.key)

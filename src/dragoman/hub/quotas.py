@@ -14,14 +14,15 @@ from msgspec import Struct, field
 from dragoman.errors import RateLimited
 from dragoman.hub.tenants import Tenant
 
+Key = tuple[str, str]
+"""An agent and a task. Callers of A2A 0.1 choose the ids of tasks, so that two agents may have the same one."""
 SOON = 1.0
 """Seconds after which somebody who has too much running may try again."""
 
 
 class Running(Struct):
-    """Work for a tenant: the agent, and whether the tenant itself asked for it."""
+    """A task of a tenant, and whether the tenant itself asked for it."""
 
-    agent: str
     asked: bool
     generation: int
     """The tenant's, when it began: it stops when the tenant has another."""
@@ -43,7 +44,7 @@ class Quotas:
 
     def __init__(self, *, max_running: int = 0, per_minute: int = 0, burst: int = 0) -> None:
         self.max_running, self.per_minute, self.burst = max_running, per_minute, burst
-        self._running: dict[str, dict[str, Running]] = {}
+        self._running: dict[str, dict[Key, Running]] = {}
         self._buckets: dict[int, Bucket] = {}
 
     # -- how often ---------------------------------------------------------------------------------------------
@@ -68,7 +69,7 @@ class Quotas:
 
     # -- how much ----------------------------------------------------------------------------------------------
 
-    def reserve(self, tenant: Tenant, task: str, agent: str, *, conversation: int = 0, via: str = "") -> None:
+    def reserve(self, tenant: Tenant, agent: str, task: str, *, conversation: int = 0, via: str = "") -> None:
         """Room for one more task. Raises `RateLimited`."""
         most = self.max_running if tenant.max_running is None else tenant.max_running
         running = self._running.setdefault(tenant.key, {})
@@ -78,33 +79,33 @@ class Quotas:
                 metadata={"reason": "concurrent_request_limit"},
                 retry_after=SOON,
             )
-        running[task] = Running(agent, True, tenant.generation, conversation=conversation, via=via)
+        running[agent, task] = Running(True, tenant.generation, conversation=conversation, via=via)
 
-    def forgo(self, tenant: str, task: str) -> None:
+    def forgo(self, tenant: str, agent: str, task: str) -> None:
         """Give back room that no task came to need."""
-        entry = self._running.get(tenant, {}).get(task)
+        entry = self._running.get(tenant, {}).get((agent, task))
         if entry is not None and not entry.begun:
-            self._drop(tenant, task)
+            self._drop(tenant, (agent, task))
 
     @contextmanager
-    def running(self, tenant: Tenant, task: str, agent: str, *, asked: bool) -> Iterator[None]:
-        new = Running(agent, asked, tenant.generation)
-        entry = self._running.setdefault(tenant.key, {}).setdefault(task, new)
-        entry.begun = True
+    def running(self, tenant: Tenant, agent: str, task: str, *, asked: bool) -> Iterator[None]:
+        new = Running(asked, tenant.generation)
+        entry = self._running.setdefault(tenant.key, {}).setdefault((agent, task), new)
+        entry.begun, entry.generation = True, tenant.generation
         try:
             yield
         finally:
-            self._drop(tenant.key, task)
+            self._drop(tenant.key, (agent, task))
 
-    def of(self, tenant: str) -> dict[str, Running]:
-        """What is running for a tenant, by task."""
+    def of(self, tenant: str) -> dict[Key, Running]:
+        """What is running for a tenant, by agent and task."""
         return dict(self._running.get(tenant, {}))
 
     def counts(self) -> dict[str, int]:
         return {tenant: sum(each.asked for each in tasks.values()) for tenant, tasks in self._running.items()}
 
-    def _drop(self, tenant: str, task: str) -> None:
+    def _drop(self, tenant: str, key: Key) -> None:
         tasks = self._running.get(tenant, {})
-        tasks.pop(task, None)
+        tasks.pop(key, None)
         if not tasks:
             self._running.pop(tenant, None)

@@ -18,13 +18,14 @@ insert or ignore into requests (tenant_id, request_id, agent_id, conversation_id
 values (?, ?, ?, ?, ?, ?, ?)
 """
 _FIELDS = "request_id, agent_id, conversation_id, via, started_at"
-_ONE = f"select {_FIELDS} from requests where tenant_id = ? and request_id = ?"
+_ONE = f"select {_FIELDS} from requests where tenant_id = ? and request_id = ? order by n limit 1"
+_AT = f"select {_FIELDS} from requests where tenant_id = ? and request_id = ? and agent_id = ?"
 _LIST = f"""
 select {_FIELDS} from requests where tenant_id = ? order by n desc limit ?
 """
 _OLD = f"select n, tenant_id, {_FIELDS} from requests where started_at < ? and n > ? order by n limit ?"
-_FORGET = "delete from requests where tenant_id = ? and request_id = ?"
-_FORGET_KEY = "delete from idempotency_keys where tenant_id = ? and request_id = ?"
+_FORGET = "delete from requests where tenant_id = ?1 and request_id = ?2 and agent_id = ?3"
+_FORGET_KEY = "delete from idempotency_keys where tenant_id = ?1 and request_id = ?2"
 _FORGO = """
 update messages set settled = 1 where role = 'user' and request_id = ?2
 and conversation_id in (select id from conversations where tenant_id = ?1)
@@ -60,8 +61,10 @@ class Requests:
         values = (tenant, request, agent, conversation, via, int(time.time()), version)
         await self._db.run(lambda db: db.execute(_NOTE, values))
 
-    def find(self, tenant: int, request: str) -> Asked | None:
-        row = self._db.look(lambda db: db.execute(_ONE, (tenant, request)).fetchone())
+    def find(self, tenant: int, request: str, agent: str = "") -> Asked | None:
+        """A request by its id, at `agent` or at whichever agent had the id first."""
+        query, values = (_AT, (tenant, request, agent)) if agent else (_ONE, (tenant, request))
+        row = self._db.look(lambda db: db.execute(query, values).fetchone())
         return None if row is None else _asked(row)
 
     async def list(self, tenant: int, limit: int) -> Sequence[Asked]:
@@ -74,13 +77,14 @@ class Requests:
         rows = await self._db.read(lambda db: db.execute(_OLD, (before, after, limit)).fetchall())
         return [(row["n"], row["tenant_id"], _asked(row)) for row in rows]
 
-    async def forget(self, gone: Sequence[tuple[int, str]]) -> None:
-        """Requests whose task is gone, by tenant; nobody waits for an answer to them any more."""
+    async def forget(self, gone: Sequence[tuple[int, str, str]]) -> None:
+        """Requests whose task is gone, by tenant, id and agent; nobody waits for an answer to them any more."""
+        ids = [(tenant, request) for tenant, request, _ in gone]
 
         def forget(db: sqlite3.Connection) -> None:
             db.executemany(_FORGET, gone)
-            db.executemany(_FORGET_KEY, gone)
-            db.executemany(_FORGO, gone)
+            db.executemany(_FORGET_KEY, ids)
+            db.executemany(_FORGO, ids)
 
         await self._db.run(forget)
 

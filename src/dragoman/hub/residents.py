@@ -135,11 +135,13 @@ class Resident:
     async def work(self, turn: Turn) -> None:
         all = self._all
         tenant = all.tenants.look(self._tenant)
-        if tenant is None or tenant.disabled:
+        _, latest = turn.snapshot.mails[-1]  # whoever has the new token may go on with an old task
+        if tenant is None or tenant.disabled or latest.generation not in (None, tenant.generation):
+            await turn.cancel_children()
             turn.finish(TaskState.FAILED, STOPPED, _failure(self.agent))
             return
         given = turn.first.metadata
-        with all.quotas.running(tenant, turn.task_id, self.agent, asked=VIA in given):
+        with all.quotas.running(tenant, self.agent, turn.task_id, asked=VIA in given):
             if VIA in given:
                 conversation = given.get("x-arbiter.conversation_id", 0)
                 await all.requests.note(

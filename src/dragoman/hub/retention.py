@@ -65,7 +65,7 @@ class Retention:
                 if (known := hub.tenants.look(tenant)) is not None:
                     await hub.snapshot(known, asked)
             except NotFound:
-                gone.append((tenant, asked.request_id))
+                gone.append((tenant, asked.request_id, asked.agent_id))
         if gone:
             await hub.requests.forget(gone)
         self._seen = old[-1][0] if len(old) == BATCH else 0

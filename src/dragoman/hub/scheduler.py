@@ -19,6 +19,7 @@ from dragoman.hub import events
 from dragoman.hub.events import Event
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
+from dragoman.hub.residents import STOPPED
 from dragoman.hub.schedules import PAUSED, Run, Schedule, Schedules
 from dragoman.hub.spoken import parts
 from dragoman.hub.tenants import Tenant
@@ -123,7 +124,9 @@ class Scheduler:
         if tenant is None or schedule is None:
             return
         if not run.request_id:
-            if self._there(schedule):
+            if schedule.generation != tenant.generation:
+                await self._end(run, error=STOPPED)
+            elif self._there(schedule):
                 await self._ask(tenant, schedule, run)
             else:
                 await self._end(run, error=_GONE)

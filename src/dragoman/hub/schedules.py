@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import InvalidParams
+from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub import phrases
 from dragoman.hub.database import Database
 
@@ -31,12 +31,12 @@ REMEMBERED = 3600
 """Seconds for which it is known what happened to runs."""
 
 _SCHEDULE = """id, tenant_id, agent_id, conversation_id, message, schedule_phrase, schedule_kind, fire_at, recur_json,
-next_fire_at, status, created_at, updated_at, last_run_at, last_run_id, run_count"""
+next_fire_at, status, created_at, updated_at, last_run_at, last_run_id, run_count, generation"""
 _RUN = """id, tenant_id, task_id, status, started_at, completed_at, request_id, result_summary, error_message, input_tokens,
 output_tokens"""
 _ADD = f"""
 insert into schedules (tenant_id, agent_id, conversation_id, message, schedule_phrase, schedule_kind, fire_at, recur_json,
-next_fire_at, created_at, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning {_SCHEDULE}
+next_fire_at, created_at, updated_at, generation) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning {_SCHEDULE}
 """
 _COUNT = "select count(*) from schedules where tenant_id = ?"
 _ONE = f"select {_SCHEDULE} from schedules where tenant_id = ? and id = ?"
@@ -44,12 +44,14 @@ _LIST = f"""
 select {_SCHEDULE} from schedules where tenant_id = ? and (? = '' or status = ?) order by updated_at desc, id desc limit 200
 """
 _MARK = f"""
-update schedules set status = ?, next_fire_at = ?, updated_at = ? where tenant_id = ? and id = ? returning {_SCHEDULE}
+update schedules set status = ?, next_fire_at = ?, updated_at = ?, generation = ? where tenant_id = ? and id = ?
+returning {_SCHEDULE}
 """
+_GENERATION = "select generation from tenants where id = ? and disabled = 0"
 _DELETE = "delete from schedules where tenant_id = ? and id = ?"
 _DUE = f"""
 select {_SCHEDULE} from schedules where status = 'active' and next_fire_at <= ?
-and tenant_id in (select id from tenants where disabled = 0)
+and generation = (select generation from tenants where id = schedules.tenant_id and disabled = 0)
 and not exists (select 1 from runs where task_id = schedules.id and runs.status = 'running') order by next_fire_at limit 100
 """
 _BEGIN = f"insert into runs (tenant_id, task_id, started_at) values (?, ?, ?) returning {_RUN}"
@@ -98,6 +100,8 @@ class Schedule(Struct, frozen=True, kw_only=True):
     last_run_at: int
     last_run_id: int
     run_count: int
+    generation: int
+    """Of its tenant, when it was made or last resumed: under another token it does nothing."""
 
     def after(self, now: datetime) -> int:
         """When it is due after `now`; what is done once stays due when it was."""
@@ -137,8 +141,12 @@ class Schedules:
         *,
         conversation: int = 0,
         once: str = "",
+        generation: int | None = None,
     ) -> tuple[Schedule, str]:
-        """A schedule, and when that is, said as we say it. Raises `InvalidParams`."""
+        """A schedule, and when that is, said as we say it. `generation`: of the tenant, when its token was shown.
+
+        Raises `InvalidParams`, and `Unauthenticated` if the tenant has another token by now.
+        """
         when, message, now = phrases.read(phrase, self.now), message.strip(), int(self._clock())
         if not 1 <= len(message) <= 16_384:
             raise InvalidParams(
@@ -148,10 +156,11 @@ class Schedules:
         recur = msgspec.json.encode(when.recur).decode() if when.recur else ""
 
         def add(db: sqlite3.Connection) -> Schedule:
+            now_valid = _current(db, int(tenant), generation)
             if db.execute(_COUNT, (int(tenant),)).fetchone()[0] >= MOST:
                 raise InvalidParams(f"a tenant has at most {MOST} schedules: delete one first")
             what = (int(tenant), agent, conversation, message, phrase.strip()[:200], when.kind)
-            values = (*what, 0 if recur else first, recur, first, now, now)
+            values = (*what, 0 if recur else first, recur, first, now, now, now_valid)
             return Schedule(**db.execute(_ADD, values).fetchone())
 
         return await self._db.once(once, add, Schedule), when.normalized
@@ -165,8 +174,10 @@ class Schedules:
         row = await self._db.read(lambda db: db.execute(_ONE, (int(tenant), id)).fetchone())
         return None if row is None else Schedule(**row)
 
-    async def mark(self, tenant: str | int, id: int, status: str) -> Schedule | None:
-        """Pause it, or let it go on from now. None if there is no such schedule. Raises `InvalidParams`."""
+    async def mark(
+        self, tenant: str | int, id: int, status: str, *, generation: int | None = None
+    ) -> Schedule | None:
+        """Pause it, or let it go on from now. None if there is no such schedule. Raises as `add` does."""
         if status not in STATES:
             raise InvalidParams(
                 f"a schedule is one of {', '.join(STATES)}", fields=(("status", "is unknown"),)
@@ -176,8 +187,13 @@ class Schedules:
             return None
         now = int(self._clock())
         due = known.after(self.now) if status == ACTIVE and known.next_fire_at <= now else known.next_fire_at
-        values = (status, due, now, int(tenant), id)
-        row = await self._db.run(lambda db: db.execute(_MARK, values).fetchone())
+
+        def mark(db: sqlite3.Connection) -> sqlite3.Row | None:
+            valid = _current(db, int(tenant), generation)
+            row: sqlite3.Row | None = db.execute(_MARK, (status, due, now, valid, int(tenant), id)).fetchone()
+            return row
+
+        row = await self._db.run(mark)
         return None if row is None else Schedule(**row)
 
     async def delete(self, tenant: str | int, id: int, *, once: str = "") -> bool:
@@ -258,6 +274,15 @@ class Schedules:
         """The number of the newest notification."""
         number: int = await self._db.read(lambda db: db.execute(_LAST, (tenant,)).fetchone()[0])
         return number
+
+
+def _current(db: sqlite3.Connection, tenant: int, shown: int | None) -> int:
+    """The tenant's generation, if it is the one `shown`. Raises `Unauthenticated`."""
+    row = db.execute(_GENERATION, (tenant,)).fetchone()
+    if row is None or shown not in (None, row["generation"]):
+        raise Unauthenticated("missing or invalid bearer token")
+    generation: int = row["generation"]
+    return generation
 
 
 def _tell(db: sqlite3.Connection, kind: str, run: Run, now: int) -> None:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from dragoman.errors import InvalidParams
 from dragoman.hub.database import Database
 from dragoman.hub.refusals import Conflict, NotFound
+from dragoman.model.ops import Principal
 
 TENANT, ADMIN = "atr_", "adm_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}")
@@ -35,6 +36,11 @@ _ADD = "insert into tenants (name, token_hash, created_at) values (?, ?, ?)"
 _TOUCHED = "update tenants set last_used_at = ? where id = ?"
 _DISABLE = "update tenants set disabled = ?, generation = generation + ? where id = ?"
 _ROTATE = "update tenants set token_hash = ?, generation = generation + 1 where id = ?"
+_CARRY = """
+update schedules set generation = generation + 1 where tenant_id = ?1
+and generation + 1 = (select generation from tenants where id = ?1)
+"""
+_PAUSE = "update schedules set status = 'paused' where tenant_id = ? and status = 'active'"
 _LIMIT = "update tenants set max_running = ?, per_minute = ? where id = ?"
 _AUDIT = "insert into audit (at, actor, action, tenant_id, detail) values (?, ?, ?, ?, ?)"
 _AUDITED = """
@@ -59,6 +65,11 @@ class Tenant(Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Its name in the scope of its tasks: names of tenants may change hands, numbers do not."""
         return str(self.id)
+
+    @property
+    def principal(self) -> Principal:
+        """The tenant as a caller, who has shown the token of this generation."""
+        return Principal(id=self.key, tenant=self.key, generation=self.generation)
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -135,17 +146,20 @@ class Tenants:
     async def disable(self, tenant: Tenant, disabled: bool, *, actor: str = "admin") -> Tenant:
         def change(db: sqlite3.Connection) -> Tenant:
             db.execute(_DISABLE, (disabled, int(disabled), tenant.id))
+            if disabled:  # what runs stops; what is scheduled rests until the tenant is back
+                db.execute(_CARRY, (tenant.id,))
             _note(db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name)
             return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
 
         return await self._db.run(change)
 
     async def rotate(self, tenant: Tenant, *, actor: str = "admin") -> tuple[Tenant, str]:
-        """Another token; the one before stops working at once."""
+        """Another token; the one before stops working at once. What is scheduled is paused: it may be a thief's."""
         token = new_token(TENANT)
 
         def change(db: sqlite3.Connection) -> Tenant:
             db.execute(_ROTATE, (digest(token), tenant.id))
+            db.execute(_PAUSE, (tenant.id,))
             _note(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
             return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
 

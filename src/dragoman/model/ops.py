@@ -204,6 +204,8 @@ class Principal(Struct, frozen=True, kw_only=True, gc=False):
     tenant: str = ""
     scopes: frozenset[str] = frozenset()
     claims: dict[str, Any] = {}
+    generation: int | None = None
+    """Which of its successive tokens the caller showed, where that is counted. Calls made on its behalf carry it along."""
 
 
 class Call(Struct, frozen=True, kw_only=True, gc=False):

@@ -38,7 +38,9 @@ class ScheduleTool:
                 gone = await self._schedules.delete(session.tenant, id, once=session.once)
                 return f"OK: #{id} is canceled" if gone else f"ERR: there is no schedule {rest!r}"
             if verb in _VERBS:
-                changed = await self._schedules.mark(session.tenant, id, _VERBS[verb])
+                changed = await self._schedules.mark(
+                    session.tenant, id, _VERBS[verb], generation=session.turn.mail.generation
+                )
                 return f"OK: {_line(changed)}" if changed else f"ERR: there is no schedule {rest!r}"
             phrase, _, message = command.args.partition(": ")
             made, said = await self._schedules.add(
@@ -48,6 +50,7 @@ class ScheduleTool:
                 message,
                 conversation=session.conversation,
                 once=session.once,
+                generation=session.turn.mail.generation,
             )
         except A2AError as error:
             return f"ERR: {error.message}"
