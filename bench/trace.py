@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -83,7 +84,7 @@ def summarize(name: str, calls: list[Function], *, listed: bool) -> None:
     functions = list(dict.fromkeys(calls))
     files = list(dict.fromkeys(file for file, _ in calls))
     packages = [file.partition("/")[0] for file, _ in calls]
-    changes = sum(1 for before, after in zip(packages, packages[1:], strict=False) if before != after)
+    changes = sum(1 for before, after in pairwise(packages) if before != after)
     print(
         f"{name}: {len(files)} files, {len(functions)} functions, {changes} package changes, {len(calls)} calls"
     )
