@@ -54,8 +54,8 @@ proto: $(READY) ## compile the .proto files of gRPC
 	$(BIN)/python -m grpc_tools.protoc -Isrc --include_imports \
 		--descriptor_set_out=$(PROTO)/messages.binpb $(PROTO)/*.proto
 
-bench: $(READY) ## measure against a2a-sdk 1.3.0, side by side
-	@$(BIN)/python -m tests.interop.environments a2a-sdk-1.3.0
+bench: $(READY) ## measure against a2a-sdk 1.3.0 and fasta2a 2.1.1, side by side
+	@$(BIN)/python -m tests.interop.environments a2a-sdk-1.3.0 fasta2a-2.1.1
 	@$(BIN)/python -m bench.run $(ARGS)
 	@$(BIN)/python -m bench.client
 

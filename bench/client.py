@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.calls import measure, report
-from bench.servers import PEER, ROOT, free_port
+from bench.servers import A2A_SDK, ROOT, free_port
 
 OURS, THEIRS = "dragoman", "a2a-sdk 1.3.0"
 
@@ -73,7 +73,7 @@ def main() -> None:
     os.sched_setaffinity(0, {cores[-1]})
     seconds = str(args.seconds)
     commands = {
-        THEIRS: [str(PEER), str(Path(__file__).parent / "peers" / "a2a_sdk_client.py"), "URL", seconds],
+        THEIRS: [str(A2A_SDK), str(Path(__file__).parent / "peers" / "a2a_sdk_client.py"), "URL", seconds],
         OURS: [sys.executable, "-m", "bench.client", "--load", "URL", "--seconds", seconds],
     }
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in commands}

@@ -28,7 +28,7 @@ def send(
     """Blocking sends: each answers with the finished task."""
     template = target.template("send", text="hello world")
     return plain(
-        target, template, target.done, conns=conns, seconds=seconds, warmup=warmup, pid=pid, engine=engine
+        target, template, target.sent, conns=conns, seconds=seconds, warmup=warmup, pid=pid, engine=engine
     )
 
 

@@ -1,10 +1,10 @@
-"""Dragoman and a2a-sdk 1.3.0, side by side in one run: `make bench`.
+"""Dragoman, a2a-sdk 1.3.0 and fasta2a 2.1.1, side by side in one run: `make bench`.
 
-Both serve the same echo agent (`bench/target.py`) from one process on one core, with the load on another, over each
+All serve the same echo agent (`bench/target.py`) from one process on one core, with the load on another, over each
 binding in turn. Rounds alternate between the servers and medians are reported, so that a machine that slows down slows
-all of them. Dragoman is measured durable, on SQLite, and over JSON-RPC in memory, too; a2a-sdk in memory. Nothing is
-tuned: each server is started the way its own documentation has it, with uvloop and httptools on both sides.
-`--gc tuned` gives both the same lazy collector.
+all of them. Dragoman is measured durable, on SQLite, and over JSON-RPC in memory, too; the others in memory. a2a-sdk is
+measured as its documentation starts it and, as fasta2a, with the garbage collector that `agent.run()` sets ("equal
+tuning"); uvloop and httptools are on all sides.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from bench.servers import (
     BASELINE,
     BINDINGS,
     DURABLE,
+    FASTA2A,
     GRPC,
     JSONRPC,
     MEMORY,
+    TUNED,
     Server,
     raise_file_limit,
     running,
@@ -70,7 +72,7 @@ WORKLOADS = [
     Workload("GetTask /s (10 messages)", "get", "rate"),
 ]
 IDLE = Workload("KB per idle stream", "idle", "rss_per_stream_kb", less_is_better=True)
-SERVERS = [BASELINE, DURABLE, MEMORY]
+SERVERS = [BASELINE, TUNED, FASTA2A, DURABLE, MEMORY]
 
 Measured = dict[str, dict[str, dict[str, list[Result]]]]
 """Binding -> workload name -> server name -> one result per round."""
@@ -83,7 +85,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="per workload and round")
     parser.add_argument("--engine", choices=["wrk", "py"], default="", help="default: wrk if it is installed")
-    parser.add_argument("--gc", choices=["shipped", "tuned"], default="shipped")
     parser.add_argument("--streams", type=int, default=STREAMS, help="idle streams; 0 leaves them out")
     parser.add_argument(
         "--per-cpu",
@@ -103,13 +104,12 @@ def main() -> None:
         "python": platform.python_version(),
         "cores": {"server": server_core, "load": load_core},
         "engine": engine,
-        "gc": args.gc,
         "rounds": args.rounds,
         "seconds": args.seconds,
     }
     print(
         f"Python {about['python']}, server on core {server_core}, load on core {load_core} ({engine} for plain calls), "
-        f"median of {args.rounds} rounds of {args.seconds:g} s, collector {args.gc}"
+        f"median of {args.rounds} rounds of {args.seconds:g} s"
     )
     if server_core == load_core:
         print("only one core: the load takes its share from the server, and absolute numbers mean little")
@@ -117,13 +117,11 @@ def main() -> None:
     measured: Measured = {}
     bindings = [args.binding] if args.binding else BINDINGS
     servers = [s for s in SERVERS if args.only in s.name]
-    tuned = args.gc == "tuned"
     for number in range(args.rounds):
         for binding in bindings:
-            # What a store costs is the same whatever the binding.
-            for server in servers if binding == JSONRPC else [s for s in servers if s is not MEMORY]:
+            for server in [s for s in servers if binding in s.bindings]:
                 note(f"round {number + 1}: {binding}, {server.name}")
-                with running(server, binding, core=server_core, tuned=tuned) as (target, pid):
+                with running(server, binding, core=server_core) as (target, pid):
                     for workload in WORKLOADS:
                         result = workload.measure(
                             binding, target, engine=engine, seconds=args.seconds, warmup=0.5, pid=pid
@@ -134,7 +132,7 @@ def main() -> None:
         args.streams = 0
     for server in servers if args.streams and JSONRPC in bindings else ():
         note(f"{args.streams} idle streams: {server.name}")
-        with running(server, core=server_core, tuned=tuned) as (target, pid):
+        with running(server, core=server_core) as (target, pid):
             keep(measured, JSONRPC, IDLE, server, load.idle(target, conns=args.streams, pid=pid))
     note("")
     if args.per_cpu:
@@ -142,6 +140,10 @@ def main() -> None:
     else:
         print(f"per second; x: times {BASELINE.name}; (x): the same per second of server CPU\n")
     print(table(measured, [s.name for s in servers], per_cpu=args.per_cpu))
+    print(
+        "\nmicroseconds of server CPU for each call or event; x: times less than a2a-sdk with equal tuning\n"
+    )
+    print(cost_table(measured, [s.name for s in servers]))
     print()
     for problem in problems(measured):
         print(f"! {problem}")
@@ -164,6 +166,33 @@ def table(measured: Measured, servers: list[str], *, per_cpu: bool) -> str:
             if workload.name in workloads:
                 cells = _cells(workload, workloads[workload.name], servers, per_cpu=per_cpu)
                 rows.append(["  " + workload.name, *cells])
+    return _aligned(rows)
+
+
+def cost_table(measured: Measured, servers: list[str]) -> str:
+    """The CPU that each call or event costs its server, and how that compares with the peer that is tuned alike."""
+    rows = [["", *servers]]
+    for binding, workloads in measured.items():
+        rows.append([binding, *("" for _ in servers)])
+        for workload in [w for w in WORKLOADS if w.name in workloads]:
+            costs = {
+                name: statistics.median(
+                    r["server_cpu"] / r[workload.value] for r in runs if r[workload.value]
+                )
+                for name, runs in workloads[workload.name].items()
+                if any(r.get("server_cpu") and r[workload.value] for r in runs)
+            }
+            cells = []
+            for name in servers:
+                cell = f"{costs[name] * 1e6:,.1f}" if name in costs else ""
+                if name in (DURABLE.name, MEMORY.name) and name in costs and TUNED.name in costs:
+                    cell += f"{f'{costs[TUNED.name] / costs[name]:.1f}x':>8}"
+                cells.append(cell)
+            rows.append(["  " + workload.name.replace(" /s", ""), *cells])
+    return _aligned(rows)
+
+
+def _aligned(rows: list[list[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(

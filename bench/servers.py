@@ -19,7 +19,8 @@ from bench.target import Target
 
 ROOT = Path(__file__).parent.parent
 JSONRPC, REST, GRPC = BINDINGS = ("JSON-RPC", "HTTP+JSON", "gRPC")
-PEER = ROOT / ".peers" / "a2a-sdk-1.3.0" / "bin" / "python"
+A2A_SDK = ROOT / ".peers" / "a2a-sdk-1.3.0" / "bin" / "python"
+FASTA2A_PYTHON = ROOT / ".peers" / "fasta2a-2.1.1" / "bin" / "python"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,13 @@ class Server:
     python: str
     arguments: Callable[[str, int, Path], list[str]]
     """From a binding, the port it shall be on and an empty directory to what follows `python`."""
+    tuned: bool = False
+    """Started with the garbage collector that `agent.run()` sets."""
+    dialect: str = "v1"
+    """What it speaks over JSON-RPC."""
+    bindings: tuple[str, ...] = BINDINGS
+    state_after_send: str = ""
+    """What the answer to a send contains where that is not a finished task."""
 
 
 def _dragoman(store: str, binding: str, port: int, scratch: Path) -> list[str]:
@@ -40,24 +48,40 @@ def _a2a_sdk(binding: str, port: int, scratch: Path) -> list[str]:
     return [str(ROOT / "bench" / "peers" / "a2a_sdk.py"), binding, str(port)]
 
 
-BASELINE = Server("a2a-sdk 1.3.0", str(PEER), _a2a_sdk)
+def _fasta2a(binding: str, port: int, scratch: Path) -> list[str]:
+    return [str(ROOT / "bench" / "peers" / "fasta2a.py"), str(port)]
+
+
+BASELINE = Server("a2a-sdk 1.3.0", str(A2A_SDK), _a2a_sdk)
+TUNED = Server("a2a-sdk, equal tuning", str(A2A_SDK), _a2a_sdk, tuned=True)
+FASTA2A = Server(
+    "fasta2a 2.1.1, equal tuning",
+    str(FASTA2A_PYTHON),
+    _fasta2a,
+    tuned=True,
+    dialect="v03",
+    bindings=(JSONRPC,),
+    state_after_send='"submitted"',
+)
 DURABLE = Server("dragoman, SQLite", sys.executable, partial(_dragoman, "sqlite:///{scratch}/echo.db"))
-MEMORY = Server("dragoman, memory", sys.executable, partial(_dragoman, "memory:"))
+# What a store costs is the same whatever the binding.
+MEMORY = Server("dragoman, memory", sys.executable, partial(_dragoman, "memory:"), bindings=(JSONRPC,))
 
 
 @contextmanager
 def running(
-    server: Server, binding: str = JSONRPC, *, core: int | None = None, tuned: bool = False
+    server: Server, binding: str = JSONRPC, *, core: int | None = None
 ) -> Iterator[tuple[Target, int]]:
     """A fresh process of `server`, from when it answers until the block ends: where it is, and its id.
 
-    `core`: the one it is pinned to. `tuned`: with a garbage collector that rarely looks.
+    `core`: the one it is pinned to.
     """
     port = free_port()
-    target = Target(f"http://127.0.0.1:{port}/", "rest" if binding == REST else "v1")
+    dialect = "rest" if binding == REST else server.dialect
+    target = Target(f"http://127.0.0.1:{port}/", dialect, state_after_send=server.state_after_send)
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
         arguments = server.arguments(binding, port, Path(scratch))
-        command = [server.python, *([str(ROOT / "bench" / "tuned.py")] if tuned else []), *arguments]
+        command = [server.python, *([str(ROOT / "bench" / "tuned.py")] if server.tuned else []), *arguments]
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=scratch)
         try:
             if core is not None:

@@ -30,11 +30,13 @@ UNIQUE = "N" * 12
 class Target:
     """One A2A endpoint, spoken to in one dialect over HTTP/1.1."""
 
-    def __init__(self, url: str, dialect: str = "v1") -> None:
+    def __init__(self, url: str, dialect: str = "v1", *, state_after_send: str = "") -> None:
         parts = urlsplit(url)
         self.address = (parts.hostname or "127.0.0.1", parts.port or 80)
         self.host, self.path = parts.netloc, parts.path or "/"
         self.dialect = dialect
+        self.sent = state_after_send or DONE[dialect]
+        """What the answer to a send contains."""
         self.card = f"GET /.well-known/agent-card.json HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode()
         self._sent = 0
 

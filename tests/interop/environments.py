@@ -23,7 +23,7 @@ PROGRAMS = Path(__file__).parent / "peers"
 PYTHON = {
     "a2a-sdk-1.3.0": ("a2a-sdk[http-server,grpc,signing]==1.3.0", "uvicorn", "uvloop", "httptools"),
     "a2a-sdk-0.3.26": ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
-    "fasta2a-2.1.1": ("fasta2a==2.1.1", "uvicorn"),
+    "fasta2a-2.1.1": ("fasta2a==2.1.1", "uvicorn", "uvloop", "httptools"),
 }
 NODE = {
     "a2a-js-1.3.0": ("@a2a-js/sdk@1.3.0", "express@5", "@grpc/grpc-js@1", "@bufbuild/protobuf@2"),
