@@ -81,11 +81,11 @@ class _Chat:
                 else:
                     answer.piece(piece)
         except KeyboardInterrupt:
-            answer.end_line()
+            answer.end()
             self._cancel(stream.task.id if stream.task is not None else "")
             return
         finally:
-            answer.end_line()
+            answer.end()
         reply = stream.reply
         self._context = reply.context_id
         self._task = reply.id if reply.asks else ""

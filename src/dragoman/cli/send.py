@@ -109,14 +109,14 @@ async def _streamed(stream: Stream, args: argparse.Namespace) -> int:
                 else:
                     answer.piece(piece)
     except asyncio.CancelledError:  # Ctrl-C
-        answer.end_line()
+        answer.end()
         if stream.task is not None and not stream.task.state.over:
             show.say(
                 f"the task goes on: dragoman task watch {args.url} {shlex.quote(stream.task.id)}", sys.stderr
             )
         raise
     finally:
-        answer.end_line()
+        answer.end()
     return _finish(stream.reply, args, printed=True)
 
 

@@ -6,9 +6,11 @@ cursor, change the title or recolour what somebody else said.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
+from unicodedata import combining, east_asian_width
 
 import msgspec
 
@@ -90,65 +92,113 @@ def fields(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 class Progress:
-    """What the agent is doing, on one line of the terminal that is gone afterwards."""
+    """What the agent is doing, on a line of its own: the next one takes its place. Text is never on that line."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
-        self._shown = False
+        self._shown = ""
 
     def say(self, text: str) -> None:
-        if self._live:
-            line = " ".join(sanitize(text).split())[:100]
-            sys.stderr.write(f"\r\x1b[K\x1b[2m{line}\x1b[0m")
+        """Show `text`. The cursor is at the beginning of a line, or behind what `say` showed before."""
+        line = _fit(" ".join(sanitize(text[:4096]).split()))
+        if self._live and line and line != self._shown:
+            sys.stderr.write(f"\r\x1b[K\x1b[2m{line}\x1b[0m" if self._shown else f"\x1b[2m{line}\x1b[0m")
             sys.stderr.flush()
-            self._shown = True
+            self._shown = line
 
-    def clear(self) -> None:
+    def leave(self) -> None:
+        """Go to the next line, so that what was shown stays."""
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
+            sys.stderr.write("\n")
             sys.stderr.flush()
-            self._shown = False
+            self._shown = ""
+
+
+def _fit(line: str) -> str:
+    """As much of `line` as one line of the terminal holds: what wraps cannot be taken back."""
+    room = shutil.get_terminal_size().columns - 1
+    cells = 0
+    for n, letter in enumerate(line):
+        cells += 0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1
+        if cells > room:
+            return line[:n]
+    return line
 
 
 class Answer:
-    """Prints an answer as its pieces come: text as it is, data as JSON, files by name."""
+    """Prints an answer: text as it is, data as JSON, files by name.
+
+    A terminal gets each piece when it comes, and what was printed stays as it is. What is no terminal cannot be told that a
+    text is void, so it gets the whole answer at the `end`.
+    """
 
     def __init__(self) -> None:
         self.progress = Progress()
+        self._live = sys.stdout.isatty()
         self._artifact = ""
+        self._pieces: dict[str, list[str]] = {}
+        """What each artifact has said so far. Messages have the name "". """
         self._line_open = False
 
     def piece(self, piece: Piece) -> None:
         event = piece.event
-        parts = event.artifact.parts if isinstance(event, ArtifactUpdate) else ()
-        if isinstance(event, ArtifactUpdate) and event.artifact.artifact_id != self._artifact:
-            self.end_line()
-            self._artifact = event.artifact.artifact_id
+        artifact = event.artifact.artifact_id if isinstance(event, ArtifactUpdate) else ""
+        if getattr(piece, "replaces", False):
+            self._void(artifact)
         if piece.text:
-            self._write(piece.text)
-        for part in parts:
-            self._other(part)
+            self._add(artifact, piece.text)
+        parts = event.artifact.parts if isinstance(event, ArtifactUpdate) else ()
         if isinstance(event, Task):
-            for artifact in event.artifacts:
-                for part in artifact.parts:
-                    self._other(part)
-        if piece.status and not piece.text:
+            parts = tuple(part for each in event.artifacts for part in each.parts)
+        for part in parts:
+            if line := described(part):
+                self._add(artifact, line, whole=True)
+        if piece.status and not piece.text and not (piece.state.terminal and self._printed(piece.status)):
+            self._break_line()
             self.progress.say(piece.status)
 
+    def end(self) -> None:
+        """Print what was kept back, and end the line."""
+        self.progress.leave()
+        if not self._live:
+            for pieces in self._pieces.values():
+                self._break_line()
+                for text in pieces:
+                    self._write(text)
+            self._pieces.clear()
+        self._break_line()
+
+    def _add(self, artifact: str, text: str, *, whole: bool = False) -> None:
+        pieces = self._pieces.setdefault(artifact, [])
+        if whole:
+            text = ("\n" if pieces and not pieces[-1].endswith("\n") else "") + text + "\n"
+        pieces.append(text)
+        if self._live:
+            self.progress.leave()
+            if artifact != self._artifact:
+                self._break_line()
+                self._artifact = artifact
+            elif whole and not self._line_open:
+                text = text.lstrip("\n")
+            self._write(text)
+
+    def _void(self, artifact: str) -> None:
+        if self._pieces.pop(artifact, None) and self._live:
+            self.progress.leave()
+            self._break_line()
+            self._write("(the answer starts again)\n")
+
+    def _printed(self, status: str) -> bool:
+        """Whether a status only repeats the answer, as that of a finished task may."""
+        return any("".join(pieces).strip() == status.strip() for pieces in self._pieces.values())
+
     def _write(self, text: str) -> None:
-        self.progress.clear()
-        sys.stdout.write(said(text))
-        sys.stdout.flush()
-        self._line_open = not text.endswith("\n")
+        if text := said(text):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._line_open = not text.endswith("\n")
 
-    def _other(self, part: Part) -> None:
-        line = described(part)
-        if line:
-            self.end_line()
-            self._write(line + "\n")
-
-    def end_line(self) -> None:
-        self.progress.clear()
+    def _break_line(self) -> None:
         if self._line_open:
             self._write("\n")
 

@@ -64,7 +64,7 @@ async def watch(agent: Client, args: argparse.Namespace) -> int:
                 if piece.state.interrupted:
                     break
     finally:
-        answer.end_line()
+        answer.end()
     if not args.json:
         print(f"the task is {stream.reply.state.word}", file=sys.stderr)
     return exit_code(stream.reply.state)

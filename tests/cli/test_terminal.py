@@ -1,0 +1,154 @@
+"""What a person sees on a terminal: the whole answer, once, with the progress between."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from dragoman import Agent, Turn
+from dragoman.application import application
+from dragoman.cli import show
+from dragoman.client.heard import Heard
+from dragoman.client.reply import Piece
+from dragoman.model.content import Artifact, Part
+from dragoman.model.task import ArtifactUpdate, TaskState
+from dragoman.server import running
+from tests.cli.screen import Terminal
+
+agent = Agent("Writer", description="Writes")
+
+
+@agent.skill(default=True)
+async def write(turn: Turn) -> AsyncIterator[str]:
+    """Says what it does while it writes."""
+    match turn.text:
+        case "between":
+            yield "a "
+            await turn.status("x")
+            yield "b"
+        case "many":
+            for n in range(1, 30):
+                await turn.status(f"step {n} " + "long " * 50)
+            yield "done"
+            await turn.status("tidying up")
+        case "wide":
+            await turn.status("進捗" * 100)
+            yield "終わり\n"
+            await turn.status("next")
+            yield "last"
+        case "ask":
+            yield "Listen. "
+            name = await turn.ask("Who are you?")
+            yield f"Hello, {name}."
+        case text:
+            await turn.status("thinking")
+            yield f"You said {text}."
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The agent, served in a thread."""
+    ready, leave = threading.Event(), asyncio.Event()
+    found: list[Any] = []
+
+    async def serve() -> None:
+        async with running(application(agent, store="memory:")) as here:
+            found.extend((here, asyncio.get_running_loop()))
+            ready.set()
+            await leave.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(20)
+    yield found[0]
+    found[1].call_soon_threadsafe(leave.set)
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("text", "screen"),
+    [
+        ("between", ["a", "x", "b"]),
+        ("wide", ["進捗" * 19 + "進", "終わり", "next", "last"]),
+    ],
+)
+def test_send_shows_the_whole_answer_once_with_the_progress_between(
+    url: str, text: str, screen: list[str]
+) -> None:
+    terminal = Terminal(["send", url, text])
+    assert terminal.end() == 0
+    assert terminal.lines == screen
+
+
+def test_news_takes_the_place_of_news_and_of_nothing_else(url: str) -> None:
+    terminal = Terminal(["send", url, "many"], columns=40)
+    assert terminal.end() == 0
+    steps, answer, last = terminal.lines
+    assert steps.startswith("step 29 long") and (answer, last) == ("done", "tidying up")
+
+
+def test_a_chat_shows_every_answer_once(url: str) -> None:
+    terminal = Terminal(["chat", url])
+    terminal.until("\n>")
+    terminal.type("between\n")
+    terminal.until("b\n>")
+    terminal.type("ask\n")
+    terminal.until("Who are you?\n>")
+    terminal.type("Ada\n")
+    terminal.until("Hello, Ada.\n>")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+    _, *lines = terminal.lines
+    assert lines[:8] == ["> between", "a", "x", "b", "> ask", "Listen.", "Who are you?", "> Ada"]
+    assert lines[-2:] == ["Hello, Ada.", ">"]
+
+
+def test_a_pipe_gets_the_whole_answer_and_nothing_else(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman.cli", "send", url, "between"], capture_output=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (b"a b\n", b"")
+
+
+class Replacing(Piece):
+    replaces = True
+
+
+def piece(text: str, *, kind: type[Piece] = Piece, artifact: str = "1") -> Piece:
+    event = ArtifactUpdate(
+        task_id="t", context_id="c", artifact=Artifact(artifact_id=artifact, parts=(Part(text=text),))
+    )
+    return kind(event, text, TaskState.WORKING, Heard())
+
+
+PIECES = [piece("half an "), piece("a whole ", kind=Replacing), piece("answer"), piece("more", artifact="2")]
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("out", "printed"),
+    [
+        (io.StringIO(), "a whole answer\nmore\n"),
+        (Screen(), "half an \n(the answer starts again)\na whole answer\nmore\n"),
+    ],
+)
+def test_an_answer_that_starts_again_is_said_to_and_a_pipe_gets_the_last(
+    out: io.StringIO, printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", out)
+    answer = show.Answer()
+    for each in PIECES:
+        answer.piece(each)
+    answer.end()
+    assert out.getvalue() == printed
