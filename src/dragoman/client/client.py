@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 
 from msgspec import UNSET
 
-from dragoman.client.content import id_of, sending
+from dragoman.client.content import id_of, sending, task_of
 from dragoman.client.credentials import described
 from dragoman.client.discover import extended
 from dragoman.client.link import Link, Options, open_link
@@ -116,8 +116,7 @@ class Client:
         deadline = self._deadline(timeout)
         if self.link.service.streams and not self.link.peer.ours:
             # Its stream says the task's name at once, so that a broken connection loses nothing.
-            call, request = sending(content, deadline, self._tenant, **options)
-            stream = Stream(self, self._batches(call, request), deadline)
+            stream = self.stream(*content, timeout=timeout, **options)
             async with stream:
                 async for piece in stream:
                     if isinstance(piece.event, StatusUpdate) and piece.state is TaskState.AUTH_REQUIRED:
@@ -174,9 +173,15 @@ class Client:
         return await self._send(call, request)
 
     def stream(self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]) -> Stream:
-        """Say something and read the answer as it comes. Options as for `send`."""
+        """Say something and read the answer as it comes. Options as for `send`.
+
+        With `task=reply` the pieces are what the agent says now, without what the reply had already.
+        """
         deadline = self._deadline(timeout)
-        return Stream(self, self._batches(*sending(content, deadline, self._tenant, **options)), deadline)
+        call, request = sending(content, deadline, self._tenant, **options)
+        known = task_of(options.get("task", ""))
+        goes_on = bool(request.message.task_id)
+        return Stream(self, self._batches(call, request), deadline, known=known, goes_on=goes_on)
 
     # -- tasks ---------------------------------------------------------------------------------------------------
 

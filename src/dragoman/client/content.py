@@ -46,6 +46,11 @@ def id_of(task: str | Task) -> str:
     return task.id if isinstance(task, Task | Reply) else task
 
 
+def task_of(task: str | Task) -> Task | None:
+    """The task as its user knows it; None if only its id is known."""
+    return task.task if isinstance(task, Reply) else task if isinstance(task, Task) else None
+
+
 def context_of(context: str | Task) -> str:
     """The id of a conversation, which may be named by a task in it, or by a reply."""
     return context.context_id if isinstance(context, Task | Reply) else context

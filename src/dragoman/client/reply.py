@@ -9,10 +9,13 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.client.heard import Heard
+from dragoman.client.told import rest_of
 from dragoman.errors import A2AError
 from dragoman.model.content import Artifact, Message, Part, files_of
+from dragoman.model.content import text_of as text_of_parts
+from dragoman.model.fold import Growing
 from dragoman.model.ops import Batch
-from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.values import convert, spoken
 
 if TYPE_CHECKING:
@@ -114,7 +117,7 @@ class Reply(str):
         """Say what the agent asked for, and wait for what it makes of it. Options as for `Client.send`."""
         if self.task is None:
             return await self._client(*content, context=self.context_id, **options)
-        return await self._client(*content, task=self.id, context=self.context_id, **options)
+        return await self._client(*content, task=self, context=self.context_id, **options)
 
 
 def ended(state: TaskState) -> str:
@@ -132,15 +135,30 @@ def text_of(result: Task | Message) -> str:
 
 
 class Piece:
-    """One event of a stream, and the text it adds."""
+    """One event of a stream, and what it adds to the answer."""
 
-    __slots__ = ("_heard", "_text", "event", "state")
+    __slots__ = ("_heard", "_parts", "_text", "event", "replaces", "state")
 
-    def __init__(self, event: Event, text: str | None, state: TaskState, heard: Heard) -> None:
+    def __init__(
+        self,
+        event: Event,
+        text: str | None,
+        state: TaskState,
+        heard: Heard,
+        *,
+        parts: tuple[Part, ...] | None = None,
+        replaces: bool = False,
+    ) -> None:
         self.event = event
-        self._text = text
+        self._text, self._parts = text, parts
         self.state = state
         """The state of the task by now."""
+        self.replaces = replaces
+        """What was shown before of this artifact (`piece.artifact.artifact_id`) is void, and `text` is all of it.
+
+        It happens when an agent that was interrupted says something else the second time. If the event is a `Task`, all
+        that was shown of the answer is void. Programs that cannot take back what they printed begin on a new line.
+        """
         self._heard = heard
 
     @property
@@ -149,6 +167,14 @@ class Piece:
         if self._text is None:
             self._text = self.event.artifact.text if isinstance(self.event, ArtifactUpdate) else ""
         return self._text
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of artifacts (or of a message) that this event adds to the answer: text, data and files."""
+        if self._parts is not None:
+            return self._parts
+        event = self.event
+        return event.artifact.parts if isinstance(event, ArtifactUpdate) else ()
 
     def __str__(self) -> str:
         return self.text
@@ -175,11 +201,30 @@ class Piece:
 
 
 class Stream:
-    """The pieces of an answer, each once, whatever happens to the connection. When it has ended, `reply` is whole."""
+    """The pieces of an answer, each once, whatever happens to the connection. When it has ended, `reply` is whole.
 
-    def __init__(self, client: Client, batches: AsyncIterator[Batch], deadline: float | None) -> None:
+    `known`: how the task was when it was last heard of; what it had then is not told again. `goes_on`: our message goes to
+    a task that exists, so what the stream's first picture of it shows was there before.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        batches: AsyncIterator[Batch],
+        deadline: float | None,
+        *,
+        known: Task | None = None,
+        goes_on: bool = False,
+    ) -> None:
         self._client = client
         self._heard = Heard()
+        self._before = known
+        self._goes_on = goes_on
+        self._artifacts: set[str] = set()
+        """Those of which something was told, here or before."""
+        for artifact in known.artifacts if known is not None else ():
+            self._heard.fold.artifacts[artifact.artifact_id] = Growing(artifact)
+            self._artifacts.add(artifact.artifact_id)
         self._state = TaskState.UNSPECIFIED
         self._deadline = deadline
         self._told = False
@@ -220,13 +265,17 @@ class Stream:
             while (batch := await self._batch(batches)) is not None:
                 for response in batch:
                     event = response.event
-                    heard.add(event)
-                    if type(event) is ArtifactUpdate:
-                        self._told = self._told or bool(event.artifact.text)
-                        yield Piece(event, None, self._state, heard)
+                    if type(event) is not ArtifactUpdate:
+                        piece = self._report(event)
+                    elif event.artifact.artifact_id in self._artifacts and not event.append:
+                        piece = self._again(event)
                     else:
-                        text = self._text(event)
-                        yield Piece(event, text, self._state, heard)
+                        self._goes_on = False
+                        self._artifacts.add(event.artifact.artifact_id)
+                        self._told = self._told or bool(event.artifact.text)
+                        piece = Piece(event, None, self._state, heard)
+                    heard.add(event)
+                    yield piece
 
     async def _batch(self, batches: AsyncIterator[Batch]) -> Batch | None:
         if self._deadline is None:
@@ -237,16 +286,58 @@ class Stream:
         except TimeoutError:
             raise TimeoutError(self._client.too_late(self._heard.fold.task_id)) from None
 
-    def _text(self, event: Event) -> str:
+    def _again(self, event: ArtifactUpdate) -> Piece:
+        """An artifact from its beginning, of which something was told: more of the same, or another one instead."""
+        new = self._new(event.artifact)
+        parts = event.artifact.parts if new is None else new
+        text = text_of_parts(parts)
+        self._told = self._told or bool(text)
+        return Piece(event, text, self._state, self._heard, parts=parts, replaces=new is None)
+
+    def _new(self, artifact: Artifact) -> tuple[Part, ...] | None:
+        """What an artifact has beyond what was told of it; None if that is not how it begins."""
+        told = self._heard.fold.artifacts.get(artifact.artifact_id)
+        return artifact.parts if told is None else rest_of(artifact.parts, told.parts)
+
+    def _report(self, event: Event) -> Piece:
         """What an event says about the task, or instead of one; and keep its state."""
         assert not isinstance(event, ArtifactUpdate)
+        first, self._goes_on = self._goes_on, False
+        parts: tuple[Part, ...] = ()
+        text, replaces = "", False
         if isinstance(event, Message):
-            text, self._state = event.text, TaskState.COMPLETED
+            text, parts, self._state = event.text, event.parts, TaskState.COMPLETED
         else:
             state, said = event.status.state, event.status.message
             self._state = state
-            text = event.text if isinstance(event, Task) and event.artifacts else ""
+            if isinstance(event, Task):
+                text, parts, replaces = self._picture(event, first=first)
+                if self._is_old(event.status):
+                    said = None
             if said is not None and (state.interrupted or (state.terminal and not self._told and not text)):
                 text = said.text  # agents without artifacts say their answer last
         self._told = self._told or bool(text)
-        return text
+        return Piece(event, text, self._state, self._heard, parts=parts, replaces=replaces)
+
+    def _picture(self, task: Task, *, first: bool) -> tuple[str, tuple[Part, ...], bool]:
+        """What the task as a whole adds: text, parts, and whether they are instead of all that was told."""
+        news = [self._new(artifact) for artifact in task.artifacts]
+        self._artifacts |= {artifact.artifact_id for artifact in task.artifacts}
+        if first and self._before is None and not task.state.over:
+            return "", (), False
+        replaces = any(new is None for new in news)
+        shown = [each.parts for each in task.artifacts] if replaces else [new for new in news if new]
+        text = "\n".join(filter(None, map(text_of_parts, shown)))
+        return text, tuple(part for parts in shown for part in parts), replaces
+
+    def _is_old(self, status: TaskStatus) -> bool:
+        """The question that was asked before this stream."""
+        before, said = self._before, status.message
+        asked = before.status.message if before is not None else None
+        return (
+            before is not None
+            and said is not None
+            and asked is not None
+            and before.state is status.state
+            and (said.message_id, said.parts) == (asked.message_id, asked.parts)
+        )
