@@ -17,7 +17,7 @@ from dragoman.auth.guard import Guard
 from dragoman.auth.keys import KeyRing
 from dragoman.bindings.http import App
 from dragoman.bindings.jsonrpc import JsonRpc
-from dragoman.bindings.limits import Limits
+from dragoman.bindings.limits import Connections, Limits
 from dragoman.bindings.mount import Binding, Mount
 from dragoman.bindings.rest import Rest
 from dragoman.buses import open_bus
@@ -131,6 +131,8 @@ def application(
         for agent in agents
     ]
     bindings: list[Binding] = [JsonRpc(), Rest()]
+    limits = limits or Limits()
+    connections = Connections(limits.max_connections, crew.connections if crew else None)
     grpc = None
     if grpc_port is not None:
         if find_spec("grpc") is None:
@@ -144,6 +146,7 @@ def application(
             public=grpc_public,
             tls=Tls(**grpc_tls) if grpc_tls else None,
             limits=limits,
+            connections=connections,
             share_port=shared,
             others=bindings,
             public_url=public_url,
@@ -170,7 +173,8 @@ def application(
     return App(
         mounts,
         bindings=bindings,
-        limits=limits or Limits(),
+        limits=limits,
+        connections=connections,
         public_url=public_url,
         trusted_proxies=trusted_proxies,
         cors_origins=cors_origins,

@@ -29,7 +29,6 @@ from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
 from dragoman.buses import open_bus
 from dragoman.errors import A2AError
-from dragoman.observe.census import Census
 from dragoman.observe.crew import Crew
 from dragoman.observe.logs import configure
 from dragoman.stores import NewerDatabase, open_store
@@ -238,7 +237,7 @@ def _serve(
     **options: Any,
 ) -> None:
     app = application(*agents, crew=crew, **options)
-    _run(app, listener, signals, tls, crew.connections if crew else None)
+    _run(app, listener, signals, tls)
 
 
 def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None:
@@ -253,12 +252,10 @@ def _run(
     listener: socket.socket,
     signals: Sequence[signal.Signals],
     tls: ServerTls | None,
-    connections: Census | None = None,
 ) -> None:
     config = _config(
         app,
         tls.context if tls is not None else None,
-        connections,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         server_header=False,
         timeout_graceful_shutdown=10,
@@ -277,14 +274,12 @@ def _settle_memory() -> None:
     gc.set_threshold(200_000, 20, 50)
 
 
-def _config(
-    app: App, tls: ssl.SSLContext | None, connections: Census | None = None, **options: Any
-) -> uvicorn.Config:
+def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Config:
     protocol = partial(
         TlsProtocol if tls is not None else HttpProtocol,
         slow=Slow(app.limits),
         max_head=app.limits.max_head,
-        census=connections if app.limits.max_connections else None,
+        connections=app.connections,
     )
     config = uvicorn.Config(
         app,

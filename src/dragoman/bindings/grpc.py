@@ -24,7 +24,8 @@ from msgspec import Struct
 from dragoman.auth.filed import stamp_of
 from dragoman.bindings.cards import reachable
 from dragoman.bindings.grpc_calls import Calls
-from dragoman.bindings.limits import Limits
+from dragoman.bindings.grpc_front import AVAILABLE, Front
+from dragoman.bindings.limits import Connections, Limits
 from dragoman.bindings.mount import Binding, Handler, Mount
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.messages import POOL
@@ -39,6 +40,8 @@ _SERVICES = (
     reflection.SERVICE_NAME,
 )
 _SECOND = 1000
+_IDLE = 60
+"""Seconds that a connection may be open without a call; its client connects again when it has one."""
 _MAX_METADATA = 32 << 10
 """Bytes of metadata in a call; a token with many claims needs a few thousand."""
 
@@ -84,7 +87,7 @@ class Grpc:
 
     `public` is where clients reach it (`agents.example:443`), if that is not the host they know us by and our port.
     `share_port`: other processes serve the same port. `others` and `public_url` are for the extended card, which
-    names every way to reach an agent. `find` stands in for `mounts` where agents come and go: see `Calls`.
+    names every way to reach an agent. `connections` counts those of HTTP, too. `find` stands in for `mounts` where agents come and go: see `Calls`.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Grpc:
         public: str = "",
         tls: Tls | None = None,
         limits: Limits | None = None,
+        connections: Connections | None = None,
         keepalive: float = 60.0,
         strict_versioning: bool = False,
         share_port: bool = False,
@@ -107,9 +111,17 @@ class Grpc:
         """0 until it is known."""
         self._host, self._public, self._tls = host, public, tls
         self._others, self._public_url = (*others, self), public_url.rstrip("/")
-        self._limits = limits or Limits()
-        self._options = (
+        self._limits = limits = limits or Limits()
+        self._connections = connections or Connections(limits.max_connections)
+        self._share_port = share_port
+        self._front: Front | None = None
+        self._options: tuple[tuple[str, int], ...] = (
             ("grpc.so_reuseport", int(share_port)),
+            ("grpc.max_concurrent_streams", limits.max_streams),
+            ("grpc.server_handshake_timeout_ms", int(limits.head_timeout * _SECOND)),
+            ("grpc.max_connection_idle_ms", _IDLE * _SECOND),
+            # A window does not grow before somebody reads: what a caller may send unasked is 64 KB for each call.
+            ("grpc.http2.bdp_probe", 0),
             ("grpc.max_receive_message_length", self._limits.max_body),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", _MAX_METADATA),
@@ -119,6 +131,8 @@ class Grpc:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10 * _SECOND),
         )
+        if limits.max_connections and not AVAILABLE:
+            self._options += (("grpc.max_allowed_incoming_connections", limits.max_connections),)
         self._calls = Calls(
             mounts, limits=self._limits, strict_versioning=strict_versioning, placed=self._placed, find=find
         )
@@ -167,14 +181,23 @@ class Grpc:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(_SERVICES, server, POOL)
         address = f"{_bracketed(self._host)}:{self.port}"
+        counted = self._limits.max_connections and AVAILABLE
+        front = self._front = Front(self._connections) if counted else None
         try:
+            where = front.address if front is not None else address
             if self._tls is None:
-                self.port = server.add_insecure_port(address)
+                port = server.add_insecure_port(where)
             else:
-                self.port = server.add_secure_port(address, self._tls.credentials())
-        except RuntimeError as error:
+                port = server.add_secure_port(where, self._tls.credentials())
+            await server.start()
+            if front is not None:
+                port = await front.start(self._host, self.port, share_port=self._share_port)
+            self.port = port
+        except (RuntimeError, OSError) as error:
+            await server.stop(None)
+            if front is not None:
+                await front.close()
             raise OSError(f"cannot listen on {address} for gRPC: {error}") from error
-        await server.start()
         self._calls.draining = False
         for codec in CODECS:
             await self._health.set(codec.service, health_pb2.HealthCheckResponse.SERVING)
@@ -183,6 +206,8 @@ class Grpc:
 
     async def drain(self) -> None:
         """End the open streams and turn new calls away; those that wait for an answer go on waiting."""
+        if self._front is not None:
+            self._front.stop_accepting()
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._calls.end(streams_only=True)
@@ -195,6 +220,8 @@ class Grpc:
                 async with asyncio.timeout(grace):
                     await self._calls.end(streams_only=False)
             await server.stop(grace)
+        if self._front is not None:
+            await self._front.close()
 
 
 def _ours(record: logging.LogRecord) -> bool:

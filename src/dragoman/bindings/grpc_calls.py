@@ -2,6 +2,9 @@
 
 Nothing is generated here: methods take bytes and give bytes, so that a request which cannot be read is refused like any
 other, and an event that many read is encoded once. When a caller goes away its reading ends, and the task goes on.
+
+To gRPC every method takes a stream of requests: then the body is not read before we ask for it, and we ask when the caller
+is known. On the wire that is the same as one request.
 """
 
 from __future__ import annotations
@@ -9,19 +12,21 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, cast
 
 import grpc
+from grpc import aio
 
 from dragoman.bindings.answer import activated, refusal, said
 from dragoman.bindings.call import call_of, check_tenant
 from dragoman.bindings.cards import signed
 from dragoman.bindings.ending import Ending
-from dragoman.bindings.exchange import Header
+from dragoman.bindings.exchange import Header, TooSlow
 from dragoman.bindings.limits import Limits
-from dragoman.bindings.mount import ANONYMOUS, Mount
+from dragoman.bindings.mount import ANONYMOUS, Authenticator, Mount
+from dragoman.bindings.patience import Patience
 from dragoman.dialects import select
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import Numbered
@@ -31,6 +36,7 @@ from dragoman.errors import (
     ExtendedCardNotConfigured,
     InvalidAgentResponse,
     InvalidParams,
+    InvalidRequest,
     TaskNotFound,
     Unavailable,
     UnsupportedOperation,
@@ -62,9 +68,9 @@ class Metadata:
             dict.fromkeys(item.strip() for line in lines for item in line.split(",") if item.strip())
         )
 
-    async def principal(self, mount: Mount) -> Principal:
+    async def principal(self, authenticator: Authenticator | None) -> Principal:
         """Who is calling. Raises `Unauthenticated` or `Forbidden`."""
-        if mount.authenticator is None:
+        if authenticator is None:
             return ANONYMOUS
         headers: dict[str, str] = {}
         for name, value in self._pairs:
@@ -72,7 +78,7 @@ class Metadata:
             headers[name] = f"{headers[name]}, {text}" if name in headers else text
         shown = self._context.auth_context().get("x509_pem_cert")
         certificate = ssl.PEM_cert_to_DER_cert(shown[0].decode()) if shown else b""
-        return await mount.authenticator.authenticate(headers, certificate=certificate)
+        return await authenticator.authenticate(headers, certificate=certificate)
 
 
 class Calls:
@@ -102,13 +108,15 @@ class Calls:
         self._open: set[_Running] = set()
         self._ended = asyncio.Event()
         self.draining = False
+        self._patience = Patience(limits.body_timeout)
+        self._uploads: dict[str, _Uploads] = {}
 
     def handler(self, codec: Codec) -> grpc.GenericRpcHandler:
         """The service of a version."""
         methods = {
-            name: grpc.unary_stream_rpc_method_handler(partial(self._stream, codec, op))
+            name: grpc.stream_stream_rpc_method_handler(partial(self._stream, codec, op))
             if op.streams
-            else grpc.unary_unary_rpc_method_handler(partial(self._unary, codec, op))
+            else grpc.stream_unary_rpc_method_handler(partial(self._unary, codec, op))
             for op, name in codec.methods.items()
         }
         return grpc.method_handlers_generic_handler(codec.service, methods)
@@ -128,6 +136,29 @@ class Calls:
             raise TaskNotFound("", message="there is no such agent")
         why = "must name the agent: there are several here"
         raise InvalidParams(f"tenant {why}", fields=(("tenant", why),))
+
+    @property
+    def doors(self) -> Sequence[Mount]:
+        """The agents that someone who has not said which one is meant may mean. Where agents come and go, the one for those
+        who name none speaks for all.
+        """
+        return [self._find("")] if self._find is not None else list(self._mounts.values())
+
+    @asynccontextmanager
+    async def upload(self, peer: str) -> AsyncIterator[None]:
+        """Around reading a body: one connection has so many at once, and each has its time. Raises `TooSlow`."""
+        uploads = self._uploads.setdefault(peer, _Uploads(self.limits.max_uploads))
+        uploads.users += 1
+        try:
+            with self._patience:
+                async with uploads.room:
+                    yield
+        except TimeoutError:
+            raise TooSlow("the request did not arrive in time") from None
+        finally:
+            uploads.users -= 1
+            if not uploads.users:
+                del self._uploads[peer]
 
     async def end(self, *, streams_only: bool) -> None:
         """Turn callers away, and end the calls there are: streams, or all of them."""
@@ -153,22 +184,31 @@ class Calls:
         if self.draining:
             self._ended.set()
 
-    async def _unary(self, codec: Codec, op: Op, body: bytes, context: Any) -> bytes:
+    async def _unary(self, codec: Codec, op: Op, requests: Any, context: Any) -> bytes:
         rpc = _Rpc(self, codec, op, context)
         try:
             with self.running(op):
-                return await rpc.answer(body)
+                return await rpc.answer()
         except Exception as error:
             await rpc.refuse(error)
             raise
 
-    async def _stream(self, codec: Codec, op: Op, body: bytes, context: Any) -> None:
+    async def _stream(self, codec: Codec, op: Op, requests: Any, context: Any) -> None:
         rpc = _Rpc(self, codec, op, context)
         try:
             with self.running(op):
-                await rpc.stream(body)
+                await rpc.stream()
         except Exception as error:
             await rpc.refuse(error)
+
+
+class _Uploads:
+    """Bodies that are being read from one connection."""
+
+    __slots__ = ("room", "users")
+
+    def __init__(self, most: int) -> None:
+        self.room, self.users = asyncio.Semaphore(most), 0
 
 
 class _Running:
@@ -209,9 +249,9 @@ class _Rpc:
         self._metadata = Metadata(context)
         self._mount: Mount | None = None
 
-    async def answer(self, body: bytes) -> bytes:
+    async def answer(self) -> bytes:
         op = self._op
-        mount, call, request, said = await self._read(body)
+        mount, call, request, said = await self._read()
         self._context.set_trailing_metadata(said)
         try:
             result = await mount.service.call(call, request)
@@ -225,8 +265,8 @@ class _Rpc:
                 result = signed(result, mount)
         return self._codec.write_result(op, result)
 
-    async def stream(self, body: bytes) -> None:
-        mount, call, request, said = await self._read(body)
+    async def stream(self) -> None:
+        mount, call, request, said = await self._read()
         ends_with = Ending(select.by_name(self._codec.name), self._op).comes_with
         numbers = b"dragoman" in self._metadata.headers
         begun = False
@@ -246,21 +286,51 @@ class _Rpc:
                     if last:
                         return
 
-    async def _read(self, body: bytes) -> tuple[Mount, Call, Request, Pairs]:
+    async def _read(self) -> tuple[Mount, Call, Request, Pairs]:
         """Who is called, by whom, what is asked, and what our metadata says. Nobody is heard before being known."""
         calls, codec, metadata = self._calls, self._codec, self._metadata
-        tenant = ""
-        if calls.several:  # 0.3 has no field for it
-            tenant = codec.tenant_of(self._op, body) or metadata.header(b"a2a-tenant")
-        mount = self._mount = calls.mount_of(tenant)
-        principal = await metadata.principal(mount)
+        named = metadata.header(b"a2a-tenant")
+        if calls.several and not named:
+            known = await self._admit(calls.doors)
+        else:
+            mount = self._mount = calls.mount_of(named)
+            known = mount, await metadata.principal(mount.authenticator)
+        message = codec.parsed(self._op, await self._body())
+        mount = self._mount = calls.mount_of(codec.tenant_of(message) or named)
+        if known is not None and known[0].authenticator is mount.authenticator:
+            principal = known[1]
+        else:
+            principal = await metadata.principal(mount.authenticator)
         dialect = select.rest(
             metadata.header(b"a2a-version"), codec.version, strict=calls.strict, allowed=mount.dialects
         )
-        request = codec.read_request(self._op, body, max_nodes=calls.limits.max_nodes)
+        request = codec.read_message(self._op, message, max_nodes=calls.limits.max_nodes)
         call = call_of(metadata, mount, principal, dialect)
         check_tenant(call, request)
         return mount, call, request, (OURS, *_pairs(activated(mount, dialect, call)))
+
+    async def _admit(self, doors: Sequence[Mount]) -> tuple[Mount, Principal] | None:
+        """One of them must let the caller in before the body, which says who is meant, is read. None: one of them lets
+        everybody in. Raises what the first one says to strangers.
+        """
+        if any(mount.authenticator is None for mount in doors):
+            return None
+        for mount in doors if len(doors) > 1 else ():
+            # without a record of those that refuse: nobody has asked for them
+            door = getattr(mount.authenticator, "unwatched", mount.authenticator)
+            try:
+                return mount, await self._metadata.principal(door)
+            except A2AError:
+                pass
+        self._mount = doors[0]
+        return doors[0], await self._metadata.principal(doors[0].authenticator)
+
+    async def _body(self) -> bytes:
+        async with self._calls.upload(self._context.peer()):
+            body = await self._context.read()
+        if body is aio.EOF:
+            raise InvalidRequest("this call has no request in it")
+        return cast(bytes, body)
 
     async def _write(self, message: bytes) -> None:
         limit = self._calls.limits.max_event

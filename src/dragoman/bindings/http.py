@@ -28,7 +28,7 @@ from dragoman.bindings.cards import JWKS, WELL_KNOWN, Cards
 from dragoman.bindings.cors import Cors
 from dragoman.bindings.exchange import JSON, AsgiScope, Disconnected, Exchange, Receive, Send, Shared
 from dragoman.bindings.jsonrpc import JsonRpc
-from dragoman.bindings.limits import Limits
+from dragoman.bindings.limits import Connections, Limits
 from dragoman.bindings.mount import Binding, Handler, Mount
 from dragoman.bindings.patience import Patience
 from dragoman.bindings.rest import Rest
@@ -51,7 +51,7 @@ class App:
     """Serves `mounts` through `bindings` (JSON-RPC and HTTP+JSON, unless others are given).
 
     `cors_origins`: web pages that may call the agents, by where they come from (`https://app.example.com`); a card that is
-    public may be read by all (`card_origin`). `ready` raises when requests would fail, because something that we need is
+    public may be read by all (`card_origin`). `connections`: where our own server counts them, with those of gRPC. `ready` raises when requests would fail, because something that we need is
     away.
     """
 
@@ -61,6 +61,7 @@ class App:
         *,
         bindings: Sequence[Binding] | None = None,
         limits: Limits | None = None,
+        connections: Connections | None = None,
         public_url: str = "",
         trusted_proxies: Sequence[str] = (),
         keepalive: float = 15.0,
@@ -90,6 +91,7 @@ class App:
         self._doors = {path: door for path, door in doors.items() if door is not None}
         """Who answers where most calls go."""
         self.limits = limits = limits or Limits()
+        self.connections = connections or Connections(limits.max_connections)
         self.streams = Streams(keepalive=keepalive)
         self._attendance = Attendance()
         self._shared = Shared(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from dragoman.dialects.sse import MAX_EVENT
 
@@ -30,7 +31,12 @@ class Limits:
     """Bytes per second that it has to read in that time, if there are more to read than a connection holds."""
 
     max_connections: int = 0
-    """How many there may be at once; who comes after them is told 503. 0: any number. On our own server."""
+    """How many there may be at once, over HTTP and gRPC together; who comes after them is told 503, or over gRPC is
+    disconnected. 0: any number. On our own server."""
+    max_streams: int = 256
+    """Calls that one gRPC connection may have open at once; its client keeps further ones back."""
+    max_uploads: int = 8
+    """Of these, how many may be sending us a body at once; the rest wait, each with what fits into its window."""
 
     def exceeded_by(self, document: bytes) -> str:
         """What is too much about the structure of a document, found without decoding it; empty if nothing is."""
@@ -42,6 +48,38 @@ class Limits:
         if _deeper_than(self.max_depth, brackets):
             return f"the request nests deeper than {self.max_depth} levels"
         return ""
+
+
+class Census(Protocol):
+    """How many connections the workers of a server have, together."""
+
+    def say(self, mine: int) -> None: ...
+
+    def total(self) -> int: ...
+
+
+class Connections:
+    """Counts the open connections of a process, of all its bindings. `census`: other workers have some, too."""
+
+    def __init__(self, most: int = 0, census: Census | None = None) -> None:
+        self._most, self._census = most, census
+        self.here = 0
+
+    def opened(self) -> None:
+        self._count(1)
+
+    def closed(self) -> None:
+        self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self.here += change
+        if self._census is not None:
+            self._census.say(self.here)
+
+    @property
+    def full(self) -> bool:
+        """Whether there are more than there may be."""
+        return self._most > 0 and (self._census.total() if self._census else self.here) > self._most
 
 
 # The closing quote is optional, so that a string without one is one match and not one search per quote in it.

@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 
 from dragoman.bindings.exchange import DIRECT, AsgiScope, Header
 from dragoman.bindings.heads import Refused, check_head, check_target, without_upgrade
-from dragoman.bindings.limits import Limits
+from dragoman.bindings.limits import Connections, Limits
 from dragoman.bindings.request import App, HttpRequest, first_lines
 from dragoman.bindings.slow import Slow
 
@@ -35,20 +35,12 @@ _ROOM = 64 << 10
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
-class Census(Protocol):
-    """How many connections the workers of a server have, together."""
-
-    def say(self, mine: int) -> None: ...
-
-    def total(self) -> int: ...
-
-
 class HttpProtocol(asyncio.Protocol):
-    """`slow` is what the connections of a server share; one that comes without is on its own. `census`: where they are
-    counted, if other workers are there that have some, too.
+    """`slow` is what the connections of a server share; one that comes without is on its own. `connections` counts them,
+    together with those of gRPC.
     """
 
-    __slots__ = ("_app", "_bare", "_census", "_client", "_context", "_deaf", "_expects", "_head", "_headers", "_held", "_holding",
+    __slots__ = ("_app", "_bare", "_client", "_connections", "_context", "_deaf", "_expects", "_head", "_headers", "_held", "_holding",
                  "_in_head", "_max_head", "_most", "_parser", "_quiet", "_receiving", "_requests", "_root", "_scheme",
                  "_scopes", "_server", "_slow", "_state", "_url", "blocked", "late", "loop", "silent", "transport")  # fmt: skip
 
@@ -61,7 +53,7 @@ class HttpProtocol(asyncio.Protocol):
         *,
         slow: Slow | None = None,
         max_head: int = 64 << 10,
-        census: Census | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport
@@ -69,7 +61,8 @@ class HttpProtocol(asyncio.Protocol):
         self.silent = False
         self.late: HttpRequest | None = None
         self._app = cast(App, config.loaded_app)
-        self._most, self._census, self._root = config.limit_concurrency, census, config.root_path
+        self._most, self._root = config.limit_concurrency, config.root_path
+        self._connections = connections or Connections()
         self._state, self._slow, self._max_head = server_state, slow or Slow(Limits()), max_head
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
@@ -101,7 +94,7 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._state.connections.add(self)  # type: ignore[arg-type]
-        self._count()
+        self._connections.opened()
         self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
         self._scheme = "https" if is_ssl(self.transport) else "http"
         self._slow.asked(self)
@@ -109,7 +102,7 @@ class HttpProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._slow.gone(self)
         self._state.connections.discard(self)
-        self._count()
+        self._connections.closed()
         self._deaf = True
         self._unblock()
         for request in self._requests:
@@ -281,15 +274,10 @@ class HttpProtocol(asyncio.Protocol):
     def default_headers(self) -> Sequence[Header]:
         return self._state.default_headers
 
-    def _count(self) -> None:
-        if self._census is not None:
-            self._census.say(len(self._state.connections))
-
     def _begin(self, request: HttpRequest, scope: AsgiScope) -> None:
-        tasks, most, census = self._state.tasks, self._most, self._census
+        tasks, most = self._state.tasks, self._most
         full = most is not None and (
-            (census.total() if census is not None else len(self._state.connections)) >= most
-            or len(tasks) >= most
+            self._connections.full or len(self._state.connections) >= most or len(tasks) >= most
         )
         run = request.run(_full if full else self._app, scope)
         task = self.loop.create_task(run, context=self._context.copy())

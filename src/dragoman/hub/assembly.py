@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.bindings.http import App
 from dragoman.bindings.jsonrpc import JsonRpc
-from dragoman.bindings.limits import Limits
+from dragoman.bindings.limits import Connections, Limits
 from dragoman.bindings.mount import Binding
 from dragoman.bindings.rest import Rest
 from dragoman.buses import open_bus
@@ -116,11 +116,13 @@ def application(
         await reach.close()
 
     bindings: list[Binding] = [JsonRpc(), Rest()]
-    grpc = _grpc(settings, hub, bindings, limits)
+    connections = Connections(limits.max_connections)
+    grpc = _grpc(settings, hub, bindings, limits, connections)
     app = App(
         [],
         bindings=[*bindings, grpc] if grpc else bindings,
         limits=limits,
+        connections=connections,
         public_url=settings.public_url,
         trusted_proxies=settings.trusted_proxies,
         elsewhere=Site(
@@ -207,7 +209,9 @@ def listed(settings: Settings) -> list[ModelInfo]:
     return out
 
 
-def _grpc(settings: Settings, hub: Hub, others: Sequence[Binding], limits: Limits) -> Grpc | None:
+def _grpc(
+    settings: Settings, hub: Hub, others: Sequence[Binding], limits: Limits, connections: Connections
+) -> Grpc | None:
     if settings.grpc_port is None:
         return None
     if find_spec("grpc") is None:
@@ -220,6 +224,7 @@ def _grpc(settings: Settings, hub: Hub, others: Sequence[Binding], limits: Limit
         port=settings.grpc_port,
         others=others,
         limits=limits,
+        connections=connections,
         public_url=settings.public_url,
         find=by_name(hub),
     )

@@ -261,14 +261,16 @@ class WatchedDoor:
     """An `Authenticator` whose refusals are seen."""
 
     def __init__(self, door: Any, agent: str, watch: Watch) -> None:
-        self._door, self._agent, self._watch = door, agent, watch
+        self._agent, self._watch = agent, watch
+        self.unwatched = door
+        """Whose refusals nobody sees."""
         self.challenge: str = door.challenge
 
     async def authenticate(
         self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
     ) -> Principal:
         try:
-            principal: Principal = await self._door.authenticate(
+            principal: Principal = await self.unwatched.authenticate(
                 headers, query=query, certificate=certificate
             )
             return principal

@@ -54,26 +54,30 @@ class Codec:
     marks_last: bool = False
     """The last status update of a stream says `final`."""
 
-    def tenant_of(self, op: Op, body: bytes) -> str:
-        """The tenant a request names, before anything else in it is looked at. Raises `InvalidParams`."""
-        return getattr(self._parsed(op, body), "tenant", "")
+    def parsed(self, op: Op, body: bytes) -> Any:
+        """The message of a request; `read_message` makes the request of it. Raises `InvalidParams`."""
+        kind = self.requests[op].message
+        try:
+            return kind.FromString(body)
+        except DecodeError:
+            raise InvalidParams(f"this is not a {kind.DESCRIPTOR.name}") from None
 
-    def read_request(self, op: Op, body: bytes, *, max_nodes: int = 250_000) -> Request:
+    def tenant_of(self, message: Any) -> str:
+        """The tenant that a request names; 0.3 has no field for it."""
+        return getattr(message, "tenant", "")
+
+    def read_message(self, op: Op, message: Any, *, max_nodes: int = 250_000) -> Request:
         """Raises `InvalidParams`. `max_nodes`: so many messages, of all kinds, may be inside the one."""
-        message = self._parsed(op, body)
-        if len(body) > 2 * max_nodes and heavier_than(max_nodes, message):
+        if message.ByteSize() > 2 * max_nodes and heavier_than(max_nodes, message):
             raise InvalidParams(f"the request has more than {max_nodes} values in it")
         try:
             return checked(self.requests[op].read(message))
         except Malformed as wrong:
             refuse(wrong.path, wrong.why)
 
-    def _parsed(self, op: Op, body: bytes) -> Any:
-        kind = self.requests[op].message
-        try:
-            return kind.FromString(body)
-        except DecodeError:
-            raise InvalidParams(f"this is not a {kind.DESCRIPTOR.name}") from None
+    def read_request(self, op: Op, body: bytes, *, max_nodes: int = 250_000) -> Request:
+        """Raises `InvalidParams`."""
+        return self.read_message(op, self.parsed(op, body), max_nodes=max_nodes)
 
     def write_request(self, op: Op, request: Request) -> bytes:
         with _carried(InvalidParams):
