@@ -14,9 +14,8 @@ from __future__ import annotations
 import os
 import sys
 
-from dragoman import Agent, Turn
-from dragoman.auth import Bearer, Holder, Principal, hashed, new_token
-from dragoman.model.card import Skill
+from dragoman import Agent, Principal, Skill, Turn
+from dragoman.auth import Bearer, Holder, hashed, new_token
 
 
 def secret(name: str) -> str:

@@ -44,3 +44,42 @@ def test_every_name_that_is_promised_is_there() -> None:
     for module in (dragoman, dragoman.auth):
         for name in module.__all__:
             assert getattr(module, name) is not None
+
+
+def test_dir_shows_every_public_name_also_those_that_are_imported_later() -> None:
+    for name in ("dragoman", "dragoman.auth", "dragoman.executor"):
+        asked = f"import {name} as it; print(sorted(set(it.__all__) - set(dir(it))))"
+        done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]"
+
+
+def test_what_an_agent_is_made_of_comes_from_one_place() -> None:
+    from dragoman import (
+        Agent,
+        Extension,
+        Principal,
+        Provider,
+        PushConfig,
+        PushOptions,
+        Reply,
+        Skill,
+        TaskFailed,
+    )
+
+    assert all((Extension, Principal, Provider, PushConfig, Reply, Skill, TaskFailed))
+    with pytest.raises(TypeError, match="run"):
+        Agent("a", push=PushOptions())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("push", "told"), [(True, True), (False, False), (None, False)])
+async def test_push_says_whether_webhooks_are_told(push: bool | None, told: bool) -> None:
+    from dragoman import Agent
+
+    agent = Agent("a")
+    agent.skill(_echo)
+    async with agent.test(push=push) as client:
+        assert bool(client.card.capabilities.push_notifications) is told
+
+
+def _echo(text: str) -> str:
+    return text

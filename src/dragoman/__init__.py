@@ -4,6 +4,9 @@ Agent     write an agent: `@agent.skill` on a function, then `agent.run()`
 Turn      what a skill holds while it works: status, artifacts, questions, steps
 connect   talk to any agent, of any version
 serve     several agents in one process
+
+`Skill`, `Extension`, `Provider`, `Principal`, `PushConfig` and `PushOptions` are here, too; `dragoman.auth` has the ways to say
+who is calling, `dragoman.errors` what goes wrong.
 """
 
 from __future__ import annotations
@@ -13,25 +16,37 @@ from typing import TYPE_CHECKING, Any
 from dragoman import errors
 from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
+from dragoman.model.card import AgentCard, Extension, Provider, Skill
 from dragoman.model.content import Artifact, Message, Part, Role
+from dragoman.model.ops import Principal, PushConfig
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
 
 if TYPE_CHECKING:
-    from dragoman.client import Client, connect, connect_sync
+    from dragoman.client import Client, Reply, TaskFailed, connect, connect_sync
+    from dragoman.push import PushOptions
     from dragoman.server import serve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Agent",
+    "AgentCard",
     "Artifact",
     "ArtifactUpdate",
     "Client",
+    "Extension",
     "Message",
     "Part",
+    "Principal",
+    "Provider",
+    "PushConfig",
+    "PushOptions",
+    "Reply",
     "Role",
+    "Skill",
     "StatusUpdate",
     "Task",
+    "TaskFailed",
     "TaskState",
     "Turn",
     "connect",
@@ -42,6 +57,9 @@ __all__ = [
 
 _LAZY = {
     "Client": "dragoman.client",
+    "PushOptions": "dragoman.push",
+    "Reply": "dragoman.client",
+    "TaskFailed": "dragoman.client",
     "connect": "dragoman.client",
     "connect_sync": "dragoman.client",
     "serve": "dragoman.server",
@@ -55,3 +73,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

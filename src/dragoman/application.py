@@ -54,7 +54,7 @@ def application(
     shared: bool = False,
     peer_credentials: Mapping[str, Any] | None = None,
     keys: KeyRing | str | Path | None = None,
-    push: PushOptions | None = DEFAULTS,
+    push: PushOptions | bool | None = DEFAULTS,
     grpc_port: int | None = None,
     grpc_host: str = "127.0.0.1",
     grpc_public: str = "",
@@ -73,8 +73,8 @@ def application(
     `store` is `memory:`, `sqlite:///path` or `postgresql://host/database`; `bus` is where nodes tell each other of news, if
     that is not the store: `nats://host`. `retain`: forget finished tasks after so many seconds. `shared`: other processes of
     this machine write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
-    `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: how webhooks are told;
-    None: not at all.
+    `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: whether webhooks are
+    told, and how (`PushOptions`); False: not at all. An agent with `push=False` tells none, whatever is said here.
     `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
     `grpc_public` is the `host:port` that the card gives for it.
     `quota`: how much is enough (`observe.limit.Quota`); `crew`: whom one shares that with. `metrics` at /metrics, for this machine or with `metrics_token`.
@@ -92,6 +92,8 @@ def application(
         by_id[agent.id] = agent
     ring, fetch = _ring(keys, public_url), Fetcher()
     opened, told = open_store(store), open_bus(bus or store)
+    if push is True:
+        push = DEFAULTS
     messenger = courier(opened, push, keys=ring, issuer=public_url) if push else None
     numbers = Metrics(crew.board if crew else None) if metrics else None
     if numbers is not None:

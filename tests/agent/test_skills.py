@@ -6,7 +6,8 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from enum import IntEnum
+from typing import Any, Literal
 
 import msgspec
 import pydantic
@@ -302,6 +303,56 @@ async def test_typed_answers_are_asked_for_until_they_fit() -> None:
         assert (await client("yes", task=reply.id)).text == "Oslo 3 True"
 
 
+async def test_a_hint_is_one_plain_sentence_however_often_it_is_needed() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def sure(turn: Turn) -> str:
+        return str(await turn.ask("Sure?", bool))
+
+    async with agent.test() as client:
+        reply = await client("go")
+        for answer in ("maybe", "perhaps", "what?"):
+            reply = await client(answer, task=reply.id)
+            assert reply.text == "Sure? (Please answer yes or no.)"
+        assert (await client("Ok!", task=reply.id)).text == "True"
+
+
+async def test_a_hint_about_data_names_the_member_that_does_not_fit() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def book(turn: Turn) -> str:
+        return (await turn.ask(Message(role=Role.AGENT, parts=(Part(text="Which trip?"),)), Trip)).city
+
+    async with agent.test() as client:
+        reply = await client(data={}, task=(await client("go")).id)
+        assert reply.text == "Which trip? (Please send data with city, days: city is missing.)"
+        reply = await client(data={"city": "Oslo", "days": "many"}, task=reply.id)
+        assert reply.text == "Which trip? (Please send data with city, days: days does not fit.)"
+        assert (await client(data={"city": "Oslo"}, task=reply.id)).text == "Oslo"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+async def test_whole_numbers_may_be_written_as_floats() -> None:
+    """As peers write them that keep data in protobuf."""
+    agent = Agent("A")
+
+    @agent.skill
+    async def level(level: Level, size: Literal[1, 2], many: list[Literal[1, 2]], ratio: float) -> str:
+        return f"{level!r} {size!r} {many!r} {ratio!r}"
+
+    async with agent.test() as client:
+        reply = await client(data={"level": 2.0, "size": 2.0, "many": [1.0, 2.0], "ratio": 2.0})
+        assert reply.text == "<Level.HIGH: 2> 2 [1, 2] 2.0"
+        with pytest.raises(errors.InvalidParams):
+            await client(data={"level": 2.5, "size": 2.0, "many": [], "ratio": 2.0})
+
+
 async def test_an_agent_of_one_version_speaks_only_that() -> None:
     agent = Agent("A", versions=("1.0",))
 
@@ -476,10 +527,10 @@ async def test_a_file_can_be_asked_for() -> None:
     async with agent.test() as client:
         reply = await client("go")
         reply = await reply.answer("this one")
-        assert reply.text == "Which picture? (send a file)"
+        assert reply.text == "Which picture? (Please send a file.)"
         reply = await reply.answer(files=[png])
         reply = await reply.answer(files=[Part(url="https://example.com/a.png", media_type="image/png")])
-        assert reply.text == "Once more? (send the file itself, not a link to it)"
+        assert reply.text == "Once more? (Please send the file itself, not a link to it.)"
         assert (await reply.answer(files=[png])).text == "a.png b'png'"
 
 

@@ -12,6 +12,7 @@ import pydantic
 import pytest
 
 from dragoman.agent.agent import Agent
+from dragoman.engine.log import Differs
 from dragoman.engine.turn import Turn
 from dragoman.model.content import Part, Role
 from dragoman.model.fold import Fold
@@ -269,3 +270,171 @@ async def test_steps_of_different_turns_do_not_meet(start: Start) -> None:
     go.set()
     assert [a.text for a in (await second).artifacts] == ["one", "two"]
     assert runs == ["one", "two"]
+
+
+# -- questions and steps keep what belongs to them when the function has changed ---------------------------------------
+
+
+class Redeployed:
+    """A task that goes on with another function than it began with, as after an upgrade."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self.task = ""
+        self.engine: Any = None
+
+    async def deploy(self, work: Callable[[Turn], Awaitable[Any]]) -> None:
+        if self.engine is not None:
+            await self.engine.stop(drain=0)
+        agent = Agent("a")
+        agent.skill(id="work")(work)
+        self.engine = await self._start(agent)
+
+    async def say(self, text: str) -> Task:
+        async with asyncio.timeout(5):
+            task = await self.engine.call(call(), say(text, task=self.task))
+        self.task = task.id
+        return task
+
+    async def differences(self) -> list[Differs]:
+        log = self.engine._store.scope(call().scope)
+        return [r.body for r in await log.read(self.task) if isinstance(r.body, Differs)]
+
+
+async def city(turn: Turn) -> str:
+    return f"city={await turn.ask('Which city?')}"
+
+
+async def day_then_city(turn: Turn) -> str:
+    day = await turn.ask("Which day?")
+    return f"day={day} city={await turn.ask('Which city?')}"
+
+
+async def test_an_answer_does_not_go_to_a_question_that_was_put_before_its_own(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    it = Redeployed(start)
+    await it.deploy(city)
+    assert (await it.say("go")).status.message.text == "Which city?"  # type: ignore[union-attr]
+    await it.deploy(day_then_city)
+    assert (await it.say("Oslo")).status.message.text == "Which day?"  # type: ignore[union-attr]
+    assert (await it.say("Monday")).text == "day=Monday city=Oslo"
+    assert await it.differences() == [Differs(what="question", recorded="Which city?", now="Which day?")]
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(warned) == 1 and "'Which city?'" in warned[0] and it.task in warned[0] and "key=" in warned[0]
+
+
+async def test_an_answer_that_was_given_long_ago_does_not_go_to_another_question(start: Start) -> None:
+    async def two(turn: Turn) -> str:
+        return f"{await turn.ask('One?')} {await turn.ask('Two?')}"
+
+    async def three(turn: Turn) -> str:
+        return f"{await turn.ask('Zero?')} {await turn.ask('Two?')} {await turn.ask('One?')}"
+
+    it = Redeployed(start)
+    await it.deploy(two)
+    await it.say("go")
+    await it.say("1")
+    await it.deploy(three)
+    assert (await it.say("2")).status.message.text == "Zero?"  # type: ignore[union-attr]
+    assert (await it.say("0")).text == "0 2 1"
+
+
+async def test_more_than_one_message_to_a_question_goes_to_no_other(start: Start) -> None:
+    gate, began = asyncio.Event(), asyncio.Event()
+
+    async def held(turn: Turn) -> str:
+        began.set()
+        await gate.wait()
+        return await day_then_city(turn)
+
+    it = Redeployed(start)
+    await it.deploy(city)
+    await it.say("go")
+    await it.deploy(held)
+    await it.engine.call(call(), say("Oslo", task=it.task, return_immediately=True))
+    await began.wait()
+    await it.engine.call(call(), say("in Norway", task=it.task, return_immediately=True))
+    gate.set()
+    async with asyncio.timeout(5):
+        async for batch in it.engine.stream(call(), SubscribeToTask(id=it.task)):
+            if any(response.event.status.state is TaskState.INPUT_REQUIRED for response in batch):
+                break
+    asked = await it.engine.call(call(), GetTask(id=it.task))
+    assert asked.status.message.text == "Which day?"
+    assert (await it.say("Monday")).text == "day=Monday city=Oslo"
+
+
+async def test_the_answer_to_a_question_that_is_not_asked_any_more_is_no_new_request(start: Start) -> None:
+    runs = []
+
+    async def no_question(turn: Turn) -> str:
+        runs.append(turn.text)
+        return "done"
+
+    it = Redeployed(start)
+    await it.deploy(city)
+    await it.say("go")
+    await it.deploy(no_question)
+    assert (await it.say("Oslo")).text == "done"
+    assert runs == ["go"]
+    assert await it.differences() == [Differs(what="question", recorded="Which city?")]
+
+
+async def test_a_key_is_the_question_whatever_its_text(start: Start) -> None:
+    async def polite(turn: Turn) -> str:
+        return await turn.ask("Which city, please?", key="city")
+
+    async def short(turn: Turn) -> str:
+        return await turn.ask("City?", key="city")
+
+    it = Redeployed(start)
+    await it.deploy(polite)
+    await it.say("go")
+    await it.deploy(short)
+    assert (await it.say("Oslo")).text == "Oslo"
+    assert await it.differences() == []
+
+
+async def test_the_same_question_may_be_asked_more_than_once(start: Start) -> None:
+    async def again(turn: Turn) -> str:
+        said = []
+        while "stop" not in said:
+            said.append(await turn.ask("More?"))
+        return " ".join(said)
+
+    it = Redeployed(start)
+    await it.deploy(again)
+    for text in ("go", "one", "two"):
+        assert (await it.say(text)).state is TaskState.INPUT_REQUIRED
+    assert (await it.say("stop")).text == "one two stop"
+    assert await it.differences() == []
+
+
+async def test_a_recorded_step_that_another_function_finds_is_reported_and_not_done_twice(
+    start: Start,
+) -> None:
+    done = []
+
+    def pay() -> str:
+        done.append("pay")
+        return "paid"
+
+    def refund() -> str:
+        done.append("refund")
+        return "refunded"
+
+    def skill(work: Callable[[], str]) -> Callable[[Turn], Awaitable[str]]:
+        async def run(turn: Turn) -> str:
+            return f"{await turn.step('money', work)} {await turn.ask('Ok?')}"
+
+        return run
+
+    it = Redeployed(start)
+    await it.deploy(skill(pay))
+    await it.say("go")
+    await it.deploy(skill(refund))
+    assert (await it.say("fine")).text == "paid fine"
+    assert done == ["pay"]
+    (found,) = await it.differences()
+    assert found.what == "step" and "pay" in found.recorded and "refund" in found.now

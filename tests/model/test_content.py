@@ -51,3 +51,17 @@ def test_metadata_can_be_added_to_a_copy() -> None:
     part = Part(text="x")
     assert part.metadata | {"a": 1} == {"a": 1}
     assert msgspec.structs.replace(part, metadata={**part.metadata, "a": 1}).metadata == {"a": 1}
+
+
+def test_a_message_that_is_made_by_hand_has_an_id_of_its_own() -> None:
+    one, two = Message(parts=(Part(text="a"),)), Message(parts=(Part(text="a"),))
+    assert one.message_id and one.message_id != two.message_id and one.role is Role.USER
+    assert msgspec.structs.replace(one, role=Role.AGENT).message_id == one.message_id
+
+
+@pytest.mark.parametrize("missing", ["messageId", "role"])
+def test_a_message_that_is_read_must_say_what_it_is(missing: str) -> None:
+    document = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "a"}]}
+    document.pop(missing)
+    with pytest.raises(msgspec.ValidationError, match=missing):
+        msgspec.convert(document, Message)

@@ -38,7 +38,7 @@ class Agent:
     """`Agent("Hello", description="Says hello")`, then `@agent.skill` on a function, then `agent.run()`.
 
     `versions` narrows what it speaks: `Agent(..., versions=("1.0",))` serves a pure 1.0 card. `push=False`: it tells no
-    webhooks.
+    webhooks. (How they are told is for all agents of a server: `agent.run(push=PushOptions(...))`.)
 
     `auth` says who may call it (see `dragoman.auth`): any one of these schemes will do, and the card follows.
     `authorize(principal, request)`, plain or async, decides about each operation: False refuses it, as does an error it
@@ -69,6 +69,10 @@ class Agent:
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"an agent needs a name, not {name!r}")
+        if not isinstance(push, bool):
+            raise TypeError(
+                f"push is True or False here; how webhooks are told goes to run() or serve(): {push!r}"
+            )
         self.name = name
         self.id = id or _id(name)
         if not re.fullmatch(r"[A-Za-z0-9._~-]+", self.id):

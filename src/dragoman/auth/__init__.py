@@ -55,3 +55,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'dragoman.auth' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,6 +5,7 @@
 | message cancel          | outside (mail)      | history / nothing                    | makes the task claimable           |
 | status ask artifact reply | the lease's holder | StatusUpdate, ArtifactUpdate, Message | what peers see; `ask` parks the turn |
 | turn step child note    | the lease's holder  | nothing                              | which mail is being answered; a recorded result; where a delegation went; a remark |
+| question differs        | the lease's holder  | nothing                              | which question the `ask` after it is; what a re-run did otherwise than the run before it |
 
 The body of a public record is the event's JSON in 1.0's own shape, so one encoding serves the disk and the newest wire.
 """
@@ -62,6 +63,24 @@ class Step(Wire, frozen=True, kw_only=True):
     key: str
     value: Raw
     mail: int = 0
+    function: str = ""
+    """The name of the function whose result it is."""
+
+
+class Question(Wire, frozen=True, kw_only=True):
+    """The identity of a question: the message that comes next answers this one, and no other."""
+
+    key: str
+    text: str = ""
+
+
+class Differs(Wire, frozen=True, kw_only=True):
+    """A re-run of a turn did something else than is on record."""
+
+    what: str
+    """`question`, `step` or `call`."""
+    recorded: str
+    now: str = ""
 
 
 class Child(Wire, frozen=True, kw_only=True):
@@ -79,7 +98,19 @@ class Note(Wire, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
 
 
-Body = Mail | Cancel | Started | StatusUpdate | ArtifactUpdate | Message | Step | Child | Note
+Body = (
+    Mail
+    | Cancel
+    | Started
+    | StatusUpdate
+    | ArtifactUpdate
+    | Message
+    | Step
+    | Child
+    | Note
+    | Question
+    | Differs
+)
 
 KINDS: dict[str, type[Any]] = {
     "message": Mail,
@@ -92,6 +123,8 @@ KINDS: dict[str, type[Any]] = {
     "step": Step,
     "child": Child,
     "note": Note,
+    "question": Question,
+    "differs": Differs,
 }
 PUBLIC = frozenset({"status", "ask", "artifact", "reply"})
 
@@ -190,9 +223,9 @@ class Building(Growing):
 class Snapshot:
     """A log folded so far. `apply` moves it on; `task` is what a peer may see of it now."""
 
-    __slots__ = ("_task", "answering", "artifacts", "canceling", "children", "context_id", "history", "mail", "mails",
-                 "metadata", "notes", "read", "reply", "running", "said", "scope", "seq", "status", "steps", "task_id",
-                 "turn")  # fmt: skip
+    __slots__ = ("_question", "_task", "answering", "artifacts", "asked", "canceling", "children", "context_id", "history",
+                 "mail", "mails", "metadata", "notes", "read", "reply", "running", "said", "scope", "seq", "status", "steps",
+                 "task_id", "turn")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
         self.scope = scope
@@ -220,6 +253,9 @@ class Snapshot:
         self.children: dict[str, Child] = {}
         self.notes: list[Note] = []
         """The notes of the running turn, in order."""
+        self.asked: tuple[int, Question] | None = None
+        """The last question of the running turn that peers saw, and the record that asked it."""
+        self._question: Question | None = None
         self.reply: Message | None = None
         self._task: tuple[int, Task] | None = None
 
@@ -309,6 +345,7 @@ class Snapshot:
                 self.turn, self.answering, self.running = body.n, body.mail, True
                 self.read = max(self.read, body.mail)
                 self.said, self.steps, self.children, self.notes = [], {}, {}, []
+                self.asked = self._question = None
             case "status" | "ask":
                 assert isinstance(body, StatusUpdate)
                 self._say()
@@ -320,6 +357,8 @@ class Snapshot:
                         self.running = False
                     elif body.status.message is not None or body.metadata:
                         self.said.append(body)
+                elif self._question is not None:
+                    self.asked = record.seq, self._question
             case "reply":
                 assert isinstance(body, Message)
                 self.reply, self.running = body, False
@@ -333,6 +372,9 @@ class Snapshot:
             case "note":
                 assert isinstance(body, Note)
                 self.notes.append(body)
+            case "question":
+                assert isinstance(body, Question)
+                self._question = body
 
     def _say(self) -> None:
         """What the status said becomes history when the next thing is said."""

@@ -1,14 +1,18 @@
 """What must happen once for a turn: work whose result is put on record, and taken from there when the turn runs again.
 
-It begins when the message that asks for it is on disk: it must not happen for one that nobody remembers.
+It begins when the message that asks for it is on disk: it must not happen for one that nobody remembers. Its key is its
+identity. A re-run that has another function under the same key gets what is on record, because work that must happen once may not
+happen twice for a new name; the log says so, and so does the task's record.
 """
 
 from __future__ import annotations
 
 from asyncio import shield
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dragoman.engine.ask import differs
 from dragoman.engine.seams import LeaseLost
 from dragoman.model.values import returned
 
@@ -25,7 +29,10 @@ async def once(
     if not callable(work):
         raise TypeError(f"turn.step({key!r}, ...) takes a function and its arguments, not what it returned")
     recorded = turn.recorded(key)
+    function = _name(work)
     if recorded is not None:
+        if recorded.function and recorded.function != function:
+            differs(turn, "step", f"{key!r} of {recorded.function}", function)
         return returned(recorded.value, work)
     if key in turn._doing:
         raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
@@ -34,10 +41,17 @@ async def once(
         await on_disk(turn)
         outcome = work(*args, **kw)
         value = await outcome if isinstance(outcome, Awaitable) else outcome
-        await turn.record(key, value)
+        await turn.record(key, value, function)
     finally:
         turn._doing.discard(key)
     return value
+
+
+def _name(work: Any) -> str:
+    """The name of a function, to be recognised when it runs again. Not its module: that depends on how it is loaded."""
+    while isinstance(work, partial):
+        work = work.func
+    return str(getattr(work, "__qualname__", type(work).__qualname__))
 
 
 async def on_disk(turn: Turn) -> None:

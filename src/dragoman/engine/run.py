@@ -147,6 +147,8 @@ class Run:
             if final is None:
                 await self.end(records, TaskState.CANCELED)
                 return True
+            if final.kind == "ask" and turn.question is not None:
+                records.append(Record("question", turn.question))  # which one the `ask` after it is
             if self.snapshot.mail <= turn.read and await self._settle([*records, final], turn.read):
                 return True
             if records:
@@ -183,6 +185,7 @@ class Run:
             self.inside = False
         if self.why:
             await self._absorb()
+        turn.compare()
         if turn.parked is not None:
             logger.warning("task %s: the agent asked and did not wait for the answer", turn.task_id)
             return turn._status_record(*turn.parked, "ask")
@@ -201,6 +204,7 @@ class Run:
         if isinstance(error, BaseExceptionGroup):
             error = _gist(error)
         if turn.parked is not None and not isinstance(error, LeaseLost):
+            turn.compare()
             return turn._status_record(*turn.parked, "ask")
         match error:
             case Rejected():

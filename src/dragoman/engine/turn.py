@@ -9,6 +9,7 @@ and the first thing that differs replaces the artifact. `step` returns what was 
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
@@ -16,10 +17,10 @@ from typing import Any, NoReturn, TypeVar, cast, overload
 
 import msgspec
 
-from dragoman.engine.ask import answer
-from dragoman.engine.delegate import abandon, delegate, on_behalf, request_of
+from dragoman.engine.ask import answer, differs, key_of_question, take_answer
+from dragoman.engine.delegate import abandon, delegate, key_of_call, on_behalf, request_of
 from dragoman.engine.journal import Journal
-from dragoman.engine.log import Child, Mail, Note, Record, Snapshot, Started, Step
+from dragoman.engine.log import Child, Mail, Note, Question, Record, Snapshot, Started, Step
 from dragoman.engine.once import on_disk, once
 from dragoman.engine.replay import Replay
 from dragoman.engine.seams import Bus, Lease, Log, Peers
@@ -88,8 +89,14 @@ class Turn:
         self._doing: set[str] = set()
         """Keys of the steps that are at work."""
         self._messages = 0
-        self._asked = 0
-        self._called = 0
+        self._used: Counter[str] = Counter()
+        """How often this run asked each question and made each call that has no key of its own."""
+        self.unasked: Question | None = None
+        """The question that was asked last before this run, until this run asks it, too."""
+        self._uncalled = {key for key in (*self._replay.children, *self._replay.steps) if _is_call(key)}
+        """Delegations on record that this run has not come to."""
+        self.question: Question | None = None
+        """Which question `parked` is."""
         self.parked: tuple[TaskState, Message, dict[str, Any]] | None = None
         """What the function asked and nobody has answered. Then the turn waits, whatever the function made of it."""
         self.answer_message: Message | None = None
@@ -100,6 +107,8 @@ class Turn:
         """Peers see a task. Until then the answer may still be a bare Message."""
         if self.shown and snapshot.state is not TaskState.WORKING:
             self.journal.put(self._status_record(TaskState.WORKING, None, {}))
+        if resume:
+            take_answer(self)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -231,7 +240,11 @@ class Turn:
     def finish(
         self, state: TaskState, text: str | Message | None = None, metadata: dict[str, Any] | None = None
     ) -> None:
-        """How the task shall stand when the function has returned, if not `completed`."""
+        """How the task stands when the function has returned, if not `completed`: `turn.finish(TaskState.FAILED, "why")`.
+
+        It does not end the function, and the last call counts. With `INPUT_REQUIRED` or `AUTH_REQUIRED` the next message
+        begins a new turn, where `ask` goes on with this one.
+        """
         self.final = (state, None if text is None else self._agent_message(text), metadata or {})
 
     # -- what needs somebody else ------------------------------------------------------------------------------
@@ -257,6 +270,9 @@ class Turn:
 
         With a `kind` (a dataclass, a msgspec or pydantic model, int, bool, ...) the answer's data part, or its text,
         is converted to it; an answer that does not fit is asked for again.
+
+        When the answer comes, the function runs again, and finds its answer by `key`, or by the text of the question.
+        Give a `key` to a question whose text differs from run to run.
         """
         return await self._ask(TaskState.INPUT_REQUIRED, question, kind, key, metadata or {})
 
@@ -274,8 +290,7 @@ class Turn:
         self, state: TaskState, question: str | Message, kind: Any, key: str, metadata: dict[str, Any]
     ) -> Any:
         self.show()
-        self._asked += 1
-        return await answer(self, state, question, kind, f"ask/{key or self._asked}", metadata)
+        return await answer(self, state, question, kind, key_of_question(question, key, self._used), metadata)
 
     # -- what must happen once ---------------------------------------------------------------------------------
 
@@ -295,9 +310,9 @@ class Turn:
     def recorded(self, key: str) -> Step | None:
         return self._replay.steps.get(key)
 
-    async def record(self, key: str, value: Any) -> None:
+    async def record(self, key: str, value: Any, function: str = "") -> None:
         """Put the result of a step on record; it is on disk when this returns."""
-        step = Step(key=key, value=msgspec.Raw(msgspec.json.encode(plain(value))))
+        step = Step(key=key, value=msgspec.Raw(msgspec.json.encode(plain(value))), function=function)
         self._replay.steps[key] = step
         await self.put(Record("step", step))
 
@@ -309,7 +324,8 @@ class Turn:
         """Ask another agent, and return its task (or its message): `.text`, `.data`, `.files`, `.state` if a task.
 
         `peer` is a URL, a name from the configuration, or the id of an agent in this process. The call is a step: after
-        a crash it goes on with the task it began there, and does not begin another. Options: `task`, `context`,
+        a crash it goes on with the task it began there, and does not begin another. It is found by `key`, or by the peer
+        and what it is told: give a `key` to a call whose content differs from run to run. Options: `task`, `context`,
         `skill`, `metadata`, `accept`. The caller's credentials are not passed on.
         """
         fold = Fold()
@@ -325,14 +341,13 @@ class Turn:
         """`call`, event by event. When its result is on record already, that is the only event."""
         if self._peers is None:
             raise Unavailable("this agent is not connected to any other")
-        self._called += 1
-        key = f"call/{key or self._called}"
+        request = request_of(content, **options)
+        key = key_of_call(peer, request, key, self._used)
+        self._uncalled.discard(key)
         await on_disk(self)
         service, scope = await self._peers.find(peer, self.scope)
         call = on_behalf(self, scope, key)
-        async with aclosing(
-            delegate(self, service, call, request_of(content, **options), key=key, peer=peer)
-        ) as events:
+        async with aclosing(delegate(self, service, call, request, key=key, peer=peer)) as events:
             async for event in events:
                 yield event
 
@@ -390,6 +405,15 @@ class Turn:
         )
         return Record(kind, update)
 
+    def compare(self) -> None:
+        """Report what this run, now at its end or at a question, did not do again of what is on record."""
+        if self.unasked is not None and self.unasked.key in self._replay.steps:
+            differs(self, "question", self.unasked.text, self.question.text if self.question else "")
+        if self.parked is None:
+            for key in sorted(self._uncalled):
+                child = self.children.get(key)
+                differs(self, "call", f"{child.peer}, task {child.task}" if child else key)
+
     async def rest(self) -> list[Record]:
         """Stop writing and hand over what is not on disk yet, for the settling transaction."""
         if self.journal.flushing:
@@ -398,3 +422,7 @@ class Turn:
             writer.finish()
         self._writers.clear()  # each holds us: see `Run.work`
         return self.journal.rest()
+
+
+def _is_call(key: str) -> bool:
+    return key.startswith("call/")

@@ -174,3 +174,7 @@ __all__ = [
 
 def __getattr__(name: str) -> NoReturn:
     raise instead(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, StructMeta
 from msgspec.structs import replace
+
+from dragoman.model.ids import new_id
 
 
 class Wire(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -63,11 +65,29 @@ class Part(Wire, frozen=True, kw_only=True):
         )
 
 
-class Message(Wire, frozen=True, kw_only=True):
-    """One communication between a client (`USER`) and an agent (`AGENT`)."""
+class _MadeHere(StructMeta):
+    """Fills in what a message that is made by hand may leave out. One that is read from a wire may not."""
 
-    message_id: str
-    role: Role
+    def __call__(cls, *args: Any, **members: Any) -> Any:
+        if "message_id" not in members:
+            members["message_id"] = new_id()
+        if "role" not in members:
+            members["role"] = Role.USER
+        return super().__call__(*args, **members)
+
+
+class Message(Wire, frozen=True, kw_only=True, metaclass=_MadeHere):
+    """One communication between a client (`USER`) and an agent (`AGENT`).
+
+    One that is made without an id gets a new one, and one without a role is a client's.
+    """
+
+    if TYPE_CHECKING:
+        message_id: str = ""
+        role: Role = Role.USER
+    else:
+        message_id: str
+        role: Role
     parts: tuple[Part, ...]
     context_id: str = ""
     task_id: str = ""

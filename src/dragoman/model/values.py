@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dragoman.model.answers import choice, wanted, yes_or_no
 from dragoman.model.content import Message, Part
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -109,7 +110,20 @@ def _inside(value: Any) -> Any:
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """A JSON value as `kind`: a pydantic model, or anything msgspec knows. Raises `Unfit`."""
+    """A JSON value as `kind`: a pydantic model, or anything msgspec knows. Raises `Unfit`.
+
+    JSON has one kind of number, and peers that keep data in protobuf write 2 as 2.0: both are the same.
+    """
+    try:
+        return _convert(value, kind)
+    except Unfit:
+        whole = _with_whole_numbers(value)
+        if whole is value:
+            raise
+        return _convert(whole, kind)
+
+
+def _convert(value: Any, kind: Any) -> Any:
     try:
         if _validator(kind) is not None:
             return _model(kind, value)
@@ -118,13 +132,35 @@ def convert(value: Any, kind: Any) -> Any:
         raise Unfit(str(error)) from error
 
 
+def _with_whole_numbers(value: Any) -> Any:
+    """`value` with integers for the floats that are whole; itself if it has none."""
+    if type(value) is float:
+        return int(value) if value.is_integer() and abs(value) <= _EXACT else value
+    if type(value) is dict:
+        members = {key: _with_whole_numbers(member) for key, member in value.items()}
+        return members if any(members[key] is not value[key] for key in value) else value
+    if type(value) is list:
+        each = [_with_whole_numbers(member) for member in value]
+        return each if any(new is not old for new, old in zip(each, value, strict=True)) else value
+    return value
+
+
+_EXACT = 2**53
+"""Up to here a float can stand for every integer."""
+
+
 def spoken(text: str, kind: Any) -> Any:
     """What a text says, as `kind`. Raises `Unfit`."""
     text = text.strip()
+    asked = wanted(kind)
+    if asked is bool and (said := yes_or_no(text)) is not None:
+        return said
+    if (chosen := choice(text, asked)) is not None:
+        return convert(chosen, kind)
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        value = {"yes": True, "no": False}.get(text.lower(), text) if kind is bool else text
+        value = text.rstrip(".!") if asked in (int, float) else text
     return convert(value, kind)
 
 

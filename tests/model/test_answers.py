@@ -1,0 +1,102 @@
+"""Answers are read as people give them, and what is wrong with one is said in one plain sentence."""
+
+from __future__ import annotations
+
+from datetime import date
+from enum import Enum, IntEnum
+from typing import Annotated, Any, Literal
+
+import pydantic
+import pytest
+from msgspec import Meta, Struct
+
+from dragoman.model.answers import hint, yes_or_no
+from dragoman.model.values import Unfit, spoken
+
+
+class Colour(Enum):
+    RED = "Red"
+    BLUE = "Blue"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Trip(Struct):
+    city: str
+    days: int = 3
+
+
+class Order(pydantic.BaseModel):
+    item: str
+    count: int
+
+
+@pytest.mark.parametrize(
+    "text", ["y", "Y", "yes", "Yes.", "ok", "OK!", "okay", "yep", "sure", "true", "1", " yes, please ", "yes yes", "of course",
+             "ja", "Ja, bitte!", "oui", "d’accord", "Sí", "sim", "да", "tak", "はい", "是的", "네", "हाँ", "👍", "👍🏽"],
+)  # fmt: skip
+def test_yes(text: str) -> None:
+    assert spoken(text, bool) is True
+
+
+@pytest.mark.parametrize(
+    "text", ["n", "N.", "no", "No!", "nope", "false", "0", "no thanks", "No, thank you.", "no no", "not now", "nein danke", "non",
+             "não", "нет", "いいえ", "不是", "아니요", "नहीं", "👎", "❌"],
+)  # fmt: skip
+def test_no(text: str) -> None:
+    assert spoken(text, bool) is False
+
+
+@pytest.mark.parametrize(
+    "text", ["", "maybe", "no problem", "yes no", "not sure", "ok but not today", "?", "please", "y" * 100_000, "yes " * 50_000]
+)  # fmt: skip
+def test_what_is_neither_is_not_guessed(text: str) -> None:
+    assert yes_or_no(text) is None
+    with pytest.raises(Unfit):
+        spoken(text, bool)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("42", int, 42),
+        ("42.", int, 42),
+        (" 3.5 ", float, 3.5),
+        ("red", Colour, Colour.RED),
+        ("Blue!", Colour, Colour.BLUE),
+        ("high", Level, Level.HIGH),
+        ("2", Level, Level.HIGH),
+        ("2.0", Level, Level.HIGH),
+        ("2", Literal["1", "2"], "2"),
+        ("Small.", Literal["small", "large"], "small"),
+        ("2", Literal[1, 2], 2),
+        ("yes", bool | None, True),
+    ],
+)
+def test_other_answers_are_read_as_they_are_meant(text: str, kind: Any, value: Any) -> None:
+    assert spoken(text, kind) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (bool, "Please answer yes or no."),
+        (bool | None, "Please answer yes or no."),
+        (int, "Please answer with a whole number."),
+        (Annotated[int, Meta(ge=1, le=5)], "Please answer with a whole number from 1 to 5."),
+        (Annotated[float, Meta(gt=0)], "Please answer with a number above 0."),
+        (Colour, "Please answer with one of: Red, Blue."),
+        (Level, "Please answer with one of: low, high."),
+        (Literal["a", "b"], "Please answer with one of: a, b."),
+        (date, "Please answer with a date, such as 2026-12-24."),
+        (Trip, "Please send data with city, days."),
+        (Order, "Please send data with item, count."),
+        (list[int], "Please send a JSON array."),
+        (int | date, "Please answer in another form."),
+    ],
+)
+def test_a_hint_says_what_fits(kind: Any, sentence: str) -> None:
+    assert hint(kind) == sentence
