@@ -134,3 +134,29 @@ async def test_the_stream_of_a_delegation_passes_on_each_piece(start: Start) -> 
 
     task = await (await start(parent, child)).call(call(), say("one two"))
     assert [p.text for p in task.artifacts[0].parts] == ["one!", "two!"]
+
+
+async def test_the_result_of_a_call_does_not_go_to_another_that_was_put_before_it(start: Start) -> None:
+    runs: list[str] = []
+
+    def agents(*told: str) -> tuple[Agent, Agent]:
+        parent, child = Agent("a"), Agent("b")
+
+        @parent.skill
+        async def ask_b(turn: Turn) -> str:
+            said = [(await turn.call("b", text)).text for text in told]
+            return " ".join([*said, await turn.ask("go on?")])
+
+        @child.skill
+        async def reply(text: str) -> str:
+            runs.append(text)
+            return text.upper()
+
+        return parent, child
+
+    engine = await start(*agents("x", "x"))
+    task = await engine.call(call(), say("go"))
+    await engine.stop(drain=0)
+    engine = await start(*agents("y", "x", "x"))
+    assert (await engine.call(call(), say("yes", task=task.id))).text == "Y X X yes"
+    assert runs == ["x", "x", "y"]
