@@ -99,3 +99,61 @@ def test_an_agent_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) 
         load(a_file(tmp_path, AGENT) + ":c")
     with pytest.raises(SystemExit, match="makes no Agent"):
         load(a_file(tmp_path, "x = 1\n", "empty.py"))
+
+
+PACKAGE = {
+    "mypkg/__init__.py": "",
+    "mypkg/util.py": "NAME = 'Packed'\n",
+    "mypkg/deep/__init__.py": "",
+    "mypkg/deep/agent.py": "from dragoman import Agent\nfrom ..util import NAME\nfrom mypkg.util import NAME as SAME\n"
+    "assert NAME is SAME\nagent = Agent(NAME)\nother = Agent('Other')\n",
+    "loose/util.py": "NAME = 'Loose'\n",
+    "loose/agent.py": "from dragoman import Agent\nfrom loose.util import NAME\nfrom .util import NAME as SAME\n"
+    "from beside import ONE\nimport util\nassert NAME == SAME == util.NAME\nagent = Agent(NAME)\n",
+    "beside.py": "ONE = 1\n",
+    "mypkg/broken.py": "import mypkg.nowhere\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "agents"),
+    [
+        ("mypkg/deep/agent.py", ["Packed", "Other"]),
+        ("mypkg/deep/agent.py:other", ["Other"]),
+        ("mypkg.deep.agent:agent", ["Packed"]),
+        ("mypkg.deep.agent", ["Packed", "Other"]),
+        ("loose/agent.py", ["Loose"]),
+    ],
+)
+def test_agents_of_a_real_project_are_loaded(name: str, agents: list[str], tmp_path: Path) -> None:
+    done = in_project(tmp_path, f"print([agent.name for agent in load({name!r})])")
+    assert (done.stdout, done.stderr) == (f"{agents}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("mypkg.deep.agnet:agent", "No module named 'mypkg.deep.agnet'"),
+        ("nopkg.agent:agent", "nopkg.agent: no such file, and no module nopkg"),
+        ("mypkg/deep/agnet.py", "mypkg/deep/agnet.py: no such file"),
+        ("mypkg.deep.agent:nobody", "mypkg.deep.agent has no agent called nobody; it has agent, other"),
+        ("mypkg/broken.py", "No module named 'mypkg.nowhere'"),
+    ],
+)
+def test_what_a_project_does_not_have_is_said(name: str, sentence: str, tmp_path: Path) -> None:
+    done = in_project(tmp_path, f"load({name!r})")
+    assert done.returncode == 1 and sentence in done.stderr
+    assert "load.py" not in done.stderr
+
+
+def in_project(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a folder with a package, as a program that is installed elsewhere."""
+    for name, text in PACKAGE.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    start = (
+        "import sys; sys.path[:] = [each for each in sys.path if each]; from dragoman.cli.load import load; "
+    )
+    return subprocess.run(
+        [sys.executable, "-c", start + code], cwd=folder, capture_output=True, text=True, check=False
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 from dragoman.cli import show
 from dragoman.cli.hub import add_options, read
+from dragoman.cli.load import missing, split
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub import mcp_servers, remotes
 from dragoman.hub.database import Database
@@ -125,8 +126,8 @@ def _files(given: Settings) -> Iterator[tuple[str, str]]:
     except InvalidParams as error:
         yield _BAD, error.message
     for name in given.agents:
-        if not Path(name.partition(":")[0]).is_file():
-            yield _BAD, f"{name}: no such file"
+        if why := missing(split(name)[0]):
+            yield _BAD, why
 
 
 async def _commands(given: Settings) -> list[tuple[str, str]]:

@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "index_model": "the model of the orchestrator, if it is another",
         "text_commands": "for models that cannot call tools: they write commands as text",
         "context_window": "tokens that models of providers read at once; 0: as many as they like",
-        "agents": "a Python file whose agents every tenant has; may be repeated",
+        "agents": "a Python file or module whose agents every tenant has; may be repeated",
         "max_concurrent": "requests of a tenant that may run at once; 0: any number",
         "rate_per_min": "requests of a tenant in a minute; 0: any number",
         "rate_burst": "how many of them at once",

@@ -1,4 +1,4 @@
-"""`dragoman serve FILE[:agent]`"""
+"""`dragoman serve FILE[:agent]`, `dragoman serve MODULE[:agent]`"""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from dragoman.cli.amounts import add_limits, amount, count, positive, read_limit
 from dragoman.stores import open_store
 
 EPILOG = """\
-FILE is a Python file that makes an Agent; FILE:name takes the one called name when there are several.
+FILE is a Python file that makes an Agent; FILE:name takes the one called name when there are several. A file of a package
+is imported as a part of it. MODULE or MODULE:name is imported like `python -m` does, from this folder or installed.
 One agent answers at /, several answer at /<id>. Every version of A2A is spoken at the same URL.
 An `agent.run()` in the file says which agents to serve; how they are served, the options here say.
 
   dragoman serve hello.py
   dragoman serve hello.py currency.py --port 9000
+  dragoman serve mypkg.agents:billing                           the agent `billing` of a module
   dragoman serve hello.py --store memory:                       nothing is kept
   dragoman serve hello.py --store postgresql://db.example.com/tasks     on as many machines as you like
   dragoman serve hello.py --grpc-port 50051                     over gRPC, too
@@ -30,11 +32,13 @@ An `agent.run()` in the file says which agents to serve; how they are served, th
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
-        help="serve the agents of a file",
+        help="serve the agents of a file or module",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="+", metavar="FILE[:agent]", help="a Python file that makes an Agent")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE[:agent]", help="a Python file or module that makes an Agent"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
     parser.add_argument(
