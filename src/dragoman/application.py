@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.auth.guard import Guard
 from dragoman.auth.keys import KeyRing
+from dragoman.bindings.cards import JWKS
 from dragoman.bindings.http import App
 from dragoman.bindings.jsonrpc import JsonRpc
 from dragoman.bindings.limits import Connections, Limits
@@ -224,6 +225,8 @@ def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:
     ring = signing_keys(keys)
     if not public_url:  # we would sign whatever a client puts into `Host`
         raise ValueError("a signed card says where the agent is, and only you can say that: give public_url")
+    if not ring.jku:
+        ring.jku = public_url.rstrip("/") + JWKS
     return ring
 
 

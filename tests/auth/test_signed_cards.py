@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import Agent, connect
 from dragoman.application import application
-from dragoman.auth import Bearer, hashed
+from dragoman.auth import Bearer, hashed, jose
 from dragoman.auth.keys import KeyRing, new_key
 from dragoman.auth.signing import SPEC, Trust, Verified
 from dragoman.dialects.cards import write_card
@@ -53,9 +53,18 @@ async def test_who_asks_for_1_0_gets_a_signed_card_and_the_keys_are_beside_it(ke
 
 
 @pytest.mark.parametrize("path", [CARD, "/.well-known/agent.json", "/agent-card.json"])
-async def test_the_card_for_everybody_is_not_signed(keys: Path, path: str) -> None:
-    card = (await request(signing(keys), "GET", path)).json
-    assert card["url"] == f"{URL}/" and "signatures" not in card
+async def test_the_card_for_everybody_is_signed_too_and_says_where_the_keys_are(
+    keys: Path, path: str
+) -> None:
+    app = signing(keys)
+    answer = await request(app, "GET", path)
+    assert answer.json["url"] == f"{URL}/" and answer.json["securitySchemes"]
+    found = await verify(answer.json, KeyRing(keys).public())
+    assert found.form == SPEC and found.document["supportedInterfaces"][0]["url"] == f"{URL}/"
+    headers = [json.loads(jose.decode(each["protected"])) for each in answer.json["signatures"]]
+    assert {header["jku"] for header in headers} == {URL + KEYS}
+    again = await request(app, "GET", path, headers={"If-None-Match": answer.headers["etag"]})
+    assert again.status == 304
 
 
 async def test_an_agent_of_1_0_alone_is_always_signed(keys: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from typing import Any
@@ -9,14 +10,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dragoman.application import application
+from dragoman.auth import JWT, OIDC, ApiKey, Basic, Bearer, MutualTLS, hashed, hashed_password
 from dragoman.auth.canonical import spec_form
 from dragoman.auth.keys import KeyRing, OurKey, new_key
 from dragoman.auth.signing import SDK, SPEC, Trust, sign_card
 from dragoman.dialects.cards import write_card
-from dragoman.model.card import AgentCard, Interface
+from dragoman.model.card import AgentCard, Interface, OAuthFlow, OAuthFlows
+from dragoman.server import running
 from tests.auth.issuer import Pages
 from tests.auth.people import secure_agent
 from tests.interop.environments import command, install
+from tests.ports import free_port
 
 pytestmark = pytest.mark.interop
 
@@ -97,3 +102,30 @@ def test_they_need_the_signature_that_is_made_for_them(sdk: str) -> None:
     [only] = sign_card(card, key.key, "ES256", key.kid, for_sdks=False)
     card = {**card, "signatures": [{"protected": only.protected, "signature": only.signature}]}
     assert not asked(sdk, "verify", card=card, keys=KeyRing((key,)).public())["ok"]
+
+
+EVERY_SCHEME = [
+    Bearer({"ada": hashed("t")}),
+    ApiKey({"ada": hashed("t")}),
+    Basic({"ada": hashed_password("t")}),
+    JWT("https://issuer.example", "agents", jwks_url="https://issuer.example/jwks"),
+    OIDC("https://issuer.example", "agents"),
+    MutualTLS(),
+    JWT("https://code.example", "agents", jwks_url="https://code.example/jwks", name="code", flows=OAuthFlows(
+        authorization_code=OAuthFlow(authorization_url="https://a.example", token_url="https://t.example", scopes={"x": ""},
+                                     pkce_required=True))),
+    JWT("https://device.example", "agents", jwks_url="https://device.example/jwks", name="device", flows=OAuthFlows(
+        device_code=OAuthFlow(device_authorization_url="https://d.example", token_url="https://t.example"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("auth", [(), EVERY_SCHEME], ids=["open", "secured"])
+async def test_their_resolver_accepts_the_card_that_it_gets_by_default(auth: Any) -> None:
+    """It names no version, so it gets the card for every version."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    agent = secure_agent(auth=auth)
+    app = application(agent, store="memory:", keys=KeyRing(list(KEYS.values())), public_url=url)
+    async with running(app, port=port):
+        found = await asyncio.to_thread(asked, "a2a-sdk-1.3.0", "resolve", url=url)
+    assert found["ok"] and found["name"] == agent.name, found

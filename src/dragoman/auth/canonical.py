@@ -6,6 +6,7 @@ wrote the same card a little differently still sign the same bytes.
 
 The official SDKs do it otherwise: they leave out everything that is empty, required or not (`sdk_form`), and older ones
 did not write RFC 8785 either (`sdk_ascii`). Those forms cannot tell a requirement without scopes from no requirement.
+Their Python resolver, in addition, reads members of older versions into those of 1.0 before it verifies (`resolver_form`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,38 @@ def spec_form(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def sdk_form(document: Mapping[str, Any]) -> dict[str, Any]:
     return _without_empty(spec_form(document)) or {}
+
+
+def resolver_form(document: Mapping[str, Any]) -> dict[str, Any]:
+    """`sdk_form` of a card with members of older versions, as the resolver of the Python SDK 1.x reads it.
+
+    It takes a 1.0 member where there is one, except for security schemes: one with a `type` is read as 0.3 has it.
+    """
+    out = dict(document)
+    if out.get("supportsAuthenticatedExtendedCard"):
+        out["capabilities"] = {"extendedAgentCard": True, **out.get("capabilities", {})}
+    schemes = out.get("securitySchemes")
+    if isinstance(schemes, Mapping):
+        out["securitySchemes"] = {name: _wrapped(scheme) for name, scheme in schemes.items()}
+    return sdk_form(out)
+
+
+def _wrapped(scheme: Any) -> Any:
+    if not isinstance(scheme, Mapping) or scheme.get("type") not in _WRAPPERS:
+        return scheme
+    members = {name: value for name, value in scheme.items() if name != "type"}
+    if scheme["type"] == "apiKey" and "in" in members:
+        members["location"] = members.pop("in")
+    return {_WRAPPERS[scheme["type"]]: members}
+
+
+_WRAPPERS = {
+    "apiKey": "apiKeySecurityScheme",
+    "http": "httpAuthSecurityScheme",
+    "oauth2": "oauth2SecurityScheme",
+    "openIdConnect": "openIdConnectSecurityScheme",
+    "mutualTLS": "mtlsSecurityScheme",
+}
 
 
 def canonical(form: Mapping[str, Any]) -> bytes:

@@ -82,7 +82,7 @@ class KeyRing:
 
     def __init__(self, where: str | Path | Sequence[OurKey], *, jku: str = "") -> None:
         self._path = Path(where) if isinstance(where, str | Path) else None
-        self._jku = jku
+        self.jku = jku
         self._keys: tuple[OurKey, ...] = () if isinstance(where, str | Path) else tuple(where)
         self._changed, self._wrong = 0, ""
         self._looked = float("-inf")
@@ -119,12 +119,12 @@ class KeyRing:
             self._keys, self._changed, self._wrong = tuple(found), changed, ""
 
     def sign(self, document: Mapping[str, Any]) -> Sequence[Signature]:
-        """The signatures for a card, from its 1.0 document: by every key that signs."""
+        """The signatures for a card, from the document that is served: by every key that signs."""
         return [
             signature
             for key in self.keys
             if key.signs
-            for signature in sign_card(document, key.key, key.algorithm, key.kid, jku=self._jku)
+            for signature in sign_card(document, key.key, key.algorithm, key.kid, jku=self.jku)
         ]
 
     def public(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from joserfc.jwk import Key
 from msgspec import Struct
 
 from dragoman.auth import jose
-from dragoman.auth.canonical import Unsignable, canonical, sdk_ascii, sdk_form, spec_form
+from dragoman.auth.canonical import Unsignable, canonical, resolver_form, sdk_ascii, sdk_form, spec_form
 from dragoman.auth.jose import ASYMMETRIC, BadSignature
 from dragoman.auth.jwks import FetchedKeys, GivenKeys, Keys
 from dragoman.auth.schemes import Fetch
@@ -30,14 +30,15 @@ SPEC, SDK, SDK_ASCII, DOCUMENT = "1.0", "sdk", "sdk-ascii", "document"
 def sign_card(
     document: Mapping[str, Any], key: Key, algorithm: str, kid: str, *, jku: str = "", for_sdks: bool = True
 ) -> list[Signature]:
-    """The signature over a card (its 1.0 document), and a second one where the official SDKs would read it differently.
+    """The signature over a card (its 1.0 members), and others where the official SDKs would read it differently.
 
-    `for_sdks=False` leaves that one out; then they do not recognise the signature of a card with empty members.
+    `for_sdks=False` leaves those out; then they do not recognise the signature of a card with empty members, or with
+    security schemes in the form of older versions.
     """
-    payloads = [canonical(spec_form(document))]
-    theirs = canonical(sdk_form(document))
-    if for_sdks and theirs != payloads[0]:
-        payloads.append(theirs)
+    forms = [spec_form(document)]
+    if for_sdks:
+        forms += [sdk_form(document), resolver_form(document)]
+    payloads = dict.fromkeys(map(canonical, forms))
     header = {"alg": algorithm, "kid": kid, "typ": "JOSE", **({"jku": jku} if jku else {})}
     protected = jose.encode(msgspec.json.encode(header))
     return [

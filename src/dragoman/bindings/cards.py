@@ -1,8 +1,8 @@
 """Agent cards over HTTP: one document for clients of every version, or 1.0's own for those who ask for it.
 
 An address may be fetched as often as a client likes: bodies are made once per base URL, and a client that holds the
-current one is told so (304). A signature fits one shape of a card, so only 1.0's own document carries them; the keys to
-check them with are published beside it.
+current one is told so (304). Both documents carry signatures, which cover the members of 1.0 and not those of older versions;
+the keys to check them with are published beside them.
 """
 
 from __future__ import annotations
@@ -123,18 +123,19 @@ class Cards:
     def _document(self, exchange: Exchange, mount: Mount, card: AgentCard, pure: bool) -> _Document:
         key = mount.path, exchange.base_url(), pure
         document = self._documents.get(key)
-        stamp = mount.signer.stamp if mount.signer is not None and pure else None
+        stamp = mount.signer.stamp if mount.signer is not None else None
         if document is None or document.card is not card or document.stamp != stamp:
             whole = placed(card, exchange, mount)
-            body = msgspec.json.encode(
+            served = (
                 cards.write_card(whole, "1.0")
                 if pure
                 else cards.superset_card(whole, home=mount.home or select.unsaid(mount.versions))
             )
+            body = msgspec.json.encode(served)
             # Two signatures of one card differ, so it is the card and the keys that make the tag.
             tag = hashlib.sha256(body + repr(stamp).encode()).hexdigest()[:32]
-            if stamp is not None:
-                body = msgspec.json.encode(cards.write_card(signed(whole, mount), "1.0"))
+            if mount.signer is not None and (signatures := mount.signer.sign(served)):
+                body = msgspec.json.encode({**served, "signatures": signatures})
             document = _Document(card, stamp, body, b'"%s"' % tag.encode())
             if len(self._documents) >= _HELD:
                 self._documents.clear()
@@ -178,7 +179,7 @@ def reachable(card: AgentCard, here: Sequence[Interface]) -> AgentCard:
 
 
 def signed(card: AgentCard, mount: Mount) -> AgentCard:
-    """The card with our signatures, if we sign: over its 1.0 document, and so for that one only."""
+    """The card with our signatures, if we sign: over its 1.0 document."""
     if mount.signer is None:
         return card
     return replace(card, signatures=tuple(mount.signer.sign(cards.write_card(card, "1.0"))))

@@ -57,7 +57,7 @@ def write_card(card: AgentCard, dialect: str) -> dict[str, Any]:
 
 
 def superset_card(card: AgentCard, *, home: str = "0.3") -> dict[str, Any]:
-    """One document for peers of every version. A signature fits one shape only, so this one has none.
+    """One document for peers of every version, without signatures: those of one of its versions need not fit it.
 
     `home` is the dialect of its older members: the newest one that is spoken, or `arbiter`, which is nearly 0.3.
     """
