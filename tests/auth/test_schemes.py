@@ -291,9 +291,34 @@ async def test_any_one_of_several_will_do() -> None:
     either = [Bearer({"alice": hashed(ALICE)}), ApiKey({"bob": hashed(BOB)})]
     assert (await asked(either, bearer(ALICE))).id == "alice"
     assert (await asked(either, {"x-api-key": BOB})).id == "bob"
-    assert (await asked(either, {**bearer("wrong"), "x-api-key": BOB})).id == "bob"
-    with pytest.raises(Unauthenticated):
-        await asked(either, {**bearer(BOB), "x-api-key": ALICE})
+
+
+@pytest.mark.parametrize("token", ["wrong", ALICE, BOB])
+@pytest.mark.parametrize("key", ["wrong", ALICE, BOB])
+async def test_but_not_two_of_them_at_once(token: str, key: str) -> None:
+    bearers, keys = Bearer({"alice": hashed(ALICE)}), ApiKey({"bob": hashed(BOB)})
+    shown = {**bearer(token), "x-api-key": key}
+    for order in ([bearers, keys], [keys, bearers]):
+        with pytest.raises(Unauthenticated, match="two credentials"):
+            await asked(order, shown)
+    together = [bearers, All(keys, bearers)]  # then both are looked at
+    if (token, key) == (ALICE, BOB):
+        assert (await asked(together, shown)).id == "bob"
+    else:
+        with pytest.raises(Unauthenticated):
+            await asked(together, shown)
+
+
+async def test_one_credential_may_be_for_either_of_two_schemes() -> None:
+    tokens, others = Bearer({"alice": hashed(ALICE)}), Bearer({"bob": hashed(BOB)})
+    keys = ApiKey({"carl": hashed(BOB)}, parameter="Authorization")
+    assert (await asked([tokens, others], bearer(BOB))).id == "bob"
+    assert (await asked([tokens, keys], {"authorization": BOB})).id == "carl"
+
+    def check(presented: Presented) -> Principal | None:
+        return Principal(id="dora") if presented.header("x-signature") == "good" else None
+
+    assert (await asked([tokens, check], {"x-signature": "good"})).id == "dora"
 
 
 async def test_or_all_of_them_have_to() -> None:

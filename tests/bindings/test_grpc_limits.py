@@ -106,6 +106,17 @@ async def test_whom_one_agent_knows_is_still_a_stranger_to_another(monkeypatch: 
     assert [len(service.calls) for service in services] == [1, 1]
 
 
+async def test_a_trace_that_no_header_can_carry_goes_no_further() -> None:
+    service = Scripted(result=task())
+    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with served(service) as channel, dialled(channel.server.port) as raw:
+        body = message(v1_0.CODEC).SerializeToString()
+        raw.call(1, SEND, [(b"traceparent", trace), (b"tracestate", b"a=b\r\nx: y")])
+        raw.data(1, b"\0" + len(body).to_bytes(4) + body, end=True)
+        await raw.until(lambda: 1 in raw.ended)
+    assert [call.trace for call, _ in service.calls] in ([], [{"traceparent": trace.decode()}])
+
+
 async def test_one_connection_has_room_for_a_few_bodies_at_a_time() -> None:
     service = Scripted(result=task())
     async with served(service, limits=Limits(max_uploads=2)) as channel, dialled(channel.server.port) as raw:

@@ -342,6 +342,7 @@ async def test_headers_that_make_no_sense_are_left_out() -> None:
         "ff" + TRACEPARENT[2:],
         TRACEPARENT.upper(),
         "00-" + "0" * 32 + "-b7ad6b7169203331-01",
+        "01" + TRACEPARENT[2:] + "-x\r\nSet-Cookie: a=b",
     ],
 )
 async def test_a_trace_that_is_none_goes_no_further(said: str) -> None:
@@ -349,6 +350,14 @@ async def test_a_trace_that_is_none_goes_no_further(said: str) -> None:
     headers = {**V1, "traceparent": said, "tracestate": "a=b"}
     await rpc(app_of(service), "GetTask", {"id": "t1"}, headers=headers)
     assert service.calls[0][0].trace == {}
+
+
+@pytest.mark.parametrize("state", ["a=b\r\nSet-Cookie: c=d", "a=b\n", "a=\0", "a=\x7f", "a=ä"])
+async def test_a_state_that_no_header_can_carry_goes_no_further(state: str) -> None:
+    service = Scripted()
+    headers = {**V1, "traceparent": TRACEPARENT, "tracestate": f"{state},c=d"}
+    await rpc(app_of(service), "GetTask", {"id": "t1"}, headers=headers)
+    assert service.calls[0][0].trace == {"traceparent": TRACEPARENT}
 
 
 async def test_a_key_of_any_length_is_not_taken() -> None:

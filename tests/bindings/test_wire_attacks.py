@@ -181,6 +181,8 @@ async def test_a_request_that_says_it_is_compressed_is_refused_and_not_unpacked(
     [
         pytest.param(b"X: " + b"a" * 5000, id="a line that goes on"),
         pytest.param(b"X: a\r\n" * 500 + b"\r\n", id="five hundred lines"),
+        pytest.param(b"X: " + b"a" * 4200 + b"\r\n\r\n", id="a little too long, and whole"),
+        pytest.param((b"X: " + b"a" * 1000 + b"\r\n") * 5 + b"\r\n", id="five long lines, and whole"),
     ],
 )
 async def test_a_head_is_not_endless(url: str, head: bytes) -> None:

@@ -19,6 +19,7 @@ from dragoman.errors import A2AError, InvalidParams, Unauthenticated
 from dragoman.model.content import Message
 from dragoman.model.ops import AuthenticationInfo, PushConfig
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
+from dragoman.push import receive
 from dragoman.push.receive import Received, Verifier, read_notification
 from dragoman.push.sign import proof
 from dragoman.push.webhook import Webhook
@@ -85,6 +86,57 @@ def test_a_verifier_that_checks_nothing_must_be_asked_for() -> None:
     with pytest.raises(ValueError):
         Verifier()
     Verifier(insecure=True)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the notifications that were decoded."""
+    sizes: list[int] = []
+    read = receive.read_notification
+
+    def noted(body: bytes) -> Any:
+        sizes.append(len(body))
+        return read(body)
+
+    monkeypatch.setattr(receive, "read_notification", noted)
+    return sizes
+
+
+@pytest.mark.parametrize("token", [TOKEN, {"t1": TOKEN}.get], ids=["one token", "one for each task"])
+async def test_nothing_is_decoded_for_those_who_do_not_know_the_token(token: Any, decoded: list[int]) -> None:
+    checks = verifier(token=token, secrets=(), keys=None)
+    head = {"X-A2A-Notification-Token": "guess"}
+    for headers in ({}, head):
+        with pytest.raises(Unauthenticated):
+            await checks.verify(headers, BODY)
+    if callable(token):
+        other = BODY.replace(b"t1", b"t2")
+        with pytest.raises(Unauthenticated):
+            await checks.verify({"X-A2A-Notification-Token": TOKEN}, other)
+    assert not decoded
+    assert (await checks.verify({"X-A2A-Notification-Token": TOKEN}, BODY)).task_id == "t1"
+
+
+async def test_a_token_of_one_task_is_not_good_for_another_that_is_named_beside_it() -> None:
+    checks = verifier(token={"t1": TOKEN}.get, secrets=(), keys=None)
+    body = BODY.replace(b"t1", b"t2").replace(b'{"status', b'{"id":"t1","taskId":"t1","status', 1)
+    with pytest.raises(Unauthenticated):
+        await checks.verify({"X-A2A-Notification-Token": TOKEN}, body)
+
+
+@pytest.mark.parametrize("options", EACH.values(), ids=EACH)
+async def test_the_body_of_a_stranger_is_not_read(options: dict[str, Any]) -> None:
+    async def receive_nothing() -> Any:
+        raise AssertionError("the body was asked for")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "headers": [(b"x-a2a-notification-token", b"guess")]}
+    await Webhook(lambda received: None, verifier(**options))(scope, receive_nothing, send)
+    assert sent[0]["status"] == 401
 
 
 # What is not believed

@@ -21,7 +21,7 @@ import msgspec
 from dragoman.auth.jose import NOT_JSON, BadSignature
 from dragoman.auth.jwt import Identify, audience_of, moment, scopes_of
 from dragoman.auth.presented import Presented
-from dragoman.auth.schemes import Fetch
+from dragoman.auth.schemes import AUTHORIZATION, Fetch
 from dragoman.errors import A2AError, RateLimited, Unauthenticated, Unavailable
 from dragoman.model.card import HttpAuthScheme, OAuth2Scheme, OAuthFlows, SecurityScheme
 from dragoman.model.ops import Principal
@@ -79,6 +79,9 @@ class Introspection:
             if flows is None
             else SecurityScheme(oauth2_security_scheme=OAuth2Scheme(flows=flows, description=description))
         )
+
+    def place(self, presented: Presented) -> str:
+        return AUTHORIZATION if presented.authorization("bearer") else ""
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         token = presented.authorization("bearer")

@@ -15,7 +15,7 @@ import msgspec
 from dragoman.auth.jose import ASYMMETRIC, NOT_JSON, SYMMETRIC, BadSignature, check, decode, read_header
 from dragoman.auth.jwks import FetchedKeys, GivenKeys, Keys
 from dragoman.auth.presented import Presented
-from dragoman.auth.schemes import Fetch
+from dragoman.auth.schemes import AUTHORIZATION, Fetch
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import HttpAuthScheme, OAuth2Scheme, OAuthFlows, SecurityScheme
 from dragoman.model.ops import Principal
@@ -75,6 +75,9 @@ class JWT:
             if flows is None
             else SecurityScheme(oauth2_security_scheme=OAuth2Scheme(flows=flows, description=description))
         )
+
+    def place(self, presented: Presented) -> str:
+        return AUTHORIZATION if presented.authorization("bearer") else ""
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         token = presented.authorization("bearer")

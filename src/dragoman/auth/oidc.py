@@ -11,7 +11,7 @@ from dragoman.auth.jose import ASYMMETRIC, NOT_JSON
 from dragoman.auth.jwks import FetchedKeys
 from dragoman.auth.jwt import Check, Identify
 from dragoman.auth.presented import Presented
-from dragoman.auth.schemes import Fetch
+from dragoman.auth.schemes import AUTHORIZATION, Fetch
 from dragoman.errors import Unavailable
 from dragoman.model.card import OpenIdConnectScheme, SecurityScheme
 from dragoman.model.ops import Principal
@@ -55,6 +55,9 @@ class OIDC:
                 open_id_connect_url=self._url, description=description
             )
         )
+
+    def place(self, presented: Presented) -> str:
+        return AUTHORIZATION if presented.authorization("bearer") else ""
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         token = presented.authorization("bearer")

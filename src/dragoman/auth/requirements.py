@@ -10,10 +10,10 @@ others allow is added.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dragoman.auth.presented import Presented
-from dragoman.auth.schemes import TOKEN, Custom, Fetch, Scheme
+from dragoman.auth.schemes import TOKEN, Custom, Fetch, Placed, Scheme
 from dragoman.errors import A2AError, Forbidden, Unauthenticated
 from dragoman.model.card import SecurityRequirement, SecurityScheme, StringList
 from dragoman.model.ops import Principal
@@ -78,7 +78,7 @@ class Requirements:
     async def principal(self, presented: Presented, fetch: Fetch) -> Principal:
         """Who presented this. Raises `Unauthenticated`, `Forbidden` (known, but not allowed), `Unavailable`."""
         refused: A2AError | None = None
-        for schemes in self._alternatives:
+        for schemes in self._fitting(presented):
             try:
                 principal = await _together(schemes, presented, fetch)
             except A2AError as error:
@@ -89,6 +89,30 @@ class Requirements:
                 if principal is not None:
                     return principal
         raise refused or Unauthenticated(f"this agent asks who is calling: {', '.join(self.schemes)}")
+
+    def _fitting(self, presented: Presented) -> Sequence[tuple[Scheme, ...]]:
+        """The alternatives that would look at every credential in the request. Raises `Unauthenticated` if there are two
+        that do not belong together: somebody else may have looked at the other one.
+        """
+        if len(self._alternatives) < 2:
+            return self._alternatives
+        looked_at = [_places(schemes, presented) for schemes in self._alternatives]
+        shown = frozenset().union(*(places for places in looked_at if places is not None))
+        fitting = [
+            schemes
+            for schemes, places in zip(self._alternatives, looked_at, strict=True)
+            if places is None or places >= shown
+        ]
+        if not fitting:
+            raise Unauthenticated("there are two credentials in this request: show one")
+        return fitting
+
+
+def _places(schemes: tuple[Scheme, ...], presented: Presented) -> frozenset[str] | None:
+    """Where credentials for these schemes are. None: they may be anywhere."""
+    if not all(hasattr(scheme, "place") for scheme in schemes):
+        return None
+    return frozenset(cast(Placed, scheme).place(presented) for scheme in schemes) - {""}
 
 
 async def _together(schemes: tuple[Scheme, ...], presented: Presented, fetch: Fetch) -> Principal | None:

@@ -37,6 +37,8 @@ class Fetch(Protocol):
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """What HTTP calls a token: the name of a header, for example."""
+AUTHORIZATION = "authorization"
+"""The place of most credentials."""
 
 
 class Scheme(Protocol):
@@ -60,6 +62,14 @@ class Scheme(Protocol):
         ...
 
 
+class Placed(Protocol):
+    """A scheme that can say where in a request its credentials are."""
+
+    def place(self, presented: Presented) -> str:
+        """Where a credential for this scheme is; empty if there is none, or if it is the connection's. Raises `Unauthenticated` for one that is no use."""
+        ...
+
+
 class Bearer:
     """Opaque tokens in `Authorization: Bearer`. Only their hashes are kept: `Bearer({"alice": hashed(token)})`."""
 
@@ -78,6 +88,9 @@ class Bearer:
         self.declaration = SecurityScheme(
             http_auth_security_scheme=HttpAuthScheme(scheme="bearer", description=description)
         )
+
+    def place(self, presented: Presented) -> str:
+        return AUTHORIZATION if presented.authorization("bearer") else ""
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         token = presented.authorization("bearer")
@@ -108,9 +121,19 @@ class ApiKey:
         )
         self.challenge = f'ApiKey in="{location}", name="{parameter}"'
 
-    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+    def place(self, presented: Presented) -> str:
+        if not self._key(presented):
+            return ""
+        return (
+            self._parameter.lower() if self._location == "header" else f"{self._location} {self._parameter}"
+        )
+
+    def _key(self, presented: Presented) -> str:
         look = {"header": presented.header, "query": presented.parameter, "cookie": presented.cookie}
-        key = look[self._location](self._parameter)
+        return look[self._location](self._parameter)
+
+    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+        key = self._key(presented)
         return self._keys.now().find(key) if key else None
 
 
@@ -132,6 +155,9 @@ class Basic:
         self.declaration = SecurityScheme(
             http_auth_security_scheme=HttpAuthScheme(scheme="basic", description=description)
         )
+
+    def place(self, presented: Presented) -> str:
+        return AUTHORIZATION if presented.authorization("basic") else ""
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         pair = presented.authorization("basic")
@@ -167,6 +193,9 @@ class MutualTLS:
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(mtls_security_scheme=MutualTlsScheme(description=description))
         self._read: dict[bytes, Certificate] = {}
+
+    def place(self, presented: Presented) -> str:
+        return ""
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         shown = presented.certificate

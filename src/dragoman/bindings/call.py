@@ -20,7 +20,9 @@ _MAX_TRACE = 512
 _CREDENTIALS = (b"authorization", b"x-api-key")
 _TRACE = (b"traceparent", b"tracestate")
 _IDS = r"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-_TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-.*)?")
+_TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-[!-~]*)?")
+_PRINTABLE = re.compile(r"[\t -~]*")
+"""What can be sent on in a header. Metadata of gRPC may hold anything."""
 
 _SAID = frozenset(
     {
@@ -82,7 +84,7 @@ def _trace(headers: Mapping[bytes, str]) -> dict[str, str]:
     return {
         name.decode(): headers[name]
         for name in _TRACE
-        if name in headers and len(headers[name]) <= _MAX_TRACE
+        if name in headers and len(headers[name]) <= _MAX_TRACE and _PRINTABLE.fullmatch(headers[name])
     }
 
 

@@ -21,16 +21,19 @@ class Refused(Exception):
         self.status = status
 
 
-def check_head(headers: Sequence[Header], version: str) -> None:
-    """Raises `Refused`."""
+def check_head(target: bytes, headers: Sequence[Header], version: str, most: int) -> None:
+    """`most`: bytes that a head may have. Raises `Refused`."""
     if len(headers) > _MOST:
         raise Refused(431)
-    hosts = 0
+    hosts, size = 0, len(target)
     for name, value in headers:
+        size += len(name) + len(value) + 4
         if name == b"host":
             hosts += 1
         elif name == b"transfer-encoding" and (value.strip(b" \t").lower() != b"chunked" or version == "1.0"):
             raise Refused
+    if size > most:
+        raise Refused(431)
     if version != "1.1" and version != "1.0":
         raise Refused(505)
     if hosts != 1 and (hosts or version != "1.0"):

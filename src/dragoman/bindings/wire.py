@@ -209,7 +209,7 @@ class HttpProtocol(asyncio.Protocol):
             return  # it is read once more, without that wish
         self._slow.sent(self)
         version = self._parser.get_http_version()
-        check_head(self._headers, version)
+        check_head(self._url, self._headers, version, self._max_head)
         self._in_head = self._bare = False
         self._head = 0
         try:

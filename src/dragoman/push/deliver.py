@@ -308,7 +308,9 @@ async def _task_at(log: Log, task: str, seq: int) -> Task:
 async def _trace(log: Log, task: str, seq: int) -> dict[str, str]:
     """The trace of the message that was being answered."""
     mails = (await log.load(task)).mails
-    return next((mail.trace for at, mail in reversed(mails) if at < seq and mail.trace), {})
+    trace = next((mail.trace for at, mail in reversed(mails) if at < seq and mail.trace), {})
+    # a log may hold what no header can
+    return {name: value for name, value in trace.items() if value.isascii() and value.isprintable()}
 
 
 async def _insist(write: Callable[[], Awaitable[None]], pause: float = 0.05) -> None:

@@ -16,10 +16,11 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct, field
 
 from dragoman.auth.jose import ASYMMETRIC
 from dragoman.auth.jwks import Keys
@@ -91,11 +92,14 @@ class Verifier:
 
     async def verify(self, headers: Mapping[str, str], body: bytes) -> Received:
         """Raises `Unauthenticated` for what is not good, `InvalidParams` for what makes no sense."""
-        headers = {name.lower(): value for name, value in headers.items()}
+        headers = _lower(headers)
+        self.check_head(headers)
         delivery = headers.get("webhook-id", "")
         if self._secrets:
             self._check_signature(headers, delivery, body)
         claims = await self._check_token(headers, body) if self._check else {}
+        if callable(self._token):
+            self._check_named(headers, body)
         event = read_notification(body)
         task = _task_of(event)
         self._check_shared(headers, task)
@@ -105,6 +109,27 @@ class Verifier:
             delivery = str(claims.get("jti") or delivery)
         new = not delivery or self.seen.add(delivery)
         return Received(event, task, delivery, duplicate=not new)
+
+    def check_head(self, headers: Mapping[str, str]) -> None:
+        """Before the body is read: does the head of a notification show all that it has to show? Raises `Unauthenticated`."""
+        headers = _lower(headers)
+        if self._secrets and not (headers.get("webhook-id") and headers.get("webhook-signature")):
+            raise Unauthenticated("it is not signed")
+        if self._check and not _signed_token(headers):
+            raise Unauthenticated("it has no signed token")
+        if callable(self._token):
+            if not headers.get(TOKEN.lower()):
+                raise Unauthenticated("its token is not ours")
+        else:
+            self._check_shared(headers, "")
+
+    def _check_named(self, headers: Mapping[str, str], body: bytes) -> None:
+        """Before the body is decoded: is its token that of any task that it names? Which task it is about shows later."""
+        for task in _named(body):
+            with suppress(Unauthenticated):
+                self._check_shared(headers, task)
+                return
+        raise Unauthenticated("its token is not ours")
 
     def _check_signature(self, headers: Mapping[str, str], delivery: str, body: bytes) -> None:
         stated = headers.get("webhook-timestamp", "")
@@ -118,11 +143,7 @@ class Verifier:
 
     async def _check_token(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
         assert self._check is not None
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        token = headers.get(JWT.lower()) or (bearer.strip() if scheme.lower() == "bearer" else "")
-        if not token:
-            raise Unauthenticated("it has no signed token")
-        claims = (await self._check(token, self._fetch)).claims
+        claims = (await self._check(_signed_token(headers), self._fetch)).claims
         self._check_age(claims.get("iat") or 0)
         if claims.get("request_body_sha256") not in (body_hash(body), _compact_hash(body)):
             raise Unauthenticated("its token is for another body")
@@ -139,6 +160,66 @@ class Verifier:
     def _check_age(self, moment: float) -> None:
         if abs(time.time() - moment) > self._tolerance:
             raise Unauthenticated("it is too old, or from the future")
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _signed_token(headers: Mapping[str, str]) -> str:
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    return headers.get(JWT.lower()) or (bearer.strip() if scheme.lower() == "bearer" else "")
+
+
+class _Names(Struct, rename="camel"):
+    """Where a notification names its task, in any version. What else is in it is passed over, not decoded."""
+
+    id: Raw = Raw()
+    task_id: Raw = Raw()
+    result: Raw = Raw()
+    task: Raw = Raw()
+    message: Raw = Raw()
+    msg: Raw = Raw()
+    status_update: Raw = Raw()
+    artifact_update: Raw = Raw()
+    other_task_id: Raw = field(name="task_id", default=Raw())
+    other_status_update: Raw = field(name="status_update", default=Raw())
+    other_artifact_update: Raw = field(name="artifact_update", default=Raw())
+
+
+_NAMES = msgspec.json.Decoder(_Names)
+_NAME = msgspec.json.Decoder(str)
+
+
+def _named(body: bytes) -> set[str]:
+    """The tasks that a notification may be about."""
+    found: set[str] = set()
+    inside: list[bytes | Raw] = [body]
+    for _ in range(3):  # the notification, the result in it, the event in that
+        deeper: list[bytes | Raw] = []
+        for document in inside:
+            try:
+                names = _NAMES.decode(document)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+            for name in (names.id, names.task_id, names.other_task_id):
+                with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                    found.add(_NAME.decode(name))
+            deeper += filter(
+                None,
+                (
+                    names.result,
+                    names.task,
+                    names.message,
+                    names.msg,
+                    names.status_update,
+                    names.artifact_update,
+                    names.other_status_update,
+                    names.other_artifact_update,
+                ),
+            )
+        inside = deeper
+    return found
 
 
 def read_notification(body: bytes) -> Event:

@@ -68,11 +68,12 @@ class Webhook:
             return 200, tokens[-1].encode(), b"text/plain"
         if scope["method"] != "POST":
             return _said(405, "notifications are POSTed")
-        body = await self._body(receive)
-        if body is None:
-            return _said(413, "the notification is too large")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
+            self._verifier.check_head(headers)
+            body = await self._body(receive)
+            if body is None:
+                return _said(413, "the notification is too large")
             return await self._take(await self._verifier.verify(headers, body))
         except Unauthenticated as error:
             logger.warning("a notification was refused: %s", error)
