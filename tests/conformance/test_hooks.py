@@ -339,6 +339,17 @@ async def test_what_a_dead_node_held_is_taken_over_and_it_can_say_nothing(
     await store.outbox.advance(delivery, 2)
 
 
+async def test_a_lapsed_node_does_not_take_its_own_deliveries_again(
+    store: Store, log: Log, clock: Clock
+) -> None:
+    lease = await begin(log, hook=hook())
+    await log.append(lease, [chunk()])
+    (delivery,) = await due(store, "n1")
+    clock.forward(61)
+    assert await due(store, "n1") == []
+    await store.outbox.advance(delivery, 2)
+
+
 async def test_what_a_leaving_node_held_is_due_at_once(store: Store, log: Log) -> None:
     lease = await begin(log, hook=hook())
     await log.append(lease, [chunk()])

@@ -106,12 +106,73 @@ async def test_nobody_dies_because_a_clock_is_set_or_the_machine_has_slept(
     assert await log.append(lease, [chunk()]) == 3
 
 
-async def test_delivering_takes_a_task_over_from_a_lapsed_node(store: Store, log: Log, clock: Clock) -> None:
-    await log.create("t", "c", mail(), node="n1")
+async def test_delivering_leaves_a_lapsed_node_its_task_and_claiming_takes_it(
+    store: Store, log: Log, clock: Clock
+) -> None:
+    lease = (await log.create("t", "c", mail(), node="n1")).lease
+    assert lease is not None
     clock.forward(61)
     await store.renew("n2", ttl=60)
-    delivered = await log.deliver("t", mail(), node="n2")
-    assert delivered.lease is not None and (delivered.lease.fence, delivered.lease.attempt) == (2, 2)
+    assert (await log.deliver("t", mail(), node="n2")).lease is None
+    assert (await log.deliver("t", mail(), node="n1")).lease is None
+    assert await log.append(lease, [chunk()]) == 4
+    (taken,) = await store.claim("n2", limit=10)
+    assert (taken.fence, taken.attempt) == (2, 2)
+
+
+async def test_a_lapsed_node_keeps_what_it_holds_and_its_claim_renews_its_lease(
+    store: Store, log: Log, clock: Clock
+) -> None:
+    lease = (await log.create("t", "c", mail(), node="n1")).lease
+    assert lease is not None
+    clock.forward(61)
+    await store.renew("n2", ttl=60)
+    for _ in range(3):
+        assert list(await store.claim("n1", limit=10)) == []
+    assert list(await store.claim("n2", limit=10)) == []
+    assert list(await store.renew("n1", ttl=60)) == [Held(lease.key, 1, 1)]
+
+
+async def test_a_node_that_claims_is_alive_so_that_nobody_takes_what_it_claimed(
+    store: Store, log: Log, clock: Clock
+) -> None:
+    await log.create("t", "c", mail())
+    clock.forward(50)
+    await store.renew("n2", ttl=60)
+    (lease,) = await store.claim("n1", limit=10)
+    clock.forward(50)
+    assert list(await store.claim("n2", limit=10)) == []
+    assert list(await store.renew("n1", ttl=60)) == [Held(lease.key, 1, 1)]
+
+
+async def test_nodes_that_lapsed_together_do_not_take_each_others_tasks(
+    store: Store, log: Log, clock: Clock
+) -> None:
+    leases = {node: (await log.create(node, "c", mail(), node=node)).lease for node in ("n1", "n2")}
+    clock.forward(61)
+    for node in ("n1", "n2", "n1", "n2"):
+        assert list(await store.claim(node, limit=10)) == []
+    for node, lease in leases.items():
+        assert lease is not None
+        assert list(await store.renew(node, ttl=60)) == [Held(lease.key, 1, 1)]
+
+
+async def test_who_does_not_take_over_claims_only_what_nobody_holds(
+    store: Store, log: Log, clock: Clock
+) -> None:
+    await log.create("t1", "c", mail(), node="n1")
+    await log.create("t2", "c", mail())
+    clock.forward(61)
+    await store.renew("n2", ttl=60)
+    assert [lease.task for lease in await store.claim("n2", limit=10, takes_over=lambda: False)] == ["t2"]
+    assert [lease.task for lease in await store.claim("n2", limit=10, takes_over=lambda: True)] == ["t1"]
+
+
+async def test_what_an_earlier_process_of_the_same_name_held_can_be_claimed(store: Store, log: Log) -> None:
+    await log.create("t", "c", mail(), node="n1")
+    await store.join("n1", ttl=60)
+    (lease,) = await store.claim("n1", limit=10)
+    assert (lease.fence, lease.attempt) == (2, 2)
 
 
 async def test_a_node_that_never_joined_is_not_alive(store: Store, log: Log) -> None:

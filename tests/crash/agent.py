@@ -3,18 +3,25 @@
 STEPS   a file: one line for each step that was done, on disk when the step returns
 PACE    seconds between two things it says
 DIE     `before:7` or `after:7`: SIGKILL itself before or after its 7th transaction
+PAUSE   a folder. A process that finds its own number there, as a file, stops itself (SIGSTOP): `7.step` in a step, `7.commit`
+        as it commits. When `finish` is there, tasks that count come to their end
+STORE   the SQLite file to look for leases in
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from dragoman import Agent, Turn
+from dragoman.engine.seams import Lease
 from dragoman.model.ids import new_id
 
 PACE = float(os.environ.get("PACE", "0"))
@@ -72,6 +79,42 @@ async def patience(title: str, turn: Turn) -> str:
     return "patient"
 
 
+def pause(where: str) -> None:
+    asked = Path(os.environ["PAUSE"], f"{os.getpid()}.{where}")
+    if asked.exists():
+        asked.unlink()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def holds(lease: Lease) -> bool:
+    """Whether the store says, here and now, that this process has the lease and is alive."""
+    if "STORE" not in os.environ:
+        return True
+    with contextlib.closing(sqlite3.connect(os.environ["STORE"])) as db:
+        look = "select fence, until from tasks join nodes using (node) where key = ?"
+        fence, until = db.execute(look, (lease.key,)).fetchone() or (0, 0)
+    return bool(fence == lease.fence and until > time.monotonic())
+
+
+async def count_one(turn: Turn, n: int) -> int:
+    lease = turn.journal.lease
+    held = holds(lease)
+    note(f"{turn.task_id} {n} {lease.fence} {os.getpid()} {'held' if held else 'lapsed'}")
+    pause("step")
+    await asyncio.sleep(PACE)
+    return n
+
+
+@agent.skill
+async def count(turn: Turn) -> str:
+    """Counts, each number in a step, until it is told to finish."""
+    n = 0
+    while not Path(os.environ["PAUSE"], "finish").exists():
+        await turn.step(f"count/{n}", count_one, turn, n)
+        n += 1
+    return str(n)
+
+
 @agent.skill
 async def stubborn(turn: Turn) -> None:
     """Does not stop when it is told to."""
@@ -81,6 +124,15 @@ async def stubborn(turn: Turn) -> None:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             await turn.status("I will not stop")
+
+
+class Pausing(sqlite3.Connection):
+    """Stops where it holds the lock to write, when it is asked to."""
+
+    def execute(self, sql: str, *more: Any) -> sqlite3.Cursor:
+        if sql == "commit":
+            pause("commit")
+        return super().execute(sql, *more)
 
 
 class Doomed(sqlite3.Connection):
@@ -101,10 +153,11 @@ class Doomed(sqlite3.Connection):
         return done
 
 
-if os.environ.get("DIE"):
+if os.environ.get("DIE") or os.environ.get("PAUSE"):
     connect = sqlite3.connect
+    factory = Doomed if os.environ.get("DIE") else Pausing
 
-    def doomed(*args: Any, **options: Any) -> sqlite3.Connection:
-        return connect(*args, **{**options, "factory": Doomed})
+    def strange(*args: Any, **options: Any) -> sqlite3.Connection:
+        return connect(*args, **{**options, "factory": factory})
 
-    sqlite3.connect = doomed  # type: ignore[assignment]
+    sqlite3.connect = strange  # type: ignore[assignment]

@@ -218,6 +218,7 @@ async def test_nobody_is_taken_for_dead_because_the_database_was_away(
     assert [held.key for held in await one.renew("n1", ttl=60)] == [lease.key]
     await asyncio.to_thread(postgres.server().forward, 3600)  # this time it is the node that is gone
     monkeypatch.setattr(postgres_database, "_GRACE", 0)
+    await two.renew("n2", ttl=60)
     assert [lease.task for lease in await two.claim("n2", limit=1)] == ["t"]
     for store in (one, two):
         await store.close()

@@ -131,6 +131,7 @@ async def delegate(
             fold.task_id = child.task
             events = _resume(service, call, child.task)
         else:
+            await turn.may_begin()  # again: finding the peer may have taken a while
             events = _flat(service, call, request)
         async for event in events:
             fold.apply(event)

@@ -1,7 +1,8 @@
 """What must happen once for a turn: work whose result is put on record, and taken from there when the turn runs again.
 
-It begins when the message that asks for it is on disk: it must not happen for one that nobody remembers. Its key is its
-identity. A re-run that has another function under the same key gets what is on record, because work that must happen once may not
+It begins when the message that asks for it is on disk, because it must not happen for one that nobody remembers; and only
+while this node's lease is known to be valid, because after that another node may have done it. Its key is its identity. A
+re-run that has another function under the same key gets what is on record, because work that must happen once may not
 happen twice for a new name; the log says so, and so does the task's record.
 """
 
@@ -38,7 +39,7 @@ async def once(
         raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
     turn._doing.add(key)
     try:
-        await on_disk(turn)
+        await may_begin(turn)
         outcome = work(*args, **kw)
         value = await outcome if isinstance(outcome, Awaitable) else outcome
         await turn.record(key, value, function)
@@ -54,11 +55,18 @@ def _name(work: Any) -> str:
     return str(getattr(work, "__qualname__", type(work).__qualname__))
 
 
-async def on_disk(turn: Turn) -> None:
-    """Wait until the turn's message is on disk. Raises `LeaseLost` if it cannot be put there."""
+async def may_begin(turn: Turn) -> None:
+    """Wait until work may begin whose result is recorded. Raises `LeaseLost` if it may not.
+
+    Call it right before the work: a process that is stopped in between, and goes on later, does not look again.
+    """
     if turn._stored is not None:
         try:
             await shield(turn._stored)
         except Exception:
             raise LeaseLost(turn.task_id) from None
         turn._stored = None
+    if turn._confirmed is not None:
+        await turn._confirmed()
+    if turn.journal.dead:
+        raise LeaseLost(turn.task_id)

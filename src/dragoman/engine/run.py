@@ -60,6 +60,12 @@ class Run:
             if why == "lost":
                 self.tell(None)  # somebody else will say how it ends; the function may not even stop
 
+    def lose(self) -> None:
+        """Somebody else has the task: nothing more is written, and nothing begins that must happen once."""
+        if self.turn is not None:
+            self.turn.journal.dead = True
+        self.interrupt("lost")
+
     async def work(self) -> None:
         """Run the task until it settles, or is not ours any more."""
         lease = self.lease
@@ -136,6 +142,7 @@ class Run:
                 resume=resume,
                 peers=runner.peers,
                 stored=self._stored,
+                confirmed=runner.confirmed,
             )
             for child in waits_for:  # as long as they work, it is not this task that does not get on
                 turn.journal.put(Record("child", child))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -29,6 +30,14 @@ logger = logging.getLogger("dragoman.runner")
 
 LOOK = 0.1
 """How often, at most, a node looks for what others said to the tasks it runs."""
+
+_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def now() -> float:
+    """This machine's clock, which nobody sets. Where there is such a clock, it goes on while the machine sleeps, because
+    the leases of other machines do."""
+    return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
 
 
 class Runner:
@@ -59,7 +68,12 @@ class Runner:
         self._claimed: deque[Lease] = deque()
         """Leases that are ours and whose runs have not begun."""
         self._orphans: set[asyncio.Task[None]] = set()
-        self._loop_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._confirmed = float("-inf")
+        """When the last heartbeat began that the store has confirmed. The lease is valid for `ttl` seconds from then on."""
+        self._patient_until = float("-inf")
+        """Until then the silence of other nodes does not mean that they are dead."""
+        self._beaten = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop
         self._work = asyncio.Event()
         self.stopping = False
@@ -78,9 +92,14 @@ class Runner:
 
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
+        began = now()
         await self.store.join(self.node, ttl=self._ttl)
+        self._confirmed = began
         self._work.set()  # whatever a dead node left behind
-        self._loop_task = asyncio.create_task(self._loop(), name="dragoman-runner")
+        self._tasks = [
+            asyncio.create_task(self._loop(), name="dragoman-runner"),
+            asyncio.create_task(self._heartbeat(), name="dragoman-heartbeat"),
+        ]
 
     async def stop(self, drain: float = 10.0) -> None:
         """Take no more work, give what runs `drain` seconds to finish, then give it back unfinished."""
@@ -99,10 +118,11 @@ class Runner:
             run.tell(None)
             if run.turn is not None:
                 run.turn.journal.dead = True
-        if self._loop_task is not None:
-            self._loop_task.cancel()
+        self._wake_waiting()
+        for task in self._tasks:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._loop_task
+                await task
         with suppress(Unavailable):
             await self.store.leave(self.node)
             self.bus.wake(MAIL)  # for other nodes: what we gave back is theirs
@@ -136,19 +156,17 @@ class Runner:
     # -- the node ----------------------------------------------------------------------------------------------
 
     async def _loop(self) -> None:
-        """Claim what can be claimed, when woken; say that we are alive, by the clock."""
+        """Claim what can be claimed: when woken, and now and then in any case."""
         loop = asyncio.get_running_loop()
-        beat = look = loop.time()
+        look = loop.time()
         with self.bus.listen(MAIL, lambda _: self._work.set()):
             while True:
+                again = loop.time() + self._ttl / 3
                 with suppress(TimeoutError):
-                    async with asyncio.timeout_at(min(beat, look) if self._doubtful else beat):
+                    async with asyncio.timeout_at(min(again, look) if self._doubtful else again):
                         await self._work.wait()
                 self._work.clear()
                 try:
-                    if loop.time() >= beat:
-                        await self.beat()
-                        beat = loop.time() + self._ttl / 3
                     if self._doubtful and loop.time() >= look:
                         await self._look()
                         look = loop.time() + LOOK
@@ -178,7 +196,10 @@ class Runner:
             limit = min(self._concurrency - len(self._runs), 100)
             if limit <= 0:
                 return
-            self._claimed.extend(await self.store.claim(self.node, limit=limit, fits=self._ours))
+            claimed = await self.store.claim(
+                self.node, limit=limit, fits=self._ours, takes_over=self._takes_over
+            )
+            self._claimed.extend(claimed)
             if not self._claimed:
                 return
 
@@ -191,16 +212,54 @@ class Runner:
         self._claimed.append(lease)
         self._work.set()
 
+    async def _heartbeat(self) -> None:
+        """Say that we are alive, by the clock, whatever else waits for the store."""
+        while True:
+            pause, began = self._ttl / 3, now()
+            try:
+                await self.beat()
+            except Unavailable as error:
+                logger.warning("the store is away: %s", error)
+                began, pause = now(), min(pause, 1.0)
+            except Exception:
+                logger.exception("the runner stumbled")
+                began, pause = now(), min(pause, 1.0)
+            await asyncio.sleep(began + pause - now())
+
     async def beat(self) -> None:
         """Stay alive, and find out what we lost and what mail the bus did not tell us of."""
+        began = now()
         runs = [run for run in self._runs if run.lease.key]
         held = {h.key: h for h in await self.store.renew(self.node, ttl=self._ttl)}
         for run in runs:
             mine = held.get(run.lease.key)
             if mine is None or mine.fence != run.lease.fence:
-                run.interrupt("lost")
+                run.lose()
             elif mine.mail > run.snapshot.mail:
                 self.doubt(run)
+        if not self._timely():
+            self._patient_until = now() + self._ttl
+        self._confirmed = max(self._confirmed, began)
+        self._wake_waiting()
+
+    def _timely(self) -> bool:
+        """Whether our last heartbeat came in time. A database that stands still for so long that the lease of another node
+        lapses delays the next heartbeat of each node by more than this."""
+        return now() - self._confirmed <= self._ttl / 2
+
+    def _takes_over(self) -> bool:
+        """Whether a node whose lease has lapsed is dead. Not if we had to wait for our own heartbeat as well: the others get
+        time to make up for theirs."""
+        return self._timely() and now() >= self._patient_until
+
+    async def confirmed(self) -> None:
+        """Wait until our lease is valid by our own clock. Whoever waits looks then whether the task is still theirs."""
+        while now() - self._confirmed >= self._ttl and not self.stopped:
+            await self._beaten.wait()
+
+    def _wake_waiting(self) -> None:
+        self._beaten.set()
+        self._beaten.clear()
 
     # -- cancel ------------------------------------------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class Log(Protocol):
         node: str = "",
         hook: Hook | None = None,
     ) -> Awaitable[Delivered]:
-        """Add mail and make the task claimable. With `node`, claim it if no live node holds it. With `hook`, `put` it.
+        """Add mail and make the task claimable. With `node`, claim it if no node holds it. With `hook`, `put` it.
 
         Raises `TaskNotFound`, and `TaskClosed` on a finished task.
         """
@@ -181,11 +181,14 @@ class Store(Protocol):
     def scope(self, scope: Scope) -> Log: ...
 
     async def join(self, node: str, *, ttl: float) -> None:
-        """Say that `node` is alive for `ttl` seconds. A lease belongs to a node, and lapses with it."""
+        """A process begins as `node`, and is alive for `ttl` seconds. A lease belongs to a node, and lapses with it.
+
+        What an earlier process of this name held can be claimed at once.
+        """
         ...
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
-        """`join` again, and return what the node still holds."""
+        """Stay alive for `ttl` seconds from now, and return what the node still holds."""
         ...
 
     async def leave(self, node: str) -> None:
@@ -193,11 +196,19 @@ class Store(Protocol):
         ...
 
     async def claim(
-        self, node: str, *, limit: int, fits: Callable[[Scope], bool] | None = None
+        self,
+        node: str,
+        *,
+        limit: int,
+        fits: Callable[[Scope], bool] | None = None,
+        takes_over: Callable[[], bool] | None = None,
     ) -> Sequence[Lease]:
         """Take up to `limit` tasks that have work and that no live node holds. The fence of each rises.
 
+        What `node` holds it keeps, also if its own lease has lapsed: the transaction that claims renews that lease.
         `fits`: only those of such scopes. Others are left alone, however many they are.
+        `takes_over` is asked inside the transaction: False leaves alone what nodes hold whose leases have lapsed. So does
+        a `node` whose own lease has lapsed: it cannot tell whether the others stood still or the database did.
         """
         ...
 

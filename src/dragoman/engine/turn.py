@@ -21,7 +21,7 @@ from dragoman.engine.ask import answer, differs, key_of_question, take_answer
 from dragoman.engine.delegate import abandon, delegate, key_of_call, on_behalf, request_of
 from dragoman.engine.journal import Journal
 from dragoman.engine.log import Child, Mail, Note, Question, Record, Snapshot, Started, Step
-from dragoman.engine.once import on_disk, once
+from dragoman.engine.once import may_begin, once
 from dragoman.engine.replay import Replay
 from dragoman.engine.seams import Bus, Lease, Log, Peers
 from dragoman.engine.writer import ArtifactWriter
@@ -55,8 +55,11 @@ class Turn:
         resume: bool = False,
         peers: Peers | None = None,
         stored: Awaitable[object] | None = None,
+        confirmed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._stored = stored
+        self._confirmed = confirmed
+        """Waits until this node's lease is known to be valid."""
         """Done when the message is on disk; None if it is."""
         self.journal = Journal(log, bus, lease, snapshot, stop, loop)
         self.task_id, self.context_id = snapshot.task_id, snapshot.context_id
@@ -307,6 +310,13 @@ class Turn:
         """
         return await once(self, key, work, args, kw)
 
+    async def may_begin(self) -> None:
+        """Wait until something may begin whose result is recorded by `record`: `step` does this by itself.
+
+        Raises `LeaseLost` if another node has the task by now.
+        """
+        await may_begin(self)
+
     def recorded(self, key: str) -> Step | None:
         return self._replay.steps.get(key)
 
@@ -344,7 +354,7 @@ class Turn:
         request = request_of(content, **options)
         key = key_of_call(peer, request, key, self._used)
         self._uncalled.discard(key)
-        await on_disk(self)
+        await may_begin(self)
         service, scope = await self._peers.find(peer, self.scope)
         call = on_behalf(self, scope, key)
         async with aclosing(delegate(self, service, call, request, key=key, peer=peer)) as events:

@@ -56,6 +56,7 @@ async def ask(
         if heard is not None:
             await heard(reply.text)
         return reply
+    await turn.may_begin()
     reply = await respond(model, prompt, heard, lost)
     await turn.record(key, reply)
     return reply

@@ -101,6 +101,7 @@ class Dispatch:
             session.telling.counts = dict(result.counts)
             session.pictures += result.pictures
         else:
+            await turn.may_begin()
             before, seen = session.budget.spent, len(session.pictures)
             body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
             result = Result(

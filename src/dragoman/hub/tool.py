@@ -97,6 +97,7 @@ class Session(Struct, kw_only=True):
     async def begin(self, label: str) -> None:
         """Put on record that the command begins."""
         await self.turn.record(self._begun, label)
+        await self.turn.may_begin()
 
     @property
     def _begun(self) -> str:

@@ -53,6 +53,7 @@ class MemoryStore:
         self._keys: dict[Scope, dict[str, int]] = {}
         self._seen: dict[tuple[Scope, str], tuple[int, int, float]] = {}
         self._nodes: dict[str, float] = {}
+        self._ttls: dict[str, float] = {}
         self.hooks = self.outbox = MemoryHooks(self)
         self.audit = MemoryAudit()
 
@@ -75,27 +76,40 @@ class MemoryStore:
         return MemoryLog(self, scope)
 
     async def join(self, node: str, *, ttl: float) -> None:
-        self._nodes[node] = heartbeat.now() + ttl
+        await self.leave(node)
+        await self.renew(node, ttl=ttl)
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
+        self._ttls[node] = ttl
         self._nodes[node] = heartbeat.now() + ttl
         return [Held(t.key, t.fence, t.snapshot.mail) for t in self._tasks.values() if t.node == node]
 
     async def leave(self, node: str) -> None:
         self._nodes.pop(node, None)
+        self._ttls.pop(node, None)
         for task in self._tasks.values():
             if task.node == node:
                 task.node = ""
         self.hooks.leave(node)
 
     async def claim(
-        self, node: str, *, limit: int, fits: Callable[[Scope], bool] | None = None
+        self,
+        node: str,
+        *,
+        limit: int,
+        fits: Callable[[Scope], bool] | None = None,
+        takes_over: Callable[[], bool] | None = None,
     ) -> Sequence[Lease]:
+        over = takes_over is None or takes_over()
+        if node in self._nodes:
+            over = over and self._alive(node)
+            self._nodes[node] = max(self._nodes[node], heartbeat.now() + self._ttls[node])
         leases: list[Lease] = []
         for task in self._tasks.values():
             if len(leases) >= limit:
                 break
-            if task.ready and not self._alive(task.node) and (fits is None or fits(task.snapshot.scope)):
+            free = not task.node or (over and task.node != node and not self._alive(task.node))
+            if task.ready and free and (fits is None or fits(task.snapshot.scope)):
                 leases.append(task.claim(node))
         return leases
 
@@ -236,7 +250,7 @@ class MemoryLog:
         if hook is not None:
             self._store.hooks.add(task.key, hook, task.snapshot, told=seq)
         task.ready = True
-        lease = task.claim(node) if node and not self._store._alive(task.node) else None
+        lease = task.claim(node) if node and not task.node else None
         if dedupe:
             self._store._seen[self._scope, dedupe] = (task.key, seq, time.time())
         return Delivered(task.snapshot, seq, lease)

@@ -112,7 +112,8 @@ class MemoryHooks:
             for hook in self._hooks.values()
             if _is_due(hook)
             and not now < hook.at <= now + longest
-            and not self._store._alive(self._holders.get(hook.key, ""))
+            and (holder := self._holders.get(hook.key, "")) != node
+            and not self._store._alive(holder)
         ]
         due.sort(key=lambda hook: hook.at)
         claimed = [replace(hook, fence=hook.fence + 1) for hook in due[:limit]]

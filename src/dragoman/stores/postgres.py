@@ -33,7 +33,15 @@ update dragoman.tasks set node = null where key in
 _LEAVE_HOOKS = "update dragoman.hooks set node = null where node = $1"
 _GONE = "update dragoman.nodes set until = dragoman.clock() where node = $1"
 _FREE = "ready and node is null"
-_ORPHANED = "ready and node in (select node from dragoman.nodes where until <= dragoman.clock())"
+_ORPHANED = (
+    "ready and node <> $1 and node in (select node from dragoman.nodes where until <= dragoman.clock())"
+)
+_LAPSED = "select until <= dragoman.clock() from dragoman.nodes where node = $1"
+_STAY = """
+with was as (select until <= dragoman.clock() as lapsed from dragoman.nodes where node = $1 for update), stays as (
+    update dragoman.nodes set until = greatest(until, dragoman.clock() + $2::double precision) where node = $1
+) select lapsed from was
+"""
 _SCOPES = f"""
 select scope, tenant, agent, owner from dragoman.scopes where scope in
 (select scope from dragoman.tasks where {_ORPHANED} union select scope from dragoman.tasks where {_FREE})
@@ -84,6 +92,8 @@ class PostgresStore:
         self.ledger = Ledger(self._database, self.hooks, keep=keep)
         self._logs: dict[Scope, PostgresLog] = {}
         self._waiting = 0
+        self._ttls: dict[str, float] = {}
+        """How long each node that joined here is alive after it says so."""
 
     async def open(self) -> None:
         await self.ledger.open()
@@ -106,6 +116,8 @@ class PostgresStore:
         await self.renew(node, ttl=ttl)
 
         async def tidy(db: Connection) -> None:
+            await db.execute(_LEAVE, node)
+            await db.execute(_LEAVE_HOOKS, node)
             for statement in (_PURGE_NODES, _PURGE_WRITERS):
                 await db.execute(statement, DAY)
 
@@ -119,6 +131,7 @@ class PostgresStore:
 
         held = await self._database.write(work)
         self.ledger.nodes.add(node)
+        self._ttls[node] = ttl
         return held
 
     async def leave(self, node: str) -> None:
@@ -133,18 +146,27 @@ class PostgresStore:
             raise Unavailable("the database does not answer") from None
 
     async def claim(
-        self, node: str, *, limit: int, fits: Callable[[Scope], bool] | None = None
+        self,
+        node: str,
+        *,
+        limit: int,
+        fits: Callable[[Scope], bool] | None = None,
+        takes_over: Callable[[], bool] | None = None,
     ) -> Sequence[Lease]:
         await self.ledger.know(node)
-        waiting = await self._database.read(lambda db: db.fetch(_SCOPES))
+        waiting = await self._database.read(lambda db: db.fetch(_SCOPES, node))
         scopes = {number: Scope(*names) for number, *names in waiting}
         ours = [number for number, scope in scopes.items() if fits is None or fits(scope)]
-        if not ours:
+        if not ours and not await self._database.read(lambda db: db.fetchval(_LAPSED, node)):
             return ()
 
         async def work(db: Connection) -> Sequence[Lease]:
             leases: list[Lease] = []
-            for statement in _CLAIMS[self._database.recovering :]:  # nobody is dead because the database was
+            ttl = self._ttls.get(node)  # without one it never said that it is alive
+            lapsed = ttl is not None and await db.fetchval(_STAY, node, ttl)
+            # Nobody is dead because the database was.
+            alone = lapsed or self._database.recovering or not (takes_over is None or takes_over())
+            for statement in _CLAIMS[alone:]:
                 if len(leases) < limit:
                     rows = await db.fetch(statement, node, ours, limit - len(leases))
                     leases += [Lease(scopes[row[1]], row[2], row[0], row[3], row[4]) for row in rows]

@@ -42,8 +42,7 @@ _KEYS = """
 select scope, id, key from dragoman.tasks join unnest($1::integer[], $2::text[]) as n(scope, id) using (scope, id)
 """
 _LOCK = """
-select key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks, exists
-(select 1 from dragoman.nodes where nodes.node = tasks.node and until > dragoman.clock())
+select key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks
 from dragoman.tasks where key = any($1::bigint[]) order by key for update
 """
 _WRITE = """
@@ -99,11 +98,11 @@ class _Row:
     """A task's row, locked by us."""
 
     __slots__ = ("key", "seq", "mail", "state", "updated", "done", "ready", "node", "fence", "attempt", "hooks",
-                 "alive", "changed")  # fmt: skip
+                 "changed")  # fmt: skip
 
     def __init__(self, values: Iterable[Any]) -> None:
         (self.key, self.seq, self.mail, self.state, self.updated, self.done, self.ready, self.node, self.fence,
-         self.attempt, self.hooks, self.alive) = values  # fmt: skip
+         self.attempt, self.hooks) = values  # fmt: skip
         self.changed = False
 
     def values(self) -> tuple[Any, ...]:
@@ -212,8 +211,8 @@ class _Batch:
             others[job.hook.config.id] = job.hook
             row.hooks = True
         lease = None
-        if job.node and not (row.node and row.alive):
-            row.node, row.fence, row.attempt, row.alive = job.node, row.fence + 1, row.attempt + 1, True
+        if job.node and not row.node:
+            row.node, row.fence, row.attempt = job.node, row.fence + 1, row.attempt + 1
             lease = Lease(job.scope, job.task, key, row.fence, row.attempt)
         row.seq += 1
         row.mail, row.ready, row.changed = row.seq, True, True

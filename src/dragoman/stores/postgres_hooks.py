@@ -52,7 +52,7 @@ _HASTEN = "update dragoman.hooks set at = 0 where cursor < last and not dead and
 _CLAIM = """
 update dragoman.hooks set node = $1, fence = fence + 1 where hook in (
     select hook from dragoman.hooks where cursor < last and not dead and at <= $2
-    and (node is null or node not in (select node from dragoman.nodes where until > dragoman.clock()))
+    and (node is null or node <> $1 and node not in (select node from dragoman.nodes where until > dragoman.clock()))
     order by at limit $3 for update skip locked
 ) returning hook
 """

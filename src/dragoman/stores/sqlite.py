@@ -26,6 +26,7 @@ from dragoman.stores.sqlite_reads import place
 
 _NODES = "select node from nodes"
 _JOIN = "insert or replace into nodes (node, until) values (?, ?)"
+_UNTIL = "select until from nodes where node = ?"
 _GONE = "delete from nodes where node = ?"
 _LEAVE = "update tasks set node = null where ready = 1 and node = ?"
 _HOLDS = "select key, fence, mail from tasks where ready = 1 and node = ? order by key"
@@ -36,7 +37,7 @@ from tasks indexed by tasks_ready cross join scopes using (scope) where ready = 
 _ORPHANED = (
     _TASKS
     + """
-and node is not null and node not in (select node from nodes where until > ?) order by key
+and node is not null and node <> ? and node not in (select node from nodes where until > ?) order by key
 """
 )
 _FREE = _TASKS + "and node is null order by key"
@@ -70,6 +71,8 @@ class SqliteStore:
         self.hooks = self.outbox = SqliteHooks(self.file, self._bury)
         self.audit = SqliteAudit(self.file)
         self._logs: dict[Scope, SqliteLog] = {}
+        self._ttls: dict[str, float] = {}
+        """How long each node that joined here is alive after it says so."""
 
     async def open(self) -> None:
         await self.file.open()
@@ -87,20 +90,29 @@ class SqliteStore:
         return log
 
     async def join(self, node: str, *, ttl: float) -> None:
-        await self.renew(node, ttl=ttl)
+        self._locks.hold(node)
+        self._ttls[node] = ttl
+        await self.file.commits.submit(partial(self._join, node, ttl))
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
         self._locks.hold(node)
+        self._ttls[node] = ttl
         return await self.file.commits.submit(partial(self._renew, node, ttl))
 
     async def leave(self, node: str) -> None:
         await self.file.commits.submit(partial(_leave, node))
+        self._ttls.pop(node, None)
         self._locks.drop(node)
 
     async def claim(
-        self, node: str, *, limit: int, fits: Callable[[Scope], bool] | None = None
+        self,
+        node: str,
+        *,
+        limit: int,
+        fits: Callable[[Scope], bool] | None = None,
+        takes_over: Callable[[], bool] | None = None,
     ) -> Sequence[Lease]:
-        return await self.file.commits.submit(partial(self._claim, node, limit, fits))
+        return await self.file.commits.submit(partial(self._claim, node, limit, fits, takes_over))
 
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
         await self.file.commits.submit(partial(release, lease, failed))
@@ -121,6 +133,11 @@ class SqliteStore:
         """Whether another process has written since this was last asked."""
         return self.file.commits.changed()
 
+    def _join(self, node: str, ttl: float, db: Connection) -> Finish[None]:
+        _leave(node, db)
+        self._renew(node, ttl, db)
+        return _nothing
+
     def _renew(self, node: str, ttl: float, db: Connection) -> Finish[Sequence[Held]]:
         self._bury(db)
         db.execute(_JOIN, (node, heartbeat.now() + ttl))
@@ -128,14 +145,26 @@ class SqliteStore:
         return lambda: held
 
     def _claim(
-        self, node: str, limit: int, fits: Callable[[Scope], bool] | None, db: Connection
+        self,
+        node: str,
+        limit: int,
+        fits: Callable[[Scope], bool] | None,
+        takes_over: Callable[[], bool] | None,
+        db: Connection,
     ) -> Finish[Sequence[Lease]]:
         self._bury(db)
+        now, joined = heartbeat.now(), db.execute(_UNTIL, (node,)).fetchone()
+        lapsed = joined is not None and joined[0] <= now
+        # Who is buried is dead; who is only silent may have had to wait for the file, as we had.
+        patient = lapsed or not (takes_over is None or takes_over())
         # Two searches, because together they would sort everything that waits.
-        waiting = chain(db.execute(_ORPHANED, (heartbeat.now(),)), db.execute(_FREE))
+        orphaned = db.execute(_ORPHANED, (node, float("-inf") if patient else now))
+        waiting = chain(orphaned, db.execute(_FREE))
         free = ((Scope(*row[1:4]), row) for row in waiting)
         chosen = list(islice((each for each in free if fits is None or fits(each[0])), limit))
         leases = []
+        if (lapsed or chosen) and joined is not None and (ttl := self._ttls.get(node)) is not None:
+            db.execute(_JOIN, (node, max(joined[0], now + ttl)))  # what we take is not anybody else's at once
         for scope, (key, _, _, _, task, fence, attempt) in chosen:
             db.execute(_CLAIM, (node, fence + 1, attempt + 1, key))
             leases.append(Lease(scope, task, key, fence + 1, attempt + 1))

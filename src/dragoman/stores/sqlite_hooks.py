@@ -47,7 +47,7 @@ _DUE = (
     _DELIVERY.format(index="indexed by hooks_due")
     + """
 and dead = 0 and at <= ?1
-and (hooks.node is null or hooks.node not in (select node from nodes where until > ?2))
+and (hooks.node is null or hooks.node <> ?4 and hooks.node not in (select node from nodes where until > ?2))
 order by at limit ?3
 """
 )
@@ -201,7 +201,7 @@ class SqliteHooks:
         self._bury(db)
         now, claimed = hooks.now(), []
         db.execute(_HASTEN, (now + longest,))
-        for row in db.execute(_DUE, (now, heartbeat.now(), limit)).fetchall():
+        for row in db.execute(_DUE, (now, heartbeat.now(), limit, node)).fetchall():
             due = delivery_of(row)
             db.execute(_CLAIM, (node, due.key))
             claimed.append(replace(due, fence=due.fence + 1))

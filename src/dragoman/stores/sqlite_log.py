@@ -18,7 +18,6 @@ from dragoman.engine.seams import Delivered, Found, Lease, LeaseLost, NewMail
 from dragoman.errors import TaskClosed, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
-from dragoman.stores import heartbeat
 from dragoman.stores.rows import outcome
 from dragoman.stores.sqlite_commits import Finish, Job
 from dragoman.stores.sqlite_file import SqliteFile
@@ -36,7 +35,6 @@ _DELIVER = (
     "update tasks set seq = ?1, mail = ?1, ready = 1, node = ?2, fence = ?3, attempt = ?4 where key = ?5"
 )
 _STATUS = "update tasks set state = ?, updated = ? where key = ?"
-_ALIVE = "select 1 from nodes where node = ? and until > ?"
 # A key that was never committed may come again, so a lease also says whose it was.
 _HELD = "select seq, mail, hooks from tasks where key = ? and id = ? and fence = ? and node is not null"
 _APPEND = "update tasks set seq = ?, done = done or ? where key = ?"
@@ -224,7 +222,7 @@ class SqliteLog:
             hook = self._hooks.check(db, key, hook)
         seq += 1
         lease = None
-        if node and not (holder and db.execute(_ALIVE, (holder, heartbeat.now())).fetchone()):
+        if node and not holder:
             holder, fence, attempt = node, fence + 1, attempt + 1
             lease = Lease(self._scope, task, key, fence, attempt)
         db.execute(_DELIVER, (seq, holder, fence, attempt, key))
