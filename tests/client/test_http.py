@@ -162,7 +162,7 @@ async def test_a_head_without_an_end_is_not_read_for_ever(again: bytes) -> None:
 
 async def test_what_comes_after_a_body_is_no_header() -> None:
     head = b"HTTP/1.1 200 OK\r\nX-Kept: one\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"
-    answer = head + b"X-Kept: two\r\n" + b"X-Late: a\r\n" * 50_000 + b"\r\n"
+    answer = head + b"X-Kept: two\r\n" + b"X-Late: a\r\n" * 5_000 + b"\r\n"
     async with serving(Server(answer)) as port, transport() as http:
         response = await http.request("GET", f"http://127.0.0.1:{port}/", {})
         assert b"".join([chunk async for chunk in response.chunks()]) == b"hello"

@@ -22,6 +22,8 @@ from dragoman.errors import Unreachable
 _HIGH = 256 << 10
 """Stop reading from the socket above so many unread bytes."""
 _MAX_HEAD = 64 << 10
+_OVERHEAD_PER_BYTE = 16
+"""What may come beside a body (chunk sizes, their extensions, trailers), for each byte of it."""
 
 
 class HttpResponse:
@@ -62,13 +64,18 @@ class HttpResponse:
             await self._change()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        inflate = self._unpacking()
+        packed = self._unpacking()
         while True:
             if self._pieces:
                 piece = self._take()
                 if self._connection is not None:
                     self._connection.resume()
-                yield inflate(piece)
+                if packed is None:
+                    yield piece
+                    continue
+                for unpacked in packed.feed(piece):
+                    yield unpacked
+                    await asyncio.sleep(0)  # others have a turn, however much it unpacks to
             elif self._connection is not None:
                 await self._change()
             elif self._error is not None:
@@ -85,7 +92,16 @@ class HttpResponse:
             await self._change()
         if self._error is not None:
             raise self._error
-        return self._unpacking()(self._take())
+        packed = self._unpacking()
+        if packed is None:
+            return self._take()
+        body = bytearray()
+        for unpacked in packed.feed(self._take()):
+            body += unpacked
+            if len(body) > MAX_BODY:
+                raise too_large(self.url)
+            await asyncio.sleep(0)
+        return bytes(body)
 
     async def close(self) -> None:
         if self._connection is not None:  # the rest is not worth reading
@@ -98,9 +114,9 @@ class HttpResponse:
         self._size = 0
         return body
 
-    def _unpacking(self) -> Callable[[bytes], bytes]:
+    def _unpacking(self) -> Inflater | None:
         encoding = self.headers.get("content-encoding")
-        return Inflater(encoding, self.url, limit=MAX_BODY).feed if encoding else bytes
+        return Inflater(encoding, self.url) if encoding else None
 
     async def _change(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -129,7 +145,11 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._response: HttpResponse | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._head = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        """What came of the body in the bytes that are being read: one piece, however small its chunks are."""
+        self._received = self._body_bytes = 0
+        """Bytes of the present answer: all of them, and those of its body."""
         self._until_eof = False
         self._paused = False
 
@@ -138,7 +158,7 @@ class Connection(asyncio.Protocol):
     def send(self, request: bytes, url: str) -> HttpResponse:
         assert self._response is None and self._transport is not None
         self._response = response = HttpResponse(self, url)
-        self._head = 0
+        self._received = self._body_bytes = 0
         self._transport.write(request)
         return response
 
@@ -174,16 +194,21 @@ class Connection(asyncio.Protocol):
         if self._response is None:  # nobody asked
             self.abort()
             return
+        self._received += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
+            self._hand_over()
             self.abort("it changed to another protocol, which nobody asked for")
         except httptools.HttpParserError as error:
+            self._hand_over()
             self.abort(f"what came back is not HTTP: {error}")
-        if self._response is not None and not self._response.status:
-            self._head += len(data)
-            if self._head > _MAX_HEAD:
-                self.abort("the head of its answer has no end")
+        else:
+            self._hand_over()
+        overhead = self._received - self._body_bytes
+        if self._response is not None and overhead > _MAX_HEAD + _OVERHEAD_PER_BYTE * self._body_bytes:
+            has_head = bool(self._response.status)
+            self.abort(f"the {'rest' if has_head else 'head'} of its answer has no end")
 
     def eof_received(self) -> None:
         self.usable = False
@@ -204,22 +229,19 @@ class Connection(asyncio.Protocol):
     # httptools
 
     def on_message_begin(self) -> None:
-        if self._response is not None:
-            self._response.headers.clear()
+        self._headers.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self._response is not None
-        if self._response.status:
-            return  # what comes after a body is no header
-        headers, key, text = self._response.headers, name.decode("latin-1").lower(), value.decode("latin-1")
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        if not self._response.status:  # what comes after a body is no header
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:
             return
         assert self._response is not None
-        headers = self._response.headers
+        headers = self._response.headers = _joined(self._headers)
         self._until_eof = (
             "content-length" not in headers
             and "transfer-encoding" not in headers
@@ -228,12 +250,20 @@ class Connection(asyncio.Protocol):
         self._response.begin(status)
 
     def on_body(self, body: bytes) -> None:
-        if self._response is not None:
-            self._response.feed(body)
+        self._body.append(body)
+        self._body_bytes += len(body)
+
+    def _hand_over(self) -> None:
+        if self._body:
+            piece = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._body.clear()
+            if self._response is not None:
+                self._response.feed(piece)
 
     def on_message_complete(self) -> None:
         if self._response is None or not self._response.status:  # a 1xx: the answer is still to come
             return
+        self._hand_over()
         response, self._response = self._response, None
         self.usable = self.usable and bool(self._parser.should_keep_alive())
         self.resume()
@@ -243,6 +273,14 @@ class Connection(asyncio.Protocol):
             self._on_idle(self)
         elif self._transport is not None:
             self._transport.close()
+
+
+def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their names in lower case; those that are there several times as one."""
+    values: dict[str, list[str]] = {}
+    for name, value in headers:
+        values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return {name: each[0] if len(each) == 1 else ", ".join(each) for name, each in values.items()}
 
 
 def _readable(fd: int) -> bool:

@@ -25,6 +25,7 @@ _KEPT = 64
 HERE = ("localhost", "127.0.0.1", "::1")
 """Who is never asked through the environment's proxy."""
 _break = re.compile("[\r\n\0]").search
+_MAX_HOST = 255
 _UNQUOTED = "!#$%&'()*+,/:;=?@[]~"
 
 
@@ -109,6 +110,8 @@ class HttpTransport:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
+            if len(host) > _MAX_HOST:
+                raise ValueError("its host is too long")
             if not host.isascii():
                 host = host.encode("idna").decode()
         except ValueError as error:

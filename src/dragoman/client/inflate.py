@@ -1,49 +1,70 @@
-"""Bodies that come compressed. We ask for none of it; a peer that compresses all the same is understood, within bounds."""
+"""Bodies that come compressed. We ask for none of it; a peer that compresses all the same is understood, within bounds.
+
+zlib hands back what it has not used as a copy, so it is fed small windows: whatever a body is made of, unpacking costs
+time in proportion to its bytes, and comes in pieces that are small.
+"""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 
 from dragoman.errors import Unreachable
 
 _KNOWN = ("gzip", "x-gzip", "deflate")
+_WINDOW_BYTES = 4 << 10
+_OUTPUT_BYTES = 256 << 10
+_MAX_MEMBERS = 4096
+"""A gzip body is one member, or a few. Each costs some microseconds, however small it is."""
 
 
 class Inflater:
-    """Unpacks one body, fed with its bytes however they were cut. `limit` is for what one piece may become."""
+    """Unpacks one body, fed with its bytes however they were cut."""
 
-    def __init__(self, encoding: str, url: str, *, limit: int) -> None:
+    def __init__(self, encoding: str, url: str) -> None:
         used = [name.strip().lower() for name in encoding.split(",")]
         used = [name for name in used if name not in ("", "identity")]
         if len(used) > 1 or (used and used[0] not in _KNOWN):
-            raise Unreachable(f"{url} compressed its answer with {encoding!r}, which nobody asked for")
+            raise Unreachable(f"{url} compressed its answer with {encoding[:80]!r}, which nobody asked for")
         self._encoding = used[0] if used else ""
         self._url = url
-        self._limit = limit
         self._begun = b""
         """The first bytes, which tell how it is packed."""
+        self._members = 0
         self._zlib = None if self._encoding == "deflate" else zlib.decompressobj(zlib.MAX_WBITS | 32)
 
-    def feed(self, piece: bytes) -> bytes:
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """What the piece unpacks to, at most `_OUTPUT_BYTES` at a time: whoever has enough need not ask for the rest."""
         if not self._encoding:
-            return piece
+            yield piece
+            return
         if self._zlib is None:
-            self._begun += piece
-            if len(self._begun) < 2:
-                return b""
-            piece, self._zlib = self._begun, zlib.decompressobj(_wrapping(self._begun))
-        out = b""
+            piece = self._begun = self._begun + piece
+            if len(piece) < 2:
+                return
+            self._zlib = zlib.decompressobj(_wrapping(piece))
+        view = memoryview(piece)
         try:
-            while piece:
-                out += self._zlib.decompress(piece, self._limit + 1 - len(out))
-                if len(out) > self._limit:
-                    raise Unreachable(f"{self._url} answered with more than {self._limit >> 20} MB")
-                piece = self._zlib.unused_data
-                if self._zlib.eof:  # the next member may follow
-                    self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
+            for start in range(0, len(view), _WINDOW_BYTES):
+                yield from self._window(view[start : start + _WINDOW_BYTES])
         except zlib.error as error:
             raise Unreachable(f"{self._url} sent a damaged body: {error}") from error
-        return out
+
+    def _window(self, window: bytes | memoryview) -> Iterator[bytes]:
+        assert self._zlib is not None
+        while window:
+            if self._zlib.eof:  # the next member follows
+                self._members += 1
+                if self._members > _MAX_MEMBERS:
+                    raise Unreachable(f"{self._url} sent a body of more than {_MAX_MEMBERS} gzip members")
+                self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
+            out = self._zlib.decompress(window, _OUTPUT_BYTES)
+            if out:
+                yield out
+            window = self._zlib.unused_data if self._zlib.eof else self._zlib.unconsumed_tail
+            if not window and len(out) == _OUTPUT_BYTES and not self._zlib.eof:
+                while out := self._zlib.decompress(b"", _OUTPUT_BYTES):  # zlib holds more of it
+                    yield out
 
 
 def _wrapping(begun: bytes) -> int:

@@ -67,6 +67,8 @@ _FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto"), G
 _TRY_ANOTHER = (MethodNotFound, InvalidRequest, VersionNotSupported, NotSent, NotThere)
 """The peer has done nothing, and would do as little if it were asked in the same way again. Servers that were made after
 the samples of 0.1 and 0.2 say of a method which they do not know that the request is invalid."""
+_MAX_INTERFACES = 32
+"""So many interfaces of a card are tried, the first ones: a card must not make us knock at a thousand doors."""
 _EVERYWHERE = (SendMessage, GetTask, CancelTask, SubscribeToTask)
 """What every version has."""
 _worked: dict[tuple[str, str, str], str] = {}
@@ -107,6 +109,7 @@ def routes(
         if each.protocol_binding.upper() in bindings
         and binding.upper() in ("", each.protocol_binding.upper())
     ]
+    usable = _few(usable, prefer)
     if not usable:
         names = ", ".join(
             dict.fromkeys(
@@ -137,6 +140,11 @@ def routes(
             usable.append(first._replace(dialect=DIALECTS[name]))
     ways = {(way.url, way.binding, way.dialect.name): way._replace(promised=promised) for way in usable}
     return list(ways.values())
+
+
+def _few(usable: list[Route], prefer: str) -> list[Route]:
+    named = [route for route in usable if route.url.rstrip("/") == prefer.rstrip("/")][:_MAX_INTERFACES]
+    return usable[:_MAX_INTERFACES] + [route for route in named if route not in usable[:_MAX_INTERFACES]]
 
 
 def _ours(found: Found, url: str) -> bool:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import dropwhile, groupby
+from itertools import dropwhile, groupby, islice
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.model.content import Part
+
+_MAX_PLACES = 200
+"""Of so many places a stream can be at in a text that repeats itself, the first are kept in mind."""
 
 
 class Repetition:
@@ -121,7 +124,7 @@ class Place:
         return bool(self._at) and self._at != [len(self.shown)]
 
     def _after(self, chunk: str) -> list[int]:
-        at = self._at if self._at is not None else _found(chunk, self.shown)
+        at = self._at if self._at is not None else islice(_found(chunk, self.shown), _MAX_PLACES)
         return [i + len(chunk) for i in at if self.shown.startswith(chunk, i)]
 
 

@@ -20,6 +20,8 @@ NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises on bytes from a stranger."""
 MAX_BODY = 64 << 20
 """The largest document we read into memory."""
+_MAX_RETRY_AFTER = 64
+"""No number of seconds and no date is longer."""
 _decode = msgspec.json.Decoder().decode
 
 
@@ -137,16 +139,16 @@ def _said(document: Any, body: bytes) -> str:
             else inner or document.get("message") or document.get("detail")
         )
     if not isinstance(said, str):
-        blank = document in ({}, []) or body.lstrip()[:1] == b"<"
+        blank = document in ({}, []) or body[:1000].lstrip()[:1] == b"<"
         said = "" if blank else body[:200].decode("utf-8", "replace")
-    said = " ".join(said.split())
+    said = " ".join(said[:1000].split())
     return f": {said[:200]}" if said else ""
 
 
 def retry_after(value: str) -> float | None:
     """Seconds to wait, from a `Retry-After` of either kind (a number, a date)."""
     value = value.strip()
-    if not value:
+    if not value or len(value) > _MAX_RETRY_AFTER:
         return None
     if value.isdecimal():
         return float(value)

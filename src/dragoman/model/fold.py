@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
-from dragoman.model.content import NOTHING, Artifact, Message
+from dragoman.model.content import NOTHING, Artifact, Message, Part
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 
 class Growing:
-    """An artifact as its chunks arrive; a list, so that a thousand chunks are not a thousand copies."""
+    """An artifact as its chunks arrive; what grows is changed in place, so that a thousand chunks are not a thousand
+    copies."""
 
-    __slots__ = ("head", "parts")
+    __slots__ = ("_extensions", "_head", "_metadata", "parts")
 
     def __init__(self, artifact: Artifact) -> None:
-        self.head = artifact
+        self._head = artifact
+        self._metadata: dict[str, Any] | None = None
+        self._extensions: dict[str, None] | None = None
         self.parts = list(artifact.parts)
 
     def extend(self, chunk: Artifact) -> None:
         for part in chunk.parts:
             if part.text != "":  # which only says that it was the last
                 self.parts.append(part)
-        if chunk.name or chunk.description or chunk.metadata or chunk.extensions:
-            self.head = replace(self.head.extended_by(replace(chunk, parts=())), parts=())
+        if chunk.name or chunk.description:
+            head = self._head
+            self._head = replace(
+                head,
+                name=chunk.name or head.name,
+                description=chunk.description or head.description,
+                parts=(),
+            )
+        if chunk.metadata:
+            if self._metadata is None:
+                self._metadata = dict(self._head.metadata)
+            self._metadata.update(chunk.metadata)
+        if chunk.extensions:
+            if self._extensions is None:
+                self._extensions = dict.fromkeys(self._head.extensions)
+            self._extensions.update(dict.fromkeys(chunk.extensions))
+
+    @property
+    def head(self) -> Artifact:
+        """The artifact without its parts."""
+        return self._with(())
 
     def artifact(self) -> Artifact:
-        return replace(self.head, parts=tuple(self.parts))
+        return self._with(tuple(self.parts))
+
+    def _with(self, parts: tuple[Part, ...]) -> Artifact:
+        head = self._head
+        return replace(
+            head,
+            parts=parts,
+            metadata=head.metadata if self._metadata is None else dict(self._metadata),
+            extensions=head.extensions if self._extensions is None else tuple(self._extensions),
+        )
 
 
 class Fold:

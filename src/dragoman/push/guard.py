@@ -24,6 +24,7 @@ Connect = Callable[[str, int], Awaitable[socket.socket]]
 """A socket connected to an address (never a name)."""
 
 MAX_URL = 2048
+_MAX_HOST = 253
 _EACH = 5.0
 """Seconds to wait for one address before trying the next."""
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.IGNORECASE)
@@ -116,6 +117,8 @@ class Guard:
 
     def _check_host(self, host: str) -> None:
         """What its form says. An address in disguise (`2130706433`, `0x7f.1`) is not how an honest URL is written."""
+        if len(host) > _MAX_HOST:
+            raise Refused("its host is too long")
         name = host.lower().rstrip(".")
         if self._only and not any(_matches(name, each) for each in self._only):
             raise Refused("its host is not one we go to")
@@ -123,7 +126,7 @@ class Guard:
             self._checked(host)
         elif _NUMERIC.fullmatch(host):
             raise Refused("its host is a number")
-        elif not _NAME.fullmatch(host) or len(host) > 253:
+        elif not _NAME.fullmatch(host):
             raise Refused("its host is not a name")
         elif not self._allow_private and (name == "localhost" or name.endswith(".localhost")):
             raise Refused("its host is not on the internet")
