@@ -187,6 +187,7 @@ def application(
         metrics=numbers.text if numbers else None,
         metrics_token=metrics_token,
         ready=_readiness(opened, service.runner.beat),
+        busy=lambda: service.waits_for(drain),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
+import json
 import logging
 import os
 import signal
@@ -29,6 +30,7 @@ from dragoman.bindings.tls import HSTS, ServerTls, TlsProtocol
 from dragoman.bindings.wire import HttpProtocol
 from dragoman.buses import open_bus
 from dragoman.errors import A2AError
+from dragoman.model.ids import timestamp
 from dragoman.observe.crew import Crew
 from dragoman.observe.logs import configure
 from dragoman.stores import NewerDatabase, open_store
@@ -84,6 +86,9 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._signals:
+            again = "; Ctrl-C again does not wait" if sys.stdin is not None and sys.stdin.isatty() else ""
+            logger.info("stopping%s%s", self._app.waits_for(), again)
         await self._app.stop()
         await super().shutdown(sockets)
 
@@ -144,7 +149,8 @@ def serve(
         if tls is not None:
             pair = {"certificate": tls_cert, "key": tls_key or tls_cert}
             options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
-    (announce or _announce(agents, f"{_show(host)}:{grpc_port}" if grpc_port else ""))(url)
+    grpc = f"{_show(host)}:{grpc_port}" if grpc_port else ""
+    (announce or _announce(agents, grpc, say=_say if log_lines == "plain" else say_json))(url)
     if workers > 1:
         crew = Crew.hired(workers)
 
@@ -301,15 +307,27 @@ def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Con
     return config
 
 
-def _announce(agents: Sequence[Agent], grpc: str = "") -> Callable[[str], None]:
+def _announce(
+    agents: Sequence[Agent], grpc: str = "", *, say: Callable[[str], None]
+) -> Callable[[str], None]:
     def announce(url: str) -> None:
         for agent in agents:
             path = "/" if len(agents) == 1 else f"/{agent.id}"
-            print(f"{agent.name}: {url}{path}", flush=True)
+            say(f"{agent.name}: {url}{path}")
         if grpc:
-            print(f"gRPC: {grpc}", flush=True)
+            say(f"gRPC: {grpc}")
 
     return announce
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def say_json(message: str, **about: str) -> None:
+    """What a server whose log is JSON says on standard output."""
+    line = {"at": timestamp(), "level": "info", "logger": logger.name, "message": message, **about}
+    print(json.dumps(line), flush=True)
 
 
 def _loopback(host: str) -> bool:

@@ -74,6 +74,7 @@ class App:
         metrics: Callable[[], bytes] | None = None,
         metrics_token: str = "",
         ready: Callback | None = None,
+        busy: Callable[[], str] | None = None,
     ) -> None:
         self._mounts = {mount.prefix: mount for mount in mounts}
         if len(self._mounts) != len(mounts):
@@ -104,7 +105,7 @@ class App:
         )
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
         self._metrics, self._metrics_token = metrics, metrics_token
-        self._ready = ready
+        self._ready, self._busy = ready, busy
         self._starting = asyncio.Lock()
         self.started = self.stopped = False
 
@@ -116,6 +117,11 @@ class App:
                     await callback()
                 self.started, self.stopped = True, False
                 self.streams.draining = self._attendance.closed = False
+
+    def waits_for(self) -> str:
+        """What has to end before this app stops, for a sentence: `: 2 tasks run, and have 10 s to finish`."""
+        what = self._busy() if self._busy is not None else ""
+        return f": {what}" if what else ""
 
     async def drain(self) -> None:
         """End the open streams and begin no more. Call it before the server waits for its connections to close."""

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import inspect
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -86,13 +87,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_for_stderr(f"dragoman: {error}"), file=sys.stderr)
         return 1
     except SystemExit as stop:
-        if isinstance(stop.code, str):  # a sentence, which may quote a file, a peer or a database
-            raise SystemExit(_for_stderr(stop.code)) from None
-        raise
+        if not isinstance(stop.code, str):
+            raise
+        if _logs_json():
+            logging.getLogger("dragoman").critical("%s", stop.code)
+            return 1
+        # a sentence, which may quote a file, a peer or a database
+        raise SystemExit(_for_stderr(stop.code)) from None
 
 
 def _for_stderr(text: str) -> str:
     return sanitize(text) if sys.stderr.isatty() else text
+
+
+def _logs_json() -> bool:
+    """Whether this is a server whose log is JSON: then it says in JSON, too, that it cannot start."""
+    logs = sys.modules.get("dragoman.observe.logs")  # not imported for this: most commands do without
+    return logs is not None and logs.is_json()
 
 
 def _say_no_more() -> None:

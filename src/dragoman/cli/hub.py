@@ -97,6 +97,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         elif "tuple" in kind:
             options |= {"action": "append", "metavar": repeated[name]}
         parser.add_argument(f"--{name.replace('_', '-')}", **options)
+    parser.add_argument(
+        "-q",
+        "--quiet",
+        action="store_const",
+        const="warning",
+        dest="log_level",
+        help="log only what goes wrong: --log-level warning",
+    )
 
 
 def read(args: argparse.Namespace) -> Settings:
@@ -163,7 +171,12 @@ async def _settle(hub: Hub) -> str:
 
 
 def _announce(tokens: dict[str, str], given: Settings, *, demo: str | None) -> Callable[[str], None]:
+    from dragoman.server import say_json
+
     def announce(url: str) -> None:
+        if given.log == "json":
+            say_json("the hub is ready", url=url, model=given.model or "echo", **tokens)
+            return
         print(f"hub:    {url}", flush=True)
         if given.grpc_port is not None:
             print(f"grpc:   {given.host}:{given.grpc_port}", flush=True)

@@ -112,6 +112,14 @@ def register(commands: Any) -> None:
         choices=("debug", "info", "warning", "error"),
         help="how much is logged (default: %(default)s)",
     )
+    parser.add_argument(
+        "-q",
+        "--quiet",
+        action="store_const",
+        const="warning",
+        dest="log_level",
+        help="log only what goes wrong: --log-level warning",
+    )
     limits = parser.add_argument_group("limits", "how much is enough, for one caller; default: no limit")
     limits.add_argument("--rate", type=positive, help="operations per second")
     limits.add_argument("--burst", type=count, default=20, help="operations at once, before --rate counts")
@@ -201,8 +209,10 @@ def _network(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     from dragoman.cli.load import load
     from dragoman.observe.limit import Quota
+    from dragoman.observe.logs import configure
     from dragoman.server import serve
 
+    configure(args.log_level, lines=args.log)
     serve(
         *load(*args.files),
         host=args.host,

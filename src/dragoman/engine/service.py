@@ -102,6 +102,13 @@ class Engine:
         if retain is not None:
             self._retention = asyncio.create_task(self._forget(retain), name="dragoman-retention")
 
+    def waits_for(self, drain: float) -> str:
+        """What `stop(drain)` would wait for, in a sentence; empty if for nothing."""
+        if not (tasks := self.runner.running):
+            return ""
+        what = "1 task runs and has" if tasks == 1 else f"{tasks} tasks run and have"
+        return f"{what} {drain:g} s to finish; what is not finished then goes on at the next start"
+
     async def stop(self, drain: float = 10.0) -> None:
         if self._retention is not None:
             self._retention.cancel()

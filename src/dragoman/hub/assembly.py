@@ -134,6 +134,7 @@ def application(
         metrics=hub.numbers,
         metrics_token=settings.metrics_token,
         ready=opened.outbox.when,
+        busy=lambda: hub.engine.waits_for(settings.drain),
     )
     return hub, app
 

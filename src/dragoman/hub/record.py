@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
+from dragoman.engine.log import Snapshot
 from dragoman.engine.seams import Store
 from dragoman.engine.service import Engine
 from dragoman.errors import A2AError
 from dragoman.hub.metrics import Metrics
 from dragoman.model.ops import Call, SendMessage, Service
 from dragoman.observe import watch
+from dragoman.observe.request_log import log_request
 from dragoman.observe.sparing import Sparing
 
 
@@ -17,15 +21,20 @@ class Record:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._audit = Sparing(store.audit)
         self._watch = watch.Watch(metrics=None, audit=self._audit)
-        self.turn, self.settled = self._watch.turn, metrics.settled
+        self._metrics = metrics
+        self.turn = self._watch.turn
         self.refused = self._watch.refused
         self.close = self._audit.close
+
+    def settled(self, snapshot: Snapshot) -> None:
+        self._watch.settled(snapshot)
+        self._metrics.settled(snapshot)
 
     def around(self, engine: Engine) -> Service:
         return self._watch.service(engine)
 
     async def deliver(self, engine: Engine, call: Call, request: SendMessage) -> None:
-        outcome = "INTERNAL_ERROR"
+        outcome, began = "INTERNAL_ERROR", time.perf_counter()
         try:
             await engine.deliver(call, request)
             outcome = "OK"
@@ -33,4 +42,6 @@ class Record:
             outcome = error.reason
             raise
         finally:
-            self._watch.note(call, "SendMessage", request, request.message.task_id, outcome)
+            task = request.message.task_id
+            log_request(call, "SendMessage", outcome, time.perf_counter() - began, task)
+            self._watch.note(call, "SendMessage", request, task, outcome)

@@ -9,9 +9,13 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TextIO
+
+import msgspec
 
 from dragoman.model.ids import timestamp
 from dragoman.observe.terminal import UNSAFE
@@ -46,8 +50,39 @@ def _about() -> dict[str, str]:
     return {key: value for key, value in says().items() if value} if says is not None else {}
 
 
+Entry = tuple[float, str, str, float | None, str, str, str, str, str]
+"""When, what was done, how it ended, how many seconds it took; the agent, tenant, principal, task and trace."""
+_FIELDS = ("agent", "tenant", "principal", "task", "trace")
+
+
+def entry_text(entry: Entry) -> str:
+    """`SendMessage completed 12 ms agent=hello task=...`: what is known of a request, on one line."""
+    _, operation, outcome, seconds, *about = entry
+    took = "" if seconds is None else f" {seconds * 1000:.0f} ms" if seconds < 10 else f" {seconds:.1f} s"
+    fields = "".join([f" {name}={_word(value)}" for name, value in zip(_FIELDS, about, strict=True) if value])
+    return f"{operation} {outcome}{took}{fields}"
+
+
 class JsonLines(logging.Formatter):
     """One JSON object per line."""
+
+    def entry_line(self, logger: str, entry: Entry) -> str:
+        at, operation, outcome, seconds, *about = entry
+        line: dict[str, object] = {
+            "at": timestamp(at),
+            "level": "info",
+            "logger": logger,
+            "message": f"{operation} {outcome}",
+            "operation": operation,
+            "outcome": outcome,
+        }
+        if seconds is not None:
+            line["seconds"] = round(seconds, 6)
+        line |= {name: value for name, value in zip(_FIELDS, about, strict=True) if value}
+        try:
+            return msgspec.json.encode(line).decode()
+        except UnicodeEncodeError:  # half a character, in a name that somebody else chose
+            return json.dumps(line)
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -67,6 +102,13 @@ class PlainLines(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._second, self._stamp = -1, ""
+
+    def entry_line(self, logger: str, entry: Entry) -> str:
+        second, ms = divmod(int(entry[0] * 1000), 1000)
+        if second != self._second:
+            self._second, self._stamp = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+        return f"{self._stamp},{ms:03d} INFO {logger} {entry_text(entry)}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         about = "".join(f" {key}={_word(value)}" for key, value in _about().items())
@@ -86,8 +128,57 @@ def _word(value: str) -> str:
     return value if _PLAIN.fullmatch(value) else json.dumps(value)
 
 
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes to a stream, and takes entries by the hundred. `before` is called before any other line, to keep the order."""
+
+    def __init__(self, stream: TextIO, lines: JsonLines | PlainLines) -> None:
+        super().__init__(stream)
+        self.lines = lines
+        self.setFormatter(lines)
+        self.before: Callable[[], None] = lambda: None
+
+    def write_entries(self, logger: str, entries: Sequence[Entry]) -> None:
+        self.acquire()
+        try:
+            self.stream.write("".join([self.lines.entry_line(logger, entry) + "\n" for entry in entries]))
+            self.stream.flush()
+        except OSError:  # as `logging` does: a server goes on though nobody reads what it says
+            pass
+        finally:
+            self.release()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.before()
+        super().emit(record)
+
+    def flush(self) -> None:
+        self.before()
+        super().flush()
+
+
+_configured: LineHandler | None = None
+_root = logging.getLogger("dragoman")
+
+
+def configured() -> LineHandler | None:
+    """The handler of `configure`, while it is the one that lines go to."""
+    return _configured if _configured in logging.root.handlers else None
+
+
+def is_json() -> bool:
+    handler = configured()
+    return handler is not None and isinstance(handler.lines, JsonLines)
+
+
 def configure(level: str = "info", *, lines: str = "plain") -> None:
     """Log to stderr: `plain` or `json`."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if lines == "json" else PlainLines())
+    global _configured
+    from dragoman.observe import request_log
+
+    handler = _configured = LineHandler(sys.stderr, JsonLines() if lines == "json" else PlainLines())
+    handler.before = request_log.flush
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    if lines == "json":  # what Python itself would print becomes lines, too
+        logging.captureWarnings(True)
+        sys.excepthook = lambda kind, error, at: _root.critical("%s", error, exc_info=(kind, error, at))
+        threading.excepthook = lambda args: _root.critical("a thread failed", exc_info=args.exc_value)

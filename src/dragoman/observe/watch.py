@@ -35,6 +35,7 @@ from dragoman.model.ops import (
 from dragoman.model.task import Task
 from dragoman.observe.logs import ABOUT
 from dragoman.observe.metrics import Metrics
+from dragoman.observe.request_log import log_refusal, log_request, log_task
 
 LEFT = "LEFT"
 """How an operation ended whose caller did not wait for its end."""
@@ -70,6 +71,7 @@ class Watch:
         return _WatchedTurn(self, turn)
 
     def settled(self, snapshot: Snapshot) -> None:
+        log_task(snapshot)
         if self.metrics is not None:
             self.metrics.settled(snapshot)
 
@@ -111,6 +113,7 @@ class Watch:
 
     def refused(self, agent: str, error: A2AError) -> None:
         """Somebody was not let in."""
+        log_refusal(agent, error.reason)
         if self.metrics is not None:
             self.metrics.refused(agent, error.reason)
         if self.audit is not None:
@@ -204,12 +207,14 @@ class _Watched:
             return await self._call(replace(call, trace=trace), request)
 
     async def _call(self, call: Call, request: Request) -> Any:
-        began, outcome, task = time.perf_counter(), "INTERNAL_ERROR", ""
+        began, outcome, task, state = time.perf_counter(), "INTERNAL_ERROR", "", ""
         asked = _Asked(self._watch, call, request)
         before = ABOUT.set(asked)
         try:
             result = await self._service.call(call, request)
             outcome, task = "OK", _task_of(result)
+            if isinstance(result, Task):
+                state = result.state.word
             return result
         except A2AError as error:
             outcome = error.reason
@@ -218,9 +223,16 @@ class _Watched:
             outcome = LEFT
             raise
         finally:
-            metrics = self._watch.metrics
+            metrics, seconds = self._watch.metrics, time.perf_counter() - began
+            log_request(
+                call,
+                type(request).__name__,
+                state or outcome,
+                seconds,
+                task or _named(request),
+                _trace_id(call.trace),
+            )
             if metrics is not None:
-                seconds = time.perf_counter() - began
                 metrics.answered(call.scope.agent, type(request).__name__, call.dialect, outcome, seconds)
             asked.note(task, outcome)
             ABOUT.reset(before)
@@ -228,6 +240,7 @@ class _Watched:
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         operation = "SubscribeToTask" if isinstance(request, SubscribeToTask) else "SendStreamingMessage"
         metrics, agent, outcome, noted = self._watch.metrics, call.scope.agent, "INTERNAL_ERROR", False
+        began, task, left = time.perf_counter(), _named(request), False
         if metrics is not None:
             metrics.stream(agent, 1)
         tracer = self._watch.tracer
@@ -239,17 +252,19 @@ class _Watched:
                 async with aclosing(self._service.stream(call, request)) as batches:  # type: ignore[type-var]
                     async for batch in batches:
                         if not noted and batch:  # what was sent is taken; a stream may go on for days
-                            noted = True
-                            self._watch.note(call, operation, request, _task_of(batch[0].event), "OK")
+                            noted, task = True, _task_of(batch[0].event)
+                            self._watch.note(call, operation, request, task, "OK")
                         yield batch
                 outcome = "OK"
             except A2AError as error:
                 outcome = error.reason
                 raise
             except (GeneratorExit, asyncio.CancelledError):
-                outcome = "OK"  # the reader left; that is its right
+                outcome, left = "OK", True  # the reader left; that is its right
                 raise
             finally:
+                seconds = time.perf_counter() - began
+                log_request(call, operation, LEFT if left else outcome, seconds, task, _trace_id(call.trace))
                 if metrics is not None:
                     metrics.stream(agent, -1)
                     metrics.answered(agent, operation, call.dialect, outcome, None)
