@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "push_seal": "better given as DRAGOMAN_PUSH_SEAL",
         "allow_exec": "let agents run commands, confined",
         "exec_image": "run them in containers of this image, with Docker",
+        "exec_unconfined": "run them also where they cannot be confined: they read what the hub can",
         "exec_seconds": "how long a command may run",
         "exec_memory_mb": "how much memory it may have",
         "exec_disk_mb": "how much a tenant's folder may have",
@@ -127,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
     given = read(args)
     if args.demo is not None and not given.model:
         given = replace(given, model="demo")
+    _close_on_exec()
     configure(given.log_level, lines=given.log)
     code = load(*given.agents)
     if given.grpc_port is not None:
@@ -143,6 +146,15 @@ def run(args: argparse.Namespace) -> int:
         tokens = _demo(hub, given.folder / "demo.json", tokens)
     serve(app, given.host, given.port, _announce(tokens, given, demo=args.demo))
     return 0
+
+
+def _close_on_exec() -> None:
+    """Keep what whoever started us left open from the processes that we start: MCP servers, docker."""
+    with suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if int(name) > 2:
+                    os.set_inheritable(int(name), False)
 
 
 async def _admin(hub: Hub, given: Settings) -> dict[str, str]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.errors import Unavailable
+from dragoman.hub.child_process import start
 from dragoman.hub.owner import Owner
 
 log = logging.getLogger(__name__)
@@ -129,19 +130,13 @@ class Container:
 
     async def _docker(self, *arguments: str) -> tuple[int, str]:
         try:
-            process = await asyncio.create_subprocess_exec(
-                self._program,
-                *arguments,
-                env=_environment(),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
+            process = await start([self._program, *arguments], environment=_environment())
         except OSError as error:
             log.error("docker cannot be run: %s", error)
             raise Unavailable("there is no place to run commands right now") from error
-        said, _ = await process.communicate()
-        return process.returncode or 0, said.decode("utf-8", "replace")
+        assert process.output is not None
+        said = await process.output.read()
+        return await process.wait(), said.decode("utf-8", "replace")
 
 
 def _name(tenant: str, folder: Path) -> str:

@@ -2,8 +2,9 @@
 
 Where users may have namespaces of their own, which Linux mostly allows without root, a command sees no network, no process
 but its own, a machine that it cannot write to, and none of the hub's files or those in the home of the user who runs it.
-Where they may not, it has at least limits and a bare environment, and the log says what is missing. It shares the kernel
-with the hub in any case: against malice there are containers (`hub/container.py`) and machines.
+Where they may not, no command runs, unless the operator has said `exec_unconfined`: then it has limits and a bare
+environment, and the log says what is missing. It shares the kernel with the hub in any case: against malice there are
+containers (`hub/container.py`) and machines.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragoman.errors import Unavailable
+from dragoman.hub.child_process import start
 from dragoman.hub.owner import Owner
 
 log = logging.getLogger(__name__)
@@ -71,8 +74,16 @@ _WORDS = {
 }
 
 
+REFUSED = "commands cannot be kept apart from the hub on this machine, so it runs none"
+_ADVICE = (
+    "this machine lets nobody have namespaces of their own (unshare -r -n -m -p -f), so /exec is refused: "
+    "set exec_image, or exec_unconfined if commands may read what the hub can"
+)
+
+
 class Process:
-    """`hidden`: folders and files that commands do not see. `owner`: as whom they run, where the hub itself is root."""
+    """`hidden`: folders and files that commands do not see. `owner`: as whom they run, where the hub itself is root.
+    `unconfined`: where they cannot be kept apart, they run all the same."""
 
     def __init__(
         self,
@@ -82,8 +93,9 @@ class Process:
         memory_mb: int = 512,
         file_mb: int = 1024,
         owner: Owner | None = None,
+        unconfined: bool = False,
     ) -> None:
-        self._owner = owner
+        self._owner, self._unconfined = owner, unconfined
         places = [Path(os.path.expanduser(each)).resolve() for each in (*hidden, *_SHARED)]
         self._hidden = [str(place) for place in places if place != Path("/")]
         memory, file, cpu = memory_mb << 20, file_mb << 20, int(seconds) + 1
@@ -96,16 +108,20 @@ class Process:
 
     async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
         async with self._trying:
-            if self._way is None:
-                self._way = await self._find(folder)
-                if self._way[-1] != _APART:
-                    log.warning("%s", _WORDS[self._way[-1]])
-        return [*self._at_most, *self._arguments(self._way, command)], self._environment(folder)
+            way = self._way or await self._find(folder)
+            if way[-1] == _APART:
+                self._way = way  # nothing less is kept: it may have been for a moment
+            elif not self._unconfined:
+                log.error("%s", _ADVICE)
+                raise Unavailable(REFUSED)
+            else:
+                log.warning("%s", _WORDS[way[-1]])
+        return [*self._at_most, *self._arguments(way, command)], self._environment(folder)
 
     async def how(self, folder: Path) -> str:
         """How commands are kept apart here, in words."""
         way = await self._find(folder)
-        return _WORDS[way[-1]]
+        return _WORDS[way[-1]] if way[-1] == _APART or self._unconfined else _ADVICE
 
     async def clear(self, tenant: str) -> None:
         """Its process was the parent of all of them: the kernel has seen to it."""
@@ -140,14 +156,8 @@ class Process:
         return ["sh", "-c", _BARE]
 
     async def _works(self, way: list[str], folder: Path) -> bool:
-        trial = await asyncio.create_subprocess_exec(
-            *self._arguments(way, "true | true"),
-            cwd=folder,
-            env=self._environment(folder),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        arguments, environment = self._arguments(way, "true | true"), self._environment(folder)
+        trial = await start(arguments, environment=environment, folder=folder, output=False)
         return await trial.wait() == 0
 
     def _environment(self, folder: Path) -> dict[str, str]:

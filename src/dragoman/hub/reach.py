@@ -100,6 +100,7 @@ def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:
             memory_mb=settings.exec_memory_mb,
             file_mb=settings.exec_disk_mb,
             owner=whose,
+            unconfined=settings.exec_unconfined,
         )
     return Sandbox(
         settings.folder / "workspaces",

@@ -7,19 +7,17 @@ of its folder. The cell is a confined process (`hub/process.py`) or a container 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.hub.child_process import ChildProcess, start
 from dragoman.hub.owner import Owner
-from dragoman.hub.workspace import Workspace
+from dragoman.hub.workspace import Workspace, floor
 
 OUTPUT_LIMIT = 32 * 1024
 _LOOK = 0.5
@@ -71,11 +69,11 @@ class Sandbox:
         workspace = self._workspace(tenant)
         async with self._lock(tenant):
             room = await _thread(workspace.save)
-            undone = False
+            undone = spoilt = False
             try:
-                ran = await self._run(tenant, workspace, command, room)
+                ran, spoilt = await self._run(tenant, workspace, command, room)
             finally:
-                undone = await _thread(lambda: workspace.settle(room))
+                undone = await _thread(lambda: workspace.settle(room, spoilt=spoilt))
                 self._counted("rollback", int(undone))
         if not undone:
             return ran
@@ -95,26 +93,20 @@ class Sandbox:
     async def close(self) -> None:
         await self._cell.close()
 
-    async def _run(self, tenant: str, workspace: Workspace, command: str, room: int) -> Ran:
+    async def _run(self, tenant: str, workspace: Workspace, command: str, room: int) -> tuple[Ran, bool]:
+        """How it went, and whether it took too much room meanwhile."""
         arguments, environment = await self._cell.enter(tenant, workspace.root, command)
         began = time.monotonic()
-        process = await asyncio.create_subprocess_exec(
-            *arguments,
-            cwd=workspace.root,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
+        process = await start(arguments, environment=environment, folder=workspace.root)
+        assert process.output is not None
         kept = bytearray()
-        reading = asyncio.create_task(_read(process.stdout, kept))
-        watching = asyncio.create_task(_fills(workspace, room))
+        reading = asyncio.create_task(_read(process.output, kept))
+        watching = asyncio.create_task(_fills(workspace, process, room))
         ended = asyncio.create_task(process.wait())
         try:
             await asyncio.wait((ended, watching), timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
             late = not ended.done() and not watching.done()
+            filled = watching.done()
         finally:
             self._counted("exec", 1)
             self._counted("exec_ms", (time.monotonic() - began) * 1000)
@@ -124,10 +116,12 @@ class Sandbox:
             await asyncio.wait((watching, ended))
             if killed:
                 await self._cell.clear(tenant)
+        if filled:
+            watching.result()  # raises what kept it from looking
         if late:
             self._counted("exec_timeout", 1)
-        code = process.returncode or 0
-        return Ran(output=_text(kept), code=code, timed_out=late, seconds=self._seconds)
+        ran = Ran(output=_text(kept), code=ended.result(), timed_out=late, seconds=self._seconds)
+        return ran, filled
 
     async def _file(self, tenant: str, work: Callable[[Workspace], T]) -> T:
         async with self._lock(tenant):
@@ -155,12 +149,21 @@ async def _thread(work: Callable[[], T]) -> T:
         raise
 
 
-async def _fills(workspace: Workspace, room: int) -> None:
-    """Ends when the folder has more than it may."""
+async def _fills(workspace: Workspace, process: ChildProcess, room: int) -> None:
+    """Ends when the folder has more than it may, with what is deleted and still open; or when the disk is nearly full.
+
+    A folder in which it takes long to look is looked at less often.
+    """
+    device, least = workspace.device, floor(workspace.free())
+
+    def full() -> bool:
+        return workspace.used() + process.deleted_bytes(device) > room or workspace.free() < least
+
     while True:
-        if await asyncio.to_thread(workspace.used) > room:
+        began = time.monotonic()
+        if await asyncio.to_thread(full):
             return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(max(_LOOK, 4 * (time.monotonic() - began)))
 
 
 async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
@@ -169,10 +172,9 @@ async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
         kept += chunk[: max(0, OUTPUT_LIMIT - len(kept))]
 
 
-async def _end(process: asyncio.subprocess.Process, reading: asyncio.Task[None]) -> None:
+async def _end(process: ChildProcess, reading: asyncio.Task[None]) -> None:
     """Kill what is left of a command, and have its last words."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
     await process.wait()
     await asyncio.wait((reading,), timeout=1.0)  # one that ran away may hold on to its end of the pipe
     reading.cancel()

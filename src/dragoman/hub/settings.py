@@ -89,6 +89,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Let agents run commands, confined."""
     exec_image: str = ""
     """Run them in containers of this image, with Docker; empty: in processes of this machine."""
+    exec_unconfined: bool = False
+    """Run them also where they cannot be kept from the hub's files, its network and other tenants."""
     exec_seconds: Seconds = 30.0
     exec_memory_mb: Count = 512
     exec_disk_mb: Count = 1024

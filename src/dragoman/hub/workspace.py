@@ -1,8 +1,8 @@
 """The folder of a tenant: where its commands run, and what `/write`, `/read` and `/list` see of that.
 
 Commands are strangers' work, so nothing in the folder is taken for what it seems: links are not followed, only plain
-files are read, and what a command has locked is opened again. The folder has a limit. What a command may spoil is saved
-before it runs, and put back if it took too much. A hub that is root's has folders that are somebody else's (`owner.py`).
+files are read, and what a command has locked is opened again. The folder has a limit. A copy of it is kept up beside it,
+and put back if a command took too much. A hub that is root's has folders that are somebody else's (`owner.py`).
 
 Everything here blocks: it belongs on a thread.
 """
@@ -10,7 +10,6 @@ Everything here blocks: it belongs on a thread.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,20 +17,24 @@ from pathlib import Path
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.artifacts import QuotaExceeded, clean_path
-from dragoman.hub.copying import copy
+from dragoman.hub.copying import DeeperThanAllowed, copy, entries, remove, take_apart
 from dragoman.hub.owner import Owner
 
 READ_LIMIT = 1 << 20
-_LEAST = 1024
+_LEAST = 4096
 """Bytes that an entry counts for, however empty it is."""
+_NO_END = 1 << 62
+_FREE = 512 << 20
+"""Bytes that commands leave free on the disk; half of what is free when one begins, if that is less."""
 
 
 class Workspace:
-    """`limit`: bytes it may have on the disk. `saved` is a place beside it, for the time that a command runs. `owner`: whose
-    it is, if not the hub's own user's."""
+    """`limit`: bytes it may have on the disk. `saved` is a place beside it, for the copy. `owner`: whose it is, if not the
+    hub's own user's."""
 
     def __init__(self, root: Path, saved: Path, *, limit: int, owner: Owner | None = None) -> None:
         self.root, self._saved, self._limit, self._owner = root, saved, limit, owner
+        self._heap = saved.with_name(f"{saved.name}.removing")
 
     def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -75,37 +78,59 @@ class Workspace:
 
     def list(self, most: int = 200) -> list[tuple[str, int]]:
         """Plain files: path and size, by path."""
-        found = [(path, about) for path, about in self._entries() if stat.S_ISREG(about.st_mode)]
-        return sorted((str(path.relative_to(self.root)), about.st_size) for path, about in found)[:most]
+        found = entries(self.root, lambda folder, name: None)
+        return sorted((path, about.st_size) for path, about in found if stat.S_ISREG(about.st_mode))[:most]
 
     def used(self) -> int:
-        """Bytes on the disk, its own and those of a copy, in which a file has no holes."""
-        return sum(max(_LEAST, about.st_blocks * 512, about.st_size) for _, about in self._entries())
+        """Bytes on the disk, its own and those of a copy, in which a file has no holes. What goes too deep has no end."""
+        try:
+            return sum(_bytes(about) for _, about in entries(self.root))
+        except DeeperThanAllowed:
+            return _NO_END
+
+    @property
+    def device(self) -> int:
+        return self.root.lstat().st_dev
+
+    def free(self) -> int:
+        """Bytes that are free on its disk."""
+        about = os.statvfs(self.root)
+        return about.f_bavail * about.f_frsize
 
     # -- before and after a command ----------------------------------------------------------------------------
 
     def save(self) -> int:
         """Remember the folder as it is. Returns how many bytes a command may leave here: as many as are allowed, or,
-        where there are more already, no more than those."""
+        where there are more already, no more than those. What goes too deep, from when that was allowed, is removed."""
         self.open()
-        used = self.used()  # which opens what was locked
-        _remove(self._saved)
-        self._saved.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        take_apart(self._heap)  # of a hub that died
+
+        def prune(folder: int, name: str) -> None:
+            self._heap.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.rename(name, self._heap / os.urandom(8).hex(), src_dir_fd=folder)
+
+        used = sum(_bytes(about) for _, about in entries(self.root, prune))
+        take_apart(self._heap)
         copy(self.root, self._saved)
         return max(self._limit, used)
 
-    def settle(self, room: int) -> bool:
-        """Put everything back as it was if there is more than `room` now, and say so. What was saved is not needed again."""
-        spoilt = self.used() > room
-        if spoilt:  # the folder itself stays: a container may hold on to it
-            for entry in os.scandir(self.root):
-                _remove(Path(entry.path))
-            if self._owner is not None:
-                self._owner.take_all(self._saved)
-            for entry in os.scandir(self._saved):
-                os.rename(entry.path, self.root / entry.name)
-        _remove(self._saved)
-        return spoilt
+    def settle(self, room: int, *, spoilt: bool = False) -> bool:
+        """Put everything back as it was if there is more than `room` now, or it is `spoilt` anyway, and say so."""
+        if not spoilt and self.used() <= room:
+            with suppress(
+                DeeperThanAllowed
+            ):  # something left running is still at it: the next `save` sees to that
+                copy(
+                    self.root, self._saved
+                )  # now, so that the next command need not wait for what this one made
+            return False
+        for entry in list(os.scandir(self.root)):  # the folder itself stays: a container may hold on to it
+            remove(Path(entry.path), self._heap)
+        if self._owner is not None:
+            self._owner.take_all(self._saved)
+        for entry in list(os.scandir(self._saved)):
+            os.rename(entry.path, self.root / entry.name)
+        return True
 
     # ----------------------------------------------------------------------------------------------------------
 
@@ -138,43 +163,16 @@ class Workspace:
             self._owner.take(below)
         return below
 
-    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for folder, folders, files in os.walk(self.root):
-            for name in (*folders, *files):
-                path = Path(folder, name)
-                with suppress(OSError):  # a command may be taking it away
-                    about = path.lstat()
-                    if stat.S_ISDIR(about.st_mode):
-                        _unlock(path, about)
-                    yield path, about
-
 
 def _folder(path: str | Path, at: int | None = None) -> int:
     """Open a folder, which is none if it is a link. Raises `OSError`."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
 
 
-def _unlock(path: Path, about: os.stat_result) -> None:
-    """A command runs as the same user, and may have locked its own folders and files: nothing is to hide in there.
-
-    From root nothing hides; and what root opens may be a link, by then, to what is none of the command's.
-    """
-    if os.geteuid() == 0:
-        return
-    needed = 0o700 if stat.S_ISDIR(about.st_mode) else 0o400
-    if about.st_mode & needed != needed:
-        path.chmod(stat.S_IMODE(about.st_mode) | needed)
+def floor(free: int) -> int:
+    """How many bytes a command has to leave free on a disk that has `free` when it begins."""
+    return min(_FREE, free // 2)
 
 
-def _remove(path: Path) -> None:
-    """Whatever it is, and however it was locked."""
-    if path.is_dir() and not path.is_symlink():
-        _unlock(path, path.lstat())
-        for folder, folders, _ in os.walk(path):
-            for name in folders:
-                inside = Path(folder, name)
-                if not inside.is_symlink():
-                    _unlock(inside, inside.lstat())
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _bytes(about: os.stat_result) -> int:
+    return max(_LEAST, about.st_blocks * 512, about.st_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dragoman.errors import Unavailable
 from dragoman.hub.sandbox import Sandbox
 from dragoman.hub.tool import Command, Session
 
@@ -27,6 +28,9 @@ class ExecTool:
             return f"ERR: {DISABLED}"
         if not command.args:
             return "ERR: usage: /exec <command>"
-        ran = await self._sandbox.run(session.tenant, command.args)
+        try:
+            ran = await self._sandbox.run(session.tenant, command.args)
+        except Unavailable as error:
+            return f"ERR: {error.message}"
         how = f"[timed out after {ran.seconds:g}s]" if ran.timed_out else f"[exit {ran.code}]"
         return f"{ran.output.rstrip()}\n{how}".lstrip("\n")

@@ -1,0 +1,167 @@
+"""Processes that inherit nothing of the hub's but what they are given.
+
+`asyncio.create_subprocess_exec` leaves closing descriptors to the event loop, and uvloop does not: whatever is not marked
+close-on-exec, by us, by a library in C or by whoever started the hub, is open in the child. `subprocess.Popen` closes
+everything above 2 in the child itself, between fork and exec, on any loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+class ChildProcess:
+    """A running process, in a session of its own. `output`: what it writes to stdout and stderr."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: asyncio.StreamReader | None) -> None:
+        self._process, self.output = process, output
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._hidden: frozenset[int] = frozenset()
+        threading.Thread(
+            target=self._reap,
+            args=(asyncio.get_running_loop(),),
+            name=f"dragoman-child-{process.pid}",
+            daemon=True,
+        ).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Its exit status."""
+        return await asyncio.shield(self._ended)
+
+    def kill(self) -> None:
+        """Kill it, and what it began and left in its process group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def deleted_bytes(self, device: int) -> int:
+        """Bytes on `device` in files that its descendants hold open, or mapped, after deleting them. Blocks.
+
+        A process that hides what it has open from us, twice in a row, counts as having no end of it. Only processes in
+        a namespace of their own are looked at that strictly: what builds the namespace may not be looked into either.
+        """
+        found: dict[tuple[int, int], int] = {}
+        hidden = set()
+        for pid in _descendants(self.pid):
+            try:
+                _open_files(pid, device, found)
+                _mapped_files(pid, device, found)
+            except PermissionError:
+                if _namespaces(pid) > _namespaces(os.getpid()):
+                    hidden.add(pid)
+            except OSError:  # it has ended
+                continue
+        again, self._hidden = hidden & self._hidden, frozenset(hidden)
+        return 1 << 62 if again else sum(found.values())
+
+    def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
+        code = self._process.wait()
+
+        def ended() -> None:
+            if not self._ended.done():
+                self._ended.set_result(code)
+
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(ended)
+
+
+async def start(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+    output: bool = True,
+) -> ChildProcess:
+    """Start a process. Raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    into = subprocess.PIPE if output else subprocess.DEVNULL
+
+    def popen() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            arguments,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=into,
+            stderr=subprocess.STDOUT,
+            close_fds=True,
+            start_new_session=True,
+        )
+
+    starting = asyncio.ensure_future(asyncio.to_thread(popen))
+    try:
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:  # it must not run on unseen
+        await asyncio.wait((starting,))
+        if starting.exception() is None:
+            child = ChildProcess(starting.result(), None)
+            child.kill()
+            await child.wait()
+        raise
+    reader = None
+    if process.stdout is not None:
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        await loop.connect_read_pipe(lambda: protocol, process.stdout)
+    return ChildProcess(process, reader)
+
+
+def _descendants(root: int) -> Iterator[int]:
+    """The process and everything below it, by what /proc says of parents."""
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                said = Path(entry.path, "stat").read_bytes()
+                parent = int(
+                    said[said.rindex(b")") + 2 :].split()[1]
+                )  # the name may have blanks and brackets
+                children.setdefault(parent, []).append(int(entry.name))
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        yield pid
+        waiting += children.get(pid, ())
+
+
+def _namespaces(pid: int) -> int:
+    """How many namespaces of processes deep it is."""
+    with suppress(OSError):
+        for line in (_PROC / str(pid) / "status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return len(line.split())
+    return 0
+
+
+def _open_files(pid: int, device: int, found: dict[tuple[int, int], int]) -> None:
+    for entry in os.scandir(_PROC / str(pid) / "fd"):
+        with suppress(FileNotFoundError):
+            about = os.stat(entry.path)
+            if about.st_dev == device and about.st_nlink == 0:
+                found[about.st_dev, about.st_ino] = max(about.st_blocks * 512, about.st_size)
+
+
+def _mapped_files(pid: int, device: int, found: dict[tuple[int, int], int]) -> None:
+    """As far as they are mapped: how large such a file is, the kernel tells nobody but root."""
+    with open(_PROC / str(pid) / "maps", errors="replace") as maps:
+        for line in maps:
+            if not line.endswith("(deleted)\n"):
+                continue
+            span, _, offset, at, inode, _ = line.split(maxsplit=5)
+            major, minor = (int(each, 16) for each in at.split(":"))
+            if os.makedev(major, minor) == device:
+                begin, end = (int(each, 16) for each in span.split("-"))
+                key = device, int(inode)
+                found[key] = max(found.get(key, 0), int(offset, 16) + end - begin)

@@ -1,0 +1,306 @@
+"""Ways out of `/exec`, tried on every confinement that this machine has: as root and as an ordinary user.
+
+`ATTEMPTS` is the list of what was tried; `docs/security.md` has it in words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.hub import copying, process
+from dragoman.hub.process import Process
+from dragoman.hub.sandbox import Sandbox
+from dragoman.hub.workspace import Workspace
+from tests.hub.escaping import SECRET
+from tests.hub.test_sandbox import namespaces
+
+PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else shutil.which("python3") or "python3"
+DRIVER = Path(__file__).with_name("escaping.py")
+
+READ = {
+    "the hub's files, by their path": "cat @FOLDER@/hub.secret @FOLDER@/hub.db",
+    "the hub's files, from the folder upwards": "cat ../../hub.secret ../../../hub.secret",
+    "the hub's files, through the roots of processes": "cat /proc/[0-9]*/root@FOLDER@/hub.secret",
+    "the hub's files, through the folders of processes": "cat /proc/[0-9]*/cwd/../../hub.secret",
+    "the hub's files, uncovered in namespaces of its own": (
+        "unshare -Urm sh -c 'umount @FOLDER@; umount -l @FOLDER@; cat @FOLDER@/hub.secret'"
+    ),
+    "the hub's files, through a bind mount of its own": (
+        "mkdir -p m; unshare -Urm sh -c 'mount --rbind / m; umount m@FOLDER@; cat m@FOLDER@/hub.secret'"
+    ),
+    "the hub's namespaces": "nsenter -t @PID@ -a cat @FOLDER@/hub.secret; nsenter -t 1 -m cat @FOLDER@/hub.secret",
+    "another tenant's files": "cat @FOLDER@/workspaces/t2/theirs ../t2/theirs /mnt/t2/theirs",
+    "the copies of folders": "cat @FOLDER@/workspaces/.before/*/* ../.before/*/*",
+    "the hub's environment": "cat /proc/@PID@/environ /proc/$PPID/environ /proc/[0-9]*/environ | tr '\\0' '\\n'; env",
+    "descriptors that the hub has open": "cat /proc/self/fd/@FD@; for n in 3 4 5 6 7 8 9; do cat <&$n; done",
+    "descriptors of other processes": "cat /proc/[0-9]*/fd/*",
+    "the memory of other processes": "cat /proc/@PID@/mem /proc/@PID@/maps",
+    "the disk itself": f"cat /dev/vda /dev/sda /dev/mem /dev/kmsg | head -c 1000000 | grep -a {SECRET}",
+    "a device of its own making": "mknod d b 254 0; mknod d b 8 0; mknod d b 259 0; head -c 1000 d",
+}
+"""None of these may print the secret."""
+
+REACH = {
+    "the hub's port": f'{PYTHON} -c \'import socket; socket.create_connection(("127.0.0.1", @PORT@)); print("GOT" + "THERE")\'',
+    "an abstract socket": (
+        f'{PYTHON} -c \'import socket; s = socket.socket(socket.AF_UNIX); s.connect("\\0dragoman-@PID@"); '
+        'print("GOT" + "THERE")\''
+    ),
+    "the outside": f'{PYTHON} -c \'import socket; socket.create_connection(("192.0.2.1", 80), 1); print("GOT" + "THERE")\'',
+    "the hub, with a signal": "kill -0 @PID@ && echo GOT'THERE'; kill -9 @PID@ && echo GOT'THERE'",
+    "the machine's settings": "echo 1 > /proc/sys/kernel/sysrq && echo GOT'THERE'; echo x > /proc/sysrq-trigger && echo GOT'THERE'",
+    "the machine's files": (
+        "for at in /etc /usr /opt /var/tmp /root /home /run /sys /; do touch $at/.made-by-a-command 2>/dev/null "
+        "&& ! mountpoint -q $at && echo GOT'THERE' $at; done; true"
+    ),
+    "privileges, with a set-user-id program": (
+        "cp $(command -v id) i && chmod 6755 i && ./i -u | grep -qx 0 && grep -q CapEff:.*[1-9a-f] /proc/self/status "
+        "&& echo GOT'THERE'"
+    ),
+    "privileges, in namespaces of its own": (
+        "unshare -Ur sh -c 'mount -o remount,bind,rw / && touch /etc/.made-by-a-command && echo GOT\"THERE\"'"
+    ),
+    "a terminal": "echo GOT'THERE' > /dev/tty; echo GOT'THERE' > /dev/console; echo GOT'THERE' > /dev/pts/0",
+    "what a command before it left running": "pgrep -f '[s]leep 4242' && echo GOT'THERE'",
+}
+"""None of these may print GOTTHERE."""
+
+_FILL = "head -c 3000000 /dev/zero"
+TAKE = {
+    "bytes in a file": f"{_FILL} > big; sleep 5",
+    "bytes below a path that is longer than the kernel takes": (
+        f'{PYTHON} -c \'import os\nfor n in range(40): os.mkdir("d" * 200); os.chdir("d" * 200)\n'
+        'open("big", "wb").write(bytes(3_000_000))\'; sleep 5'
+    ),
+    "bytes below a thousand folders": (
+        f'{PYTHON} -c \'import os\nfor n in range(1500): os.mkdir("d"); os.chdir("d")\n'
+        'open("big", "wb").write(bytes(3_000_000))\'; sleep 5'
+    ),
+    "bytes in a locked folder": f"mkdir l; {_FILL} > l/big; chmod 0 l; sleep 5",
+    "bytes in a file that is deleted and open": f"exec 5> gone; rm gone; {_FILL} >&5; sleep 20; echo NOT'STOPPED'",
+    "bytes in a file that is deleted and open in a grandchild": (
+        f"(exec 5> gone; rm gone; {_FILL} >&5; exec setsid sleep 20) & sleep 20; echo NOT'STOPPED'"
+    ),
+    "bytes in files that are deleted and mapped": (
+        f"{PYTHON} -c 'import mmap, os, time\nmaps = []\nfor n in range(3):\n"
+        '    f = os.open("gone", os.O_RDWR | os.O_CREAT)\n    os.unlink("gone")\n'
+        "    os.truncate(f, 600_000)\n    maps.append(mmap.mmap(f, 600_000))\n    os.close(f)\n"
+        '    maps[-1].write(b"x" * 600_000)\ntime.sleep(20)\nprint("NOT" + "STOPPED")\''
+    ),
+    "bytes in a program that cannot be looked into": (
+        "cp $(command -v sleep) s; exec 5> gone; rm gone; "
+        f"{_FILL} >&5; chmod 111 s; exec ./s 20; echo NOT'STOPPED'"
+    ),
+    "bytes in holes": "truncate -s 600000 a b c; sleep 5",
+    "files without bytes": "for n in $(seq 400); do : > f$n; done; sleep 5",
+    "hard links": "head -c 300000 /dev/zero > a; for n in 1 2 3 4 5; do ln a b$n; done; sleep 5",
+}
+"""After each of these the folder is as it was. It may have a megabyte."""
+
+USE = {
+    "more memory than it may": (
+        f'{PYTHON} -c \'x = bytearray(1 << 31); print("GOT" + "THERE")\'',
+        "GOTTHERE",
+    ),
+    "more processes than it may": (
+        "n=0; while [ $n -lt 400 ]; do sleep 3 & n=$((n+1)); done 2>/dev/null; echo STARTED $(ls -d /proc/[0-9]* | wc -l)",
+        r"STARTED (?:[3-9]\d\d|\d{4})",
+    ),
+    "its time, deaf to signals": (
+        "trap '' TERM INT HUP; while :; do sleep 1; done; echo GOT'THERE'",
+        "GOTTHERE",
+    ),
+}
+
+
+def users() -> list[Any]:
+    """As whom a hub runs here: root, whose commands are nobody's; or somebody."""
+    if os.geteuid() != 0:
+        return [pytest.param([], id="user")]
+    drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
+    return [pytest.param([], id="root"), pytest.param(drop, id="user")]
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder for a hub, in a place that is not hidden for another reason, which any user may have."""
+    with tempfile.TemporaryDirectory(dir="/opt" if os.geteuid() == 0 else None) as made:
+        os.chmod(made, 0o777)
+        yield Path(made)
+
+
+def tried(as_: list[str], folder: Path, commands: list[str], **settings: Any) -> dict[str, Any]:
+    given = {"folder": str(folder / "hub"), "commands": commands, "settings": settings}
+    ran = subprocess.run(
+        [*as_, sys.executable, str(DRIVER), json.dumps(given)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=300,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": ":".join(path for path in sys.path if path),
+            "HOME": "/nonexistent",
+        },
+    )
+    assert ran.returncode == 0, ran.stderr
+    came: dict[str, Any] = json.loads(ran.stdout)
+    assert (came["uid"] == 0) is (not as_ and os.geteuid() == 0)
+    return came
+
+
+@namespaces
+@pytest.mark.parametrize("as_", users())
+def test_no_command_reads_what_is_not_its_own_or_reaches_beyond_its_folder(
+    as_: list[str], outside: Path
+) -> None:
+    left = "(setsid sleep 4242 &) ; ln -s @FOLDER@/hub.secret link; echo made"
+    *came, after = tried(as_, outside, [left, *READ.values(), *REACH.values(), "echo fine"])["came"]
+    assert came.pop(0)["output"] == "made\n" and after["output"] == "fine\n", "and the sandbox goes on"
+    for what, ran in zip([*READ, *REACH], came, strict=True):
+        assert SECRET not in ran["output"], what
+        assert "GOTTHERE" not in ran["output"], what
+        assert "refused" not in ran, what
+    for made in ("/etc", "/usr", "/opt", "/var/tmp", "/root", "/"):
+        assert not Path(made, ".made-by-a-command").exists()
+
+
+@namespaces
+@pytest.mark.parametrize("as_", users())
+def test_no_link_of_a_command_leads_a_hub_out_of_its_folder(as_: list[str], outside: Path) -> None:
+    came = tried(as_, outside, ["ln -s @FOLDER@/hub.secret link"])
+    assert came["link"] == "" and came["listed"] == []
+
+
+@namespaces
+@pytest.mark.parametrize("as_", users())
+def test_no_command_takes_more_of_the_disk_than_it_may(as_: list[str], outside: Path) -> None:
+    came = tried(as_, outside, ["echo kept > kept", *TAKE.values()], exec_disk_mb=1)
+    for what, ran in zip(TAKE, came["came"][1:], strict=True):
+        assert "[undone:" in ran["output"] and "NOTSTOPPED" not in ran["output"], (what, ran)
+    assert came["listed"] == ["kept"]
+    below = outside / "hub" / "workspaces" / ".before"
+    assert [path.name for path in below.iterdir()] == ["t1"], "and nothing is left of taking it away"
+
+
+@namespaces
+@pytest.mark.parametrize("as_", users())
+def test_no_command_uses_more_of_the_machine_than_it_may(as_: list[str], outside: Path) -> None:
+    commands = [command for command, _ in USE.values()]
+    came = tried(as_, outside, commands, exec_seconds=4)["came"]
+    for (what, (_, never)), ran in zip(USE.items(), came, strict=True):
+        assert not re.search(never, ran["output"]), (what, ran["output"])
+
+
+@pytest.mark.parametrize("as_", users())
+def test_where_commands_cannot_be_confined_none_runs_unless_the_operator_says_so(
+    as_: list[str], outside: Path
+) -> None:
+    """A machine without namespaces, made by taking away the programs that would use them."""
+    bin = outside / "bin"
+    bin.mkdir()
+    for name in ("sh", "cat", "echo", "timeout"):
+        found = shutil.which(name)
+        if found is not None:
+            (bin / name).symlink_to(found)
+    as_ = [shutil.which(as_[0]) or as_[0], *as_[1:]] if as_ else []
+    before, os.environ["PATH"] = os.environ["PATH"], str(bin)
+    try:
+        (ran,) = tried(as_, outside, ["cat @FOLDER@/hub.secret"])["came"]
+        assert ran["refused"] == process.REFUSED and ran["output"] == ""
+        (ran,) = tried(as_, outside, ["echo said"], exec_unconfined=True)["came"]
+        assert ran["output"] == "said\n"
+    finally:
+        os.environ["PATH"] = before
+
+
+async def test_a_machine_that_has_namespaces_only_later_runs_commands_then(tmp_path: Path) -> None:
+    class Later(Process):
+        tried = 0
+
+        async def _works(self, way: list[str], folder: Path) -> bool:
+            self.tried += 1
+            return self.tried > 2 and await super()._works(way, folder)
+
+    sandbox = Sandbox(tmp_path, Later(), seconds=10.0)
+    with pytest.raises(Exception, match="cannot be kept apart"):
+        await sandbox.run("1", "true")
+    if namespaces.args[0]:
+        pytest.skip("users have no namespaces here")
+    assert (await sandbox.run("1", "echo now")).output == "now\n"
+
+
+# -- the copy of a folder ------------------------------------------------------------------------------------------
+
+
+def test_what_has_not_changed_is_not_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_TICK_NS", -(10**12))  # what was made a moment ago counts as settled, too
+    workspace = Workspace(tmp_path / "t1", tmp_path / "before", limit=1 << 20)
+    for n in range(20):
+        workspace.write(f"d/f{n}", b"x")
+    (tmp_path / "t1" / "l").symlink_to("d/f1")
+
+    def copies() -> dict[str, int]:
+        return {path: about.st_ino for path, about in copying.entries(tmp_path / "before")}
+
+    room = workspace.save()
+    first = copies()
+    assert not workspace.settle(room) and workspace.save() == room
+    assert copies() == first and len(first) == 22
+    (tmp_path / "t1" / "d" / "f3").unlink()
+    (tmp_path / "t1" / "d" / "f4").write_bytes(b"y")
+    (tmp_path / "t1" / "l").unlink()
+    (tmp_path / "t1" / "l").symlink_to("d/f2")
+    workspace.save()
+    second = copies()
+    assert "d/f3" not in second and os.readlink(tmp_path / "before" / "l") == "d/f2"
+    assert (tmp_path / "before" / "d" / "f4").read_bytes() == b"y"
+    assert {p for p in second if first[p] != second[p]} <= {"d/f4", "l"}
+
+
+def test_a_file_that_changes_within_a_tick_of_the_clock_is_copied_again(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "t1", tmp_path / "before", limit=1 << 20)
+    workspace.write("f", b"old")
+    about = (tmp_path / "t1" / "f").stat()
+    room = workspace.save()
+    (tmp_path / "t1" / "f").write_bytes(b"new")
+    os.utime(tmp_path / "t1" / "f", ns=(about.st_atime_ns, about.st_mtime_ns))
+    workspace.save()
+    (tmp_path / "t1" / "big").write_bytes(bytes(2 << 20))
+    assert workspace.settle(room) and workspace.read("f") == b"new"
+
+
+def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
+    here = os.getcwd()
+    (tmp_path / "t").mkdir()
+    os.chdir(tmp_path / "t")
+    try:
+        for _ in range(1500):
+            os.mkdir("d")
+            os.chdir("d")
+            open("f", "w").close()
+    finally:
+        os.chdir(here)
+    copying.remove(tmp_path / "t", tmp_path / "heap")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_went_too_deep_before_there_was_a_limit_is_removed_before_a_command(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "t1", tmp_path / "before", limit=1 << 20)
+    workspace.write("/".join("d" * (copying.MAX_DEPTH - 1)) + "/f", b"mine")
+    deep = tmp_path / "t1" / "/".join("d" * (copying.MAX_DEPTH - 1))
+    (deep / "e").mkdir()
+    (deep / "e" / "f").write_bytes(b"too deep")
+    assert workspace.used() > 1 << 60
+    assert workspace.save() == 1 << 20 and os.listdir(deep) == ["f"]
