@@ -193,7 +193,8 @@ def test_the_doctor_says_how_commands_are_kept_apart(
     assert main(image) == 0 and "commands run in containers of img" in capsys.readouterr().out
     (tmp_path / "docker").unlink()
     assert main(image) == 1 and "there is no docker" in capsys.readouterr().out
-    assert main(image[:-2]) == 0
+    assert main(image[:-2]) == 1 and "so /exec is refused" in capsys.readouterr().out
+    assert main([*image[:-2], "--exec-unconfined"]) == 0
     assert "commands run with limits alone" in capsys.readouterr().out
 
 

@@ -76,8 +76,8 @@ _WORDS = {
 
 REFUSED = "commands cannot be kept apart from the hub on this machine, so it runs none"
 _ADVICE = (
-    "this machine lets nobody have namespaces of their own (unshare -r -n -m -p -f), so /exec is refused: "
-    "set exec_image, or exec_unconfined if commands may read what the hub can"
+    "commands cannot be confined here, which takes unshare, mount, setpriv, prlimit and namespaces for users, so /exec is "
+    "refused: set exec_image, or exec_unconfined if commands may read what the hub can"
 )
 
 
