@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from dragoman.hub.constitution import matches_glob
 from tests.hub.house import Caller, House, house
 
 HUGE = 2**70
@@ -152,3 +153,55 @@ async def test_a_wrong_word_in_a_constitution_is_answered_with_the_right_ones(
 ) -> None:
     answer = await ada("POST", "/v1/agents", document)
     assert answer.json["fields"] == [{"field": field, "reason": reason}]
+
+
+async def test_the_type_of_an_event_has_a_length(ada: Caller) -> None:
+    await ada("POST", "/v1/agents", {"id": "scout", "event_types": ["*" + "a" * 198 + "b"] * 64})
+    answer = await ada("POST", "/v1/events", {"type": "a" * 1_000_000})
+    assert answer.status == 400
+    assert answer.json["fields"] == [{"field": "type", "reason": "has more than 256 characters"}]
+
+
+@pytest.mark.parametrize(
+    ("type", "pattern", "fits"),
+    [
+        ("sensor.door", "sensor.*", True),
+        ("sensor.", "sensor.*", True),
+        ("Sensor.door", "sensor.*", False),
+        ("a.b.c", "*.b.*", True),
+        ("abcabd", "*abd", True),
+        ("abcab", "*abd", False),
+        ("disk7", "disk?", True),
+        ("disk", "disk?", False),
+        ("disk7", "disk[0-9]", True),
+        ("diskx", "disk[!0-9]", True),
+        ("disk7", "disk[!0-9]", False),
+        ("a]b", "a[]]b", True),
+        ("a[b", "a[b", True),
+        ("", "*", True),
+        ("", "", True),
+        ("x", "", False),
+        ("a" * 256, "*a" * 100 + "b", False),
+    ],
+)
+def test_events_find_their_agents_by_patterns(type: str, pattern: str, fits: bool) -> None:
+    assert matches_glob(type, pattern) is fits
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/events", b'{"type": "x", "payload": [' + b"{}," * 300_000 + b"{}]}"),
+        ("/v1/orchestrate", b'{"message": [' + b"{}," * 300_000 + b"{}]}"),
+        ("/v1/agents", b'{"id": "a", "extra": ' + b"[" * 1000 + b"]" * 1000 + b"}"),
+        ("/v1/memory/entries", b'{"type": "user", "title": "t", "x": ' + b'{"a":' * 70 + b"1" + b"}" * 71),
+        ("/v1/admin/tenants", b'{"name": "x", "more": ' + b"[" * 100 + b"]" * 100 + b"}"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+async def test_a_body_has_as_many_values_as_over_a2a_and_nests_no_deeper(
+    home: House, ada: Caller, path: str, body: bytes
+) -> None:
+    answer = await (home.admin if "admin" in path else ada)("POST", path, body)
+    assert answer.status == 400
+    assert "objects and arrays" in answer.json["error"] or "nests deeper" in answer.json["error"]

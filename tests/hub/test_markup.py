@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dragoman.hub.fetcher import MAX_HTML, page_text
 from dragoman.hub.markup import html_text
 
 
@@ -54,3 +55,42 @@ def test_a_page_is_told_without_its_markup(source: str, text: str) -> None:
 def test_a_page_that_is_made_to_keep_its_reader_busy_does_not(unit: str) -> None:
     html_text(unit * 100_000)
     html_text(unit * 100_000 + ">" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "reference", ["&#" + "9" * 5000, "&#x" + "f" * 5000 + ";", "&#" + "0" * 5000 + "65;"]
+)
+def test_a_reference_to_no_character_does_not_break_the_page(reference: str) -> None:
+    assert html_text(f"before {reference} after") == "before \ufffd after"
+
+
+def test_references_are_whole_wherever_a_page_is_divided() -> None:
+    source = "&eacute;" * 20_000 + "x" * 40_000 + "&CounterClockwiseContourIntegral;" * 5_000
+    assert html_text(source) == "é" * 20_000 + "x" * 40_000 + "∳" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("label", "body", "text"),
+    [
+        ("ISO-8859-1", b"caf\xe9 \x80", "café €"),
+        ('"Shift_JIS"', "日本".encode("shift_jis"), "日本"),
+        ("gb2312", "中文".encode("gb18030"), "中文"),
+        ("utf-16", "\ufeffhé".encode("utf-16-le"), "hé"),
+        ("utf-16le", "hé".encode("utf-16-le"), "hé"),
+        ("windows-1251", "да".encode("cp1251"), "да"),
+        ("nonsense", "é".encode(), "é"),
+        ("utf-8", b"\xef\xbb\xbfok \xff", "ok \ufffd"),
+    ],
+)
+def test_a_page_is_read_in_the_encoding_that_it_names(label: str, body: bytes, text: str) -> None:
+    assert page_text(body, "text/html", f" charset={label}") == text
+    assert page_text(body, "text/plain", f" Charset={label}") == text
+
+
+def test_a_character_is_whole_wherever_a_page_is_divided() -> None:
+    text = "x" + "日本é" * 50_000
+    assert page_text(text.encode(), "text/plain", "") == text
+
+
+def test_only_the_first_megabytes_of_a_page_are_looked_at() -> None:
+    assert len(page_text(b"word " * MAX_HTML, "text/html")) <= MAX_HTML

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.observe.logs import ABOUT, PlainLines, redacted
+from dragoman.observe.logs import ABOUT, MAX_CHARACTERS, PlainLines, redacted
 from tests import raw
 from tests.serving import Server
 
@@ -68,10 +68,48 @@ def test_secrets_are_known_by_their_names_and_by_their_looks(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["token" * 40_000, "a" * 200_000, "://" * 60_000, "eyJ" * 60_000, '"' * 200_000], ids=range(5)
+    "text",
+    [
+        "x-eyJhbGciOi.eyJzdWIi.c2ln after",
+        "Bearer eyJhbGciOi.eyJzdWIi.c2ln",
+        "eyJhbGciOi.eyJzdWIi",  # the rest was cut off
+        "(eyJhbGciOi.eyJzdWIi.)",
+    ],
 )
-def test_looking_for_secrets_takes_no_longer_than_the_text(text: str) -> None:
-    assert redacted(text) == text
+def test_tokens_are_known_wherever_they_stand(text: str) -> None:
+    assert "eyJ" not in redacted(text) and "***" in redacted(text)
+
+
+def test_what_only_begins_like_a_token_hides_no_secret_behind_it() -> None:
+    assert redacted("eyJ-eyJ_no-token") == "eyJ-eyJ_no-token"
+    assert redacted("eyJ-sk-0123456789 eyJ_token=s3cretvalue") == "eyJ-*** eyJ_token=***"
+
+
+@pytest.mark.parametrize("unit", ["a ", "a", "eyJ-", "\x1b", "\n"])
+def test_a_very_long_line_is_cut(unit: str) -> None:
+    said = line(unit * 1_000_000)
+    assert len(said) < 8 * MAX_CHARACTERS
+    assert said.endswith("characters in all)")
+
+
+@pytest.mark.parametrize("before", range(60))
+def test_no_half_of_a_secret_is_left_where_a_line_is_cut(before: int) -> None:
+    for secret in (
+        "https://ada:s3cretvalue@host/",
+        "token=s3cretvalue",
+        "Bearer s3cretvalue",
+        "dgm_s3cretvalue",
+    ):
+        text = "word " * ((MAX_CHARACTERS - 60) // 5) + "x" * before + " " + secret + " more" * 100
+        assert len(text) > MAX_CHARACTERS and "s3c" not in redacted(text)
+
+
+def test_an_error_with_a_very_long_text_is_cut() -> None:
+    try:
+        raise ValueError("no " * 1_000_000)
+    except ValueError:
+        said = line("it failed")
+    assert "ValueError: no no" in said and len(said) < 2 * MAX_CHARACTERS
 
 
 async def test_every_line_of_a_server_is_json_whoever_wrote_it(tmp_path: Path) -> None:

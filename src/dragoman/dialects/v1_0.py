@@ -177,7 +177,6 @@ def _leniently(params: bytes, shape: type[T]) -> T:
         refuse(*_path_and_reason(error))
 
 
-_WHERE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$?\.?(.*)`)?$", re.DOTALL)
 _EXPECTED = re.compile(r"^Expected `(\w+)(?: \| null)?`, got `(\w+)`$")
 _KINDS = {
     "int": "a whole number",
@@ -196,9 +195,11 @@ _SENTENCES = (
 
 def _path_and_reason(error: msgspec.ValidationError) -> tuple[str, str]:
     """What the decoder found wrong, as the end of a sentence that begins with the path."""
-    found = _WHERE.match(str(error))
-    assert found is not None
-    reason, path = found[1], found[2] or ""
+    reason, at, path = str(error).rpartition(" - at `")
+    if at and path.endswith("`"):
+        path = path[:-1].removeprefix("key in ").removeprefix("$").removeprefix(".")
+    else:
+        reason, path = str(error), ""
     missing = re.match(r"^Object missing required field `(.*)`$", reason)
     if missing:
         return f"{path}.{missing[1]}".lstrip("."), "is missing"

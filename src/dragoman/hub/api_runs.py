@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.constitution import INDEX_ID
+from dragoman.hub.constitution import INDEX_ID, Constitution, matches_glob
 from dragoman.hub.conversations import Conversation
 from dragoman.hub.events import Event, EventFrames, shown
 from dragoman.hub.hub import Hub
@@ -21,6 +21,7 @@ from dragoman.hub.routing import HEAD_OF_STREAM, Answer, Route, Visit
 from dragoman.hub.spoken import Piece, parts
 
 MAX_KEY = 256
+MAX_EVENT_TYPE = 256
 
 
 class Orchestrate(Struct):
@@ -54,6 +55,9 @@ def routes(hub: Hub) -> list[Route]:
         event = await visit.json(Happened)
         if not event.type.strip():
             raise InvalidParams("the event has no type", fields=(("type", "is empty"),))
+        if len(event.type) > MAX_EVENT_TYPE:
+            why = f"has more than {MAX_EVENT_TYPE} characters"
+            raise InvalidParams(f"the type of the event {why}", fields=(("type", why),))
         lines = [f"Event: {event.type}"]
         lines += [f"Source: {event.source}"] if event.source else []
         lines += (
@@ -183,11 +187,17 @@ async def ask(
 
 async def _meant(hub: Hub, visit: Visit, type: str) -> str:
     """The agent that an event is for: the one that names it most exactly."""
+    company = await hub.catalogue.company(visit.tenant.id)
+    return await asyncio.to_thread(for_event, type, company)
+
+
+def for_event(type: str, agents: Iterable[Constitution]) -> str:
+    """The id of the agent with the longest pattern that matches, `index` if none does."""
     fitting = [
         (-len(pattern), agent.id)
-        for agent in await hub.catalogue.company(visit.tenant.id)
+        for agent in agents
         for pattern in agent.event_types
-        if fnmatchcase(type, pattern)
+        if matches_glob(type, pattern)
     ]
     return min(fitting, default=(0, INDEX_ID))[1]
 

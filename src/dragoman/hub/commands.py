@@ -25,7 +25,7 @@ ENDS = {
     "/lesson": "/endlesson",
 }
 _STRAY = frozenset(ENDS.values())
-_FENCE = re.compile(r"\s*(?:(`{3,})[^`]*|(~{3,}).*)")
+_FENCE = re.compile(r"\s*+(?:(`{3,}+)[^`]*+|(~{3,}+).*+)")
 """As in Markdown: it is closed by a line that has as many marks, or more, and nothing else."""
 _RESULTS = "[TOOL RESULTS"
 _CLOSED = re.compile(r"\[END [A-Z0-9 ]+\]")

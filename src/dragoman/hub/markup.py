@@ -10,6 +10,11 @@ import html
 import re
 
 _NAME = re.compile(r"/?[A-Za-z][A-Za-z0-9]*")
+_LONG_NUMBER = re.compile(r"&#(?:[0-9]{20,}+|[xX][0-9a-fA-F]{20,}+);?")
+"""References to characters that there are not. Python refuses to read numbers of thousands of digits."""
+_PIECE = 32_768
+_LONGEST_NAME = 40
+"""Characters of the longest reference: `&CounterClockwiseContourIntegral;`."""
 _SILENT = frozenset(["script", "style", "noscript", "template", "svg", "head", "title"])
 _END = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in _SILENT} | {
     "head": re.compile(r"</head\b|<body\b", re.IGNORECASE)  # pages need not close it
@@ -32,7 +37,7 @@ def _said(source: str) -> list[str]:
     out: list[str] = []
     at, silent = 0, set(_SILENT)
     while (tag := source.find("<", at)) >= 0:
-        out.append(html.unescape(source[at:tag]))
+        out.append(_unescaped(source[at:tag]))
         named = _NAME.match(source, tag + 1)
         if named is None and source[tag + 1 : tag + 2] not in ("!", "?", "/"):
             out.append("<")  # only a sign
@@ -51,5 +56,20 @@ def _said(source: str) -> list[str]:
                 at = closed.start()
             else:
                 silent.discard(name)  # it is not closed anywhere, so nobody looks again
-    out.append(html.unescape(source[at:]))
+    out.append(_unescaped(source[at:]))
     return out
+
+
+def _unescaped(text: str) -> str:
+    """In pieces: an expression holds on to the interpreter, and other threads wait for it."""
+    if "&" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        end = at + _PIECE
+        if end < len(text) and (reference := text.rfind("&", end - _LONGEST_NAME, end)) > at:
+            end = reference
+        out.append(html.unescape(_LONG_NUMBER.sub("\ufffd", text[at:end])))
+        at = end
+    return "".join(out)

@@ -79,6 +79,8 @@ class Visit:
     async def json(self, kind: type[T]) -> T:
         """The body as `kind`. Raises `InvalidParams` and `InvalidRequest`."""
         raw = await self.exchange.body()
+        if exceeded := self.exchange.shared.limits.exceeded_by(raw):
+            raise InvalidRequest(exceeded)
         try:
             return msgspec.json.decode(raw or b"{}", type=kind)
         except msgspec.ValidationError as error:

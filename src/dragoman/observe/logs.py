@@ -31,23 +31,41 @@ _SECRETS = re.compile(
           (?: (?: bearer | basic | apikey | digest | hmac ) \s+ )? )
       [^\s"'\\&,;}]{4,}
     | (?P<url> :// [^\s/@:]* : ) [^\s/@]+ (?= @ )
-    | \b (?: (?: dgm_ | atr_ | adm_ | sk- | whsec_ ) [A-Za-z0-9_-]{8,} | eyJ[\w-]+\.[\w-]+\.[\w-]* )
+    | \b (?: dgm_ | atr_ | adm_ | sk- | whsec_ ) [A-Za-z0-9_-]{8,}
     | -----BEGIN [A-Z ]* PRIVATE\ KEY----- .*? (?: -----END | \Z )
     """,
     re.DOTALL,
 )
+_JWT = re.compile(r"(?<![\w-])(?P<before>(?>[\w-]*?\b(?=eyJ)))[\w-]++\.[\w.-]*+")
+"""Looks for the first `eyJ` of a word only (an atomic group), so that a word is read once, however many it has."""
 _CONTROL = re.compile(f"[{UNSAFE}]")
 _PLAIN = re.compile(r"[!#-<>-~\xa1-\uffff]+")
 
 
+MAX_CHARACTERS = 16_384
+"""Of one message, of one traceback, of one value: what is longer is cut, so that nobody fills the log with one request."""
+_BACK = 4_096
+"""How far from the cut a space is looked for, so that no half of a secret is left."""
+
+
 def redacted(text: str) -> str:
-    """`text` without what looks like a secret."""
+    """`text` without what looks like a secret, and no longer than a log line may be."""
+    if len(text) > MAX_CHARACTERS:
+        text = _cut(text)
+    text = _JWT.sub(r"\g<before>***", text)
     return _SECRETS.sub(lambda m: (m["head"] or m["named"] or m["url"] or "") + "***", text)
+
+
+def _cut(text: str) -> str:
+    head = text[:MAX_CHARACTERS]
+    kept = max(head.rfind(space, MAX_CHARACTERS - _BACK) for space in " \n")
+    kept = kept if kept > 0 else MAX_CHARACTERS - _BACK
+    return f"{head[:kept]} ... ({len(text)} characters in all)"
 
 
 def _about() -> dict[str, str]:
     says = ABOUT.get()
-    return {key: value for key, value in says().items() if value} if says is not None else {}
+    return {key: value[:MAX_CHARACTERS] for key, value in says().items() if value} if says is not None else {}
 
 
 Entry = tuple[float, str, str, float | None, str, str, str, str, str]

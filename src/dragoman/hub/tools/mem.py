@@ -187,9 +187,9 @@ class MemTool:
             body,
             source=session.agent,
             tags=tags,
-            artifact_id=int(artifact[1]) if artifact else None,
+            artifact_id=_id(artifact[1]) if artifact else None,
             conversation=session.conversation,
-            supersedes=[int(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
+            supersedes=[_id(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
             once=session.once,
         )
         said = f"OK: added entry #{entry.id} [{entry.type}] {entry.title}"

@@ -17,6 +17,7 @@ from dragoman.errors import A2AError, Unreachable
 from dragoman.hub.tool import Command, Session, harmless
 
 MOST = 20
+_TAG = re.compile(r"<[^<>]+>")
 NONE = "web search unavailable: this hub has no search provider (set DRAGOMAN_SEARCH_KEY)"
 
 
@@ -71,9 +72,10 @@ class SearchTool:
         return f"search:{command.args[:200]}"
 
     async def run(self, command: Command, session: Session) -> str:
-        query, top = command.args, 10
-        if (given := re.search(r"\s+top=(\d+)\s*$", query)) is not None:
-            query, top = query[: given.start()], min(MOST, max(1, int(given[1])))
+        query, top = command.args.rstrip(), 10
+        words, _, last = query.rpartition("top=")
+        if last.isascii() and last.isdigit() and words[-1:].isspace():
+            query, top = words, min(MOST, max(1, int(last[-15:])))
         if not query.strip():
             return "ERR: usage: /search <words> [top=N]"
         if self._search is None:
@@ -87,4 +89,4 @@ class SearchTool:
 
 
 def _plain(hit: dict[str, str], member: str = "title") -> str:
-    return " ".join(re.sub(r"<[^>]+>", "", hit.get(member) or "").split())
+    return " ".join(_TAG.sub("", hit.get(member) or "").split())

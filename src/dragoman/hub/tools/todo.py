@@ -67,7 +67,7 @@ class TodoTool:
         one. (After a crash it may be done already.) 0: none."""
         number = which.removeprefix("#")
         if number.isdecimal():
-            return int(number)
+            return int(number) if len(number) < 16 else 0
         for states in (OPEN, STATES):
             found = await self._todos.list(
                 session.tenant, conversation=session.conversation, states=states, limit=1000

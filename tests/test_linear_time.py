@@ -1,0 +1,528 @@
+"""Whatever reads foreign text costs as much as the text is long, and no more.
+
+Every regular expression of the package is found by looking (module constants by importing, the others in the syntax tree) and
+has to be in the table with the worst text that we know for it. Each is fed a megabyte of that, and twice the text may not
+cost more than three times as much. A new expression without a worst case fails here.
+
+How to find a worst case: what the expression has read when it finds out that it does not match, repeated, so that it begins
+again at each repetition (`search`, `sub`), or so that it has many ways to divide it (everything).
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import html
+import logging
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import dragoman
+from dragoman.bindings.limits import Limits
+from dragoman.dialects.cards import version_of
+from dragoman.dialects.v1_0 import _leniently
+from dragoman.errors import A2AError
+from dragoman.hub import phrases
+from dragoman.hub.api_runs import for_event
+from dragoman.hub.commands import parse
+from dragoman.hub.constitution import Advisor, Constitution
+from dragoman.hub.fetcher import _CODECS, page_text
+from dragoman.hub.filter import TextFilter
+from dragoman.hub.gate import verdict
+from dragoman.hub.intent import guess
+from dragoman.hub.markup import html_text
+from dragoman.model.ops import ListTasks
+from dragoman.observe.logs import PlainLines, redacted
+from dragoman.observe.terminal import sanitize
+from tests.growth import assert_linear
+
+ROOT = Path(dragoman.__file__).parent
+MEGABYTE = 1 << 20
+
+OURS = {
+    "dialects.paths._VARIABLE": "our own templates",
+    "dialects.tidy: \\w+": "our own names",
+    "hub.routing._PARAMETER": "our own routes",
+    "hub.openapi._PARAMETER": "our own routes",
+    "hub.openapi: \\w+": "our own routes",
+    "hub.intent: \\w+": "our own list of words",
+    "hub.markup: \\w+": "our own list of words",
+    "bindings.openapi: \\{(\\w+)(?:=([^}]*))?\\}": "our own templates",
+    "bindings.openapi: \\{(\\w+)\\}": "our own templates",
+}
+"""Expressions that never meet foreign text."""
+
+BUILT = {
+    "dialects.paths.Path.pattern": "our own templates; what comes of it is in _PLACES",
+    "dialects.paths.Path.written": "a form of ours: `tasks/*/pushNotificationConfigs/*`",
+    "hub.routing.Table.__init__": "our own routes: words, and `[^/]+` between slashes",
+}
+"""Functions that put an expression together from parts."""
+
+Case = tuple[str, str, str, str]
+"""How it is used, and a text: what it begins with, what is repeated, what it ends with."""
+
+WORST: dict[str, tuple[Case, ...]] = {
+    "agent.agent: [A-Za-z0-9._~-]+": (("fullmatch", "", "a", "/"),),
+    "agent.agent: [^a-z0-9]+": (("sub", "", "-", "a"), ("sub", "", "-a", "")),
+    "auth.guard: [^ !#-\\[\\]-~]": (("sub", "", '"', ""),),
+    "auth.jose._BASE64URL": (("fullmatch", "", "a", "!"),),
+    "auth.keys._FILE": (("fullmatch", "", "a", ".jso"),),
+    "auth.schemes.TOKEN": (("fullmatch", "", "a", " "),),
+    "auth.secrets._SHA256": (("fullmatch", "", "a", "x"),),
+    "bindings.address._HOST": (("fullmatch", "", "a.", ":"), ("fullmatch", "[", ":", "")),
+    "bindings.address._PREFIX": (("fullmatch", "", "/a", "/"), ("fullmatch", "/", "a", " ")),
+    "bindings.address._URL": (("fullmatch", "http://h", "/a", "/"), ("fullmatch", "http://", "a", "/")),
+    "bindings.address._PAIR": (
+        ("match", "", " ", "a"),
+        ("match", "", "a", ""),
+        ("match", "a", " ", "b"),
+        ("match", 'a="', "\\a", ""),
+        ("match", "a=", " ", '"'),
+    ),
+    "bindings.address: \\\\(.)": (("sub", "", "\\", ""),),
+    "bindings.call._TRACEPARENT": (
+        ("fullmatch", "01-" + "a" * 32 + "-" + "b" * 16 + "-00-", "a", "\n"),
+        ("fullmatch", "", "0", ""),
+    ),
+    "bindings.cors._ORIGIN": (("fullmatch", "", "a", ""), ("fullmatch", "a://", "a", " ")),
+    "bindings.cors._NAMES": (
+        ("fullmatch", "a", " ", ""),
+        ("fullmatch", "", "a ,", ""),
+        ("fullmatch", "", "a\t,\t", "("),
+    ),
+    "bindings.http._MEANT": (("split", "", "%2", ""), ("split", "", "%2F", "")),
+    "bindings.limits._STRING": (("sub", "", '"', ""), ("sub", '"', "\\", ""), ("sub", "", '"\\', "")),
+    "bindings.mount._QUOTED": (("sub", "", '"', ""),),
+    "bindings.rest._WHOLE": (("fullmatch", "-", "1", ""),),
+    "bindings.rest._WEIGHT": (("search", ";", " ", "q"), ("search", "", ";q=", ""), ("search", "", "; ", "")),
+    "buses.nats_address: [\\w-]+(\\.[\\w-]+)*": (("fullmatch", "", "a.", ""), ("fullmatch", "", "a", " ")),
+    "client.http._break": (("search", "", "a", ""),),
+    "dialects.cards: v?(\\d+)(?:\\.(\\d+|x))?(?:\\.\\w+)*": (
+        ("fullmatch", "1", ".1", "."),
+        ("fullmatch", "v", "1", "!"),
+        ("fullmatch", "1.1.", "a", "!"),
+    ),
+    "dialects.cards: [^a-z0-9]+": (("sub", "", "-", "a"), ("sub", "", "-a", "")),
+    "dialects.paths._PLACES": (
+        ("fullmatch", "/tasks/", "a", ":cance"),
+        ("fullmatch", "/tasks/", ":", "/"),
+        ("fullmatch", "/v1/tasks/", ":cancel", "/"),
+        ("fullmatch", "/tasks/a/pushNotificationConfigs/", "a", "/"),
+    ),
+    "dialects.select._TASK_ID": (("search", "", '"taskId"', ""), ("search", '"taskId"', " ", "")),
+    "dialects.select._FILE_DATA": (
+        ("search", '"file":{', '"data" ', ""),
+        ("search", "", '"file":{', ""),
+        ("search", "", '"file" : ', ""),
+        ("search", '"file":{"data"', " ", "}"),
+    ),
+    "dialects.select._TYPE": (("search", "", '"type"', ""), ("search", '"type"', " ", "")),
+    "dialects.tidy._LOOKS_SNAKE": (
+        ("search", "", '_id"', ""),
+        ("search", "", "_", ""),
+        ("search", '_id"', " ", ""),
+    ),
+    "dialects.tidy: [A-Z]": (("sub", "", "A", ""),),
+    "dialects.v1_0._EXPECTED": (
+        ("match", "Expected `", "a", "!"),
+        ("match", "Expected `a`, got `", "a", "!"),
+    ),
+    "dialects.v1_0._SENTENCES": (
+        ("match", "Invalid enum value ", "a", "\n\n"),
+        ("match", "Invalid base64", "a", "\n\n"),
+        ("sub", "Invalid enum value ", "\n", ""),
+    ),
+    "dialects.v1_0: ^Object missing required field `(.*)`$": (
+        ("match", "Object missing required field `", "`", ""),
+        ("match", "Object missing required field `", "a", ""),
+    ),
+    "executor.execution._RANDOM": (("match", "", "a", ""), ("match", "", "aaaaaaaa-", "")),
+    "hub.api_files: [0-9a-f]{64}": (("findall", "", "a" * 63 + "-", ""), ("findall", "", "a", "")),
+    "hub.artifacts._DEVICES": (("fullmatch", "con.", ".", "\n"),),
+    "hub.artifacts._MIME": (("fullmatch", "a/b", ";a=b", "!"), ("fullmatch", "", "a", "/")),
+    "hub.artifacts: /+": (("sub", "", "/", "a"), ("sub", "", "/a", "")),
+    "hub.characters._HALF": (("search", "", "é", ""),),
+    "hub.characters._FIRST": (("search", "", "\ud800", "a"),),
+    "hub.commands._FENCE": (
+        ("fullmatch", "", " ", "a"),
+        ("fullmatch", "", "`", "a`"),
+        ("fullmatch", "```", "a", "`"),
+        ("fullmatch", "", "~", "\n"),
+    ),
+    "hub.commands._CLOSED": (("fullmatch", "[END ", "A ", ""),),
+    "hub.commands._CLOSING": (("fullmatch", "[END ", "A ", "a"),),
+    "hub.commands._OPENED": (("match", "[/", "a", ""),),
+    "hub.constitution.ID": (("fullmatch", "", "a", ""),),
+    "hub.constitution: ^[A-Za-z0-9_-]{1,64}(?!\\n)$": (("search", "", "a", "\n"),),
+    "hub.dispatch._CHILD_FAILED": (
+        ("search", "", "[child 1/1 — /agent ", "]"),
+        ("search", "", "[child 1/1 — /agent ]]]]]\n", ""),
+        ("search", "", "\n", ""),
+        ("search", "[child ", "1", ""),
+    ),
+    "hub.fetcher._CHARSET": (("search", "", "charset=", ""), ("search", "", "charset='", "")),
+    "hub.gate._SIGNAL": (
+        ("search", "", "<signal>", ""),
+        ("search", "<signal>", "a", ""),
+        ("search", "<signal>", " ", ""),
+        ("search", "<signal>a", " ", ""),
+        ("search", "", "<signal>a ", ""),
+    ),
+    "hub.intent._OBJECT": (("search", "", "{", ""), ("search", "", "{a", ""), ("search", "{", "a", "")),
+    "hub.intent: @([A-Za-z0-9_-]+)": (("findall", "", "@", ""), ("findall", "", "@a", "")),
+    "hub.intent: [^\\W_]{3,}": (("findall", "", "aa_", ""), ("findall", "", "a", "")),
+    "hub.intent: (ing|ers?|ed|es|s|e|y|ies)$": (("sub", "", "e", "a"), ("sub", "", "ing", "a")),
+    "hub.lessons: [^\\W_]{4,}": (("findall", "", "aaa_", ""), ("findall", "", "a", "")),
+    "hub.librarian: [,\\n]": (("split", "", ",", ""),),
+    "hub.librarian: (?<!\\d)\\d{1,15}(?!\\d)": (
+        ("findall", "", "1", ""),
+        ("findall", "", "1" * 16 + " ", ""),
+    ),
+    "hub.librarian: ^\\s*(?:[-*]|\\d+[.)])\\s*": (
+        ("sub", "", " ", "a"),
+        ("sub", "", "1", ""),
+        ("sub", "-", " ", ""),
+    ),
+    "hub.librarian: [^\\w]+": (("sub", "", "-", "a"), ("sub", "", "-a", "")),
+    "hub.markup._NAME": (("match", "", "a", "!"),),
+    "hub.markup._END": (
+        ("search", "", "</", ""),
+        ("search", "", "</scrip", ""),
+        ("search", "", "</scripts", ""),
+    ),
+    "hub.markup._LONG_NUMBER": (
+        ("sub", "", "&#", ""),
+        ("sub", "", "&#1111111111", ""),
+        ("sub", "&#", "1", ""),
+    ),
+    "hub.markup: \\n{3,}": (("sub", "", "\n\na", ""), ("sub", "", "\n", "")),
+    "hub.models.filed._NAME": (("search", "", "NAME: ", "\n"), ("search", "", "NAME:\n", "")),
+    "hub.phrases._FORMS": (
+        ("fullmatch", "in ", "1", ""),
+        ("fullmatch", "every ", "day ", ""),
+        ("fullmatch", "", "every ", ""),
+    ),
+    "hub.recall: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
+    "hub.spoken._PICTURE": (("fullmatch", "image/", "a", ""),),
+    "hub.tenants._NAME": (("fullmatch", "", "a ", ""),),
+    "hub.tools.files: #(\\d{1,15})(?:\\s+via=mem:#?(\\d{1,15}))?": (
+        ("fullmatch", "#1", " ", "v"),
+        ("fullmatch", "#", "1", ""),
+    ),
+    "hub.tools.mem: depth=(\\d)": (("search", "", "depth=", ""),),
+    "hub.tools.mem: \\s--artifact\\s+#?(\\d+)": (
+        ("search", "", " ", ""),
+        ("search", "", " --artifact", ""),
+        ("search", " --artifact", " ", "a"),
+        ("search", " --artifact ", "1", ""),
+    ),
+    "hub.tools.mem: \\s--supersedes\\s+([#\\d,\\s]+)": (
+        ("search", "", " ", ""),
+        ("search", "", " --supersedes", ""),
+        ("search", " --supersedes", " ", "a"),
+    ),
+    "hub.tools.mem: \\d+": (("findall", "", "1", ""), ("findall", "", "1 ", "")),
+    "hub.tools.mem: [,\\s]+": (("split", "", " ", "a"), ("split", "", ",a", "")),
+    "hub.tools.search._TAG": (("sub", "", "<", ""), ("sub", "", "<a", ""), ("sub", "<", "a", "")),
+    "observe.logs._SECRETS": (
+        ("sub", "", "eyJ-", ""),
+        ("sub", "", "cookie", ""),
+        ("sub", "cookie", '"', ""),
+        ("sub", "", "cookie=\n", ""),
+        ("sub", "cookie=", "\n", ""),
+        ("sub", "", "token= ", ""),
+        ("sub", "token=", " ", '"'),
+        ("sub", "token=", '"', ""),
+        ("sub", "", 'token"=abc', '"'),
+        ("sub", "", "bearer ", ""),
+        ("sub", "bearer", " ", ""),
+        ("sub", "token=bearer", " ", ""),
+        ("sub", "", "://", ""),
+        ("sub", "://a:", ":", "/"),
+        ("sub", "", "://a:b", ""),
+        ("sub", "", "sk-", " "),
+        ("sub", "", "-----BEGIN PRIVATE ", ""),
+        ("sub", "", "-", ""),
+        ("sub", "-----BEGIN ", "A", ""),
+        ("sub", "-----BEGIN PRIVATE KEY-----", "-----EN", ""),
+    ),
+    "observe.logs._JWT": (
+        ("sub", "", "eyJ-", ""),
+        ("sub", "", "eyJ", ""),
+        ("sub", "", "-eyJ", "!"),
+        ("sub", "", "eyJ-eyJ.", ""),
+        ("sub", "", "eyJ ", ""),
+        ("sub", "", "-", ""),
+        ("sub", "", "eyJa.", "!"),
+    ),
+    "observe.logs._CONTROL": (("sub", "", "\x1b", ""),),
+    "observe.logs._PLAIN": (("fullmatch", "", "a", " "),),
+    "observe.terminal._SEQUENCES": (
+        ("sub", "", "\x1b", ""),
+        ("sub", "", "\x1b[", ""),
+        ("sub", "\x1b[", "0", "\x00"),
+        ("sub", "\x1b[", " ", "\x00"),
+        ("sub", "", "\x1b]a", ""),
+        ("sub", "\x9b", "0", "\x00"),
+        ("sub", "\x1b", " ", "\x00"),
+    ),
+    "push.credentials._VISIBLE": (("fullmatch", "a", " ", ""), ("fullmatch", "a", "b ", "")),
+    "push.credentials._HTTP_TOKEN": (("fullmatch", "", "a", ""),),
+    "push.credentials._OURS": (("fullmatch", "content-", "a", "\n"), ("fullmatch", "", "x-a2a-", "\n")),
+    "push.credentials: [^a-z]": (("sub", "", "-", ""),),
+    "push.guard._NAME": (
+        ("fullmatch", "", "a", ""),
+        ("fullmatch", "", "a.", "-"),
+        ("fullmatch", "", "a" * 63 + ".", "!"),
+        ("fullmatch", "", "-", ""),
+    ),
+    "push.guard._NUMERIC": (
+        ("fullmatch", "", "0", "!"),
+        ("fullmatch", "", "0.", "!"),
+        ("fullmatch", "0x", "0", "!"),
+    ),
+    "push.webhook._TOKEN": (("fullmatch", "", "a", ""),),
+}
+
+
+def _modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[-1] != "__main__":
+            yield ".".join(part for part in parts if part != "__init__"), path
+
+
+@cache
+def constants() -> dict[str, list[re.Pattern[Any]]]:
+    """The compiled expressions that modules hold, also in their tables."""
+    found: dict[str, list[re.Pattern[Any]]] = {}
+    for name, path in _modules():
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        targets = [
+            node.targets if isinstance(node, ast.Assign) else [node.target]
+            for node in body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+        ]
+        for constant in [target.id for each in targets for target in each if isinstance(target, ast.Name)]:
+            value = getattr(import_module(f"dragoman.{name}".rstrip(".")), constant, None)
+            if patterns := list(_patterns(value)):
+                found[f"{name}.{constant}"] = patterns
+    return found
+
+
+def _patterns(value: object) -> Iterator[re.Pattern[Any]]:
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _patterns(each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            yield from _patterns(each)
+    elif isinstance(method := getattr(value, "__self__", None), re.Pattern):
+        yield method  # _break = re.compile(...).search
+
+
+@cache
+def inline() -> tuple[dict[str, list[re.Pattern[Any]]], set[str]]:
+    """Expressions that are written where they are used; and the functions that put one together."""
+    written: dict[str, list[re.Pattern[Any]]] = {}
+    built: set[str] = set()
+    for name, path in _modules():
+        for scope, call in _calls(ast.parse(path.read_text(encoding="utf-8")), name):
+            given = call.args[0]
+            if isinstance(given, ast.Constant) and not (scope == name and _method(call) == "compile"):
+                assert isinstance(given.value, str), "give it a name: constants() finds it then"
+                written.setdefault(f"{name}: {given.value}", []).append(re.compile(given.value))
+            elif not isinstance(given, ast.Constant) and scope != name:
+                built.add(scope)
+    for key in _schema_patterns():
+        written.setdefault(key, []).append(re.compile(key.partition(": ")[2]))
+    return written, built
+
+
+def _calls(node: ast.AST, scope: str) -> Iterator[tuple[str, ast.Call]]:
+    for child in ast.iter_child_nodes(node):
+        inner = scope
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = f"{scope}.{child.name}"
+        if isinstance(child, ast.Call) and _method(child):
+            yield inner, child
+        yield from _calls(child, inner)
+
+
+def _schema_patterns() -> Iterator[str]:
+    """Expressions that msgspec is given: `Meta(pattern=...)`."""
+    for name, path in _modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            value = node.value if isinstance(node, ast.keyword) and node.arg == "pattern" else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield f"{name}: {value.value}"
+
+
+def _method(call: ast.Call) -> str:
+    function = call.func
+    of_re = (
+        isinstance(function, ast.Attribute)
+        and isinstance(function.value, ast.Name)
+        and function.value.id == "re"
+    )
+    name = function.attr if of_re and isinstance(function, ast.Attribute) else ""
+    return (
+        name
+        if name in ("compile", "match", "fullmatch", "search", "sub", "subn", "findall", "finditer", "split")
+        else ""
+    )
+
+
+def test_every_expression_has_a_worst_case() -> None:
+    written, built = inline()
+    there = {*constants(), *written} - set(OURS)
+    assert there - set(WORST) == set(), (
+        "say in WORST what is the worst text for these, or in OURS why nobody writes it"
+    )
+    assert set(WORST) - there == set(), "these are gone"
+    assert set(OURS) - {*constants(), *written} == set(), "these are gone"
+    assert built == set(BUILT)
+
+
+@pytest.mark.parametrize(
+    ("key", "case"),
+    [
+        pytest.param(key, case, id=f"{key}-{n}")
+        for key, cases in WORST.items()
+        for n, case in enumerate(cases)
+    ],
+)
+def test_an_expression_costs_as_much_as_its_text_is_long(key: str, case: Case) -> None:
+    how, begin, again, end = case
+    for pattern in (constants() | inline()[0])[key]:
+        binary = isinstance(pattern.pattern, bytes)
+        use = partial(pattern.sub, b"" if binary else "") if how == "sub" else getattr(pattern, how)
+
+        def text(n: int, binary: bool = binary) -> str | bytes:
+            whole = begin + again * (n // len(again)) + end
+            return whole.encode() if binary else whole
+
+        assert_linear(use, text, MEGABYTE)
+
+
+def _record(message: str) -> Any:
+    return logging.LogRecord("dragoman.x", logging.WARNING, "f", 1, "%s", (message,), None)
+
+
+def _streamed(text: str) -> None:
+    filter = TextFilter(["/fetch", "/write"])
+    for at in range(0, len(text), 16):
+        filter.feed(text[at : at + 16])
+    filter.close()
+
+
+def _wrong_enum(text: str) -> None:
+    with contextlib.suppress(A2AError):
+        _leniently(msgspec.json.encode({"tenant": {}, "status": text}), ListTasks)
+
+
+_AGENTS = [
+    Constitution(id="a", event_types=(pattern,))
+    for pattern in ("*" + "a" * 198 + "b", "*a" * 99 + "b", "?" * 199)
+]
+_NOW = datetime(2026, 1, 1)
+
+FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
+    "a log line": (lambda text: PlainLines().format(_record(text)), ("eyJ-", "\x1b", "token=", "://a:")),
+    "redacted": (redacted, ("eyJ-", "a ", "-----BEGIN ")),
+    "sanitize": (sanitize, ("\x1b[", "\u202e", "\x1b]0;", "\ud800")),
+    "html_text": (
+        html_text,
+        (
+            "<",
+            "<!",
+            "<!--",
+            "<a ",
+            "<a>",
+            "<p>",
+            "&",
+            "&#",
+            "&#1",
+            "&#x1",
+            "&a",
+            "&amp;",
+            "<svg>",
+            "<script>",
+            "</",
+            "\n",
+            "a ",
+        ),
+    ),
+    "html.unescape": (html.unescape, ("&", "&#", "&a", "&notit;", "&#x110000;")),
+    "limits": (
+        lambda text: Limits(max_depth=3).exceeded_by(text.encode()),
+        ("[", "{}", '"', '"["', "\\", '\\"[', "[]"),
+    ),
+    "commands.parse": (
+        lambda text: parse(text, ["/fetch", "/write"]),
+        ("/fetch\n", "/write\n", "```\n", "[/", "[END ", "/", " \n", "a"),
+    ),
+    "commands as they stream": (
+        _streamed,
+        ("/fetch\n", "/write a\n", "```\n", "[/", "/", " ", "\n", "[END A"),
+    ),
+    "phrases.read": (lambda text: _refused(phrases.read, text, _NOW), ("in ", "every ", " ", "1")),
+    "intent.guess": (lambda text: guess(text, [Constitution(id="a")]), ("@a", "aaa ", "ing", "İ")),
+    "matches_glob": (lambda text: for_event(text, _AGENTS), ("a", "b", "[")),
+    "the sentence of a wrong member": (_wrong_enum, ("a", " - at `", "`", "\n")),
+    "gate.verdict": (lambda text: verdict(text, Advisor(model="m")), ("<signal>", "<signal>a", " ")),
+    "version_of": (lambda text: version_of.__wrapped__(text), ("1", "1.", "v")),
+}
+"""Functions that read foreign text, and what is repeated in it."""
+
+
+def _refused(work: Callable[..., Any], *given: Any) -> None:
+    with contextlib.suppress(A2AError):
+        work(*given)
+
+
+@pytest.mark.parametrize(
+    ("work", "again"),
+    [
+        pytest.param(work, again, id=f"{name}-{again!a}")
+        for name, (work, units) in FUNCTIONS.items()
+        for again in units
+    ],
+)
+def test_a_function_costs_as_much_as_its_text_is_long(work: Callable[[Any], Any], again: str) -> None:
+    assert_linear(work, lambda n: again * (n // len(again)), MEGABYTE // 2)
+    assert_linear(work, lambda n: again * (n // len(again)) + ">\n/endwrite", MEGABYTE // 8)
+
+
+@pytest.mark.parametrize("codec", sorted(set(_CODECS.values())))
+@pytest.mark.parametrize("again", [b"\xff", b"\x81", b"\x1b$B", b"\xd8\x00"], ids=repr)
+def test_a_codec_costs_as_much_as_its_bytes_are_many(codec: str, again: bytes) -> None:
+    def work(body: bytes) -> str:
+        return page_text(body, "text/plain", f"charset={codec}")
+
+    assert_linear(work, lambda n: again * (n // len(again)), MEGABYTE // 4)
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["punycode", "idna", "utf-7", "unicode_escape", "raw_unicode_escape", "zlib", "rot13", "x" * 9999],
+)
+def test_a_page_chooses_no_codec_that_is_not_of_the_web(label: str) -> None:
+    body = "später".encode() * 1000
+    assert page_text(body, "text/plain", f"charset={label}") == body.decode()
+
+    def work(body: bytes) -> str:
+        return page_text(body, "text/html", f"charset={label}")
+
+    assert_linear(work, lambda n: b"a" * n, MEGABYTE // 2)
