@@ -20,7 +20,7 @@ from datetime import datetime
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -39,6 +39,9 @@ from dragoman.hub.filter import TextFilter
 from dragoman.hub.gate import verdict
 from dragoman.hub.intent import guess
 from dragoman.hub.markup import html_text
+from dragoman.hub.model import ChatMessage, Prompt
+from dragoman.hub.models.demo import reply
+from dragoman.model.answers import choice
 from dragoman.model.ops import ListTasks
 from dragoman.observe.logs import PlainLines, redacted
 from dragoman.observe.terminal import sanitize
@@ -93,6 +96,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("fullmatch", "01-" + "a" * 32 + "-" + "b" * 16 + "-00-", "a", "\n"),
         ("fullmatch", "", "0", ""),
     ),
+    "bindings.call._PRINTABLE": (("fullmatch", "", "a", "\n"),),
     "bindings.cors._ORIGIN": (("fullmatch", "", "a", ""), ("fullmatch", "a://", "a", " ")),
     "bindings.cors._NAMES": (
         ("fullmatch", "a", " ", ""),
@@ -205,6 +209,17 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("sub", "&#", "1", ""),
     ),
     "hub.markup: \\n{3,}": (("sub", "", "\n\na", ""), ("sub", "", "\n", "")),
+    "hub.models.demo._RULES": (
+        ("search", "", "US", ""),
+        ("search", "", "hello t", ""),
+        ("search", "", "report", ""),
+    ),
+    "hub.models.demo._RESULT": (
+        ("search", "", "[/agent a]b\n", ""),
+        ("search", "", "[/agent ", ""),
+        ("search", "[/agent ", "a", ""),
+        ("search", "[/agent a", "]", "b"),
+    ),
     "hub.models.filed._NAME": (("search", "", "NAME: ", "\n"), ("search", "", "NAME:\n", "")),
     "hub.phrases._FORMS": (
         ("fullmatch", "in ", "1", ""),
@@ -233,6 +248,20 @@ WORST: dict[str, tuple[Case, ...]] = {
     "hub.tools.mem: \\d+": (("findall", "", "1", ""), ("findall", "", "1 ", "")),
     "hub.tools.mem: [,\\s]+": (("split", "", " ", "a"), ("split", "", ",a", "")),
     "hub.tools.search._TAG": (("sub", "", "<", ""), ("sub", "", "<a", ""), ("sub", "<", "a", "")),
+    "model.answers._MISSING": (
+        ("search", "", "; ", ""),
+        ("search", "", "a", ""),
+        ("search", "", "; a", ": Field"),
+        ("search", "missing required field `", "a", ""),
+        ("search", "", "missing required field `", ""),
+    ),
+    "model.answers._PLACE": (
+        ("search", "", "at `$.", ""),
+        ("search", "", "a", ""),
+        ("search", "at `$.", "a", ""),
+    ),
+    "model.answers: [^\\w'\\U0001F300-\\U0001FAFF\\u2705\\u2714\\u274C\\u2716\\u0300-\\u036F\\u0900-\\u0DFF\\u0E00-\\u0E7F]+|"
+    "[\\U0001F3FB-\\U0001F3FF]": (("sub", "", ".", "a"), ("sub", "", ".a", "")),
     "observe.logs._SECRETS": (
         ("sub", "", "eyJ-", ""),
         ("sub", "", "cookie", ""),
@@ -481,6 +510,14 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "intent.guess": (lambda text: guess(text, [Constitution(id="a")]), ("@a", "aaa ", "ing", "İ")),
     "matches_glob": (lambda text: for_event(text, _AGENTS), ("a", "b", "[")),
     "the sentence of a wrong member": (_wrong_enum, ("a", " - at `", "`", "\n")),
+    "answers.choice": (
+        lambda text: choice("a" + text, Literal["red", "green"]),
+        ("\u0315\u0300", "a", ". "),
+    ),
+    "the demo's model": (
+        lambda text: reply(Prompt(model="", system="", messages=(ChatMessage(role="user", content=text),))),
+        ("[/agent a]\n", "[/agent ", "\n[END AGENT]", "[/agent a]\n[END AGENT]\n", "QUERY: "),
+    ),
     "gate.verdict": (lambda text: verdict(text, Advisor(model="m")), ("<signal>", "<signal>a", " ")),
     "version_of": (lambda text: version_of.__wrapped__(text), ("1", "1.", "v")),
 }

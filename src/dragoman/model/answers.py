@@ -45,6 +45,8 @@ def _bare(text: str) -> str:
 
 LONGEST_ANSWER = 40
 """Characters of an answer that is read as yes or no."""
+LONGEST_CHOICE = 400
+"""Characters of an answer that is read as one of several names."""
 _yes, _no, _polite = _words(_YES), _words(_NO), _words(_POLITE)
 
 
@@ -73,6 +75,8 @@ def _readings(text: str) -> list[str]:
 
 def choice(text: str, kind: Any) -> Any:
     """The member of an enum or a `Literal` of texts that an answer names, whatever its case; None if it names none."""
+    if len(text) > LONGEST_CHOICE:  # to put combining marks in order takes the square of their number
+        return None
     said = _bare(text)
     found = [value for name, value in _choices(kind) if _bare(name) == said and said]
     return found[0] if len(found) == 1 else None

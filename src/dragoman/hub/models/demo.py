@@ -18,7 +18,8 @@ _RULES = (
     ("hello", re.compile(r"\b(greet|hello to|hi to)\b", re.IGNORECASE)),
 )
 """Which agent a question is for, by its words. Agents that are not there are not asked."""
-_RESULT = re.compile(r"\[/agent (\S+)[^\n]*\]\n(.*)\n\[END AGENT\]", re.DOTALL)
+_RESULT = re.compile(r"^\[/agent ([^\s\]]++)[^\n]*\]$", re.MULTILINE)
+_RESULT_END = "\n[END AGENT]"
 _QUERY_CHARACTERS = 2000
 _WORD_SECONDS = 0.02
 
@@ -44,8 +45,9 @@ class DemoModel:
 
 def reply(prompt: Prompt) -> str:
     last = prompt.messages[-1].content if prompt.messages else ""
-    if result := _RESULT.search(last):
-        return f"The {result[1]} agent says: {result[2].strip()}"
+    end = last.rfind(_RESULT_END)
+    if end >= 0 and (result := _RESULT.search(last, 0, end)):
+        return f"The {result[1]} agent says: {last[result.end() : end].strip()}"
     company, _, query = last.rpartition("QUERY: ")
     query = " ".join(query[:_QUERY_CHARACTERS].split())
     for agent, words in _RULES:
