@@ -115,6 +115,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "rich": ("cli",),
     "grpc": ("bindings.grpc", "bindings.grpc_calls", "client.grpc", "client.grpc_channel"),
     "grpc_health": ("bindings.grpc",),
+    "starlette": ("executor.routes", "executor.server"),
     "grpc_reflection": ("bindings.grpc",),
     "google": ("dialects.proto",),
     "nats": ("buses.nats", "buses.nats_address"),

@@ -45,6 +45,7 @@ def application(
     *agents: Agent,
     store: str = STORE,
     bus: str = "",
+    path: str = "/",
     public_url: str = "",
     trusted_proxies: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
@@ -68,7 +69,7 @@ def application(
     tracer: Tracer | None = None,
     **engine: Any,
 ) -> App:
-    """Agents as one ASGI app: a single one at `/`, several at `/<id>`.
+    """Agents as one ASGI app: a single one at `path`, several at `/<id>`.
 
     `cors_origins`: web pages that may call them, by where they come from; `*` for all.
     `store` is `memory:`, `sqlite:///path` or `postgresql://host/database`; `bus` is where nodes tell each other of news, if
@@ -84,6 +85,8 @@ def application(
     if not agents:
         raise ValueError("there is no agent to serve")
     check_options(engine)
+    if not path.startswith("/") or (path != "/" and len(agents) > 1):
+        raise ValueError(f"a path begins with a slash, and several agents have their own: not {path!r}")
     by_id: dict[str, Agent] = {}
     for agent in agents:
         if agent.id in by_id:
@@ -123,7 +126,7 @@ def application(
             service=watched,
             card=lambda agent=agent: agent.card if push else _without_push(agent.card),  # type: ignore[misc]
             agent=agent.id,
-            path="/" if len(agents) == 1 else f"/{agent.id}",
+            path=path if len(agents) == 1 else f"/{agent.id}",
             versions=agent.versions,
             authenticator=WatchedDoor(Guard(agent.auth, realm=agent.id, fetch=fetch), agent.id, eye)
             if agent.auth

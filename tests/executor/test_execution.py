@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from dragoman import TaskState as State
+from dragoman import connect
 from dragoman.client import Client, TaskFailed
 from dragoman.engine import journal
 from dragoman.engine.log import Record
@@ -27,6 +28,7 @@ from dragoman.executor import (
     FilePart,
     FileWithBytes,
     FileWithUri,
+    InMemoryTaskStore,
     InvalidParamsError,
     Message,
     Part,
@@ -293,12 +295,17 @@ def test_a_card_says_what_it_is_given_in_either_spelling() -> None:
     assert card.provider is not None and card.provider.organization == "Us"
 
 
-def test_an_app_that_shall_answer_elsewhere_is_to_be_mounted_there() -> None:
-    async def execute(context: RequestContext, queue: EventQueue) -> None: ...
+async def test_an_app_answers_where_it_is_told_to_and_its_card_says_so() -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(new_agent_text_message("hi"))
 
-    builder = A2AStarletteApplication(AgentCard(name="x"), DefaultRequestHandler(Executor(execute)))
-    with pytest.raises(TypeError, match="mount it at /a2a"):
-        builder.build(rpc_url="/a2a")
+    handler = DefaultRequestHandler(Executor(execute), InMemoryTaskStore())
+    app = A2AStarletteApplication(AgentCard(name="x"), handler).build(rpc_url="/a2a/rpc")
+    async with connect(app) as client:
+        assert await client("hello") == "hi"
+        assert {each.url.partition("/a2a/rpc")[1] for each in client.card.supported_interfaces} == {
+            "/a2a/rpc"
+        }
 
 
 def test_what_is_no_event_is_refused_and_so_is_a_card_that_asks_for_credentials() -> None:

@@ -329,23 +329,25 @@ async def test_what_the_sdks_applications_take_and_ours_do_not_is_said_and_not_p
         DefaultRequestHandler(executor, object())
     with pytest.raises(TypeError, match="request_context_builder"):
         DefaultRequestHandler(executor, request_context_builder=object())
-    with pytest.raises(TypeError, match="extended_card="):
-        A2AStarletteApplication(card, handler, extended_agent_card=card)
+    with pytest.raises(TypeError, match="card_modifier"):
+        A2AStarletteApplication(card, handler, card_modifier=lambda card: card)
     with pytest.raises(TypeError, match="middleware"):
         A2AStarletteApplication(card, handler).build(middleware=[])
-    with pytest.raises(TypeError, match=r"app\.mount"):
-        A2AStarletteApplication(card, handler).add_routes_to_app(object())
+    with pytest.raises(TypeError, match="leave out agent_card_url"):
+        A2AStarletteApplication(card, handler).build(agent_card_url="/card")
     async with connect(A2AFastAPIApplication(card, handler).build()) as client:
         assert await client("hi") == "hi"
 
 
 def test_a_name_that_is_not_here_says_what_to_write_instead() -> None:
-    with pytest.raises(ImportError, match=r"ExecutorAgent\(executor, card\)\.app\(\)"):
-        from dragoman.executor import create_jsonrpc_routes  # noqa: F401
+    with pytest.raises(ImportError, match=r"ExecutorAgent\(executor, card\)\.run\(grpc_port="):
+        from dragoman.executor import GrpcHandler  # noqa: F401
+    with pytest.raises(ImportError, match=r"auth=\[Bearer"):
+        from dragoman.executor import HTTPAuthSecurityScheme  # noqa: F401
+    with pytest.raises(ImportError, match=r"store='postgresql://"):
+        from dragoman.executor import DatabaseTaskStore  # noqa: F401
     with pytest.raises(ImportError, match=r"dragoman\.connect"):
         _ = dragoman.executor.A2AClient
-    with pytest.raises(ImportError, match="what the server speaks"):
-        from dragoman.executor import TransportProtocol  # noqa: F401
     with pytest.raises(AttributeError, match=r"^Message is no pydantic model: .*msgspec\.to_builtins"):
         new_text_message("hi").model_dump()
     with pytest.raises(AttributeError, match=r"^Message has no nonsense"):

@@ -180,6 +180,10 @@ class App:
         else:
             await handler(exchange, mount)
 
+    def serves(self, scope: AsgiScope) -> bool:
+        """Whether there is an agent's door at the path of a request."""
+        return self._find(_below(scope)) is not None
+
     def _find(self, path: str) -> tuple[Mount, Mapping[str, Handler]] | None:
         """The mount nearest to a path, and who answers there."""
         if (door := self._doors.get(path)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from dragoman.engine.turn import Turn
@@ -24,26 +25,39 @@ class User:
 class ServerCallContext:
     """Who is calling. `state` is the executor's own, for this one message."""
 
-    def __init__(self, turn: Turn) -> None:
-        self.user = User(turn.principal)
-        self.tenant = turn.scope.tenant
-        self.requested_extensions = set(turn.mail.extensions)
+    def __init__(
+        self, user: User | None = None, *, tenant: str = "", requested_extensions: Sequence[str] = ()
+    ) -> None:
+        self.user = user or User("")
+        self.tenant = tenant
+        self.requested_extensions = set(requested_extensions)
         self.activated_extensions: set[str] = set()
         self.state: dict[str, Any] = {}
 
 
 class RequestContext:
-    """What was asked. Members of messages and tasks are there in every spelling, which no type could say."""
+    """What was asked. Members of messages and tasks are there in every spelling, which no type could say.
+
+    They are the executor's to change: what is on record stays as it is.
+    """
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self.call_context = ServerCallContext(turn)
+        self.call_context = ServerCallContext(
+            User(turn.principal), tenant=turn.scope.tenant, requested_extensions=turn.mail.extensions
+        )
         self.configuration = Configuration(turn.mail.accepted_output_modes)
         self.related_tasks: list[Any] = []
+        self.metadata: dict[str, Any] = turn.metadata
 
-    @property
+    @cached_property
     def message(self) -> Any:
         return as_spoken(self._turn.message)
+
+    @cached_property
+    def current_task(self) -> Any:
+        """The task this message continues; None for the first message."""
+        return as_spoken(self._turn.task) if self._turn.n > 1 else None
 
     @property
     def task_id(self) -> str:
@@ -52,15 +66,6 @@ class RequestContext:
     @property
     def context_id(self) -> str:
         return self._turn.context_id
-
-    @property
-    def current_task(self) -> Any:
-        """The task this message continues; None for the first message."""
-        return as_spoken(self._turn.task) if self._turn.n > 1 else None
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return self._turn.metadata
 
     @property
     def tenant(self) -> str:
@@ -78,4 +83,4 @@ class RequestContext:
         self.related_tasks.append(task)
 
     def get_user_input(self, delimiter: str = "\n") -> str:
-        return delimiter.join(part.text for part in self._turn.message.parts if part.text is not None)
+        return delimiter.join(part.text for part in self.message.parts if part.text is not None)

@@ -19,9 +19,9 @@ class InternalError(A2AError):
 class ServerError(A2AError):
     """What the SDK wraps around an error to raise it."""
 
-    def __init__(self, error: A2AError | None = None) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
         self.error = error or InternalError()
-        super().__init__(self.error.message)
+        super().__init__(getattr(self.error, "message", "") or str(self.error) or "Internal error")
 
 
 class InvalidRequestError(errors.InvalidRequest):
@@ -67,3 +67,26 @@ class ContentTypeNotSupportedError(errors.ContentTypeNotSupported):
 class InvalidAgentResponseError(errors.InvalidAgentResponse):
     def __init__(self, message: str | None = None, data: Any = None) -> None:
         super().__init__(message or "Invalid agent response")
+
+
+class JSONParseError(errors.ParseError):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "Invalid JSON payload")
+
+
+class ExtendedAgentCardNotConfiguredError(errors.ExtendedCardNotConfigured):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "There is no extended card")
+
+
+AuthenticatedExtendedCardNotConfiguredError = ExtendedAgentCardNotConfiguredError
+
+
+class ExtensionSupportRequiredError(errors.ExtensionRequired):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "An extension is required")
+
+
+class VersionNotSupportedError(errors.VersionNotSupported):
+    def __init__(self, message: str | None = None, data: Any = None) -> None:
+        super().__init__(message or "The version is not supported")

@@ -179,6 +179,7 @@ class ExecutorAgent(Agent):
     def __init__(self, executor: AgentExecutor, card: Card | AgentCard, **options: Any) -> None:
         if not isinstance(card, Card):
             raise TypeError(f"a card is an AgentCard of dragoman.executor, not {type(card).__name__}")
+        card = replace(as_plain(card), supported_interfaces=())  # the server knows where it is
         super().__init__(card.name, card.description, version=card.version, **options)
         self.executor = executor
         about = replace(

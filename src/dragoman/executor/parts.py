@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.executor.spoken import Kind, Made, SpokenPart, members
+from dragoman.executor.spoken import Kind, Made, SpokenPart, as_spoken, members, read_as
 from dragoman.model import content
 
 _KIND = ("kind", "type")
@@ -17,7 +18,22 @@ class Part(Made):
     made = content.Part
 
     def __new__(cls, root: Any = None, **given: Any) -> Any:
-        return root if root is not None else SpokenPart(**members(content.Part, given))
+        if root is not None:
+            return read_as(Part, root)
+        return as_spoken(content.Part(**members(content.Part, given)))
+
+    @classmethod
+    def model_validate(cls, value: Any, **how: Any) -> Any:
+        """A part, or its JSON in any version."""
+        if not isinstance(value, Mapping) or isinstance(value, content.Part):
+            return super().model_validate(value)
+        members = {name: each for name, each in value.items() if name not in _KIND}
+        if "root" in members:
+            return cls.model_validate(members["root"])
+        if isinstance(file := members.pop("file", None), Mapping):
+            kind: Any = FileWithUri if "uri" in file else FileWithBytes
+            return FilePart(file=kind(**file), **members)
+        return super().model_validate(members)
 
 
 class _OneOf(Kind):
@@ -36,14 +52,14 @@ class TextPart(Made, metaclass=_OneOf):
     holds = ("text",)
 
     def __new__(cls, text: str, **given: Any) -> Any:
-        return SpokenPart(text=text, **members(content.Part, given, _KIND))
+        return as_spoken(content.Part(text=text, **members(content.Part, given, _KIND)))
 
 
 class DataPart(Made, metaclass=_OneOf):
     holds = ("data",)
 
     def __new__(cls, data: Any, **given: Any) -> Any:
-        return SpokenPart(data=data, **members(content.Part, given, _KIND))
+        return as_spoken(content.Part(data=data, **members(content.Part, given, _KIND)))
 
 
 class FilePart(Made, metaclass=_OneOf):

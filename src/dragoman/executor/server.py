@@ -1,15 +1,41 @@
-"""The SDK's way to serve an executor."""
+"""The SDK's ways to serve an executor: its applications (0.2, 0.3), and its lists of routes (1.x).
+
+All of them lead to one app, which is made when it is first needed: the handler keeps it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from dragoman.executor.cards import EXTENDED
+from dragoman.executor.cards import (
+    AGENT_CARD_WELL_KNOWN_PATH,
+    DEFAULT_RPC_URL,
+    EXTENDED_AGENT_CARD_PATH,
+    PREV_AGENT_CARD_WELL_KNOWN_PATH,
+)
+from dragoman.executor.context import ServerCallContext, User
 from dragoman.executor.execution import AgentExecutor, ExecutorAgent
+from dragoman.executor.spoken import SpokenCard, as_plain, as_spoken
+from dragoman.model.ops import Principal
 
-_OURS = ("queue_manager", "push_config_store", "push_notifier", "push_sender", "agent_card")
-"""What the engine does by itself, or has from elsewhere."""
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+logger = logging.getLogger("dragoman.executor")
+
+_ENGINES = ("queue_manager", "push_config_store", "push_notifier", "push_sender", "validate_input_modes")
+"""What the engine does by itself."""
+_AGENTS = ("auth", "authorize", "id", "versions", "private_card")
+"""Options of ours that may be given wherever the SDK has a handler or an application."""
 _CONTEXT = "what an executor is told comes from the engine (`RequestContext`): leave out "
+_MODIFIED = (
+    "the card is the same for everybody: change it before you give it here, and leave out card_modifier"
+)
+_CARDS = (AGENT_CARD_WELL_KNOWN_PATH, PREV_AGENT_CARD_WELL_KNOWN_PATH, EXTENDED_AGENT_CARD_PATH)
 
 
 class InMemoryTaskStore:
@@ -25,53 +51,192 @@ class InMemoryPushNotificationConfigStore:
 class BasePushNotificationSender:
     """Here so that samples port."""
 
-    def __init__(self, httpx_client: Any = None, config_store: Any = None) -> None:
+    def __init__(self, httpx_client: Any = None, config_store: Any = None, **more: Any) -> None:
         pass
 
 
+class InMemoryPushNotifier(BasePushNotificationSender):
+    """Both of them, as 0.2 has it."""
+
+
 class DefaultRequestHandler:
-    def __init__(self, agent_executor: AgentExecutor, task_store: Any = None, **more: Any) -> None:
+    """An executor, and what is said about how to run it. Options (`auth`, `authorize`, ...) are as for `Agent`."""
+
+    def __init__(
+        self,
+        agent_executor: AgentExecutor,
+        task_store: Any = None,
+        agent_card: Any = None,
+        *,
+        extended_agent_card: Any = None,
+        extended_card_modifier: Any = None,
+        **more: Any,
+    ) -> None:
         if task_store is not None and not isinstance(task_store, InMemoryTaskStore):
             raise TypeError(
                 "tasks are kept in SQLite: leave out task_store, or say where, `build(store='sqlite:///tasks.db')`"
             )
         for name in more:
-            if name == "extended_agent_card":
-                raise TypeError(EXTENDED)
-            if name not in _OURS:
-                raise TypeError(f"{_CONTEXT}{name}" if "context" in name else f"there is no {name} here")
-        self.agent_executor = agent_executor
+            if "context" in name:
+                raise TypeError(f"{_CONTEXT}{name}")
+            if name not in (*_ENGINES, *_AGENTS):
+                raise TypeError(f"there is no {name} here")
+        self.agent_executor, self.agent_card = agent_executor, agent_card
+        self.extended_agent_card, self.extended_card_modifier = extended_agent_card, extended_card_modifier
+        self.options = {name: value for name, value in more.items() if name in _AGENTS}
         self.store = task_store.url if task_store is not None else ""
+        self.path = ""
+        """Where the app answers; the first that asks for one decides."""
+        if isinstance(agent_card, SpokenCard):
+            vars(agent_card)["handler"] = (
+                self  # for `create_agent_card_routes`, which are given the card alone
+            )
+
+    def agent(self, card: Any, **options: Any) -> ExecutorAgent:
+        """The agent. An extended card is for callers who say who they are: without `auth` nobody gets it."""
+        options = self.options | options
+        extended = self.extended_agent_card or (card if self.extended_card_modifier else None)
+        if extended is not None and options.get("auth"):
+            options["extended_card"] = self._extended(extended)
+        elif extended is not None:
+            logger.warning(
+                "the extended card of %s is for callers who say who they are: give auth=, until then nobody gets it",
+                card.name,
+            )
+        return ExecutorAgent(self.agent_executor, card, **options)
+
+    def _extended(self, card: Any) -> Any:
+        async def extended_card(principal: Principal) -> Any:
+            shown = as_spoken(card)
+            if self.extended_card_modifier is not None:
+                shown = self.extended_card_modifier(shown, ServerCallContext(User(principal.id)))
+                if inspect.isawaitable(shown):
+                    shown = await shown
+            return as_plain(shown)
+
+        return extended_card
+
+    @cached_property
+    def app(self) -> Any:
+        if self.agent_card is None:
+            raise TypeError(
+                "give the card to the handler: DefaultRequestHandler(executor, store, agent_card=card)"
+            )
+        return self.build(self.agent_card)
+
+    def build(self, card: Any, *, path: str = "", options: Any = None, **more: Any) -> Any:
+        """The ASGI app for `card`. `options` are those of the agent, all others as for `application`."""
+        store = {"store": self.store} if self.store else {}
+        return self.agent(card, **(options or {})).app(path=path or self.path or "/", **(store | more))
+
+
+DefaultRequestHandlerV2 = LegacyRequestHandler = DefaultRequestHandler
 
 
 class A2AStarletteApplication:
-    """`build()` gives the ASGI app. Options (`auth`, `extended_card`, ...) are as for `Agent`."""
+    """`build()` gives the ASGI app. Options (`auth`, `authorize`, ...) are as for `Agent`."""
 
-    def __init__(self, agent_card: Any, http_handler: DefaultRequestHandler, **options: Any) -> None:
-        for name in options:
-            if name == "extended_agent_card":
-                raise TypeError(EXTENDED)
-            if name == "context_builder":
-                raise TypeError(f"{_CONTEXT}{name}, and say who may call with `auth=`")
-        self._agent = ExecutorAgent(http_handler.agent_executor, agent_card, **options)
-        self._options = {"store": http_handler.store} if http_handler.store else {}
+    def __init__(
+        self,
+        agent_card: Any,
+        http_handler: DefaultRequestHandler,
+        extended_agent_card: Any = None,
+        *,
+        card_modifier: Any = None,
+        extended_card_modifier: Any = None,
+        max_content_length: int | None = None,
+        enable_v0_3_compat: bool = True,
+        **options: Any,
+    ) -> None:
+        if card_modifier is not None:
+            raise TypeError(_MODIFIED)
+        if options.pop("context_builder", None) is not None:
+            raise TypeError(f"{_CONTEXT}context_builder, and say who may call with `auth=`")
+        self.agent_card, self.handler = agent_card, http_handler
+        http_handler.extended_agent_card = extended_agent_card or http_handler.extended_agent_card
+        http_handler.extended_card_modifier = extended_card_modifier or http_handler.extended_card_modifier
+        http_handler.options |= options
+        if http_handler.agent_card is None:
+            http_handler.agent_card = agent_card
 
-    def build(self, rpc_url: str = "/", **options: Any) -> Any:
-        """Options are as for `dragoman.application.application`."""
-        if rpc_url != "/":
-            raise TypeError(f"the app answers at /: mount it at {rpc_url}, and its card will say so")
+    def build(self, rpc_url: str = DEFAULT_RPC_URL, **options: Any) -> Any:
+        """The app, with JSON-RPC and all else at `rpc_url`. Options are as for `dragoman.application.application`."""
         for name in options:
             if name in ("middleware", "routes", "lifespan", "exception_handlers"):
                 raise TypeError(
-                    f"this is no Starlette application: put {name} into one, and mount this in it"
+                    f"this is no Starlette application: put {name} into one, and mount this in it, or add `routes()`"
                 )
-            if name.endswith("card_url"):
-                raise TypeError(f"cards are where the protocol has them: leave out {name}")
-        return self._agent.app(**(self._options | options))
+        options = {name: value for name, value in options.items() if not _is_card_url(name, value)}
+        return self.handler.build(self.agent_card, path=rpc_url, **options)
 
-    def add_routes_to_app(self, app: Any, *args: Any, **more: Any) -> None:
-        raise TypeError("mount it instead: `app.mount('/', application.build())`")
+    def routes(self, rpc_url: str = DEFAULT_RPC_URL, **urls: str) -> list[BaseRoute]:
+        """The app as routes for Starlette or FastAPI."""
+        for name, value in urls.items():
+            if not _is_card_url(name, value):
+                raise TypeError(f"there is no {name} here")
+        return create_jsonrpc_routes(self.handler, rpc_url)
+
+    def add_routes_to_app(self, app: Any, rpc_url: str = DEFAULT_RPC_URL, **urls: str) -> None:
+        app.router.routes.extend(self.routes(rpc_url, **urls))
 
 
 A2AFastAPIApplication = A2ARESTFastAPIApplication = A2AStarletteApplication
 """Every binding is at the same address."""
+
+
+def _is_card_url(name: str, value: Any) -> bool:
+    if not name.endswith("card_url"):
+        return False
+    if value not in _CARDS:
+        raise TypeError(f"cards are where the protocol has them: leave out {name}")
+    return True
+
+
+def create_agent_card_routes(
+    agent_card: Any, card_modifier: Any = None, card_url: str = AGENT_CARD_WELL_KNOWN_PATH, **caching: Any
+) -> list[BaseRoute]:
+    """The card of a handler that was given it: `DefaultRequestHandler(..., agent_card=card)`."""
+    from dragoman.executor.routes import AppRoute
+
+    if card_modifier is not None:
+        raise TypeError(_MODIFIED)
+
+    def handler() -> DefaultRequestHandler:
+        found = getattr(agent_card, "handler", None)
+        if not isinstance(found, DefaultRequestHandler):
+            raise TypeError("nobody serves this card: give it to DefaultRequestHandler(..., agent_card=card)")
+        return found
+
+    return [AppRoute(lambda: handler().app, card_url, lambda: AGENT_CARD_WELL_KNOWN_PATH)]
+
+
+def create_jsonrpc_routes(
+    request_handler: DefaultRequestHandler,
+    rpc_url: str = DEFAULT_RPC_URL,
+    context_builder: Any = None,
+    **served: Any,
+) -> list[BaseRoute]:
+    """Everything that the app answers, at `rpc_url`. All versions are spoken, whatever `enable_v0_3_compat` says."""
+    from dragoman.executor.routes import AppRoute
+
+    if context_builder is not None:
+        raise TypeError(f"{_CONTEXT}context_builder, and say who may call with `auth=`")
+    url = "/" + rpc_url.strip("/")
+    request_handler.path = request_handler.path or url
+    return [AppRoute(lambda: request_handler.app, url, lambda: request_handler.path)]
+
+
+def create_rest_routes(
+    request_handler: DefaultRequestHandler, context_builder: Any = None, path_prefix: str = "", **served: Any
+) -> list[BaseRoute]:
+    return create_jsonrpc_routes(request_handler, path_prefix or "/", context_builder)
+
+
+def add_a2a_routes_to_fastapi(
+    app: Any,
+    agent_card_routes: Sequence[Any] | None = None,
+    jsonrpc_routes: Sequence[Any] | None = None,
+    rest_routes: Sequence[Any] | None = None,
+) -> None:
+    for routes in (agent_card_routes, jsonrpc_routes, rest_routes):
+        app.router.routes.extend(routes or ())

@@ -1,17 +1,20 @@
-"""Parts, messages and tasks as code written against the SDK reads them.
+"""Cards, parts, messages and tasks as code written against the SDK reads and changes them.
 
 Versions of the SDK differ in how members are spelled (`contextId`, `context_id`), in how parts are wrapped
-(`Part(root=TextPart(...))`, `part.root.text`) and in how they are told apart. All of it is understood.
+(`Part(root=TextPart(...))`, `part.root.text`) and in how they are told apart. All of it is understood. What is made here can be
+changed, as there: it is read, once and for all, when it is put on a queue or given to an agent.
 """
 
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
+import msgspec
 from msgspec import UNSET
 
-from dragoman.model import content, task
+from dragoman.model import card, content, task
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskStatus
 
 T = TypeVar("T")
@@ -27,7 +30,7 @@ class Spoken:
 
     def __getattr__(self, name: str) -> Any:
         kind, snake = type(self).__name__.removeprefix("Spoken"), snaked(name)
-        if name.startswith("model_"):
+        if name.startswith("model_dump"):
             raise AttributeError(
                 f"{kind} is no pydantic model: its JSON is `msgspec.to_builtins(it)`", name=name
             )
@@ -37,10 +40,22 @@ class Spoken:
 
     def HasField(self, name: str) -> bool:
         """As protobuf's messages are asked."""
-        return getattr(self, name) not in (None, UNSET, "", ())
+        return getattr(self, name) not in (None, UNSET, "", (), [])
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Any:
+        """As pydantic's models are copied."""
+        copy = as_spoken(self)
+        for name, value in (update or {}).items():
+            setattr(copy, snaked(name), value)
+        return copy
+
+    def CopyFrom(self, other: Any) -> None:
+        """As protobuf's messages are."""
+        for name in self.__struct_fields__:
+            setattr(self, name, as_spoken(getattr(other, name)))
 
 
-class SpokenPart(content.Part, Spoken, frozen=True):
+class SpokenPart(content.Part, Spoken, frozen=False):  # type: ignore[misc]
     """A part that is also the `root` of itself, and its own `file`."""
 
     def HasField(self, name: str) -> bool:
@@ -80,32 +95,71 @@ class SpokenPart(content.Part, Spoken, frozen=True):
         return self.media_type
 
 
-class SpokenMessage(content.Message, Spoken, frozen=True):
+class SpokenMessage(content.Message, Spoken, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenArtifact(content.Artifact, Spoken, frozen=True):
+class SpokenArtifact(content.Artifact, Spoken, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenTask(task.Task, Spoken, frozen=True):
+class SpokenTask(task.Task, Spoken, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenStatus(TaskStatus, Spoken, frozen=True):
+class SpokenStatus(TaskStatus, Spoken, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenStatusUpdate(StatusUpdate, Spoken, frozen=True):
+class SpokenStatusUpdate(StatusUpdate, Spoken, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenArtifactUpdate(ArtifactUpdate, Spoken, frozen=True):
+class SpokenArtifactUpdate(ArtifactUpdate, Spoken, frozen=False):  # type: ignore[misc]
     pass
 
+
+class SpokenSkill(card.Skill, Spoken, frozen=False):  # type: ignore[misc]
+    pass
+
+
+class SpokenExtension(card.Extension, Spoken, frozen=False):  # type: ignore[misc]
+    pass
+
+
+class SpokenCapabilities(card.Capabilities, Spoken, frozen=False):  # type: ignore[misc]
+    pass
+
+
+class SpokenProvider(card.Provider, Spoken, frozen=False):  # type: ignore[misc]
+    pass
+
+
+class SpokenInterface(card.Interface, Spoken, frozen=False):  # type: ignore[misc]
+    @property
+    def transport(self) -> str:
+        return self.protocol_binding
+
+
+class SpokenCard(card.AgentCard, Spoken, frozen=False, dict=True, gc=True):  # type: ignore[misc]
+    """A card with the members of every version. Those that 1.0 has not are there to be read again."""
+
+    def __getattr__(self, name: str) -> Any:
+        return None if snaked(name) in LEGACY else super().__getattr__(name)
+
+
+LEGACY = ("url", "preferred_transport", "additional_interfaces", "protocol_version", "security", "authentication",
+          "supports_authenticated_extended_card", "handler")  # fmt: skip
+"""Members of older cards, and the handler that a card was given to."""
 
 _EMPTY = content.Part()
 _SPOKEN: dict[Any, Any] = {
+    card.Skill: SpokenSkill,
+    card.Extension: SpokenExtension,
+    card.Capabilities: SpokenCapabilities,
+    card.Provider: SpokenProvider,
+    card.Interface: SpokenInterface,
+    card.AgentCard: SpokenCard,
     content.Part: SpokenPart,
     content.Message: SpokenMessage,
     content.Artifact: SpokenArtifact,
@@ -130,14 +184,24 @@ def as_plain(value: T) -> T:
 
 def _made_of(value: Any, kinds: dict[Any, Any]) -> Any:
     if isinstance(value, tuple | list):
-        return tuple(_made_of(each, kinds) for each in value)
+        many = [_made_of(each, kinds) for each in value]
+        return many if kinds is _TO_SPOKEN else tuple(many)
     kind = kinds.get(type(value))
     if kind is None:
         return value
     members = {name: getattr(value, name) for name in kind.__struct_fields__}
-    return kind(
-        **{name: member if name in _OPAQUE else _made_of(member, kinds) for name, member in members.items()}
-    )
+    for name, member in members.items():
+        if name not in _OPAQUE:
+            members[name] = _made_of(member, kinds)
+    spoken = kinds is _TO_SPOKEN
+    if "metadata" in members:  # to be changed there, and nothing to be told where there is none
+        members["metadata"] = (
+            dict(members["metadata"] or ()) if spoken else members["metadata"] or content.NOTHING
+        )
+    made = kind(**members)
+    if spoken and isinstance(value, SpokenCard):
+        vars(made).update(vars(value))
+    return made
 
 
 def snaked(name: str) -> str:
@@ -172,3 +236,30 @@ class Made(metaclass=Kind):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    also: ClassVar[tuple[str, ...]] = ()
+    """Members that the SDK has and we do not keep."""
+
+    @classmethod
+    def model_validate(cls, value: Any, **how: Any) -> Any:
+        """A value of this type, or its JSON. Members that nobody knows are passed over, as there."""
+        if isinstance(value, cls):
+            return as_spoken(value)
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{cls.__name__} is an object, not {value!r:.80}")
+        known = {*cls.made.__struct_fields__, *cls.also}
+        return cls(**{name: each for name, each in value.items() if snaked(name) in known})
+
+    @classmethod
+    def model_validate_json(cls, text: str | bytes, **how: Any) -> Any:
+        return cls.model_validate(msgspec.json.decode(text))
+
+
+def each_of(kind: type[Made], values: Any) -> list[Any]:
+    """Values of a type, some of which may be given as their JSON."""
+    return [read_as(kind, value) for value in values or ()]
+
+
+def read_as(kind: type[Made], value: Any) -> Any:
+    return kind.model_validate(value) if isinstance(value, Mapping) else value

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.executor.spoken import Made, as_spoken, members
+from dragoman.executor.parts import Part
+from dragoman.executor.spoken import Kind, Made, as_spoken, each_of, members, read_as
 from dragoman.model import content, task
 from dragoman.model.ids import new_id
 from dragoman.model.task import ArtifactUpdate, StatusUpdate
@@ -14,8 +15,10 @@ _IDS = ("task_id", "context_id", "kind", "final")
 """Of an update: the engine knows them."""
 
 
-class TaskState:
-    """`TaskState.input_required`, and as 1.0 spells it."""
+class TaskState(metaclass=Kind):
+    """`TaskState.input_required`, as 1.0 spells it, and by its word: `TaskState("input-required")`."""
+
+    made = task.TaskState
 
     submitted = SUBMITTED = TASK_STATE_SUBMITTED = task.TaskState.SUBMITTED
     working = WORKING = TASK_STATE_WORKING = task.TaskState.WORKING
@@ -27,54 +30,87 @@ class TaskState:
     auth_required = AUTH_REQUIRED = TASK_STATE_AUTH_REQUIRED = task.TaskState.AUTH_REQUIRED
     unknown = UNSPECIFIED = TASK_STATE_UNSPECIFIED = task.TaskState.UNSPECIFIED
 
+    def __new__(cls, value: str) -> Any:
+        for state in task.TaskState:
+            if value in (state, state.word):
+                return state
+        raise ValueError(f"there is no state {value!r:.80}")
 
-class Role:
+    @staticmethod
+    def Name(state: task.TaskState) -> str:
+        """As protobuf's enums are asked."""
+        return str(state.value)
+
+
+class Role(metaclass=Kind):
+    made = content.Role
+
     user = USER = ROLE_USER = content.Role.USER
     agent = AGENT = ROLE_AGENT = content.Role.AGENT
+
+    def __new__(cls, value: str) -> Any:
+        return content.Role(value)
+
+    @staticmethod
+    def Name(role: content.Role) -> str:
+        return str(role.value)
 
 
 class Message(Made):
     made = content.Message
+    also = ("kind",)
 
-    def __new__(cls, role: content.Role, parts: Sequence[content.Part], **given: Any) -> Any:
-        given = {"message_id": new_id()} | members(content.Message, given, ("kind",))
-        return as_spoken(content.Message(role=role, parts=tuple(parts), **given))
+    def __new__(cls, role: content.Role | str, parts: Sequence[Any], **given: Any) -> Any:
+        given = {"message_id": new_id()} | members(content.Message, given, cls.also)
+        return as_spoken(content.Message(role=Role(role), parts=tuple(each_of(Part, parts)), **given))
 
 
 class Artifact(Made):
     made = content.Artifact
 
-    def __new__(cls, parts: Sequence[content.Part], **given: Any) -> Any:
+    def __new__(cls, parts: Sequence[Any], **given: Any) -> Any:
         given = {"artifact_id": new_id()} | members(content.Artifact, given)
-        return as_spoken(content.Artifact(parts=tuple(parts), **given))
+        return as_spoken(content.Artifact(parts=tuple(each_of(Part, parts)), **given))
 
 
 class Task(Made):
     made = task.Task
+    also = ("kind",)
 
-    def __new__(cls, id: str, status: task.TaskStatus, **given: Any) -> Any:
-        return as_spoken(task.Task(id=id, status=status, **members(task.Task, given, ("kind",))))
+    def __new__(cls, id: str, status: Any, **given: Any) -> Any:
+        given = members(task.Task, given, cls.also)
+        for name, kind in (("history", Message), ("artifacts", Artifact)):
+            given[name] = tuple(each_of(kind, given.get(name)))
+        return as_spoken(task.Task(id=id, status=read_as(TaskStatus, status), **given))
 
 
 class TaskStatus(Made):
     made = task.TaskStatus
 
-    def __new__(cls, state: task.TaskState, message: content.Message | None = None, **given: Any) -> Any:
+    def __new__(cls, state: task.TaskState | str, message: Any = None, **given: Any) -> Any:
         members(task.TaskStatus, given)  # the moment is when it is put on record
-        return as_spoken(task.TaskStatus(state=state, message=message))
+        return as_spoken(task.TaskStatus(state=TaskState(state), message=read_as(Message, message)))
 
 
 class TaskStatusUpdateEvent(Made):
     made = StatusUpdate
+    also = _IDS
 
-    def __new__(cls, status: task.TaskStatus, **given: Any) -> Any:
-        given = members(StatusUpdate, given, _IDS)
-        return as_spoken(StatusUpdate(task_id="", context_id="", status=status, **given))
+    def __new__(cls, status: Any, **given: Any) -> Any:
+        given = members(StatusUpdate, given, cls.also)
+        return as_spoken(StatusUpdate(task_id="", context_id="", status=read_as(TaskStatus, status), **given))
 
 
 class TaskArtifactUpdateEvent(Made):
     made = ArtifactUpdate
+    also = _IDS
 
-    def __new__(cls, artifact: content.Artifact, **given: Any) -> Any:
-        given = members(ArtifactUpdate, given, _IDS)
-        return as_spoken(ArtifactUpdate(task_id="", context_id="", artifact=artifact, **given))
+    def __new__(cls, artifact: Any, **given: Any) -> Any:
+        given = members(ArtifactUpdate, given, cls.also)
+        return as_spoken(
+            ArtifactUpdate(task_id="", context_id="", artifact=read_as(Artifact, artifact), **given)
+        )
+
+
+Event = Message | Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+"""What may be put on a queue; for annotations, and for `isinstance`."""
