@@ -27,6 +27,7 @@ from dragoman.client.peers import Peers
 from dragoman.engine.runner import Runner
 from dragoman.engine.seams import Bus, Store
 from dragoman.engine.service import Engine
+from dragoman.errors import StoreDamaged
 from dragoman.model.card import AgentCard
 from dragoman.observe.crew import Crew
 from dragoman.observe.limit import Limited, Quota
@@ -53,6 +54,7 @@ def application(
     keepalive: float = 15.0,
     drain: float = 10.0,
     retain: float | None = None,
+    retain_unfinished: float | None = None,
     shared: bool = False,
     peer_credentials: Mapping[str, Any] | None = None,
     keys: KeyRing | str | Path | None = None,
@@ -73,7 +75,8 @@ def application(
 
     `cors_origins`: web pages that may call them, by where they come from; `*` for all.
     `store` is `memory:`, `sqlite:///path` or `postgresql://host/database`; `bus` is where nodes tell each other of news, if
-    that is not the store: `nats://host`. `retain`: forget finished tasks after so many seconds. `shared`: other processes of
+    that is not the store: `nats://host`. `retain`: forget finished tasks after so many seconds; `retain_unfinished`: and
+    unfinished ones to which nothing has happened for so long and which no node runs. `shared`: other processes of
     this machine write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
     `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: whether webhooks are
     told, and how (`PushOptions`); False: not at all. An agent with `push=False` tells none, whatever is said here.
@@ -119,7 +122,13 @@ def application(
     if crew is not None:
         service.runner.count = crew.turns.say
     queued = crew.turns.total if crew else lambda: service.runner.running
-    limited = Limited(service, quota or Quota(), queued=queued, tally=crew.tally if crew else None)
+    limited = Limited(
+        service,
+        quota or Quota(),
+        queued=queued,
+        unfinished=lambda scope: opened.scope(scope).unfinished(),
+        tally=crew.tally if crew else None,
+    )
     watched = eye.service(limited)
     mounts = [
         Mount(
@@ -161,7 +170,7 @@ def application(
     watch: list[asyncio.Task[None]] = []
 
     async def start() -> None:
-        await service.start(retain=retain)
+        await service.start(retain=retain, retain_unfinished=retain_unfinished)
         if shared:
             watch.append(asyncio.create_task(_watch(opened, told)))
         if crew is not None and numbers is not None:
@@ -202,11 +211,13 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def _readiness(store: Store, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """Fails when the store cannot be read, or not be written. A stranger who asks makes us write once in a second."""
+    """Fails when the store cannot be read or written, or is damaged. A stranger who asks makes us write once in a second."""
     wrote = float("-inf")
 
     async def ready() -> None:
         nonlocal wrote
+        if damage := store.damage():
+            raise StoreDamaged(damage)
         await store.outbox.when()
         if time.monotonic() - wrote >= _PROBE:
             await write()

@@ -3,7 +3,7 @@
     A2AError
       ProtocolError          the request could not be understood
         ParseError InvalidRequest MethodNotFound InvalidParams
-      TaskNotFound TaskNotCancelable TaskClosed
+      StoreDamaged TaskUnreadable TaskNotFound TaskNotCancelable TaskClosed
       PushNotSupported UnsupportedOperation StreamingNotSupported
       ContentTypeNotSupported InvalidAgentResponse
       ExtendedCardNotConfigured ExtensionRequired VersionNotSupported
@@ -88,6 +88,18 @@ class TaskNotFound(A2AError):
 
     def __init__(self, task_id: str = "", **kw: Any) -> None:
         super().__init__(kw.pop("message", "") or f"task {task_id[:80]!r} does not exist", **kw)
+        self.task_id = task_id
+
+
+class StoreDamaged(A2AError):
+    """Part of the database cannot be read, now or later: somebody has to restore it."""
+
+
+class TaskUnreadable(A2AError):
+    """The store is there, and what it holds of this task is damaged. Trying again does not help."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"task {task_id!r} cannot be read: what is stored of it is damaged")
         self.task_id = task_id
 
 

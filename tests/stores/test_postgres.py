@@ -30,7 +30,7 @@ if not postgres.available():
 import asyncpg
 
 from dragoman.stores import postgres as postgres_store
-from dragoman.stores import postgres_database
+from dragoman.stores import postgres_database, postgres_reads
 from dragoman.stores.postgres import PostgresStore
 
 SCOPE = Scope("acme", "echo", "alice")
@@ -126,13 +126,22 @@ async def test_a_small_memory_of_snapshots_is_still_a_right_one(url: str) -> Non
     await store.close()
 
 
+def filled(sql: str) -> str:
+    """A search with values in it."""
+    for n, value in enumerate(("1", "'TASK_STATE_FAILED'", "'2026'", "'2025'", "50", "'c'"), 1):
+        sql = sql.replace(f"${n}", value)
+    return sql
+
+
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
+        (filled(postgres_reads._OF_STATE[0]), "tasks_by_state"),
+        (filled(postgres_reads._OF_STATE[1]), "tasks_by_state"),
+        (filled(postgres_reads._OF_CONTEXT[1]), "tasks_by_context"),
         (
-            "select key from dragoman.tasks where scope = 1 and (not reply or state <> 'TASK_STATE_SUBMITTED') "
-            "order by updated desc, id limit 50",
-            "tasks_found",
+            "select key from dragoman.tasks where done and updated < '2026' order by updated limit 50",
+            "tasks_by_age",
         ),
         (
             "select key from dragoman.tasks where ready and node is null order by key limit 10",

@@ -33,6 +33,7 @@ from dragoman.bindings.mount import Binding, Handler, Mount
 from dragoman.bindings.patience import Patience
 from dragoman.bindings.rest import Rest
 from dragoman.bindings.sse import Streams
+from dragoman.errors import StoreDamaged
 from dragoman.model.card import Interface
 
 log = logging.getLogger(__name__)
@@ -216,20 +217,21 @@ class App:
             await exchange.respond(200, metrics(), ((b"content-type", b"text/plain; version=0.0.4"),))
         elif exchange.path == "/readyz" and self.streams.draining:
             await exchange.respond(503, b'{"status":"draining"}')
-        elif exchange.path == "/readyz" and not await self._can_work():
-            await exchange.respond(503, b'{"status":"unavailable"}')
+        elif exchange.path == "/readyz" and (trouble := await self._trouble()):
+            await exchange.respond(503, b'{"status":"%b"}' % trouble)
         else:
             await exchange.respond(200, b'{"status":"ok"}')
 
-    async def _can_work(self) -> bool:
+    async def _trouble(self) -> bytes:
+        """Why we take no requests, in a word; empty if we do. The log says more."""
         try:
             if self._ready is not None:
                 async with asyncio.timeout(_READY):
                     await self._ready()
         except Exception as error:
             log.warning("not ready: %s", str(error) or type(error).__name__)
-            return False
-        return True
+            return b"damaged" if isinstance(error, StoreDamaged) else b"unavailable"
+        return b""
 
     def _may_scrape(self, exchange: Exchange) -> bool:
         """Whoever has the token; without one, this machine, and not through a proxy."""

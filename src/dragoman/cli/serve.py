@@ -104,6 +104,11 @@ def register(commands: Any) -> None:
         "--retain-days", type=positive, help="forget finished tasks after so many days (default: never)"
     )
     parser.add_argument(
+        "--retain-unfinished-days",
+        type=positive,
+        help="forget unfinished tasks that no node runs and to which nothing has happened for so many days (default: never)",
+    )
+    parser.add_argument(
         "--log", default="plain", choices=("plain", "json"), help="how log lines look (default: %(default)s)"
     )
     parser.add_argument(
@@ -232,6 +237,9 @@ def run(args: argparse.Namespace) -> int:
         drain=args.drain,
         ttl=args.ttl,
         retain=None if args.retain_days is None else args.retain_days * 86_400,
+        retain_unfinished=None
+        if args.retain_unfinished_days is None
+        else args.retain_unfinished_days * 86_400,
         push=_push(args),
         log_level=args.log_level,
         log_lines=args.log,

@@ -11,14 +11,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
 
-from dragoman.engine.log import Record, Snapshot
-from dragoman.engine.seams import Bus, Log, topic
+from dragoman.engine.log import PIECE_BYTES, Record, Snapshot, size_of
+from dragoman.engine.seams import Bus, Head, Log, topic
 from dragoman.errors import Unavailable
 
 POLL = 5.0
 """How long a reader trusts the bus before it looks for itself."""
 MOST = 1000
 """Records that a reader has in memory at a time. More of them wait in the log."""
+HEARD_BYTES = 256 << 10
+"""Bytes of records that wait for a reader to ask for them. They are shared with other readers; more wait in the log."""
 
 
 class Reader(AbstractContextManager["Reader"]):
@@ -28,14 +30,14 @@ class Reader(AbstractContextManager["Reader"]):
     set can `close` them.
     """
 
-    __slots__ = ("_after", "_bus", "_closed", "_listening", "_log", "_others", "_poll", "_records", "_stale",
+    __slots__ = ("_after", "_bus", "_bytes", "_closed", "_listening", "_log", "_others", "_poll", "_records", "_stale",
                  "_topic", "_task", "_waiter")  # fmt: skip
 
     def __init__(
         self,
         log: Log,
         bus: Bus,
-        snapshot: Snapshot,
+        snapshot: Snapshot | Head,
         after: int,
         *,
         look: bool = False,
@@ -46,6 +48,8 @@ class Reader(AbstractContextManager["Reader"]):
         self._others = others
         self._task, self._topic = snapshot.task_id, topic(snapshot.scope, snapshot.task_id)
         self._records: list[Record] = []
+        self._bytes = 0
+        """Of `_records`."""
         self._stale = look or snapshot.seq != after
         """What we have been told is not all there is: look at the log."""
         self._closed = False
@@ -70,15 +74,16 @@ class Reader(AbstractContextManager["Reader"]):
             if not self._stale and not self._records:
                 await self._wait()
             if not self._stale:
-                batch, self._records = self._records, []
+                batch, self._records, self._bytes = self._records, [], 0
                 if batch and batch[0].seq <= self._after:
                     batch = [record for record in batch if record.seq > self._after]
                 if batch and batch[0].seq != self._after + 1:
                     self._stale = True  # a wake-up was lost
             if self._stale:
-                self._stale, self._records = False, []
-                batch = list(await self._log.read(self._task, after=self._after, limit=MOST))
-                self._stale |= len(batch) == MOST  # and perhaps more
+                self._stale, self._records, self._bytes = False, [], 0
+                found = await self._log.read(self._task, after=self._after, limit=MOST, max_bytes=PIECE_BYTES)
+                batch = list(found)
+                self._stale |= len(batch) == MOST or size_of(batch) >= PIECE_BYTES  # and perhaps more
             if batch:
                 self._after = batch[-1].seq
                 return batch
@@ -93,10 +98,16 @@ class Reader(AbstractContextManager["Reader"]):
     def _hear(self, records: Sequence[Record]) -> None:
         if not self._stale:
             waiting = self._records
-            if not records or len(waiting) >= MOST or (waiting and records[0].seq != waiting[-1].seq + 1):
-                self._stale, self._records = True, []  # unknown, too many, or out of order
+            if (
+                not records
+                or len(waiting) >= MOST
+                or self._bytes >= HEARD_BYTES
+                or (waiting and records[0].seq != waiting[-1].seq + 1)
+            ):
+                self._stale, self._records, self._bytes = True, [], 0  # unknown, too many, or out of order
             else:
                 waiting.extend(records)
+                self._bytes += size_of(records)
         self._wake()
 
     def _wake(self) -> None:

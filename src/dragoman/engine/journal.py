@@ -11,18 +11,18 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from dragoman.engine.log import Record, Snapshot
+from dragoman.engine.log import PIECE_BYTES, Record, Snapshot
 from dragoman.engine.seams import Bus, Lease, LeaseLost, Log, topic
 from dragoman.errors import Unavailable
 
-ROOM = 1024
-"""Records that may wait for the disk before a writer waits for them."""
+ROOM, ROOM_BYTES = 1024, 1 << 20
+"""Records, and bytes of them, that may wait for the disk before a writer waits for them."""
 
 logger = logging.getLogger("dragoman.turn")
 
 
 class Journal:
-    __slots__ = ("_bus", "_committed", "_flusher", "_loop", "_scheduled", "_stop", "broken", "dead", "lease", "log",
+    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_scheduled", "_stop", "broken", "dead", "lease", "log",
                  "snapshot", "waiting")  # fmt: skip
 
     def __init__(
@@ -38,6 +38,8 @@ class Journal:
         self.log, self.lease, self.snapshot = log, lease, snapshot
         self.waiting: list[Record] = []
         """Not on disk yet."""
+        self._bytes = 0
+        """Of those."""
         self.dead = False
         """The lease is gone, or the turn was given up: nothing more may be written."""
         self.broken: Exception | None = None
@@ -55,7 +57,7 @@ class Journal:
         """
         if self.dead:
             raise LeaseLost(self.lease.task)
-        record.encode()
+        self._bytes += len(record.encode())
         self.waiting.append(record)
         if self._flusher is None and not self._scheduled:
             self._scheduled = True
@@ -74,7 +76,7 @@ class Journal:
     @property
     def full(self) -> bool:
         """So much waits for the disk that a writer should, too: for `commit`."""
-        return len(self.waiting) >= ROOM
+        return len(self.waiting) >= ROOM or self._bytes >= ROOM_BYTES
 
     @property
     def flushing(self) -> bool:
@@ -87,8 +89,20 @@ class Journal:
 
     def rest(self) -> list[Record]:
         """Take what waits, for the settling transaction."""
-        rest, self.waiting = self.waiting, []
+        rest, self.waiting, self._bytes = self.waiting, [], 0
         return rest
+
+    def _take(self) -> list[Record]:
+        """What the next append writes: all that waits, or as much as fits in a piece of a log."""
+        if self._bytes <= PIECE_BYTES:
+            return self.rest()
+        size = upto = 0
+        while upto < len(self.waiting) and (upto == 0 or size + len(self.waiting[upto].raw) <= PIECE_BYTES):
+            size += len(self.waiting[upto].raw)
+            upto += 1
+        batch, self.waiting = self.waiting[:upto], self.waiting[upto:]
+        self._bytes -= size
+        return batch
 
     async def append(self, batch: list[Record]) -> None:
         """Write records now, however long the store is away. Raises `LeaseLost`."""
@@ -116,8 +130,7 @@ class Journal:
     async def _flush(self) -> None:
         try:
             while self.waiting and not self.dead:
-                batch, self.waiting = self.waiting, []
-                await self.append(batch)
+                await self.append(self._take())
                 if self._committed is not None and not self.waiting:
                     self._committed.set_result(None)
                     self._committed = None

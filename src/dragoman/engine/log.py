@@ -128,6 +128,9 @@ KINDS: dict[str, type[Any]] = {
 }
 PUBLIC = frozenset({"status", "ask", "artifact", "reply"})
 
+PIECE_BYTES = 128 << 10
+"""Bytes of a log that are read, written or sent at a time. A single record may be larger."""
+
 _WORDS = {kind: kind.encode() + b" " for kind in KINDS}
 _decoders = {kind: msgspec.json.Decoder(type) for kind, type in KINDS.items()}
 
@@ -201,6 +204,11 @@ def unpack(lines: bytes, first: int) -> list[Record]:
     return out
 
 
+def size_of(records: Iterable[Record]) -> int:
+    """Bytes of these records."""
+    return sum([len(record._raw or record.encode()) for record in records])
+
+
 def number(records: Sequence[Record], first: int) -> None:
     """Give `records` their places, from `first` on."""
     for seq, record in enumerate(records, first):
@@ -224,14 +232,16 @@ class Snapshot:
     """A log folded so far. `apply` moves it on; `task` is what a peer may see of it now."""
 
     __slots__ = ("_question", "_task", "answering", "artifacts", "asked", "canceling", "children", "context_id", "history",
-                 "mail", "mails", "metadata", "notes", "read", "reply", "running", "said", "scope", "seq", "status", "steps",
-                 "task_id", "turn")  # fmt: skip
+                 "mail", "mails", "metadata", "notes", "read", "reply", "running", "said", "scope", "seq", "size", "status",
+                 "steps", "task_id", "turn")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
         self.scope = scope
         self.task_id = task_id
         self.context_id = context_id
         self.seq = 0
+        self.size = 0
+        """Bytes of the records in here: how much memory it needs, roughly."""
         self.mail = 0
         """The last record that came from outside."""
         self.read = 0
@@ -312,6 +322,7 @@ class Snapshot:
             return
         assert record.seq == self.seq + 1, f"gap in the log of {self.task_id}: {self.seq} -> {record.seq}"
         self.seq = record.seq
+        self.size += len(record._raw or record.encode())
         body = record.body
         if type(body) is ArtifactUpdate:  # most of what there is
             have = self.artifacts.get(body.artifact.artifact_id)

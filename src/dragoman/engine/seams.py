@@ -13,6 +13,7 @@ from dragoman.engine.hooks import Hook, Hooks, Outbox
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import Call, ListTasks, Principal, PushConfig, Request, Scope, SendMessage, Service
+from dragoman.model.task import TaskState
 
 if TYPE_CHECKING:
     from dragoman.engine.turn import Turn
@@ -63,8 +64,24 @@ class Delivered(Struct, frozen=True):
     """Done when it is on disk; None if it is."""
 
 
+class Head(Struct, frozen=True):
+    """What is known of a task without reading its log."""
+
+    scope: Scope
+    task_id: str
+    context_id: str
+    seq: int
+    state: TaskState
+    terminal: bool
+    hidden: bool
+    """See `Snapshot.hidden`."""
+    mail: int
+    """The last record that came from outside."""
+
+
 class Found(Struct, frozen=True):
     snapshots: Sequence[Snapshot]
+    """At most as many as asked for; fewer if they are large."""
     next: str
     """The cursor of the next page; empty on the last."""
     total: int
@@ -131,8 +148,17 @@ class Log(Protocol):
         """`append`, and give the lease back. Raises `NewMail` (and writes nothing) if mail came after `mail`."""
         ...
 
-    async def read(self, task: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]:
-        """The records after `after`, in order, at most `limit` of them. Raises `TaskNotFound`."""
+    async def read(
+        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
+    ) -> Sequence[Record]:
+        """The records after `after`, in order, at most `limit` of them. Raises `TaskNotFound`.
+
+        With `max_bytes`, it stops after the append that reaches so many. Unless there is none, it returns at least one.
+        """
+        ...
+
+    async def head(self, task: str) -> Head:
+        """What is known of a task without reading its log. Raises `TaskNotFound`."""
         ...
 
     async def load(self, task: str) -> Snapshot:
@@ -140,7 +166,14 @@ class Log(Protocol):
         ...
 
     async def find(self, query: ListTasks, *, limit: int) -> Found:
-        """Tasks by last status, newest first, ties by id. Raises `InvalidParams` for a cursor it did not make."""
+        """Tasks by last status, newest first, ties by id. Raises `InvalidParams` for a cursor it did not make.
+
+        A page ends early when the logs of its tasks exceed `PAGE_BYTES`; it holds at least one.
+        """
+        ...
+
+    async def unfinished(self) -> int:
+        """How many tasks that peers can see are not finished. It costs the same however many there are."""
         ...
 
 
@@ -216,11 +249,23 @@ class Store(Protocol):
         """Give a task back unfinished; it can be claimed at once. Unless it `failed`, that was no attempt."""
         ...
 
-    async def purge(self, before: str, *, limit: int) -> int:
+    async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
         """Forget up to `limit` finished tasks whose last status is older than `before`; return how many.
 
-        One that somebody is still to be told of stays.
+        With `unfinished`, those that are not finished, and that no node runs. A task with a webhook that is still to be
+        notified stays. Its log may go later, piece by piece (`tidy`).
         """
+        ...
+
+    async def tidy(self) -> bool:
+        """One bounded piece of housekeeping: expired idempotency keys, logs of purged tasks, unused space of a file.
+
+        True if there is more to do.
+        """
+        ...
+
+    def damage(self) -> str:
+        """What of the database cannot be read because it is damaged, in a sentence; empty if nothing is known to be."""
         ...
 
     def waiting(self) -> int:
@@ -367,6 +412,9 @@ def _house(scope: Scope) -> str:
 def _plain(word: str) -> str:
     return word.replace("%", "%25").replace("/", "%2F") if "/" in word or "%" in word else word
 
+
+PAGE_BYTES = 4 << 20
+"""Bytes of the logs that a page of `Log.find` is made from. A single task may be larger."""
 
 MAIL = "mail"
 """The topic on which runners hear that something can be claimed."""

@@ -7,15 +7,16 @@ same, shown as it goes; `GetTask` is a fold. The engine knows the model and noth
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
 from dragoman.engine.follow import Reader
 from dragoman.engine.hooks import now
-from dragoman.engine.log import Cancel, Record, Snapshot, trimmed
+from dragoman.engine.log import PIECE_BYTES, Cancel, Mail, Record, Snapshot, trimmed
 from dragoman.engine.mailroom import Mailroom
 from dragoman.engine.pushes import PushConfigs, PushRequest, task_of
 from dragoman.engine.runner import Runner
@@ -23,6 +24,7 @@ from dragoman.engine.seams import (
     MAIL,
     Bus,
     Delivered,
+    Head,
     Peers,
     Program,
     Push,
@@ -67,6 +69,8 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import Task, TaskState
 
+logger = logging.getLogger("dragoman.engine")
+
 PAGE = 50
 MAX_PAGE = 100
 
@@ -92,15 +96,20 @@ class Engine:
         self._readers: set[Reader] = set()
         self._retention: asyncio.Task[None] | None = None
 
-    async def start(self, *, retain: float | None = None) -> None:
-        """Open the store, take over what was interrupted. `retain`: forget finished tasks after so many seconds."""
+    async def start(self, *, retain: float | None = None, retain_unfinished: float | None = None) -> None:
+        """Open the store, take over what was interrupted.
+
+        `retain`: forget finished tasks after so many seconds; `retain_unfinished`: and those that are not, if nothing
+        has happened to them for so long and no node runs them.
+        """
         await self._store.open()
         await self._bus.open()
         await self.runner.start()
         if self._push is not None:
             await self._push.start()
-        if retain is not None:
-            self._retention = asyncio.create_task(self._forget(retain), name="dragoman-retention")
+        self._retention = asyncio.create_task(
+            self._forget(retain, retain_unfinished), name="dragoman-retention"
+        )
 
     def waits_for(self, drain: float) -> str:
         """What `stop(drain)` would wait for, in a sentence; empty if for nothing."""
@@ -221,8 +230,15 @@ class Engine:
     async def _as_of(self, call: Call, snapshot: Snapshot, seq: int) -> Snapshot:
         """A task as it was at `seq`."""
         then = Snapshot(snapshot.scope, snapshot.task_id, snapshot.context_id)
-        for record in await self._store.scope(call.scope).read(snapshot.task_id, limit=seq):
-            then.apply(record)
+        log = self._store.scope(call.scope)
+        while then.seq < seq:
+            records = await log.read(
+                snapshot.task_id, after=then.seq, limit=seq - then.seq, max_bytes=PIECE_BYTES
+            )
+            if not records:
+                raise TaskNotFound(snapshot.task_id)  # purged meanwhile
+            for record in records:
+                then.apply(record)
         return then
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -234,6 +250,15 @@ class Engine:
         if snapshot.hidden:
             raise TaskNotFound(task)
         return snapshot
+
+    async def _head(self, call: Call, task: str) -> Head:
+        """`_visible`, for those who need not read the log."""
+        if not task:
+            raise InvalidParams("the id of the task is missing", fields=(("id", "must not be empty"),))
+        head = await self._store.scope(call.scope).head(task)
+        if head.hidden:
+            raise TaskNotFound(task)
+        return head
 
     async def _list(self, call: Call, request: ListTasks) -> TaskPage:
         size = PAGE if request.page_size is None else request.page_size
@@ -252,27 +277,31 @@ class Engine:
 
     async def _subscribe(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Batch]:
         await self._admit_stream(call, request)
-        snapshot = await self._visible(call, request.id)
-        if call.after is not None and call.after <= snapshot.seq:
-            after, resumed = call.after, True  # a reader that comes back: only what it missed
-            if snapshot.terminal and after == snapshot.seq:
-                return
+        head = await self._head(call, request.id)
+        if call.after is not None and call.after <= head.seq:  # a reader that comes back: only what it missed
+            after, ended = call.after, head.terminal and call.after == head.seq
+            first: Batch = ()
         else:
-            after, resumed = snapshot.seq, False
-            if snapshot.terminal and not call.reads_finished:
+            if head.terminal and not call.reads_finished:
                 raise UnsupportedOperation(
-                    f"task {request.id!r} is {snapshot.state.word}: nothing more will come"
+                    f"task {request.id!r} is {head.state.word}: nothing more will come"
                 )
-        with self._reader(call, snapshot, after) as reader:
-            ended = not resumed and snapshot.terminal
-            if not resumed:
-                yield (StreamResponse(snapshot.task, after),)
+            snapshot = await self._visible(call, request.id)
+            after, ended = snapshot.seq, snapshot.terminal
+            first = (StreamResponse(snapshot.task, after),)
+            head = replace(head, seq=after)
+        if ended and not first:
+            return
+        with self._reader(call, head, after) as reader:
+            if first:
+                yield first
+                first = ()  # it may be large, and the stream may be long
             while not ended:
                 batch, ended = _public(await reader.next(), _ends_task)
                 if batch:
                     yield batch
 
-    def _reader(self, call: Call, snapshot: Snapshot, after: int, *, look: bool = False) -> Reader:
+    def _reader(self, call: Call, snapshot: Snapshot | Head, after: int, *, look: bool = False) -> Reader:
         """`look`: there may be more in the log than `snapshot` shows."""
         log = self._store.scope(call.scope)
         reader = Reader(log, self._bus, snapshot, after, look=look, others=self._readers)
@@ -282,7 +311,7 @@ class Engine:
 
     async def _push_config(self, call: Call, request: PushRequest) -> PushConfig | PushConfigPage | None:
         push = self._configs.need(self._program(call))
-        await self._visible(call, task_of(request))
+        await self._head(call, task_of(request))
         return await self._configs.perform(push, call, request)
 
     async def _extended_card(self, call: Call) -> AgentCard:
@@ -297,14 +326,16 @@ class Engine:
 
     async def _origin(self, call: Call, request: GetOrigin) -> str:
         try:
-            return (await self._visible(call, request.id)).origin
-        except A2AError:
+            head = await self._head(call, request.id)
+            (first,) = await self._store.scope(call.scope).read(head.task_id, limit=1)
+        except (A2AError, ValueError):
             return ""
+        return first.body.origin if isinstance(first.body, Mail) else ""
 
     # -- cancel ------------------------------------------------------------------------------------------------
 
     async def _cancel(self, call: Call, request: CancelTask) -> Task:
-        snapshot = await self._visible(call, request.id)
+        await self._head(call, request.id)
         mail = Cancel(metadata=request.metadata, principal=call.principal.id)
         try:
             delivered = await self._store.scope(call.scope).deliver(
@@ -345,13 +376,34 @@ class Engine:
 
     # -- keeping the house -------------------------------------------------------------------------------------
 
-    async def _forget(self, retain: float, *, batch: int = 50, every: float = 60.0) -> None:
-        """Purge tasks past their age, a bounded batch at a time. A clock that is set ahead makes nothing older."""
+    async def _forget(
+        self,
+        retain: float | None,
+        retain_unfinished: float | None = None,
+        *,
+        batch: int = 100,
+        every: float = 60.0,
+    ) -> None:
+        """Purge tasks past their age, and tidy the store, a bounded piece at a time, at most half of the time.
+
+        A clock that is set ahead makes nothing older.
+        """
         while True:
-            purged = 0
-            with suppress(Unavailable):
-                purged = await self._store.purge(timestamp(now() - retain), limit=batch)
-            await asyncio.sleep(0.05 if purged >= batch else every)
+            more, began = False, time.perf_counter()
+            try:
+                if retain is not None:
+                    purged = await self._store.purge(timestamp(now() - retain), limit=batch)
+                    more |= purged >= batch
+                if retain_unfinished is not None:
+                    before = timestamp(now() - retain_unfinished)
+                    more |= await self._store.purge(before, limit=batch, unfinished=True) >= batch
+                more |= await self._store.tidy()
+            except Unavailable:
+                more = False
+            except Exception:
+                logger.exception("what is old cannot be forgotten right now")
+                more = False
+            await asyncio.sleep(time.perf_counter() - began if more else every)
 
     def _program(self, call: Call) -> Program:
         program = self._programs(call.scope)

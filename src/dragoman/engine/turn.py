@@ -152,8 +152,17 @@ class Turn:
 
     async def earlier(self, limit: int = 20) -> Sequence[Task]:
         """The tasks of this context that came before this one and are finished, oldest first; the last `limit` of them."""
-        found = await self.journal.log.find(ListTasks(context_id=self.context_id), limit=limit + 1)
-        tasks = [known.task for known in found.snapshots if known.task_id != self.task_id and known.terminal]
+        tasks: list[Task] = []
+        token = ""
+        while len(tasks) < limit:  # a page of large tasks is short
+            query = ListTasks(context_id=self.context_id, page_token=token)
+            found = await self.journal.log.find(query, limit=limit + 1 - len(tasks))
+            tasks += [
+                known.task for known in found.snapshots if known.task_id != self.task_id and known.terminal
+            ]
+            token = found.next
+            if not token:
+                break
         return tasks[:limit][::-1]
 
     @property

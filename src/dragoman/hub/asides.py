@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from dragoman.engine.log import Note, Record
+from dragoman.engine.log import PIECE_BYTES, Note, Record
 from dragoman.engine.seams import Log
 from dragoman.hub.telling import ARTIFACTS
 from dragoman.model.content import Artifact, Message, Part
@@ -29,13 +29,25 @@ async def with_asides(log: Log, task: str, batches: AsyncIterator[Batch]) -> Asy
         if isinstance(first, Task) and first.state.terminal:
             yield batch  # its end, and that is all
             continue
-        records = [each for each in await log.read(task, after=after) if each.seq <= last and _tells(each)]
+        records = [each async for each in _notes(log, task, after, last)]
         if isinstance(first, Task):  # as it is by now: what came with that has no place of its own after it
             yield [*batch[:1], *(_aside(each, first) for each in records), *batch[1:]]
         else:
             notes = (_aside(each, first, each.seq) for each in records)
             yield sorted((*notes, *batch), key=lambda response: response.seq)
         after = max(after, last)
+
+
+async def _notes(log: Log, task: str, after: int, last: int) -> AsyncIterator[Record]:
+    """The notes after `after` and up to `last`; the log is read in pieces."""
+    while after < last:
+        records = await log.read(task, after=after, limit=last - after, max_bytes=PIECE_BYTES)
+        if not records:
+            return
+        for record in records:
+            if _tells(record):
+                yield record
+        after = records[-1].seq
 
 
 def _tells(record: Record) -> bool:

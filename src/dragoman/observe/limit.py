@@ -6,7 +6,7 @@ back; when the whole house is full, new work is turned away with `Unavailable` a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +16,13 @@ from dragoman.model.ops import (
     Batch,
     Call,
     GetTask,
-    ListTasks,
     Request,
+    Scope,
     SendMessage,
     Service,
     SubscribeToTask,
 )
-from dragoman.model.task import TaskState
 from dragoman.observe.tally import Tally
-
-_OPEN = (TaskState.SUBMITTED, TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +50,20 @@ class Quota:
 
 
 class Limited:
-    """`service`, within `quota`. `queued` counts the turns running or waiting, `tally` what callers and agents use."""
+    """`service`, within `quota`. `queued` counts the turns running or waiting, `unfinished` the open tasks of a scope, `tally` what
+    callers and agents use."""
 
     def __init__(
-        self, service: Service, quota: Quota, *, queued: Callable[[], int], tally: Tally | None = None
+        self,
+        service: Service,
+        quota: Quota,
+        *,
+        queued: Callable[[], int],
+        unfinished: Callable[[Scope], Awaitable[int]],
+        tally: Tally | None = None,
     ) -> None:
         self._service, self._quota, self._queued = service, quota, queued
+        self._unfinished = unfinished
         self._counts = quota.counts
         self._tally = tally or Tally()
 
@@ -122,10 +127,7 @@ class Limited:
         if limit is None or not isinstance(request, SendMessage) or not await self._begins(call, request):
             yield
             return
-        opened = 0
-        for state in _OPEN:
-            page = await self._service.call(call, ListTasks(status=state, page_size=1, history_length=0))
-            opened += page.total_size
+        opened = await self._unfinished(call.scope)
         # Of those on their way, some are tasks by now and some are not yet: there are at least as many as either.
         beginning = self._tally.slot(("beginning", call.scope))
         opened = max(opened, self._tally.busy(beginning))

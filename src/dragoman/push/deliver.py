@@ -23,7 +23,7 @@ from dragoman.auth.keys import KeyRing
 from dragoman.client.http import HttpTransport
 from dragoman.client.transport import Transport
 from dragoman.engine.hooks import Delivery, Hook, now
-from dragoman.engine.log import Record, Snapshot
+from dragoman.engine.log import PIECE_BYTES, Mail, Record, Snapshot
 from dragoman.engine.seams import LeaseLost, Log, Store
 from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ids import new_id
@@ -194,7 +194,7 @@ class Courier:
     async def _tell(self, delivery: Delivery, told: list[int]) -> None:
         """`told` is where we are, for whoever has to know when we fail."""
         log = self._store.scope(delivery.scope)
-        while records := await log.read(delivery.task, after=told[-1]):
+        while records := await log.read(delivery.task, after=told[-1], max_bytes=PIECE_BYTES):
             for record in records:
                 if self._stopping and record.seq > delivery.last:
                     return  # a task that goes on and on would never let us go
@@ -298,15 +298,22 @@ async def _task_at(log: Log, task: str, seq: int) -> Task:
     if snapshot.seq == seq:
         return snapshot.task
     then = Snapshot(snapshot.scope, task, snapshot.context_id)
-    for record in await log.read(task):
-        if record.seq > seq:
-            break
-        then.apply(record)
+    while then.seq < seq:
+        records = await log.read(task, after=then.seq, limit=seq - then.seq, max_bytes=PIECE_BYTES)
+        if not records:
+            raise TaskNotFound(task)  # purged meanwhile
+        for record in records:
+            then.apply(record)
     return then.task
 
 
 async def _trace(log: Log, task: str, seq: int) -> dict[str, str]:
     """The trace of the message that was being answered."""
+    head = await log.head(task)
+    if head.mail < seq:  # mostly: then it need not be looked for in the whole log
+        for record in await log.read(task, after=head.mail - 1, limit=1):
+            if isinstance(record.body, Mail) and record.body.trace:
+                return record.body.trace
     mails = (await log.load(task)).mails
     trace = next((mail.trace for at, mail in reversed(mails) if at < seq and mail.trace), {})
     # a log may hold what no header can

@@ -23,7 +23,7 @@ from dragoman.stores.sqlite_nodes import NodeLocks
 _NODES = "select node from nodes where until > ?"
 _SCOPES = "select scope, tenant, agent, owner from scopes"
 _TASKS = """
-select key, scope, id, context, updated, state, done, reply, hooks, seq, mail, ready, null, fence, attempt from tasks
+select key, scope, id, context, updated, state, done, reply, hooks, seq, mail, ready, null, fence, attempt, size from tasks
 """
 _LOG = f"select place >> 28, place & {(1 << 28) - 1}, body from log"
 _SEEN = "select scope, dedupe, key, seq, at from seen"
@@ -34,7 +34,11 @@ select id, at, tenant, agent, principal, operation, task, outcome, dialect, trac
 _ALONE = "lock table dragoman.tasks, dragoman.scopes, dragoman.audit in access exclusive mode"
 _SERVED = "select exists (select 1 from dragoman.nodes where until > dragoman.clock())"
 _EMPTY = "select not exists (select 1 from dragoman.tasks) and not exists (select 1 from dragoman.audit)"
-_FORGET_SCOPES = "delete from dragoman.scopes"
+_FORGET_SCOPES = ("delete from dragoman.scopes", "delete from dragoman.counts", "delete from dragoman.purged")
+_COUNT_TASKS = """
+insert into dragoman.counts (scope, state, slot, n) select scope, state, -1, count(*) from dragoman.tasks
+where not reply or state <> 'TASK_STATE_SUBMITTED' group by scope, state
+"""
 _COUNT_ON = """
 select setval(pg_get_serial_sequence('dragoman.{table}', '{column}'), greatest(max({column}), 1), max({column}) is not null)
 from dragoman.{table}
@@ -82,7 +86,8 @@ async def _into(source: sqlite3.Connection, address: Address) -> Copied:
                 raise Unavailable("there are tasks in that database already: take an empty one")
             if await db.fetchval(_SERVED):  # it may know scopes by the numbers that ours are about to have
                 raise Unavailable("a server is at work on that database: stop it first")
-            await db.execute(_FORGET_SCOPES)
+            for statement in _FORGET_SCOPES:
+                await db.execute(statement)
             return await _all(source, db)
     finally:
         await db.close()
@@ -119,6 +124,7 @@ async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
 
     await _put(db, "tasks", tasks(), "key")
     copied.tasks = len(kept)
+    await db.execute(_COUNT_TASKS, timeout=HOUR)
     await _put(db, "log", (row for row in source.execute(_LOG) if row[0] in kept))
     await _put(db, "seen", (row for row in source.execute(_SEEN) if row[2] in kept and fits(row[1])))
     await _put(db, "hooks", webhooks(), "hook")
@@ -136,7 +142,7 @@ async def _put(db: Connection, table: str, rows: Iterable[Sequence[Any]], number
 
 _COLUMNS = {
     "scopes": "scope tenant agent owner",
-    "tasks": "key scope id context updated state done reply hooks seq mail ready node fence attempt",
+    "tasks": "key scope id context updated state done reply hooks seq mail ready node fence attempt size",
     "log": "key seq body",
     "seen": "scope dedupe key seq at",
     "hooks": "hook key id body cursor last at attempt since error dead node fence",

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from msgspec import Struct
 
 from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number
-from dragoman.engine.seams import Delivered, Found, Held, Lease, LeaseLost, NewMail, TaskExists
+from dragoman.engine.seams import Delivered, Found, Head, Held, Lease, LeaseLost, NewMail, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores import heartbeat
 from dragoman.stores.memory_audit import MemoryAudit
 from dragoman.stores.memory_hooks import MemoryHooks
-from dragoman.stores.pages import read_filters
+from dragoman.stores.pages import Row, merge, read_filters
 
 DAY = 24 * 60 * 60.0
+_LAST_KEY = 1 << 63
+"""After every key."""
 
 
 class _Task:
     """A log, what it folds to, and its lease."""
 
-    __slots__ = ("key", "snapshot", "records", "ready", "node", "fence", "attempt")
+    __slots__ = ("key", "snapshot", "records", "ready", "node", "fence", "attempt", "place")
 
     def __init__(self, key: int, snapshot: Snapshot) -> None:
         self.key = key
@@ -31,19 +38,67 @@ class _Task:
         self.node = ""
         self.fence = 0
         self.attempt = 0
-
-    def add(self, records: Sequence[Record]) -> int:
-        number(records, self.snapshot.seq + 1)
-        for record in records:
-            self.records.append(record)
-            self.snapshot.apply(record)
-        return self.snapshot.seq
+        self.place: _Place | None = None
+        """Where the indexes have it."""
 
     def claim(self, node: str) -> Lease:
         self.node = node
         self.fence += 1
         self.attempt += 1
         return Lease(self.snapshot.scope, self.snapshot.task_id, self.key, self.fence, self.attempt)
+
+
+class _Place(Struct, frozen=True):
+    """What a task is found by."""
+
+    scope: Scope
+    context: str
+    state: str
+    updated: str
+    id: str
+    hidden: bool
+    done: bool
+
+
+class _Sorted:
+    """Tasks in the order of `(updated, id)`. What changed last is at the end, so that adding is cheap."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[str, str, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, updated: str, id: str, key: int) -> None:
+        insort(self._entries, (updated, id, key))
+
+    def remove(self, updated: str, id: str, key: int) -> None:
+        del self._entries[bisect_left(self._entries, (updated, id, key))]
+
+    def since(self, updated: str) -> int:
+        """How many are not older."""
+        return len(self._entries) - bisect_left(self._entries, (updated,))
+
+    def before(self, updated: str) -> Iterator[tuple[str, str, int]]:
+        """Those that are older, the oldest first."""
+        return islice(self._entries, bisect_left(self._entries, (updated,)))
+
+    def page(self, since: str, after: tuple[str, str] | None, limit: int) -> list[int]:
+        """The keys of the first `limit` tasks after `after`, newest first, ties in the order of their ids."""
+        entries, keys = self._entries, list[int]()
+        end = len(entries)
+        if after is not None:
+            start = bisect_right(entries, (*after, _LAST_KEY))
+            end = bisect_left(entries, (after[0],))
+            ties = islice(entries, start, start + limit)
+            keys += [key for updated, _, key in ties if updated == after[0]]
+        while end > 0 and len(keys) < limit and entries[end - 1][0] >= since:
+            start = bisect_left(entries, (entries[end - 1][0],))
+            keys += [key for _, _, key in islice(entries, start, min(end, start + limit))]
+            end = start
+        return keys[:limit]
 
 
 class MemoryStore:
@@ -54,6 +109,10 @@ class MemoryStore:
         self._seen: dict[tuple[Scope, str], tuple[int, int, float]] = {}
         self._nodes: dict[str, float] = {}
         self._ttls: dict[str, float] = {}
+        self._found: dict[tuple[Scope, str | None], dict[str, _Sorted]] = {}
+        """The tasks that peers can see: by scope, and by scope and context; then by state."""
+        self._aged = {True: _Sorted(), False: _Sorted()}
+        """All tasks by age: finished or not."""
         self.hooks = self.outbox = MemoryHooks(self)
         self.audit = MemoryAudit()
 
@@ -119,20 +178,78 @@ class MemoryStore:
             task.node = ""
             task.attempt -= not failed
 
-    async def purge(self, before: str, *, limit: int) -> int:
-        old = [
-            t
-            for t in self._tasks.values()
-            if t.snapshot.terminal and t.snapshot.status.timestamp < before and not self.hooks.waiting(t.key)
-        ]
-        for task in old[:limit]:
+    async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
+        old = (self._tasks[key] for _, _, key in self._aged[not unfinished].before(before))
+        at_rest = (task for task in old if not task.node and not self.hooks.waiting(task.key))
+        chosen = list(islice(at_rest, limit))
+        for task in chosen:
             self.hooks.forget(task.key)
+            self._unplace(task)
             del self._tasks[task.key]
-            del self._keys[task.snapshot.scope][task.snapshot.task_id]
-        for name, (_, _, at) in list(self._seen.items()):
-            if at <= time.time() - DAY:
-                del self._seen[name]
-        return len(old[:limit])
+            keys = self._keys[task.snapshot.scope]
+            del keys[task.snapshot.task_id]
+            if not keys:
+                del self._keys[task.snapshot.scope]
+        return len(chosen)
+
+    async def tidy(self) -> bool:
+        expired = time.time() - DAY
+        names = list(islice((name for name, (_, _, at) in self._seen.items() if at <= expired), 1000))
+        for name in names:
+            del self._seen[name]
+        return len(names) == 1000
+
+    def damage(self) -> str:
+        return ""
+
+    def _add(self, task: _Task, records: Sequence[Record]) -> int:
+        """Add to the log of a task, and move it to where it is found now."""
+        snapshot = task.snapshot
+        number(records, snapshot.seq + 1)
+        for record in records:
+            task.records.append(record)
+            snapshot.apply(record)
+        status, place = snapshot.status, task.place
+        if (
+            place is None
+            or place.updated != status.timestamp
+            or place.state != status.state.value
+            or place.done != snapshot.terminal
+        ):
+            if place is not None:
+                self._unplace(task)
+            self._place(task)
+        return snapshot.seq
+
+    def _place(self, task: _Task) -> None:
+        snapshot = task.snapshot
+        place = task.place = _Place(
+            snapshot.scope,
+            snapshot.context_id,
+            snapshot.status.state.value,
+            snapshot.status.timestamp,
+            snapshot.task_id,
+            snapshot.hidden,
+            snapshot.terminal,
+        )
+        self._aged[place.done].add(place.updated, place.id, task.key)
+        if not place.hidden:
+            for context in (None, place.context):
+                states = self._found.setdefault((place.scope, context), {})
+                states.setdefault(place.state, _Sorted()).add(place.updated, place.id, task.key)
+
+    def _unplace(self, task: _Task) -> None:
+        place = task.place
+        assert place is not None
+        self._aged[place.done].remove(place.updated, place.id, task.key)
+        if not place.hidden:
+            for context in (None, place.context):
+                states = self._found[place.scope, context]
+                states[place.state].remove(place.updated, place.id, task.key)
+                if not states[place.state]:
+                    del states[place.state]
+                if not states:
+                    del self._found[place.scope, context]
 
     def _alive(self, node: str) -> bool:
         return self._nodes.get(node, float("-inf")) > heartbeat.now()
@@ -199,7 +316,7 @@ class MemoryLog:
 
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
         task = self._held(lease)
-        seq = task.add(records)
+        seq = self._store._add(task, records)
         if task.attempt > 1 and any(record.progress for record in records):
             task.attempt = 1
         self._store.hooks.mark(task.key, records)
@@ -210,43 +327,60 @@ class MemoryLog:
         if task.snapshot.mail != mail:
             raise NewMail(lease.task)
         task.ready, task.node, task.attempt = False, "", 0
-        seq = task.add(records)
+        seq = self._store._add(task, records)
         self._store.hooks.mark(task.key, records)
         return seq
 
-    async def read(self, task: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]:
-        return self._task(task).records[after : None if limit is None else after + limit]
+    async def read(
+        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
+    ) -> Sequence[Record]:
+        records = self._task(task).records
+        end = len(records) if limit is None else min(len(records), after + limit)
+        if max_bytes is not None:
+            size, upto = 0, after
+            while upto < end and size < max_bytes:
+                size += len(records[upto].raw)
+                upto += 1
+            end = upto
+        return records[after:end]
+
+    async def head(self, task: str) -> Head:
+        found = self._task(task).snapshot
+        return Head(
+            found.scope,
+            task,
+            found.context_id,
+            found.seq,
+            found.state,
+            found.terminal,
+            found.hidden,
+            found.mail,
+        )
+
+    async def unfinished(self) -> int:
+        states = self._store._found.get((self._scope, None), {})
+        return sum(len(tasks) for state, tasks in states.items() if TaskState(state) not in TERMINAL)
 
     async def load(self, task: str) -> Snapshot:
         return self._task(task).snapshot
 
     async def find(self, query: ListTasks, *, limit: int) -> Found:
         filters = read_filters(self._scope, query)
-        tasks = [self._store._tasks[key] for key in self._store._keys.get(self._scope, {}).values()]
-        matching = [
-            t.snapshot
-            for t in tasks
-            if not t.snapshot.hidden
-            and filters.context in ("", t.snapshot.context_id)
-            and filters.state in ("", t.snapshot.state.value)
-            and t.snapshot.status.timestamp >= filters.since
-        ]
-        matching.sort(key=lambda s: s.task_id)
-        matching.sort(key=lambda s: s.status.timestamp, reverse=True)
-        rest = matching
-        if filters.after is not None:
-            updated, id = filters.after
-            rest = [
-                s
-                for s in matching
-                if s.status.timestamp < updated or (s.status.timestamp == updated and s.task_id > id)
-            ]
-        page = rest[:limit]
-        more = filters.cursor(page[-1].status.timestamp, page[-1].task_id) if len(rest) > limit else ""
-        return Found(page, more, len(matching))
+        states = self._store._found.get((self._scope, filters.context or None), {})
+        rows: list[Row] = []
+        total = 0
+        for state, tasks in states.items():
+            if filters.state in ("", state):
+                total += tasks.since(filters.since)
+                for key in tasks.page(filters.since, filters.after, limit + 1):
+                    known = self._store._tasks[key].snapshot
+                    updated = known.status.timestamp
+                    rows.append((key, known.seq, known.task_id, known.context_id, updated, known.size))
+        page, next = merge(rows, filters, limit)
+        return Found([self._store._tasks[row[0]].snapshot for row in page], next, total)
 
     def _take(self, task: _Task, record: Record, dedupe: str, node: str, hook: Hook | None) -> Delivered:
-        seq = task.add((record,))
+        seq = self._store._add(task, (record,))
         if hook is not None:
             self._store.hooks.add(task.key, hook, task.snapshot, told=seq)
         task.ready = True

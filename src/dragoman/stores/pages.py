@@ -7,15 +7,23 @@ somebody pages through them move to the front, so a page never repeats a task th
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Sequence
 from hashlib import blake2s
 
 import msgspec
 from msgspec import Struct
 
+from dragoman.engine.seams import PAGE_BYTES
 from dragoman.errors import InvalidParams
 from dragoman.model.ids import read_timestamp
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
+
+Row = tuple[int, int, str, str, str, int]
+"""Of a task: key, seq, id, context, updated, size."""
+
+FIRST_PAGE = "~"
+"""After every timestamp."""
 
 
 class _Cursor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -38,6 +46,33 @@ class Filters(Struct, frozen=True):
     def cursor(self, updated: str, id: str) -> str:
         """The token for the page after this task."""
         return urlsafe_b64encode(msgspec.json.encode(_Cursor(updated, id, self.digest))).rstrip(b"=").decode()
+
+
+def visible(state: str, reply: bool) -> bool:
+    """Whether peers can see a task: what the partial indexes and `counts` hold."""
+    return not reply or state != TaskState.SUBMITTED.value
+
+
+def merge(rows: Iterable[Row], filters: Filters, limit: int) -> tuple[Sequence[Row], str]:
+    """The page of these candidates, which are the first `limit + 1` of each state, and the cursor of the next page."""
+    ordered = sorted(sorted(rows, key=_id), key=_updated, reverse=True)
+    page: list[Row] = []
+    total = 0
+    for row in ordered[:limit]:
+        total += row[5]
+        if page and total > PAGE_BYTES:
+            break
+        page.append(row)
+    more = len(ordered) > len(page)
+    return page, filters.cursor(page[-1][4], page[-1][2]) if more and page else ""
+
+
+def _id(row: Row) -> str:
+    return row[2]
+
+
+def _updated(row: Row) -> str:
+    return row[4]
 
 
 def read_filters(scope: Scope, query: ListTasks) -> Filters:

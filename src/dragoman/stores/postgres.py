@@ -19,6 +19,7 @@ from dragoman.stores.postgres_database import Database
 from dragoman.stores.postgres_hooks import PostgresHooks
 from dragoman.stores.postgres_ledger import Ledger
 from dragoman.stores.postgres_log import PostgresLog
+from dragoman.stores.snapshots import CACHE_BYTES
 
 _JOIN = """
 insert into dragoman.nodes (node, until) values ($1, dragoman.clock() + $2)
@@ -57,19 +58,35 @@ with claimed as (
 """
 _CLAIMS = (_CLAIM.format(which=_ORPHANED), _CLAIM.format(which=_FREE))
 _OLD = """
-select key from dragoman.tasks where done and updated < $1 and (not hooks or not exists
+select key, seq, size from dragoman.tasks where done = $3 and (done or node is null) and updated < $1
+and (not hooks or not exists
 (select 1 from dragoman.hooks where hooks.key = tasks.key and cursor < last and not dead))
-order by key limit $2 for update skip locked
+order by updated limit $2 for update skip locked
 """
 _PURGE = (
-    "delete from dragoman.log where key = any($1::bigint[])",
-    "delete from dragoman.hooks where key = any($1::bigint[])",
-    "delete from dragoman.tasks where key = any($1::bigint[])",
+    "delete from dragoman.log where key = any($1::bigint[]) and not key = any($2::bigint[])",
+    "insert into dragoman.purged (key) select * from unnest($1::bigint[]) as n(key) where key = any($2::bigint[])",
+    "delete from dragoman.hooks where key = any($1::bigint[]) or key = any($2::bigint[])",
+    """
+    with gone as (
+        delete from dragoman.tasks where key = any($1::bigint[]) or key = any($2::bigint[]) returning scope, state, reply
+    ) insert into dragoman.counts as c (scope, state, slot, n)
+    select scope, state, -1, -count(*) from gone where not reply or state <> 'TASK_STATE_SUBMITTED' group by scope, state
+    order by scope, state on conflict (scope, state, slot) do update set n = c.n + excluded.n
+    """,
 )
+_PIECE_ROWS, _PIECE_BYTES = 1000, 8 << 20
+"""What one transaction deletes of a log. A single append may be larger."""
 _PURGE_SEEN = """
 delete from dragoman.seen where (scope, dedupe) in
-(select scope, dedupe from dragoman.seen where at <= dragoman.clock() - $1::double precision limit 10000)
+(select scope, dedupe from dragoman.seen where at <= dragoman.clock() - $1::double precision limit 1000)
 """
+_NEXT_PURGED = "select key from dragoman.purged order by key limit 1 for update skip locked"
+_PURGE_PIECE = f"""
+delete from dragoman.log where key = $1 and seq in
+(select seq from dragoman.log where key = $1 order by seq limit {_PIECE_ROWS})
+"""
+_NO_LOG = "delete from dragoman.purged where key = $1"
 _PURGE_NODES = """
 delete from dragoman.nodes where until <= dragoman.clock() - $1::double precision
 and not exists (select 1 from dragoman.tasks where ready and tasks.node = nodes.node)
@@ -82,14 +99,21 @@ _LEAVING = 5.0
 
 class PostgresStore:
     def __init__(
-        self, url: str, *, patience: float = 5.0, readers: int = 4, writers: int = 3, keep: int = 256
+        self,
+        url: str,
+        *,
+        patience: float = 5.0,
+        readers: int = 4,
+        writers: int = 3,
+        keep: int = 256,
+        keep_bytes: int = CACHE_BYTES,
     ) -> None:
         """`patience` is how long anybody waits while the database is away; `readers` and `writers` are how many connections
-        there are at most, `keep` how many snapshots stay in memory."""
+        there are at most, `keep` how many snapshots stay in memory, and `keep_bytes` how large they are together."""
         self._database = Database(url, patience=patience, readers=readers, writers=writers)
         self.hooks = self.outbox = PostgresHooks(self._database)
         self.audit = PostgresAudit(self._database)
-        self.ledger = Ledger(self._database, self.hooks, keep=keep)
+        self.ledger = Ledger(self._database, self.hooks, keep=keep, keep_bytes=keep_bytes)
         self._logs: dict[Scope, PostgresLog] = {}
         self._waiting = 0
         self._ttls: dict[str, float] = {}
@@ -177,18 +201,40 @@ class PostgresStore:
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
         await self.ledger.release(lease, failed=failed)
 
-    async def purge(self, before: str, *, limit: int) -> int:
-        async def work(db: Connection) -> int:
-            keys = [key for (key,) in await db.fetch(_OLD, before, limit)]
-            if keys:
+    async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
+        async def work(db: Connection) -> Sequence[int]:
+            room = _PIECE_BYTES
+            now: list[int] = []
+            later: list[int] = []
+            for key, seq, size in await db.fetch(_OLD, before, limit, not unfinished):
+                room -= size
+                (now if seq <= _PIECE_ROWS and room >= 0 else later).append(key)
+            if now or later:
                 for statement in _PURGE:
-                    await db.execute(statement, keys, timeout=HOUR)
-            await db.execute(_PURGE_SEEN, DAY)
+                    await db.execute(statement, now, later, timeout=HOUR)
+            return [*now, *later]
+
+        purged = await self._database.write(work)
+        for key in purged:
+            self.ledger.reads.forget(key)
+        return len(purged)
+
+    async def tidy(self) -> bool:
+        async def work(db: Connection) -> bool:
+            more = False
+            if (key := await db.fetchval(_NEXT_PURGED)) is not None:
+                more = True
+                if _count(await db.execute(_PURGE_PIECE, key, timeout=HOUR)) < _PIECE_ROWS:
+                    await db.execute(_NO_LOG, key)
+            more |= _count(await db.execute(_PURGE_SEEN, DAY)) >= 1000
             await db.execute(_PURGE_NODES, DAY)
             await db.execute(_PURGE_WRITERS, DAY)
-            return len(keys)
+            return more
 
         return await self._database.write(work)
+
+    def damage(self) -> str:
+        return str(self.ledger.reads.damage)
 
     def waiting(self) -> int:
         """As of the last heartbeat."""
@@ -200,3 +246,8 @@ class PostgresStore:
     def changed(self) -> bool:
         """Not for us to say: whoever writes tells the others (`buses/postgres.py`)."""
         return False
+
+
+def _count(done: str) -> int:
+    """How many rows a statement changed, from what the database says of it: `DELETE 3`."""
+    return int(done.rpartition(" ")[2])

@@ -22,6 +22,8 @@ GONE = (
 )
 """The database is away, or is another one now. It may be back in a moment."""
 
+DAMAGED = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
+"""What is stored cannot be read, now or later."""
 CONFUSED = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What the library may say of a connection that broke at the wrong moment."""
 

@@ -6,8 +6,10 @@ circle. Then each job is a change to a row in memory and perhaps an answer like 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from random import randrange
 from typing import Any
 
 from msgspec import Struct
@@ -19,12 +21,14 @@ from dragoman.errors import InvalidParams, TaskClosed, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import postgres_hooks as hooks
+from dragoman.stores.pages import visible
 from dragoman.stores.postgres_address import Connection
 from dragoman.stores.rows import outcome
 
 DAY = 24 * 60 * 60.0
 """How long a key is remembered."""
 
+_SLOTS = 16
 _GUARD = "select pg_advisory_xact_lock(n) from unnest($1::bigint[]) as n"
 _SEEN = """
 select scope, dedupe, seen.key, seen.seq from dragoman.seen join unnest($1::integer[], $2::text[]) as n(scope, dedupe)
@@ -32,28 +36,32 @@ using (scope, dedupe) where at > dragoman.clock() - $3::double precision
 and exists (select 1 from dragoman.tasks where tasks.key = seen.key)
 """
 _CREATE = """
-insert into dragoman.tasks (scope, id, context, updated, state, reply, hooks, seq, mail, node, fence, attempt)
-select scope, id, context, updated, 'TASK_STATE_SUBMITTED', reply, hooks, 1, 1, node, claims, claims
-from unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[], $7::text[], $8::integer[])
-with ordinality as n(scope, id, context, updated, reply, hooks, node, claims, place) order by place
+insert into dragoman.tasks (scope, id, context, updated, state, reply, hooks, seq, mail, node, fence, attempt, size)
+select scope, id, context, updated, 'TASK_STATE_SUBMITTED', reply, hooks, 1, 1, node, claims, claims, size
+from unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[], $7::text[], $8::integer[],
+$9::bigint[]) with ordinality as n(scope, id, context, updated, reply, hooks, node, claims, size, place) order by place
 on conflict (scope, id) do nothing returning scope, id, key
 """
 _KEYS = """
 select scope, id, key from dragoman.tasks join unnest($1::integer[], $2::text[]) as n(scope, id) using (scope, id)
 """
 _LOCK = """
-select key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks
+select key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks, size, scope, reply
 from dragoman.tasks where key = any($1::bigint[]) order by key for update
 """
 _WRITE = """
 with moved as (
     update dragoman.tasks set seq = n.seq, mail = n.mail, state = n.state, updated = n.updated, done = n.done,
-    ready = n.ready, node = n.node, fence = n.fence, attempt = n.attempt, hooks = n.hooks
+    ready = n.ready, node = n.node, fence = n.fence, attempt = n.attempt, hooks = n.hooks, size = n.size
     from unnest($1::bigint[], $2::integer[], $3::integer[], $4::text[], $5::text[], $6::boolean[], $7::boolean[],
-    $8::text[], $9::integer[], $10::integer[], $11::boolean[])
-    as n(key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks) where tasks.key = n.key
+    $8::text[], $9::integer[], $10::integer[], $11::boolean[], $12::bigint[])
+    as n(key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks, size) where tasks.key = n.key
 ), added as (
-    insert into dragoman.log (key, seq, body) select * from unnest($12::bigint[], $13::integer[], $14::bytea[])
+    insert into dragoman.log (key, seq, body) select * from unnest($13::bigint[], $14::integer[], $15::bytea[])
+), counted as (
+    insert into dragoman.counts as c (scope, state, slot, n)
+    select scope, state, $19, n from unnest($16::integer[], $17::text[], $18::bigint[]) as n(scope, state, n)
+    order by scope, state on conflict (scope, state, slot) do update set n = c.n + excluded.n
 ) select pg_current_xact_id()::text
 """
 _REMEMBER = """
@@ -98,16 +106,18 @@ class _Row:
     """A task's row, locked by us."""
 
     __slots__ = ("key", "seq", "mail", "state", "updated", "done", "ready", "node", "fence", "attempt", "hooks",
-                 "changed")  # fmt: skip
+                 "size", "scope", "reply", "changed", "was")  # fmt: skip
 
     def __init__(self, values: Iterable[Any]) -> None:
         (self.key, self.seq, self.mail, self.state, self.updated, self.done, self.ready, self.node, self.fence,
-         self.attempt, self.hooks) = values  # fmt: skip
+         self.attempt, self.hooks, self.size, self.scope, self.reply) = values  # fmt: skip
         self.changed = False
+        self.was = self.state
+        """Its state before this transaction."""
 
     def values(self) -> tuple[Any, ...]:
         return (self.key, self.seq, self.mail, self.state, self.updated, self.done, self.ready, self.node, self.fence,
-                self.attempt, self.hooks)  # fmt: skip
+                self.attempt, self.hooks, self.size)  # fmt: skip
 
 
 async def perform(db: Connection, jobs: Sequence[Job]) -> tuple[list[Outcome | Exception], str | None]:
@@ -125,6 +135,8 @@ class _Batch:
         self.xid: str | None = None
         self._rows: dict[int, _Row] = {}
         self._log: list[tuple[int, int, bytes]] = []
+        self._counts: dict[tuple[int, str], int] = {}
+        """By how much the number of tasks of a scope in a state changes."""
         self._seen: list[tuple[int, str, int, int]] = []
         self._marks: dict[int, int] = {}
         self._hooks: list[tuple[int, Hook, int]] = []
@@ -173,11 +185,11 @@ class _Batch:
             return {}
         rows = [
             (job.number, job.task, job.context, job.mail.at, job.mail.reply, job.hook is not None, job.node or None,
-             1 if job.node else 0)
+             1 if job.node else 0, len(pack((Record("message", job.mail),))))
             for _, job in jobs
             if isinstance(job.mail, Mail)
         ]  # fmt: skip
-        made = {(scope, id): key for scope, id, key in await self._db.fetch(_CREATE, *_columns(rows, 8))}
+        made = {(scope, id): key for scope, id, key in await self._db.fetch(_CREATE, *_columns(rows, 9))}
         outcomes: dict[int, Outcome | Exception] = {}
         for i, job in jobs:
             key = made.pop((job.number, job.task), None)  # the first of those who want the same id
@@ -186,6 +198,7 @@ class _Batch:
                 continue
             assert isinstance(job.mail, Mail)
             lease = Lease(job.scope, job.task, key, 1, 1) if job.node else None
+            self._count(job.number, TaskState.SUBMITTED.value, job.mail.reply, 1)
             outcomes[i] = self._took(job, key, Record("message", job.mail, 1), lease)
         return outcomes
 
@@ -225,7 +238,9 @@ class _Batch:
         else:
             assert job.mail is not None
             record = Record("cancel", job.mail, row.seq)
-        return self._took(job, key, record, lease)
+        done = self._took(job, key, record, lease)
+        row.size += len(self._log[-1][2])
+        return done
 
     def _took(self, job: Job, key: int, record: Record, lease: Lease | None) -> Outcome:
         self._log.append((key, record.seq, pack((record,))))
@@ -244,7 +259,9 @@ class _Batch:
         if records:
             number(records, row.seq + 1)
             row.seq += len(records)
-            self._log.append((row.key, row.seq, pack(records)))
+            body = pack(records)
+            row.size += len(body)
+            self._log.append((row.key, row.seq, body))
         done, status = outcome(records)
         row.done = row.done or done
         if status is not None:
@@ -259,16 +276,40 @@ class _Batch:
             self._marks[row.key] = news[-1]
         return Outcome(job, row.key, row.seq, records, news=bool(news))
 
+    def _count(self, scope: int, state: str, reply: bool, n: int) -> None:
+        if visible(state, reply):
+            self._counts[scope, state] = self._counts.get((scope, state), 0) + n
+
     async def _write(self) -> None:
-        changed = [row.values() for row in self._rows.values() if row.changed]
+        changed = [row for row in self._rows.values() if row.changed]
+        for row in changed:
+            if row.state != row.was:
+                self._count(row.scope, row.was, row.reply, -1)
+                self._count(row.scope, row.state, row.reply, 1)
         if changed or self._log:
-            self.xid = await self._db.fetchval(_WRITE, *_columns(changed, 11), *_columns(self._log, 3))
+            self.xid = await self._db.fetchval(
+                _WRITE,
+                *_columns([row.values() for row in changed], 12),
+                *_columns(self._log, 3),
+                *_columns([(*which, n) for which, n in self._counts.items() if n], 3),
+                SLOT,
+            )
         if self._seen:
             await self._db.execute(_REMEMBER, *_columns(self._seen, 4))
         for key, hook, begins in self._hooks:
             await hooks.keep(self._db, key, hook, cursor=begins, last=begins)
         if self._marks:
             await hooks.mark(self._db, self._marks)
+
+
+def _slot() -> int:
+    """The rows of `counts` that this process adds to. Nodes that share one only wait for each other."""
+    return randrange(_SLOTS)
+
+
+SLOT = _slot()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: globals().update(SLOT=_slot()))
 
 
 def _columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:

@@ -25,9 +25,9 @@ AGAIN = 0.1
 
 
 class Ledger:
-    def __init__(self, database: Database, hooks: PostgresHooks, *, keep: int) -> None:
+    def __init__(self, database: Database, hooks: PostgresHooks, *, keep: int, keep_bytes: int) -> None:
         self.database = database
-        self._hooks, self._keep = hooks, keep
+        self._hooks, self._keep, self._keep_bytes = hooks, keep, keep_bytes
         self.commits: Commits
         """Here, and `reads`, only while the database is open."""
         self.reads: Reads
@@ -41,7 +41,7 @@ class Ledger:
     async def open(self) -> None:
         if not self._open:
             await self.database.open()
-            self.reads = Reads(self.database, keep=self._keep)
+            self.reads = Reads(self.database, keep=self._keep, keep_bytes=self._keep_bytes)
             self.commits = Commits(self.database, self._committed, self.told)
             self._open = True
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot
-from dragoman.engine.seams import Delivered, Found, Lease
-from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
+from dragoman.engine.seams import Delivered, Found, Head, Lease
+from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores.postgres_batch import DAY, Job, Outcome
 from dragoman.stores.postgres_ledger import Ledger
@@ -89,7 +89,7 @@ class PostgresLog:
             if snapshot is None or snapshot.seq < done.seq:
                 snapshot = await self._ledger.reads.load_key(self._scope, done.key)
             return Delivered(snapshot, done.seq, done.lease, done.duplicate)
-        except (asyncio.CancelledError, Unavailable):
+        except (asyncio.CancelledError, Unavailable, TaskUnreadable):
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._give_back(future.result())  # it came, and we cannot take it
             raise
@@ -122,8 +122,16 @@ class PostgresLog:
         done: Outcome = await self._ledger.commits.submit(job)
         return done.seq
 
-    async def read(self, task: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]:
-        return await self._ledger.reads.read(self._scope, task, after, limit)
+    async def read(
+        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
+    ) -> Sequence[Record]:
+        return await self._ledger.reads.read(self._scope, task, after, limit, max_bytes)
+
+    async def head(self, task: str) -> Head:
+        return await self._ledger.reads.head(self._scope, task)
+
+    async def unfinished(self) -> int:
+        return await self._ledger.reads.unfinished(self._scope)
 
     async def load(self, task: str) -> Snapshot:
         return await self._ledger.reads.load(self._scope, task)

@@ -6,7 +6,6 @@ Every change is one job in a shared transaction (`sqlite_commits.py`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -15,14 +14,14 @@ from sqlite3 import Connection
 
 from dragoman.engine.seams import Held, Lease
 from dragoman.model.ops import Scope
-from dragoman.stores import heartbeat, sqlite_hooks
+from dragoman.stores import heartbeat, sqlite_hooks, sqlite_purge
+from dragoman.stores.snapshots import CACHE_BYTES
 from dragoman.stores.sqlite_audit import SqliteAudit
 from dragoman.stores.sqlite_commits import Finish
 from dragoman.stores.sqlite_file import SqliteFile
 from dragoman.stores.sqlite_hooks import SqliteHooks
-from dragoman.stores.sqlite_log import DAY, SqliteLog, release
+from dragoman.stores.sqlite_log import SqliteLog, release
 from dragoman.stores.sqlite_nodes import NodeLocks
-from dragoman.stores.sqlite_reads import place
 
 _NODES = "select node from nodes"
 _JOIN = "insert or replace into nodes (node, until) values (?, ?)"
@@ -43,30 +42,29 @@ and node is not null and node <> ? and node not in (select node from nodes where
 _FREE = _TASKS + "and node is null order by key"
 _WAITING = "select count(*) from tasks where ready = 1 and node is null"
 _CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
-_OLD = """
-select key from tasks where done = 1 and updated < ?
-and (hooks = 0 or not exists (select 1 from hooks where hooks.key = tasks.key and cursor < last and dead = 0))
-order by key limit ?
-"""
-_PURGE_LOG = "delete from log where place between ? and ?"
-_PURGE = "delete from tasks where key = ?"
 _LOGS = 10_000
-
-_PURGE_SEEN = "delete from seen where at <= ?"
 
 
 class SqliteStore:
     def __init__(
-        self, path: str | Path, *, synchronous: str = "full", patience: float = 10.0, keep: int = 128
+        self,
+        path: str | Path,
+        *,
+        synchronous: str = "full",
+        patience: float = 10.0,
+        keep: int = 128,
+        keep_bytes: int = CACHE_BYTES,
     ) -> None:
-        """`patience` is how long to wait while another process writes; `keep` is how many snapshots stay in memory: few
-        enough for the processor's own.
+        """`patience` is how long to wait while another process writes; `keep` is how many snapshots stay in memory, few
+        enough for the processor's own, and `keep_bytes` how large they are together.
 
         `synchronous` is SQLite's. With `normal`, a power cut may take the last moments with it; a crash does not.
         """
         if str(path) == ":memory:":
             raise ValueError("SQLite's :memory: is for one connection; use MemoryStore")
-        self.file = SqliteFile(Path(path), synchronous=synchronous, patience=patience, keep=keep)
+        self.file = SqliteFile(
+            Path(path), synchronous=synchronous, patience=patience, keep=keep, keep_bytes=keep_bytes
+        )
         self._locks = NodeLocks(Path(f"{path}-nodes"))
         self.hooks = self.outbox = SqliteHooks(self.file, self._bury)
         self.audit = SqliteAudit(self.file)
@@ -117,10 +115,15 @@ class SqliteStore:
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
         await self.file.commits.submit(partial(release, lease, failed))
 
-    async def purge(self, before: str, *, limit: int) -> int:
-        # A finished task never changes, so what to purge can be looked for outside the transaction.
-        old = await self.file.reads.elsewhere(lambda db: db.execute(_OLD, (before, limit)).fetchall())
-        return await self.file.commits.submit(partial(_purge, old))
+    async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
+        old = await self.file.reads.elsewhere(partial(sqlite_purge.find, before, limit, unfinished))
+        return await self.file.commits.submit(partial(sqlite_purge.purge, self.file, before, old))
+
+    async def tidy(self) -> bool:
+        return await self.file.commits.submit(partial(sqlite_purge.tidy, self.file))
+
+    def damage(self) -> str:
+        return str(self.file.reads.damage)
 
     def waiting(self) -> int:
         row = self.file.reads.one(_WAITING, ())
@@ -182,14 +185,6 @@ def _leave(node: str, db: Connection) -> Finish[None]:
     sqlite_hooks.leave(db, node)
     db.execute(_GONE, (node,))
     return _nothing
-
-
-def _purge(keys: Sequence[tuple[int]], db: Connection) -> Finish[int]:
-    db.executemany(_PURGE_LOG, [(place(key, 0), place(key + 1, 0) - 1) for (key,) in keys])
-    sqlite_hooks.purge(db, keys)
-    purged = db.executemany(_PURGE, keys).rowcount
-    db.execute(_PURGE_SEEN, (time.time() - DAY,))
-    return lambda: purged
 
 
 def _nothing() -> None:

@@ -31,6 +31,9 @@ ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
 """What a job may raise as its answer. Anything else is a fault, and undoes the transaction."""
 
 _LOG = "insert into log (place, body) values (?, ?)"
+_COUNT = """
+insert into counts (scope, state, n) values (?1, ?2, ?3) on conflict (scope, state) do update set n = n + excluded.n
+"""
 _FEW, _MANY = 2, 10
 """How often the loop comes round between two transactions: those who waited for the first have more to write by then, and
 who shares a transaction shares its cost. Where many do, it is worth waiting for all of them."""
@@ -68,6 +71,10 @@ class Commits:
         """Jobs in the last transaction."""
         self.records: list[tuple[int, bytes]] = []
         """What this transaction adds to the log: place and body. It is written at the end, all of it together."""
+        self.counts: dict[tuple[int, str], int] = {}
+        """By how much this transaction changes the number of tasks of a scope in a state. Written at the end, too."""
+        self.must_commit = False
+        """This transaction changes the file in a way that `total_changes` does not count."""
         self._version = self._told = _version(db)
         self._errands: SimpleQueue[tuple[Callable[[], None], Callable[[Exception | None], None]] | None] = (
             SimpleQueue()
@@ -89,6 +96,11 @@ class Commits:
             self._idle.clear()
             self._soon()
         return future
+
+    def count(self, scope: int, state: str, n: int) -> None:
+        """In this transaction: `n` more tasks of the scope are in that state."""
+        which = (scope, state)
+        self.counts[which] = self.counts.get(which, 0) + n
 
     def changed(self) -> bool:
         """Whether another process has written since this was last asked."""
@@ -157,6 +169,8 @@ class Commits:
             batch, self._queue = self._queue, []
         db, self._shared = self._db, len(batch)
         self.records.clear()
+        self.counts.clear()
+        self.must_commit = False
         before = db.total_changes
         outcomes: list[_Outcome] = []
         for job, future, dropped in batch:
@@ -171,6 +185,8 @@ class Commits:
                 return
         try:
             db.executemany(_LOG, self.records)
+            if self.counts:
+                db.executemany(_COUNT, [(*which, n) for which, n in self.counts.items() if n])
         except sqlite3.Error as error:
             self._undo(batch, error)
             return
@@ -179,13 +195,14 @@ class Commits:
             if error is not None:
                 self._undo(batch, error)
                 return
+            self.records.clear()  # they may be large, and the next transaction may be long in coming
             if self._took is not None:
                 self._took(time.perf_counter() - self._since)
             for outcome in outcomes:
                 _answer(*outcome)
             self._next()
 
-        if db.total_changes == before:
+        if db.total_changes == before and not self.must_commit:
             self._rollback()  # nothing was written, so there is no disk to wait for
             committed(None)
         else:

@@ -18,13 +18,13 @@ from dragoman.stores.sqlite_reads import Reads
 
 
 class SqliteFile:
-    def __init__(self, path: Path, *, synchronous: str, patience: float, keep: int) -> None:
+    def __init__(self, path: Path, *, synchronous: str, patience: float, keep: int, keep_bytes: int) -> None:
         if synchronous not in ("off", "normal", "full", "extra"):
             raise ValueError(f"synchronous is off, normal, full or extra, not {synchronous!r}")
         self.path = path
         self._synchronous = synchronous
         self._patience = patience
-        self._keep = keep
+        self._keep, self._keep_bytes = keep, keep_bytes
         self._db: sqlite3.Connection | None = None
         self.commits: Commits
         """Here, and `reads`, only while the file is open."""
@@ -41,10 +41,13 @@ class SqliteFile:
         try:
             db = self._connect()
             try:
+                db.execute(
+                    "pragma auto_vacuum = incremental"
+                )  # only a new file heeds it: before there is a table
                 await self._write_ahead(db)
                 migrate(db)
                 db.execute("pragma busy_timeout = 0")  # `Commits` waits by itself, elsewhere
-                reads = Reads(self._connect, keep=self._keep)
+                reads = Reads(self._connect, keep=self._keep, keep_bytes=self._keep_bytes)
             except BaseException:
                 db.close()
                 raise
@@ -94,4 +97,7 @@ class SqliteFile:
         )
         db.execute(f"pragma synchronous = {self._synchronous}")
         db.execute("pragma cache_size = -16384")  # 16 MiB: the indexes of a busy day
+        db.execute(
+            "pragma journal_size_limit = 67108864"
+        )  # after a large transaction it is cut back to 64 MiB
         return db

@@ -12,12 +12,15 @@ from contextlib import suppress
 from functools import partial
 from sqlite3 import Connection
 
+from msgspec import Struct
+
 from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number, pack
-from dragoman.engine.seams import Delivered, Found, Lease, LeaseLost, NewMail
-from dragoman.errors import TaskClosed, TaskNotFound, Unavailable
+from dragoman.engine.seams import Delivered, Found, Head, Lease, LeaseLost, NewMail
+from dragoman.errors import TaskClosed, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
+from dragoman.stores.pages import visible
 from dragoman.stores.rows import outcome
 from dragoman.stores.sqlite_commits import Finish, Job
 from dragoman.stores.sqlite_file import SqliteFile
@@ -30,24 +33,33 @@ DAY = 24 * 60 * 60.0
 AGAIN = 0.1
 """Seconds until what has to be written is tried once more."""
 
-_TASK = "select key, seq, state, updated, done, node, fence, attempt from tasks where scope = ? and id = ?"
-_DELIVER = (
-    "update tasks set seq = ?1, mail = ?1, ready = 1, node = ?2, fence = ?3, attempt = ?4 where key = ?5"
-)
+_TASK = """
+select key, seq, state, updated, done, node, fence, attempt, reply from tasks where scope = ? and id = ?
+"""
+_DELIVER = """
+update tasks set seq = ?1, mail = ?1, ready = 1, node = ?2, fence = ?3, attempt = ?4, size = size + ?5 where key = ?6
+"""
 _STATUS = "update tasks set state = ?, updated = ? where key = ?"
 # A key that was never committed may come again, so a lease also says whose it was.
-_HELD = "select seq, mail, hooks from tasks where key = ? and id = ? and fence = ? and node is not null"
-_APPEND = "update tasks set seq = ?, done = done or ? where key = ?"
-_APPEND_STATUS = "update tasks set seq = ?, done = done or ?, state = ?, updated = ? where key = ?"
+_HELD = """
+select seq, mail, hooks, scope, reply, state from tasks where key = ? and id = ? and fence = ? and node is not null
+"""
+_APPEND = "update tasks set seq = ?, size = size + ?, done = done or ? where key = ?"
+_APPEND_STATUS = """
+update tasks set seq = ?, size = size + ?, done = done or ?, state = ?, updated = ? where key = ?
+"""
 _GOT_ON = "update tasks set attempt = 1 where key = ?"
-_SETTLE = "update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0 where key = ?"
+_SETTLE = """
+update tasks set seq = ?, size = size + ?, done = done or ?, ready = 0, node = null, attempt = 0 where key = ?
+"""
 _SETTLE_STATUS = """
-update tasks set seq = ?, done = done or ?, ready = 0, node = null, attempt = 0, state = ?, updated = ? where key = ?
+update tasks set seq = ?, size = size + ?, done = done or ?, ready = 0, node = null, attempt = 0, state = ?, updated = ?
+where key = ?
 """
 # What it mostly is: nobody else has written to the task, and nobody is to be told. Then one look is enough.
 _NEXT = " where key = ? and id = ? and fence = ? and seq = ? and hooks = 0 and node is not null"
-_APPEND_NEXT = "update tasks set seq = ?" + _NEXT
-_SETTLE_NEXT = _SETTLE_STATUS.replace(" where key = ?", _NEXT + " and mail = ?")
+_APPEND_NEXT = "update tasks set seq = ?, size = size + ?" + _NEXT
+_SETTLE_NEXT = _SETTLE_STATUS.replace("where key = ?", _NEXT + " and mail = ?")
 _RELEASE = """
 update tasks set node = null, attempt = attempt - ? where key = ? and id = ? and fence = ? and node is not null
 """
@@ -56,6 +68,15 @@ select seen.key, seen.seq from seen join tasks on tasks.key = seen.key
 where seen.scope = ? and dedupe = ? and at > ?
 """
 _REMEMBER = "insert or replace into seen (scope, dedupe, key, seq, at) values (?, ?, ?, ?, ?)"
+
+
+class _Unfolded(Struct, frozen=True):
+    """A delivery whose task is still to be read."""
+
+    key: int
+    seq: int
+    lease: Lease | None = None
+    duplicate: bool = False
 
 
 class SqliteLog:
@@ -100,17 +121,23 @@ class SqliteLog:
     ) -> Awaitable[Delivered]:
         return self._given(partial(self._deliver, task, mail, dedupe, node, hook))
 
-    async def _given(self, job: Job[Delivered]) -> Delivered:
+    async def _given(self, job: Job[Delivered | _Unfolded]) -> Delivered:
         """What a delivery gives. A caller that is cancelled meanwhile runs nothing, so a lease of its goes back."""
         future = self._file.commits.submit(job, self._drop)
         try:
-            return await future
-        except asyncio.CancelledError:
-            if not future.cancelled() and future.exception() is None:
-                self._drop(future.result())  # it came, and we were cancelled all the same
+            return await self._folded(await future)
+        except (asyncio.CancelledError, Unavailable, TaskUnreadable):
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._drop(future.result())  # it came, and we cannot take it
             raise
 
-    def _drop(self, delivered: Delivered) -> None:
+    async def _folded(self, delivered: Delivered | _Unfolded) -> Delivered:
+        if isinstance(delivered, Delivered):
+            return delivered
+        snapshot = await self._file.reads.load_key(self._scope, delivered.key)
+        return Delivered(snapshot, delivered.seq, delivered.lease, delivered.duplicate)
+
+    def _drop(self, delivered: Delivered | _Unfolded) -> None:
         if delivered.lease is not None:
             self._give_back(delivered.lease)
 
@@ -128,7 +155,7 @@ class SqliteLog:
         reads = self._file.reads
         scope = reads.scope(self._scope)
         row = None if scope is None else reads.one(_SEEN, (scope, dedupe, time.time() - DAY))
-        return None if row is None else self._duplicate(*row)
+        return None if row is None else await self._folded(_Unfolded(row[0], row[1], duplicate=True))
 
     def append(self, lease: Lease, records: Sequence[Record]) -> Awaitable[int]:
         if isinstance(lease, Opening):
@@ -145,8 +172,16 @@ class SqliteLog:
                 return stored
         return self._file.commits.submit(partial(self._settle, lease, records, mail))
 
-    async def read(self, task: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]:
-        return await self._file.reads.read(self._scope, task, after, limit)
+    async def read(
+        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
+    ) -> Sequence[Record]:
+        return await self._file.reads.read(self._scope, task, after, limit, max_bytes)
+
+    async def head(self, task: str) -> Head:
+        return self._file.reads.head(self._scope, task)
+
+    async def unfinished(self) -> int:
+        return self._file.reads.unfinished(self._scope)
 
     async def load(self, task: str) -> Snapshot:
         return await self._file.reads.load(self._scope, task)
@@ -163,7 +198,7 @@ class SqliteLog:
         node: str,
         hook: Hook | None,
         db: Connection,
-    ) -> Finish[Delivered]:
+    ) -> Finish[Delivered | _Unfolded]:
         reads = self._file.reads
         scope = reads.scope(self._scope) or new_scope(db, self._scope)
         if dedupe and (earlier := self._earlier(db, scope, dedupe)):
@@ -205,7 +240,7 @@ class SqliteLog:
         node: str,
         hook: Hook | None,
         db: Connection,
-    ) -> Finish[Delivered]:
+    ) -> Finish[Delivered | _Unfolded]:
         reads = self._file.reads
         scope = reads.scope(self._scope)
         if scope is None:
@@ -215,7 +250,7 @@ class SqliteLog:
         row = db.execute(_TASK, (scope, task)).fetchone()
         if row is None:
             raise TaskNotFound(task)
-        key, seq, state, updated, done, holder, fence, attempt = row
+        key, seq, state, updated, done, holder, fence, attempt, reply = row
         if done:
             raise TaskClosed(f"task {task!r} is finished")
         if hook is not None:
@@ -225,45 +260,44 @@ class SqliteLog:
         if node and not holder:
             holder, fence, attempt = node, fence + 1, attempt + 1
             lease = Lease(self._scope, task, key, fence, attempt)
-        db.execute(_DELIVER, (seq, holder, fence, attempt, key))
+        record = Record("message" if isinstance(mail, Mail) else "cancel", mail, seq)
+        body = pack((record,))
+        db.execute(_DELIVER, (seq, holder, fence, attempt, len(body), key))
         if isinstance(mail, Mail):  # what Snapshot.apply does to the status
-            record = Record("message", mail, seq)
             if TaskState(state).interrupted:
                 db.execute(_STATUS, (TaskState.SUBMITTED.value, mail.at or updated, key))
+                self._count(scope, reply, state, TaskState.SUBMITTED)
             elif not updated:
                 db.execute(_STATUS, (state, mail.at, key))
-        else:
-            record = Record("cancel", mail, seq)
-        self._file.commits.records.append((place(key, seq), pack((record,))))
+        self._file.commits.records.append((place(key, seq), body))
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, seq, time.time()))
         if hook is not None:
             self._hooks.add(db, key, hook, cursor=seq, last=seq)
 
-        def finish() -> Delivered:
-            try:
-                snapshot = reads.move(key, (record,)) or reads.load_key(self._scope, key)
-            except Unavailable:
-                if lease is not None:
-                    self._give_back(lease)
-                raise
-            return Delivered(snapshot, seq, lease)
+        def finish() -> Delivered | _Unfolded:
+            snapshot = reads.move(key, (record,))
+            return Delivered(snapshot, seq, lease) if snapshot else _Unfolded(key, seq, lease)
 
         return finish
 
     def _append(self, lease: Lease, records: Sequence[Record], db: Connection) -> Finish[int]:
         done, status = outcome(records)
+        body = pack(records)
         seq = self._file.reads.seq(lease.key)
         if seq and status is None and not done and lease.attempt == 1 and lease.scope == self._scope:
-            row = (seq + len(records), lease.key, lease.task, lease.fence, seq)
+            row = (seq + len(records), len(body), lease.key, lease.task, lease.fence, seq)
             if db.execute(_APPEND_NEXT, row).rowcount:
-                return partial(self._moved, lease.key, records, self._write(lease.key, seq, records), False)
-        seq, _, hooked = self._held(lease, db)
-        seq = self._write(lease.key, seq, records)
+                seq = self._write(lease.key, seq, records, body)
+                return partial(self._moved, lease.key, records, seq, False)
+        seq, _, hooked, scope, reply, state = self._held(lease, db)
+        seq = self._write(lease.key, seq, records, body)
         if status is None:
-            db.execute(_APPEND, (seq, done, lease.key))
+            db.execute(_APPEND, (seq, len(body), done, lease.key))
         else:
-            db.execute(_APPEND_STATUS, (seq, done, status.state.value, status.timestamp, lease.key))
+            how = (seq, len(body), done, status.state.value, status.timestamp)
+            db.execute(_APPEND_STATUS, (*how, lease.key))
+            self._count(scope, reply, state, status.state)
         if lease.attempt > 1 and any(record.progress for record in records):
             db.execute(_GOT_ON, (lease.key,))
         news = bool(hooked) and self._hooks.mark(db, lease.key, records)
@@ -271,35 +305,56 @@ class SqliteLog:
 
     def _settle(self, lease: Lease, records: Sequence[Record], mail: int, db: Connection) -> Finish[int]:
         done, status = outcome(records)
-        seq = self._file.reads.seq(lease.key)
-        if seq and status is not None and lease.scope == self._scope:
-            how = (seq + len(records), done, status.state.value, status.timestamp)
+        body = pack(records)
+        snapshot = self._file.reads.kept(lease.key)
+        if snapshot is not None and status is not None and lease.scope == self._scope:
+            seq = snapshot.seq
+            how = (seq + len(records), len(body), done, status.state.value, status.timestamp)
             if db.execute(_SETTLE_NEXT, (*how, lease.key, lease.task, lease.fence, seq, mail)).rowcount:
-                return partial(self._moved, lease.key, records, self._write(lease.key, seq, records), False)
-        seq, last_mail, hooked = self._held(lease, db)
+                number, reply = self._file.reads.scope(self._scope), snapshot.mails[0][1].reply
+                assert number is not None
+                self._count(
+                    number, reply, snapshot.status.state.value, status.state
+                )  # at `seq`, as in the row
+                seq = self._write(lease.key, seq, records, body)
+                return partial(self._moved, lease.key, records, seq, False)
+        seq, last_mail, hooked, scope, reply, state = self._held(lease, db)
         if last_mail != mail:
             raise NewMail(lease.task)
-        seq = self._write(lease.key, seq, records)
+        seq = self._write(lease.key, seq, records, body)
         if status is None:
-            db.execute(_SETTLE, (seq, done, lease.key))
+            db.execute(_SETTLE, (seq, len(body), done, lease.key))
         else:
-            db.execute(_SETTLE_STATUS, (seq, done, status.state.value, status.timestamp, lease.key))
+            how = (seq, len(body), done, status.state.value, status.timestamp)
+            db.execute(_SETTLE_STATUS, (*how, lease.key))
+            self._count(scope, reply, state, status.state)
         news = bool(hooked) and self._hooks.mark(db, lease.key, records)
         return partial(self._moved, lease.key, records, seq, news)
 
-    def _write(self, key: int, seq: int, records: Sequence[Record]) -> int:
-        """Add `records` after `seq`; return the new last one."""
+    def _write(self, key: int, seq: int, records: Sequence[Record], body: bytes) -> int:
+        """Add `records`, packed as `body`, after `seq`; return the new last one."""
         if records:
             number(records, seq + 1)
             seq += len(records)
-            self._file.commits.records.append((place(key, seq), pack(records)))
+            self._file.commits.records.append((place(key, seq), body))
         return seq
 
-    def _held(self, lease: Lease, db: Connection) -> tuple[int, int, int]:
-        """The last record and the last mail of a task that is still ours, and whether it has hooks."""
+    def _count(self, scope: int, reply: bool, before: str, now: TaskState) -> None:
+        """Move a task from one state to another in `counts`."""
+        commits, after = self._file.commits, now.value
+        if after != before:
+            if visible(before, reply):
+                commits.count(scope, before, -1)
+            if visible(after, reply):
+                commits.count(scope, after, 1)
+
+    def _held(self, lease: Lease, db: Connection) -> tuple[int, int, int, int, bool, str]:
+        """Of a task that is still ours: the last record, the last mail, whether it has hooks; its scope, `reply` and state."""
         if lease.scope != self._scope:
             raise TaskNotFound(lease.task)
-        row: tuple[int, int, int] | None = db.execute(_HELD, (lease.key, lease.task, lease.fence)).fetchone()
+        row: tuple[int, int, int, int, bool, str] | None = db.execute(
+            _HELD, (lease.key, lease.task, lease.fence)
+        ).fetchone()
         if row is None:
             raise LeaseLost(lease.task)
         return row
@@ -310,12 +365,9 @@ class SqliteLog:
             self._hooks.wake()
         return seq
 
-    def _earlier(self, db: Connection, scope: int, dedupe: str) -> Finish[Delivered] | None:
+    def _earlier(self, db: Connection, scope: int, dedupe: str) -> Finish[_Unfolded] | None:
         row = db.execute(_SEEN, (scope, dedupe, time.time() - DAY)).fetchone()
-        return None if row is None else partial(self._duplicate, *row)
-
-    def _duplicate(self, key: int, seq: int) -> Delivered:
-        return Delivered(self._file.reads.load_key(self._scope, key), seq, duplicate=True)
+        return None if row is None else partial(_Unfolded, row[0], row[1], duplicate=True)
 
 
 async def _lost(lease: Lease) -> int:

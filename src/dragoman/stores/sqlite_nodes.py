@@ -44,7 +44,10 @@ class NodeLocks:
     def drop(self, node: str) -> None:
         handle = self._held.pop(node, None)
         if handle is not None:
-            self._path(node).unlink(missing_ok=True)
+            with suppress(
+                OSError
+            ):  # a file system that is read-only by now keeps the file: nobody holds its lock
+                self._path(node).unlink(missing_ok=True)
             os.close(handle)
             with suppress(OSError):  # others have files in it
                 self._folder.rmdir()
@@ -67,7 +70,8 @@ class NodeLocks:
             if not _lock(handle):
                 return False
             if _same(handle, self._path(node)):
-                self._path(node).unlink(missing_ok=True)
+                with suppress(OSError):  # a read-only file system keeps it
+                    self._path(node).unlink(missing_ok=True)
             return True
         finally:
             os.close(handle)

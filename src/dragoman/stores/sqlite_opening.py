@@ -23,12 +23,12 @@ from dragoman.stores.sqlite_hooks import SqliteHooks
 from dragoman.stores.sqlite_reads import place
 
 _CREATE = """
-insert into tasks (scope, id, context, updated, state, reply, seq, mail, node, fence, attempt)
-values (?, ?, ?, ?, 'TASK_STATE_SUBMITTED', ?, 1, 1, ?, ?, ?)
+insert into tasks (scope, id, context, size, updated, state, reply, seq, mail, node, fence, attempt)
+values (?, ?, ?, ?, ?, 'TASK_STATE_SUBMITTED', ?, 1, 1, ?, ?, ?)
 """
 _CREATE_SETTLED = """
-insert into tasks (scope, id, context, reply, updated, state, done, seq, mail, ready, fence, attempt)
-values (?, ?, ?, ?, ?, ?, ?, ?, 1, 0, 1, 0)
+insert into tasks (scope, id, context, size, reply, updated, state, done, seq, mail, ready, fence, attempt)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0, 1, 0)
 """
 _SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
 _NEW_SCOPE = "insert into scopes (tenant, agent, owner) values (?, ?, ?)"
@@ -68,7 +68,9 @@ class Opening(Lease, kw_only=True, gc=True):
         file, mail, records = self.file, self.mail.body, [self.mail, *self.end]
         assert isinstance(mail, Mail)
         scope = file.reads.scope(self.scope) or new_scope(db, self.scope)
-        task = (scope, self.task, self.snapshot.context_id)
+        body = pack(records)
+        task = (scope, self.task, self.snapshot.context_id, len(body))
+        state = TaskState.SUBMITTED
         row: tuple[object, ...]
         if not self.end:
             sql, row = _CREATE, (*task, mail.at, mail.reply, self.node or None, self.fence, self.attempt)
@@ -83,7 +85,9 @@ class Opening(Lease, kw_only=True, gc=True):
             raise TaskExists(self.task) from None
         assert key is not None
         self.key = key
-        file.commits.records.append((place(key, len(records)), pack(records)))
+        file.commits.records.append((place(key, len(records)), body))
+        if not mail.reply or state is not TaskState.SUBMITTED:
+            file.commits.count(scope, state.value, 1)
         if self.hook is not None:
             self.hooks.add(db, key, self.hook, cursor=1, last=1)
         return partial(self._kept, records)
