@@ -24,7 +24,7 @@ class Heard:
     """An application that remembers what it was asked before it passes it on."""
 
     def __init__(self, app: Any) -> None:
-        self.app, self.limits = app, app.limits
+        self.app, self.limits, self.connections = app, app.limits, app.connections
         self.stop = app.stop
         self.asked: list[tuple[str, bytes, dict[bytes, bytes]]] = []
 
