@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent
+from dragoman import Agent, Turn
 from dragoman.application import application
 from dragoman.client import Client, Policy, connect, discover, link, routes
 from dragoman.client.asgi import AsgiTransport
@@ -448,3 +448,48 @@ def test_an_address_in_a_card_is_read_as_it_was_meant(url: str, means: str) -> N
 def test_an_address_beside_a_card_is_relative_to_it() -> None:
     assert discover.absolute("rpc", f"{BASE}/agents/one.json") == f"{BASE}/agents/rpc"
     assert discover.absolute("rpc", f"{BASE}/agents/one{NEW}") == f"{BASE}/agents/one/rpc"
+
+
+async def test_a_card_that_is_not_there_is_asked_for_once() -> None:
+    site = Site()
+    with pytest.raises(Unreachable, match="there is no agent card at"):
+        await reach(site).open()
+    assert site.paths() == ["/.well-known/agent-card.json", "/.well-known/agent.json", "/agent-card.json"]
+
+
+async def test_an_agent_that_is_not_on_a_server_of_ours_is_asked_for_once() -> None:
+    asked: list[str] = []
+    agents = [Agent("Here"), Agent("There")]
+    for agent in agents:
+
+        @agent.skill
+        async def say(turn: Turn) -> str:
+            return "x"
+
+    app = application(*agents, store="memory:")
+
+    async def counted(scope: Any, receive: Any, send: Any) -> None:
+        asked.extend([scope["path"]] if scope["type"] == "http" else [])
+        await app(scope, receive, send)
+
+    with pytest.raises(Unreachable, match="there is no agent at"):
+        await connect("http://agent.test/elsewhere", transport=AsgiTransport(counted)).open()
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"name": "left-pad", "url": "https://x.example", "version": "1"},
+        {"name": "x"},
+        {"name": "x", "description": "y"},
+    ],
+)
+async def test_any_json_with_a_name_is_not_a_card(document: dict[str, Any]) -> None:
+    """It may be the page of something else at that address; the agent's card is at the root."""
+    site = Site({"/things/x": page(document), "/.well-known/agent-card.json": page(card()), "/rpc": answer})
+    async with reach(site, "http://agent.test/things/x") as agent:
+        assert agent.card.name == "Fake"
+    site = Site({"/things/x": page(document)})
+    with pytest.raises(InvalidAgentResponse, match="/things/x is not a card"):
+        await reach(site, "http://agent.test/things/x").open()

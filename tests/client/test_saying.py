@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from dragoman import Agent, Turn, connect, connect_sync
 from dragoman.client.content import sending
-from dragoman.model.content import Part
+from dragoman.engine.delegate import request_of
+from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import SendMessage
 from dragoman.model.task import TaskState
 
@@ -118,3 +120,63 @@ async def test_a_state_that_there_is_not_is_named_with_those_there_are() -> None
         with pytest.raises(ValueError, match=r"no state 'busy': .*working"):
             async for _ in client.list(state="busy"):
                 pass
+
+
+# --- a message that is made already
+
+
+def test_options_are_added_to_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"hello")
+    made = Message(
+        message_id="m", role=Role.USER, parts=(Part(text="look"),), metadata={"a": 1}, extensions=("x:1",)
+    )
+    sent = said(
+        made,
+        files=path,
+        data={"n": 1},
+        task="t",
+        context="c",
+        skill="s",
+        metadata={"b": 2},
+        extensions="x:2",
+    ).message
+    assert (sent.message_id, sent.task_id, sent.context_id) == ("m", "t", "c")
+    assert sent.metadata == {"a": 1, "b": 2, "skillId": "s"} and sent.extensions == ("x:1", "x:2")
+    assert [(part.text, part.filename) for part in sent.parts[:2]] == [("look", ""), (None, "a.txt")]
+    assert sent.parts[2].data == {"n": 1}
+    assert [part.text for part in said("before", made, "after").message.parts] == ["before", "look", "after"]
+    assert said(made).message is made
+    assert said(replace(made, task_id="t"), task="t", metadata={"a": 1}).message.task_id == "t"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"task": "other"}, "the message says task_id='t', and task='other' was given with it"),
+        ({"context": "other"}, "the message says context_id='c', and context='other'"),
+        ({"metadata": {"a": 2}}, "the message has 'a' in its metadata"),
+        ({"skill": "other"}, "the message has 'skillId' in its metadata"),
+    ],
+)
+def test_options_that_contradict_a_message_are_refused(options: dict[str, Any], why: str) -> None:
+    made = Message(
+        message_id="m",
+        role=Role.USER,
+        parts=(Part(text="x"),),
+        task_id="t",
+        context_id="c",
+        metadata={"a": 1, "skillId": "s"},
+    )
+    with pytest.raises(ValueError, match=why):
+        said(made, **options)
+    with pytest.raises(ValueError, match="one message can be sent at a time"):
+        said(made, made)
+
+
+def test_a_delegated_message_goes_on_with_the_task_that_is_named() -> None:
+    made = Message(message_id="m", role=Role.USER, parts=(Part(text="x"),))
+    sent = request_of(made, task="t", context="c").message
+    assert (sent.task_id, sent.context_id) == ("t", "c")
+    with pytest.raises(ValueError, match="task='u' was given with it"):
+        request_of(sent, task="u")

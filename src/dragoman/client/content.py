@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.client.reply import Reply
-from dragoman.model.content import NOTHING, Message, Part, Role
+from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Configuration, PushConfig, SendMessage
 from dragoman.model.task import Task
@@ -61,6 +62,21 @@ def several(given: Any) -> tuple[Any, ...]:
     return (given,) if isinstance(given, str | bytes | bytearray | PathLike | Part) else tuple(given)
 
 
+def _parts_with(message: Message, content: Sequence[Any], files: Any, data: Any) -> tuple[Part, ...]:
+    """The parts of a message, and those that were given with it, in their order."""
+    if sum(isinstance(each, Message) for each in content) > 1:
+        raise ValueError("one message can be sent at a time")
+    spread = [part for each in content for part in (each.parts if each is message else (each,))]
+    return parts_of(spread, files, data)
+
+
+def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in given.items():
+        if name in own and own[name] != value:
+            raise ValueError(f"the message has {name!r} in its metadata, and another one was given with it")
+    return {**own, **given}
+
+
 def sending(
     content: Sequence[Any],
     deadline: float | None,
@@ -79,19 +95,22 @@ def sending(
     key: str = "",
     extensions: str | Sequence[str] = (),
 ) -> tuple[Call, SendMessage]:
-    """The options of `Client.send` as a request, and the call it goes with."""
-    if len(content) == 1 and isinstance(content[0], Message):
-        message = content[0]
-    else:
-        message = Message(
-            message_id=new_id(),
-            role=Role.USER,
-            parts=parts_of(content, files, data),
-            task_id=id_of(task),
-            context_id=context_of(context),
-            metadata={**(metadata or {}), **({"skillId": skill} if skill else {})} or NOTHING,
-            extensions=several(extensions),
-        )
+    """The options of `Client.send` as a request, and the call it goes with.
+
+    A `Message` among the content gets what the options add. Raises `ValueError` where they contradict it.
+    """
+    about = {**(metadata or {}), **({"skillId": skill} if skill else {})}
+    message = next((each for each in content if isinstance(each, Message)), None)
+    if message is None:
+        message = Message(message_id=new_id(), role=Role.USER, parts=parts_of(content, files, data))
+    elif len(content) > 1 or several(files) or data is not msgspec.UNSET:
+        message = replace(message, parts=_parts_with(message, content, files, data))
+    message = message.for_task(id_of(task), context_of(context))
+    if about:
+        message = replace(message, metadata=_merged(message.metadata, about))
+    if extensions:
+        used = dict.fromkeys((*message.extensions, *several(extensions)))
+        message = replace(message, extensions=tuple(used))
     configuration = Configuration(
         accepted_output_modes=several(accept),
         task_push_notification_config=push,

@@ -26,6 +26,7 @@ from dragoman.client.transport import (
     read_at_most,
 )
 from dragoman.dialects.cards import read_card, write_card
+from dragoman.dialects.tidy import snake
 from dragoman.errors import (
     A2AError,
     InvalidAgentResponse,
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 CONFIG = "dragoman.toml"
 _WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _EXTENDED = "/agent/authenticatedExtendedCard"
+_OF_CARDS = (
+    "supportedInterfaces", "additionalInterfaces", "preferredTransport", "protocolVersion", "capabilities", "skills",
+    "defaultInputModes", "defaultOutputModes",
+)  # fmt: skip
 _HELD = 256
 _MAX_CARD = 4 << 20
 _TELLING = (Unauthenticated, InvalidAgentResponse, RateLimited, Unavailable)
@@ -95,6 +100,10 @@ class Cards:
             document = decoded(body)
         except NOT_JSON as error:
             raise InvalidAgentResponse(f"{url} is not a card: {error}") from error
+        if not _looks_like_card(document):
+            raise InvalidAgentResponse(
+                f"{url} is not a card: it says neither where the agent is nor what it can do"
+            )
         found = _found(document, url, "dragoman" in response.headers)
         if not secret and "no-store" not in _told(response):
             if len(self._held) >= _HELD:
@@ -102,6 +111,13 @@ class Cards:
             etag = response.headers.get("etag", "")
             self._held[key] = _Cached(document, etag, _expiry(response), found.ours)
         return found
+
+
+def _looks_like_card(document: Any) -> bool:
+    """A JSON document with a name may be anything. A card of any version has a member that only cards have."""
+    if not isinstance(document, dict):
+        return True  # whoever reads it says what is wrong with it
+    return any(name in document or snake(name) in document for name in _OF_CARDS)
 
 
 CARDS = Cards()
@@ -207,13 +223,19 @@ async def find(
                 _meant(found, url)
             return found
         except A2AError as error:
-            if isinstance(error, Unreachable) and not isinstance(error, Rejected):
+            if isinstance(error, _AnotherAgent) or (
+                isinstance(error, Unreachable) and not isinstance(error, Rejected)
+            ):
                 raise  # it may be there, so that no other is to be taken for it
             failures.append(error)
     telling = [error for error in failures if isinstance(error, _TELLING)]
     if telling:
         raise telling[0]
-    raise Unreachable(f"there is no agent card at {url}: {failures[0]}")
+    raise Rejected(f"there is no agent card at {url}: {failures[0]}")
+
+
+class _AnotherAgent(Rejected):
+    """The server at that address is one of ours, and has no agent there."""
 
 
 def _meant(found: Found, url: str) -> None:
@@ -223,7 +245,7 @@ def _meant(found: Found, url: str) -> None:
     there = [absolute(each.url, found.url) for each in found.card.supported_interfaces]
     if not any(wanted.startswith(urlsplit(each).path.rstrip("/") + "/") for each in there):
         where = f", {there[0].rstrip('/')}" if there else ""
-        raise Unreachable(f"there is no agent at {url}: at its root is {found.card.name!r}{where}")
+        raise _AnotherAgent(f"there is no agent at {url}: at its root is {found.card.name!r}{where}")
 
 
 async def extended(transport: Transport, url: str) -> Found:

@@ -123,7 +123,7 @@ def routes(
             )
         missing = GRPC not in BINDINGS and GRPC in names and binding.upper() in ("", GRPC)
         hint = " (for gRPC: pip install 'dragoman[grpc]')" if missing else ""
-        if GRPC in names and not channels:
+        if GRPC in names and not channels and binding.upper() in ("", GRPC):
             hint = " (gRPC does not go through a transport, nor to an agent in this process)"
         raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; {spoken}{hint}")
     if version:

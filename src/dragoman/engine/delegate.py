@@ -92,7 +92,7 @@ def request_of(
 ) -> SendMessage:
     """What to send to another agent."""
     if isinstance(content, Message):
-        message = content
+        message = content.for_task(task, context)
     else:
         message = Message(
             message_id=new_id(), role=Role.USER, parts=parts_of(content), task_id=task, context_id=context

@@ -95,6 +95,18 @@ class Message(Wire, frozen=True, kw_only=True, metaclass=_MadeHere):
     extensions: tuple[str, ...] = ()
     reference_task_ids: tuple[str, ...] = ()
 
+    def for_task(self, task: str, context: str) -> Message:
+        """The message for a task and a conversation (empty: whatever it says itself). Raises `ValueError` if it names
+        others."""
+        for given, own, what in ((task, self.task_id, "task"), (context, self.context_id, "context")):
+            if given and own and given != own:
+                raise ValueError(
+                    f"the message says {what}_id={own!r}, and {what}={given!r} was given with it"
+                )
+        if (task or self.task_id, context or self.context_id) == (self.task_id, self.context_id):
+            return self
+        return replace(self, task_id=task or self.task_id, context_id=context or self.context_id)
+
     @property
     def text(self) -> str:
         return text_of(self.parts)
