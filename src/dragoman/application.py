@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ from dragoman.client.peers import Peers
 from dragoman.engine.runner import Runner
 from dragoman.engine.seams import Bus, Store
 from dragoman.engine.service import Engine
-from dragoman.errors import StoreDamaged
+from dragoman.errors import StoreDamaged, Unavailable, keep_going
 from dragoman.model.card import AgentCard
 from dragoman.observe.crew import Crew
 from dragoman.observe.limit import Limited, Quota
@@ -37,6 +38,8 @@ from dragoman.observe.watch import Tracer, Watch, WatchedDoor
 from dragoman.push.deliver import courier
 from dragoman.push.options import DEFAULTS, PushOptions
 from dragoman.stores import open_store
+
+logger = logging.getLogger("dragoman.application")
 
 STORE = "sqlite:///dragoman.db"
 _PROBE = 1.0
@@ -251,7 +254,11 @@ def _without_push(card: AgentCard) -> AgentCard:
 
 async def _watch(store: Store, bus: Bus, every: float = 0.02) -> None:
     """Wake readers when another process wrote to the store."""
+    pause = every
     while True:
-        await asyncio.sleep(every)
-        if store.changed():
-            bus.wake_all()
+        await asyncio.sleep(pause)
+        pause = 1.0
+        with keep_going(logger, "looking whether another process wrote", Unavailable):
+            if store.changed():
+                bus.wake_all()
+            pause = every

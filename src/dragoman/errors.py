@@ -17,7 +17,10 @@ internal error, logged once where it is caught.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from logging import Logger
+from types import TracebackType
 from typing import Any
 
 DOMAIN = "a2a-protocol.org"
@@ -165,3 +168,32 @@ class Unreachable(A2AError):
     """A peer could not be reached, or what it answered made no sense."""
 
     reason, rpc, http, grpc = "UNREACHABLE", -32603, 502, "UNAVAILABLE"
+
+
+class keep_going:
+    """Around one round of a loop in the background: what goes wrong is logged, and the loop goes on.
+
+    `expected` errors are a line without a traceback. Only a cancel of the task itself gets through; a `CancelledError` that
+    something inside raised is an error like any other.
+    """
+
+    def __init__(self, log: Logger, what: str, *expected: type[Exception]) -> None:
+        self._log, self._what, self._expected = log, what, expected
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                return False
+        elif not isinstance(error, Exception):
+            return False
+        if isinstance(error, self._expected):
+            self._log.warning("%s: %s", self._what, error)
+        else:
+            self._log.error("%s failed, and goes on", self._what, exc_info=error)
+        return True

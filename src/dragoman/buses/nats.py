@@ -17,7 +17,7 @@ from nats.errors import Error, SlowConsumerError
 
 from dragoman.buses.nats_address import Address, Encrypted
 from dragoman.buses.relay import Relay
-from dragoman.errors import Unavailable
+from dragoman.errors import Unavailable, keep_going
 
 _ALL = "*"
 """Instead of a topic: look at everything."""
@@ -104,19 +104,29 @@ class NatsBus(Relay):
         while True:
             await self._news.wait()
             self._news.clear()
-            if self._client.is_closed and not self._ending:
-                await self._again()
-            if self._client.is_connected:
-                told, self._pending = list(self._pending), {}
-                try:
-                    for i in range(0, len(told), _TOGETHER):
-                        await self._client.publish(self._address.subject, _encode(told[i : i + _TOGETHER]))
-                    if self._ending:
-                        await _arrived(self._client)
-                except _BROKEN:
-                    self._pending = {_ALL: None}
+            told = False
+            with keep_going(_log, "passing on news"):
+                await self._publish()
+                told = True
             if self._ending:
                 return
+            if not told:
+                self._pending = {_ALL: None}
+                await asyncio.sleep(_PAUSE)
+                self._news.set()
+
+    async def _publish(self) -> None:
+        if self._client.is_closed and not self._ending:
+            await self._again()
+        if self._client.is_connected:
+            told, self._pending = list(self._pending), {}
+            try:
+                for i in range(0, len(told), _TOGETHER):
+                    await self._client.publish(self._address.subject, _encode(told[i : i + _TOGETHER]))
+                if self._ending:
+                    await _arrived(self._client)
+            except _BROKEN:
+                self._pending = {_ALL: None}
 
     async def _again(self) -> None:
         """The library gives up for good when a server shows us the door. We do not: it may let us in later."""

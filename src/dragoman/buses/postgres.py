@@ -92,6 +92,8 @@ class PostgresBus(Relay):
             except _BROKEN as error:
                 if pause == 0.1:
                     _log.warning("nobody hears news at the moment: %s", str(error) or type(error).__name__)
+            except Exception:
+                _log.exception("passing on news failed, and goes on")
             finally:
                 if db is not None:
                     db.terminate()

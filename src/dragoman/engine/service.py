@@ -41,6 +41,7 @@ from dragoman.errors import (
     TaskNotFound,
     Unavailable,
     UnsupportedOperation,
+    keep_going,
 )
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message
@@ -390,19 +391,15 @@ class Engine:
         """
         while True:
             more, began = False, time.perf_counter()
-            try:
+            with keep_going(logger, "forgetting what is old", Unavailable):
+                old = False
                 if retain is not None:
                     purged = await self._store.purge(timestamp(now() - retain), limit=batch)
-                    more |= purged >= batch
+                    old |= purged >= batch
                 if retain_unfinished is not None:
                     before = timestamp(now() - retain_unfinished)
-                    more |= await self._store.purge(before, limit=batch, unfinished=True) >= batch
-                more |= await self._store.tidy()
-            except Unavailable:
-                more = False
-            except Exception:
-                logger.exception("what is old cannot be forgotten right now")
-                more = False
+                    old |= await self._store.purge(before, limit=batch, unfinished=True) >= batch
+                more = await self._store.tidy() or old
             await asyncio.sleep(time.perf_counter() - began if more else every)
 
     def _program(self, call: Call) -> Program:

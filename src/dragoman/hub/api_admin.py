@@ -44,12 +44,13 @@ def routes(hub: Hub) -> list[Route]:
         if body.disabled is not UNSET and body.disabled != tenant.disabled:
             tenant = await tenants.disable(tenant, body.disabled)
             if tenant.disabled:
-                stopped = await hub.silence(tenant)
+                stopped, _ = await hub.silence(tenant)
         return Answer({"tenant": tenant.shown, "cancelled": stopped})
 
     async def rotate(visit: Visit) -> Answer:
         tenant, token = await tenants.rotate(tenants.find(visit.values["id"]))
-        return Answer({"tenant": tenant.shown, "token": token, "cancelled": await hub.silence(tenant)})
+        stopped, _ = await hub.silence(tenant)
+        return Answer({"tenant": tenant.shown, "token": token, "cancelled": stopped})
 
     async def audit(visit: Visit) -> Answer:
         found = await tenants.audit(before=visit.count("before_id", 0), limit=visit.count("limit", 50, 200))

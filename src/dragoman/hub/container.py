@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dragoman.errors import Unavailable
+from dragoman.errors import Unavailable, keep_going
 from dragoman.hub.child_process import start
 from dragoman.hub.owner import Owner
 
@@ -101,7 +101,8 @@ class Container:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(min(60.0, self._idle))
-            await self.reap()
+            with keep_going(log, "taking away idle containers", Unavailable):
+                await self.reap()
 
     async def _runs(self, name: str) -> bool:
         code, said = await self._docker("inspect", "--format={{.State.Running}}", name)

@@ -8,6 +8,7 @@ log's. What came in over A2A and what came in over the native API are the same t
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from dragoman.engine.log import Snapshot
 from dragoman.engine.run import FAILED
 from dragoman.engine.seams import Bus, Peers, Push, Store
 from dragoman.engine.service import Engine
-from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound
+from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound, keep_going
 from dragoman.hub import events
 from dragoman.hub.admission import Admission
 from dragoman.hub.artifacts import Artifacts
@@ -64,6 +65,8 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import Task, TaskState
+
+log = logging.getLogger(__name__)
 
 A2A = "a2a"
 ARBITER = "arbiter"
@@ -315,21 +318,25 @@ class Hub:
 
     # -- what administrators do to what runs -------------------------------------------------------------------
 
-    async def silence(self, tenant: Tenant) -> int:
-        """Cancel what runs for a tenant that may not, or under a token it had before. Returns how much that was."""
+    async def silence(self, tenant: Tenant) -> tuple[int, bool]:
+        """Cancel what runs for a tenant that may not, or under a token it had before. Returns how much that was, and
+        whether all of it could be told so."""
         running = [
             key
             for key, each in self.quotas.of(tenant.key).items()
             if tenant.disabled or each.generation != tenant.generation
         ]
 
-        async def cancel(agent: str, task: str) -> None:
+        async def cancel(agent: str, task: str) -> bool:
             call = Call(scope=Scope(tenant.key, agent, tenant.key), principal=Principal(id="admin"))
-            with suppress(A2AError):
-                await self._cancel(call, CancelTask(id=task))
+            with keep_going(log, f"stopping task {task} of tenant {tenant.id}", A2AError):
+                with suppress(TaskNotFound, TaskNotCancelable):  # it has ended meanwhile
+                    await self._cancel(call, CancelTask(id=task))
+                return True
+            return False
 
-        await asyncio.gather(*(cancel(agent, task) for agent, task in running))
-        return len(running)
+        told = await asyncio.gather(*(cancel(*key) for key in running))
+        return len(running), all(told)
 
     # ----------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from dragoman.engine.hooks import now
 from dragoman.engine.seams import Store
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, keep_going
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
 from dragoman.model.ids import timestamp
@@ -74,8 +74,6 @@ class Retention:
     async def _work(self) -> None:
         while True:
             more = False
-            try:
+            with keep_going(log, "forgetting what is old", A2AError, sqlite3.Error):
                 more = await self.look()
-            except (A2AError, sqlite3.Error) as error:
-                log.warning("what is old cannot be forgotten right now: %s", error)
             await asyncio.sleep(0.05 if more else EVERY)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from dragoman.errors import A2AError, RateLimited
+from dragoman.errors import A2AError, RateLimited, keep_going
 from dragoman.hub import events
 from dragoman.hub.events import Event
 from dragoman.hub.hub import Hub
@@ -75,12 +75,8 @@ class Scheduler:
 
     async def _alone(self, work: Awaitable[None]) -> None:
         """What fails for one tenant must not keep the others from their turn, nor now from later."""
-        try:
+        with keep_going(log, "doing what is scheduled", A2AError, sqlite3.Error):
             await work
-        except (A2AError, sqlite3.Error) as error:
-            log.warning("something that is scheduled cannot be done right now: %s", error)
-        except Exception:
-            log.exception("something that is scheduled broke")
 
     async def _fire(self, schedule: Schedule) -> None:
         tenant = self._hub.tenants.look(schedule.tenant_id)

@@ -7,7 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
 
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, keep_going
 from dragoman.hub.database import Database
 from dragoman.hub.quotas import Quotas
 from dragoman.hub.tenants import Tenant, Tenants
@@ -26,7 +26,7 @@ class Watch:
         database: Database,
         tenants: Tenants,
         quotas: Quotas,
-        silence: Callable[[Tenant], Awaitable[object]],
+        silence: Callable[[Tenant], Awaitable[tuple[int, bool]]],
     ) -> None:
         self._database, self._tenants, self._quotas, self._silence = database, tenants, quotas, silence
         self._watching: asyncio.Task[None] | None = None
@@ -40,15 +40,22 @@ class Watch:
             await asyncio.wait((self._watching,))
 
     async def _watch(self) -> None:
-        seen = None
+        seen, pause = None, EVERY
         while True:
-            await asyncio.sleep(EVERY)
-            try:
+            await asyncio.sleep(pause)
+            pause = 1.0
+            with keep_going(log, "looking whether tenants were changed", A2AError, sqlite3.Error):
                 if (now := self._database.version()) == seen:
+                    pause = EVERY
                     continue
-                for key in self._quotas.counts():
-                    if (tenant := self._tenants.look(int(key))) is not None:
-                        await self._silence(tenant)
-                seen = now
-            except (A2AError, sqlite3.Error) as error:
-                log.warning("whether tenants were changed cannot be seen right now: %s", error)
+                if all(await asyncio.gather(*map(self._look, self._quotas.counts()))):
+                    seen, pause = now, EVERY
+
+    async def _look(self, key: str) -> bool:
+        """Stop what runs for one tenant, if it may not. False: that has to be tried again."""
+        with keep_going(log, f"stopping what runs for tenant {key}", A2AError, sqlite3.Error):
+            if (tenant := self._tenants.look(int(key))) is not None:
+                _, told = await self._silence(tenant)
+                return told
+            return True
+        return False

@@ -9,6 +9,7 @@ Workers tell each other their numbers on a board, ten times a second, so that it
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from bisect import bisect_left
 from collections import defaultdict
@@ -30,7 +31,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from dragoman.engine.log import Snapshot
+from dragoman.errors import keep_going
 from dragoman.observe.board import Board
+
+logger = logging.getLogger("dragoman.metrics")
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
 
@@ -101,8 +105,11 @@ class Metrics(Collector):
     async def share(self) -> None:
         """Tell the other workers what is counted here, again and again."""
         while self._board is not None:
-            self._told()
-            await asyncio.sleep(_EVERY)
+            pause = 1.0
+            with keep_going(logger, "sharing numbers with the other workers"):
+                self._told()
+                pause = _EVERY
+            await asyncio.sleep(pause)
 
     def _told(self) -> Numbers:
         """What this worker has counted, which the others know from now on."""

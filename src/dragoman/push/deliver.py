@@ -170,6 +170,8 @@ class Courier:
 
     def _done(self, job: asyncio.Task[None]) -> None:
         self._jobs.discard(job)
+        if not job.cancelled() and (error := job.exception()) is not None:
+            logger.error("a push config could not be given back", exc_info=error)
         self._news.set()  # there may be more to tell by now
 
     # -- one hook ----------------------------------------------------------------------------------------------

@@ -80,6 +80,8 @@ class PostgresAudit:
                         return
                     await asyncio.sleep(0.5)
                     continue
+                except Exception:  # it would fail again and again, and what comes after it would wait
+                    _log.exception("%d entries of the audit are lost", len(batch))
                 for _ in batch:
                     self._waiting.popleft()
         finally:
