@@ -120,15 +120,13 @@ def application(
         peers=Peers(credentials=peer_credentials),
         push=messenger,
         observer=eye,
+        queue=(quota or Quota()).queue,
+        load=crew.load if crew else None,
         **engine,
     )
-    if crew is not None:
-        service.runner.count = crew.turns.say
-    queued = crew.turns.total if crew else lambda: service.runner.running
     limited = Limited(
         service,
         quota or Quota(),
-        queued=queued,
         unfinished=lambda scope: opened.scope(scope).unfinished(),
         tally=crew.tally if crew else None,
     )
@@ -201,7 +199,7 @@ def application(
         on_shutdown=[grpc.drain, stop, grpc.stop, fetch.close] if grpc else [stop, fetch.close],
         metrics=numbers.text if numbers else None,
         metrics_token=metrics_token,
-        ready=_readiness(opened, service.runner.beat),
+        ready=_readiness(opened, service.runner),
         busy=lambda: service.waits_for(drain),
     )
 
@@ -209,21 +207,24 @@ def application(
 def check_options(options: Mapping[str, Any]) -> None:
     """Raises TypeError for an option that nobody knows."""
     known = {**inspect.signature(application).parameters, **inspect.signature(Runner).parameters}
-    for name in options.keys() - known.keys():
+    for name in options.keys() - (known.keys() - {"queue", "load"}):  # which are in the quota, and the crew
         raise TypeError(f"there is no option {name!r} to serve with")
 
 
-def _readiness(store: Store, write: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """Fails when the store cannot be read or written, or is damaged. A stranger who asks makes us write once in a second."""
+def _readiness(store: Store, runner: Runner) -> Callable[[], Awaitable[None]]:
+    """Fails when the server is full, and when the store cannot be read or written, or is damaged. A stranger who asks makes
+    us write once in a second."""
     wrote = float("-inf")
 
     async def ready() -> None:
         nonlocal wrote
         if damage := store.damage():
             raise StoreDamaged(damage)
+        if runner.full:
+            raise Unavailable("as many tasks run and wait as may")
         await store.outbox.when()
         if time.monotonic() - wrote >= _PROBE:
-            await write()
+            await runner.beat()
             wrote = time.monotonic()
 
     return ready

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from dragoman.observe.limit import Quota
 from dragoman.server import serve
 from tests.crash.agent import agent
 
@@ -18,6 +19,7 @@ if __name__ == "__main__":
         store=store,
         bus="".join(bus),
         ttl=float(ttl),
-        concurrency=int(room),
+        max_running=int(room),
+        quota=Quota(queue=1000),
         drain=0.1,
     )

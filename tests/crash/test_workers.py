@@ -129,6 +129,19 @@ async def test_workers_count_the_tasks_of_a_caller_together_also_those_that_are_
         assert said.count(False) == 2
 
 
+async def test_workers_take_on_together_exactly_as_much_as_they_may_also_in_a_burst(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2", "--max-running", "8", "--queue", "20", PACE="600")
+    async with stage.server, asyncio.timeout(20):
+        begun = {**message("1"), "configuration": {"returnImmediately": True}}
+        sends = [raw.call(stage.server.url, "SendMessage", begun) for _ in range(60)]
+        said = await asyncio.gather(*sends, return_exceptions=True)
+        refused = [each for each in said if isinstance(each, BaseException)]
+        assert all(isinstance(each, raw.Refused) and each.status == 503 for each in refused), refused
+        assert len(said) - len(refused) == 20
+        while stage.steps.read_text().count("began") < 16:  # the rest waits
+            await asyncio.sleep(0.01)
+
+
 async def test_what_a_killed_worker_had_under_way_does_not_count_for_ever(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--workers", "2", "--concurrency", "2", PACE="600")
     async with stage.server, asyncio.timeout(15):

@@ -665,7 +665,7 @@ async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_end
 
 async def test_what_waits_for_room_begins_when_a_stuck_function_is_given_up(start: Start) -> None:
     stuck = Stuck()
-    engine = await start(stuck.agent, grace=0.01, concurrency=1, ttl=600)
+    engine = await start(stuck.agent, grace=0.01, max_running=1, queue=2, ttl=600)
     first = await engine.call(call(), say("x", skill="stuck", return_immediately=True))
     await stuck.begun.wait()
     waiting = asyncio.create_task(engine.call(call(), say("y", skill="free")))

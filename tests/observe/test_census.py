@@ -52,13 +52,13 @@ async def test_a_queue_is_full_whichever_worker_is_asked() -> None:
     async with running(busy) as url, running(idle) as other, asyncio.timeout(15):
         sent = {**HELLO, "configuration": {"returnImmediately": True}}
         await raw.result(url, "SendMessage", sent)
-        while not crew.turns.total():
+        while not crew.load.total:
             await asyncio.sleep(0.01)
         with pytest.raises(raw.Refused) as refused:
             await raw.result(other, "SendMessage", sent)
         assert refused.value.status == 503
         go.set()
-        while crew.turns.total():
+        while crew.load.total:
             await asyncio.sleep(0.01)
         await raw.result(other, "SendMessage", HELLO)
 

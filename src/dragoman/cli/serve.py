@@ -141,8 +141,13 @@ def register(commands: Any) -> None:
     house.add_argument(
         "--queue",
         type=count,
-        default=100_000,
-        help="turns running or waiting, before new work is turned away (default: %(default)s)",
+        help="tasks running or waiting, with all workers, before new work is turned away with 503 (default: as many as run)",
+    )
+    house.add_argument(
+        "--max-running",
+        type=count,
+        default=10_000,
+        help="tasks that run at a time in each worker (default: %(default)s)",
     )
     add_limits(parser)
     told = parser.add_argument_group("push notifications")
@@ -236,6 +241,7 @@ def run(args: argparse.Namespace) -> int:
         workers=args.workers,
         drain=args.drain,
         ttl=args.ttl,
+        max_running=args.max_running,
         retain=None if args.retain_days is None else args.retain_days * 86_400,
         retain_unfinished=None
         if args.retain_unfinished_days is None

@@ -34,19 +34,20 @@ class Mailroom:
         hook = None
         if (config := request.configuration.task_push_notification_config) is not None:
             hook = await self._configs.need(program).admit(call, config)
+        node = self._runner.admit(inside=call.depth > 0)
+        delivered: Delivered | None = None
         try:
             if request.message.task_id:
-                delivered = await self._continue_or_create(program, call, request, hook)
+                delivered = await self._continue_or_create(program, call, request, node, hook)
             else:
                 reply = program.admit(request, call.principal)
-                delivered = await self._create(call, request, new_id(), hook, reply=reply, waits=waits)
+                delivered = await self._create(call, request, new_id(), node, hook, reply=reply, waits=waits)
         except asyncio.CancelledError:
             self.look()
             raise
-        run = None
-        if delivered.lease is not None:
-            run = self._runner.begin(delivered.lease, delivered.snapshot, delivered.stored)
-        elif not delivered.duplicate:
+        finally:
+            run = self._runner.admitted(node, delivered)
+        if run is None and not delivered.duplicate:
             self._bus.wake(MAIL)
         if delivered.snapshot.seq > 1 and not delivered.duplicate:
             self._bus.wake(topic(call.scope, delivered.snapshot.task_id))
@@ -57,33 +58,34 @@ class Mailroom:
         asyncio.get_running_loop().call_later(0.1, self._bus.wake, MAIL)
 
     async def _continue_or_create(
-        self, program: Program, call: Call, request: SendMessage, hook: Hook | None
+        self, program: Program, call: Call, request: SendMessage, node: str, hook: Hook | None
     ) -> Delivered:
         """To a task that is there; or to a new one, if this caller names its tasks itself."""
         log = self._store.scope(call.scope)
         try:
-            return await self._continue(program, log, call, request, hook)
+            return await self._continue(program, log, call, request, node, hook)
         except TaskNotFound:
             if not call.names_tasks:
                 raise
         task, fresh = request.message.task_id, replace(request, message=replace(request.message, task_id=""))
         program.admit(fresh, call.principal)  # who names a task wants to find it again: its answer is a task
         try:
-            return await self._create(call, fresh, task, hook)
+            return await self._create(call, fresh, task, node, hook)
         except TaskExists:  # somebody was faster with the same id
-            return await self._continue(program, log, call, request, hook)
+            return await self._continue(program, log, call, request, node, hook)
 
     async def _create(
         self,
         call: Call,
         request: SendMessage,
         task: str,
+        node: str,
         hook: Hook | None,
         *,
         reply: bool = False,
         waits: bool = False,
     ) -> Delivered:
-        log, node = self._store.scope(call.scope), self._runner.claims_as
+        log = self._store.scope(call.scope)
         context = request.message.context_id or new_id()
         mail = _mail(call, request, task, context, reply=reply)
         hook = for_task(hook, task) if hook else None
@@ -94,7 +96,7 @@ class Mailroom:
         return await log.create(task, context, mail, dedupe=call.idempotency_key, node=node, hook=hook)
 
     async def _continue(
-        self, program: Program, log: Log, call: Call, request: SendMessage, hook: Hook | None
+        self, program: Program, log: Log, call: Call, request: SendMessage, node: str, hook: Hook | None
     ) -> Delivered:
         task, context = request.message.task_id, request.message.context_id
         if call.idempotency_key and (seen := await log.seen(call.idempotency_key)):
@@ -112,7 +114,7 @@ class Mailroom:
             task,
             _mail(call, request, task, snapshot.context_id),
             dedupe=call.idempotency_key,
-            node=self._runner.claims_as,
+            node=node,
             hook=for_task(hook, task) if hook else None,
         )
 

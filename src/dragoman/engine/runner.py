@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from dragoman.engine.load import Load
 from dragoman.engine.log import Snapshot
 from dragoman.engine.run import Run
-from dragoman.engine.seams import MAIL, Bus, Lease, LeaseLost, Observer, Peers, Program, Store
+from dragoman.engine.seams import MAIL, Bus, Delivered, Lease, LeaseLost, Observer, Peers, Program, Store
 from dragoman.errors import TaskNotFound, Unavailable
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Scope
@@ -51,18 +52,26 @@ class Runner:
         ttl: float = 30.0,
         grace: float = 5.0,
         max_attempts: int = 5,
-        concurrency: int = 10_000,
+        max_running: int = 10_000,
+        queue: int | None = None,
+        load: Load | None = None,
         peers: Peers | None = None,
         observer: Observer | None = None,
     ) -> None:
+        """`max_running`: how many tasks run here at a time. `queue`: how many run or wait, with all workers of `load`
+        together, before new messages are refused; None: as many as can run."""
         self.store, self.bus, self.programs = store, bus, programs
         self.peers, self.observer = peers, observer
         self.node = node or f"node-{new_id()}"
         self.max_attempts = max_attempts
-        self._ttl, self._grace, self._concurrency = ttl, grace, concurrency
+        self._ttl, self._grace, self._max_running = ttl, grace, max_running
+        self.load = load or Load()
+        self._queue = max_running * self.load.workers if queue is None else queue
         self._runs: set[Run] = set()
-        self.count: Callable[[int], None] | None = None
-        """Hears how many tasks run here."""
+        self._arriving = 0
+        """Messages that are being stored, and then run here."""
+        self._left_waiting = False
+        """Tasks may wait that we had no room for."""
         self._doubtful: set[Run] = set()
         """Runs to which something was said that we have not heard."""
         self._claimed: deque[Lease] = deque()
@@ -86,9 +95,42 @@ class Runner:
         return len(self._runs)
 
     @property
-    def claims_as(self) -> str:
-        """The name to deliver mail under, so that it runs here at once; empty when this node is full or stopping."""
-        return "" if self.stopping or len(self._runs) >= self._concurrency else self.node
+    def full(self) -> bool:
+        """Whether new messages are refused."""
+        return self.load.total >= self._queue
+
+    @property
+    def _room(self) -> int:
+        """How many more tasks may run here."""
+        return self._max_running - len(self._runs) - self._arriving - len(self._claimed)
+
+    def admit(self, *, inside: bool = False) -> str:
+        """Take a place for a message. Returns the name to deliver it under, so that it runs here at once; empty if there is no
+        room, and it has to wait. Raises `Unavailable` if it may not even do that.
+
+        `inside`: from a task that runs here and waits for the answer. It is never refused, and never waits: else tasks that
+        wait for each other could fill the node and keep all of them waiting.
+        """
+        if self.stopping:
+            raise Unavailable("shutting down", retry_after=1)
+        if not self.load.enter(None if inside else self._queue):
+            raise Unavailable("too much to do: try again in a moment", retry_after=1)
+        if self._room <= 0 and not inside:
+            return ""
+        self._arriving += 1
+        return self.node
+
+    def admitted(self, node: str, delivered: Delivered | None) -> Run | None:
+        """The end of `admit`: what became of the message, or None if nothing did. Begins the run if it is ours."""
+        if node:
+            self._arriving -= 1
+        if delivered is not None and delivered.lease is not None:
+            return self._begin(delivered.lease, delivered.snapshot, delivered.stored)
+        if delivered is not None and delivered.waits:
+            self.load.wait(1)
+        self.load.leave()
+        self._look_for_waiting()
+        return None
 
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -128,11 +170,14 @@ class Runner:
             self.bus.wake(MAIL)  # for other nodes: what we gave back is theirs
 
     def begin(self, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None) -> Run:
-        """Run a task whose lease we hold, or will hold once it is `stored`."""
+        """Run a task whose lease we hold, or will hold once it is `stored`, whether there is room or not."""
+        self.load.enter()
+        return self._begin(lease, snapshot, stored)
+
+    def _begin(self, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None) -> Run:
+        """`begin`, in a place that was taken."""
         run = Run(self, lease, snapshot, stored)
         self._runs.add(run)
-        if self.count is not None:
-            self.count(len(self._runs))
         run.job = self.loop.create_task(self._run(run))
         return run
 
@@ -148,10 +193,13 @@ class Runner:
 
     def _drop(self, run: Run) -> None:
         self._runs.remove(run)
-        if self.count is not None:
-            self.count(len(self._runs))
-        if len(self._runs) == self._concurrency - 1:
-            self._work.set()  # there is room again
+        self.load.leave()
+        self._look_for_waiting()
+
+    def _look_for_waiting(self) -> None:
+        """Claim what waits, if there is room again."""
+        if self._left_waiting and self._room > 0:
+            self._work.set()
 
     # -- the node ----------------------------------------------------------------------------------------------
 
@@ -183,9 +231,10 @@ class Runner:
     async def _claim(self) -> None:
         while True:
             while self._claimed:
-                lease = self._claimed[0]
+                lease, begun = self._claimed[0], False
                 try:
-                    self.begin(lease, await self.store.scope(lease.scope).load(lease.task))
+                    self._begin(lease, await self.store.scope(lease.scope).load(lease.task))
+                    begun = True
                 except Unavailable:
                     raise
                 except TaskNotFound:
@@ -193,13 +242,22 @@ class Runner:
                 except Exception:  # we keep it: whoever claims it next cannot read it either
                     logger.exception("task %s cannot be read", lease.task)
                 self._claimed.popleft()
-            limit = min(self._concurrency - len(self._runs), 100)
+                if not begun:
+                    self.load.leave()
+            limit = min(self._room, 100)
+            self._left_waiting = limit <= 0
             if limit <= 0:
                 return
             claimed = await self.store.claim(
                 self.node, limit=limit, fits=self._ours, takes_over=self._takes_over
             )
             self._claimed.extend(claimed)
+            for _ in claimed:
+                self.load.enter()
+            if len(claimed) < limit:
+                self.load.correct(0)
+            else:
+                self.load.wait(-len(claimed))
             if not self._claimed:
                 return
 
@@ -209,6 +267,7 @@ class Runner:
 
     def again(self, lease: Lease) -> None:
         """The store went away while a task of ours was begun or ended: begin once more, when it is back."""
+        self.load.enter()
         self._claimed.append(lease)
         self._work.set()
 
@@ -241,6 +300,8 @@ class Runner:
             self._patient_until = now() + self._ttl
         self._confirmed = max(self._confirmed, began)
         self._wake_waiting()
+        if self._left_waiting:  # others may have taken some of it, and we have not seen all of it
+            self.load.correct(await self.store.backlog(self._ours))
 
     def _timely(self) -> bool:
         """Whether our last heartbeat came in time. A database that stands still for so long that the lease of another node

@@ -62,6 +62,8 @@ class Delivered(Struct, frozen=True):
     """The same key was delivered before; this is what became of that one."""
     stored: Awaitable[object] | None = None
     """Done when it is on disk; None if it is."""
+    waits: bool = False
+    """No node has the task: it waits for one."""
 
 
 class Head(Struct, frozen=True):
@@ -270,6 +272,10 @@ class Store(Protocol):
 
     def waiting(self) -> int:
         """How many tasks have work that no node has taken up."""
+        ...
+
+    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
+        """`waiting`, of such scopes, and as it is now."""
         ...
 
     def changed(self) -> bool:

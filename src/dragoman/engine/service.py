@@ -340,7 +340,7 @@ class Engine:
         mail = Cancel(metadata=request.metadata, principal=call.principal.id)
         try:
             delivered = await self._store.scope(call.scope).deliver(
-                request.id, mail, node=self.runner.claims_as
+                request.id, mail, node="" if self.runner.stopping else self.runner.node
             )
         except asyncio.CancelledError:
             self._mailroom.look()

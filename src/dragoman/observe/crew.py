@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from dragoman.engine.load import Load
 from dragoman.observe.board import Board
 from dragoman.observe.census import Census
 from dragoman.observe.tally import Tally
@@ -17,13 +18,13 @@ class Crew:
     tally: Tally
     board: Board
     connections: Census
-    turns: Census
+    load: Load
 
     @classmethod
     def hired(cls, workers: int) -> Self:
-        return cls(Tally(workers), Board(workers), Census(workers), Census(workers))
+        return cls(Tally(workers), Board(workers), Census(workers), Load(workers))
 
     def of(self, worker: int) -> Crew:
         return Crew(
-            self.tally.of(worker), self.board.of(worker), self.connections.of(worker), self.turns.of(worker)
+            self.tally.of(worker), self.board.of(worker), self.connections.of(worker), self.load.of(worker)
         )

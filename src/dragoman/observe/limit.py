@@ -1,7 +1,7 @@
-"""A `Service` that says when it is enough: rates, concurrency, open tasks, and a queue that is not endless.
+"""A `Service` that says when it is enough: rates, concurrency, open tasks.
 
 Limits are per caller (the scope's tenant and owner) and per agent. Whoever is over one hears `RateLimited` and when to come
-back; when the whole house is full, new work is turned away with `Unavailable` and what is there is kept.
+back. How much all callers together may have at work is for the engine to say (`engine/load.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.errors import RateLimited, TaskNotFound, Unavailable
+from dragoman.errors import RateLimited, TaskNotFound
 from dragoman.model.ops import (
     Batch,
     Call,
@@ -39,8 +39,9 @@ class Quota:
     agent_rate: float | None = None
     agent_burst: int = 100
     agent_concurrency: int | None = None
-    queue: int | None = 100_000
-    """Turns running or waiting on this server before new work is turned away."""
+    queue: int | None = None
+    """Turns running or waiting on this server before new work is turned away; None: as many as can run (`max_running` for
+    each worker), so that none waits."""
 
     @property
     def counts(self) -> bool:
@@ -50,19 +51,17 @@ class Quota:
 
 
 class Limited:
-    """`service`, within `quota`. `queued` counts the turns running or waiting, `unfinished` the open tasks of a scope, `tally` what
-    callers and agents use."""
+    """`service`, within `quota`. `unfinished` counts the open tasks of a scope, `tally` what callers and agents use."""
 
     def __init__(
         self,
         service: Service,
         quota: Quota,
         *,
-        queued: Callable[[], int],
         unfinished: Callable[[Scope], Awaitable[int]],
         tally: Tally | None = None,
     ) -> None:
-        self._service, self._quota, self._queued = service, quota, queued
+        self._service, self._quota = service, quota
         self._unfinished = unfinished
         self._counts = quota.counts
         self._tally = tally or Tally()
@@ -96,8 +95,6 @@ class Limited:
     def _admit(self, call: Call, request: Request) -> tuple[int, ...]:
         """What the operation counts against while it is under way."""
         quota, scope, tally = self._quota, call.scope, self._tally
-        if isinstance(request, SendMessage) and quota.queue is not None and self._queued() >= quota.queue:
-            raise Unavailable("too much to do: try again in a moment", retry_after=1)
         if not self._counts:
             return ()
         caller = tally.slot(("caller", scope.tenant, scope.owner))

@@ -125,6 +125,10 @@ class MemoryStore:
     def waiting(self) -> int:
         return sum(1 for task in self._tasks.values() if task.ready and not task.node)
 
+    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
+        waiting = (task.snapshot.scope for task in self._tasks.values() if task.ready and not task.node)
+        return sum(1 for scope in waiting if fits(scope))
+
     def changed(self) -> bool:
         return False  # no other process can
 
@@ -387,7 +391,7 @@ class MemoryLog:
         lease = task.claim(node) if node and not task.node else None
         if dedupe:
             self._store._seen[self._scope, dedupe] = (task.key, seq, time.time())
-        return Delivered(task.snapshot, seq, lease)
+        return Delivered(task.snapshot, seq, lease, waits=not task.node)
 
     def _earlier(self, dedupe: str) -> Delivered | None:
         if not dedupe or (self._scope, dedupe) not in self._store._seen:

@@ -27,6 +27,11 @@ on conflict (node) do update set until = excluded.until
 """
 _HOLDS = "select key, fence, mail from dragoman.tasks where ready and node = $1 order by key"
 _WAITING = "select count(*) from dragoman.tasks where ready and node is null"
+_BACKLOG = """
+select tenant, agent, owner, n from
+(select scope, count(*) as n from dragoman.tasks where ready and node is null group by scope) as waiting
+join dragoman.scopes using (scope)
+"""
 _LEAVE = """
 update dragoman.tasks set node = null where key in
 (select key from dragoman.tasks where ready and node = $1 order by key for update)
@@ -239,6 +244,10 @@ class PostgresStore:
     def waiting(self) -> int:
         """As of the last heartbeat."""
         return self._waiting
+
+    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
+        rows = await self._database.read(lambda db: db.fetch(_BACKLOG))
+        return sum(n for *names, n in rows if fits(Scope(*names)))
 
     def time_commits(self, told: Callable[[float], None]) -> None:
         self.ledger.told = told

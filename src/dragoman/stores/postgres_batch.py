@@ -98,6 +98,8 @@ class Outcome(Struct):
     records: Sequence[Record] = ()
     lease: Lease | None = None
     duplicate: bool = False
+    waits: bool = False
+    """No node has the task: it waits for one."""
     news: bool = False
     """Somebody is to be told of it."""
 
@@ -199,7 +201,7 @@ class _Batch:
             assert isinstance(job.mail, Mail)
             lease = Lease(job.scope, job.task, key, 1, 1) if job.node else None
             self._count(job.number, TaskState.SUBMITTED.value, job.mail.reply, 1)
-            outcomes[i] = self._took(job, key, Record("message", job.mail, 1), lease)
+            outcomes[i] = self._took(job, key, Record("message", job.mail, 1), lease, waits=not job.node)
         return outcomes
 
     async def _keys(self, jobs: Sequence[Job]) -> dict[tuple[int, str], int]:
@@ -238,17 +240,17 @@ class _Batch:
         else:
             assert job.mail is not None
             record = Record("cancel", job.mail, row.seq)
-        done = self._took(job, key, record, lease)
+        done = self._took(job, key, record, lease, waits=not row.node)
         row.size += len(self._log[-1][2])
         return done
 
-    def _took(self, job: Job, key: int, record: Record, lease: Lease | None) -> Outcome:
+    def _took(self, job: Job, key: int, record: Record, lease: Lease | None, *, waits: bool) -> Outcome:
         self._log.append((key, record.seq, pack((record,))))
         if job.dedupe:
             self._seen.append((job.number, job.dedupe, key, record.seq))
         if job.hook is not None:
             self._hooks.append((key, job.hook, record.seq))
-        return Outcome(job, key, record.seq, (record,), lease)
+        return Outcome(job, key, record.seq, (record,), lease, waits=waits)
 
     def _append(self, job: Job, lease: Lease) -> Outcome:
         row, records = self._rows.get(lease.key), job.records

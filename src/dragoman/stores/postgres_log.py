@@ -88,7 +88,7 @@ class PostgresLog:
             snapshot = self._ledger.reads.kept(done.key)
             if snapshot is None or snapshot.seq < done.seq:
                 snapshot = await self._ledger.reads.load_key(self._scope, done.key)
-            return Delivered(snapshot, done.seq, done.lease, done.duplicate)
+            return Delivered(snapshot, done.seq, done.lease, done.duplicate, waits=done.waits)
         except (asyncio.CancelledError, Unavailable, TaskUnreadable):
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._give_back(future.result())  # it came, and we cannot take it

@@ -41,6 +41,11 @@ and node is not null and node <> ? and node not in (select node from nodes where
 )
 _FREE = _TASKS + "and node is null order by key"
 _WAITING = "select count(*) from tasks where ready = 1 and node is null"
+_BACKLOG = """
+select tenant, agent, owner, n from
+(select scope, count(*) as n from tasks indexed by tasks_ready where ready = 1 and node is null group by scope)
+cross join scopes using (scope)
+"""
 _CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
 _LOGS = 10_000
 
@@ -128,6 +133,10 @@ class SqliteStore:
     def waiting(self) -> int:
         row = self.file.reads.one(_WAITING, ())
         return int(row[0]) if row else 0
+
+    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
+        rows = await self.file.reads.elsewhere(lambda db: db.execute(_BACKLOG).fetchall())
+        return sum(n for *names, n in rows if fits(Scope(*names)))
 
     def time_commits(self, told: Callable[[float], None]) -> None:
         self.file.told = told

@@ -77,6 +77,7 @@ class _Unfolded(Struct, frozen=True):
     seq: int
     lease: Lease | None = None
     duplicate: bool = False
+    waits: bool = False
 
 
 class SqliteLog:
@@ -135,7 +136,7 @@ class SqliteLog:
         if isinstance(delivered, Delivered):
             return delivered
         snapshot = await self._file.reads.load_key(self._scope, delivered.key)
-        return Delivered(snapshot, delivered.seq, delivered.lease, delivered.duplicate)
+        return Delivered(snapshot, delivered.seq, delivered.lease, delivered.duplicate, waits=delivered.waits)
 
     def _drop(self, delivered: Delivered | _Unfolded) -> None:
         if delivered.lease is not None:
@@ -210,7 +211,7 @@ class SqliteLog:
 
         def finish() -> Delivered:
             kept()
-            return Delivered(opening.snapshot, 1, opening if node else None)
+            return Delivered(opening.snapshot, 1, opening if node else None, waits=not node)
 
         return finish
 
@@ -277,7 +278,9 @@ class SqliteLog:
 
         def finish() -> Delivered | _Unfolded:
             snapshot = reads.move(key, (record,))
-            return Delivered(snapshot, seq, lease) if snapshot else _Unfolded(key, seq, lease)
+            if snapshot:
+                return Delivered(snapshot, seq, lease, waits=not holder)
+            return _Unfolded(key, seq, lease, waits=not holder)
 
         return finish
 

@@ -1,0 +1,70 @@
+"""How many turns a server has, with all its workers: those that run, those that arrive, and those that wait for room.
+
+Each worker writes its own two numbers, in memory that all of them share, and reads everybody's. A place is taken before it is
+known whether there is one, and given back if there is none: so two workers may both refuse for a moment where one of them had
+room, and together they never take more than they may.
+"""
+
+from __future__ import annotations
+
+from mmap import mmap
+from threading import Lock
+
+_CELL = 8
+_TRIES = 4
+
+
+class Load:
+    def __init__(self, workers: int = 1, worker: int = 0, memory: mmap | bytearray | None = None) -> None:
+        self.workers, self._worker = workers, worker
+        size = 2 * workers * _CELL
+        self._memory = memory if memory is not None else mmap(-1, size) if workers > 1 else bytearray(size)
+        self._cells = memoryview(self._memory)[:size].cast("q")
+        self._barrier = Lock()
+
+    def of(self, worker: int) -> Load:
+        """The same, as worker number `worker` sees it: nothing runs there yet."""
+        load = Load(self.workers, worker, self._memory)
+        load._cells[worker] = 0
+        return load
+
+    @property
+    def running(self) -> int:
+        """What runs, or arrives and may run at once."""
+        return sum(self._cells[: self.workers])
+
+    @property
+    def waiting(self) -> int:
+        """What is stored and waits for room, as far as we know."""
+        return max(0, sum(self._cells[self.workers :]))
+
+    @property
+    def total(self) -> int:
+        return self.running + self.waiting
+
+    def enter(self, limit: int | None = None) -> bool:
+        """Take a place. False if there would be more than `limit`."""
+        for _ in range(_TRIES):
+            self._cells[self._worker] += 1
+            if limit is None:
+                return True
+            with self._barrier:  # what we wrote is there for the others before we read what they wrote
+                pass
+            if self.total <= limit:
+                return True
+            self._cells[self._worker] -= 1
+            if self.total >= limit:
+                return False
+        return False
+
+    def leave(self) -> None:
+        """Give a place back."""
+        self._cells[self._worker] -= 1
+
+    def wait(self, more: int) -> None:
+        """So many more wait than before; fewer, if that is negative."""
+        self._cells[self.workers + self._worker] += more
+
+    def correct(self, waiting: int) -> None:
+        """So many wait in fact."""
+        self.wait(waiting - sum(self._cells[self.workers :]))

@@ -1,0 +1,100 @@
+"""A full server turns new work away in every version and binding, and says when to come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+import pytest
+
+from dragoman import Agent, Turn
+from dragoman.application import application
+from dragoman.server import running
+from tests import raw
+from tests.ports import free_port
+
+NEW = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}
+OLD = {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "x"}]}
+OLDEST = {"id": "t", "message": {"role": "user", "parts": [{"type": "text", "text": "x"}]}}
+PROTO = {"request": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "x"}]}}
+
+ASKED: dict[str, tuple[str, bytes, str]] = {
+    "1.0 JSON-RPC": ("", raw.rpc("SendMessage", {"message": NEW}), "1.0"),
+    "1.0 JSON-RPC, streamed": ("", raw.rpc("SendStreamingMessage", {"message": NEW}), "1.0"),
+    "1.0 HTTP+JSON": ("/message:send", json.dumps({"message": NEW}).encode(), "1.0"),
+    "1.0 HTTP+JSON, streamed": ("/message:stream", json.dumps({"message": NEW}).encode(), "1.0"),
+    "0.3 JSON-RPC": ("", raw.rpc("message/send", {"message": OLD}), "0.3"),
+    "0.3 JSON-RPC, streamed": ("", raw.rpc("message/stream", {"message": OLD}), "0.3"),
+    "0.3 HTTP+JSON": ("/v1/message:send", json.dumps(PROTO).encode(), "0.3"),
+    "0.2 JSON-RPC": ("", raw.rpc("message/send", {"message": OLD}), "0.2"),
+    "0.1 JSON-RPC": ("", raw.rpc("tasks/send", OLDEST), ""),
+    "0.1 JSON-RPC, streamed": ("", raw.rpc("tasks/sendSubscribe", OLDEST), ""),
+}
+
+
+class Full(NamedTuple):
+    url: str
+    grpc: int
+    go: asyncio.Event
+
+
+@pytest.fixture
+async def full() -> AsyncIterator[Full]:
+    """A server that runs as many tasks as it may."""
+    agent, other, go, port = Agent("Waits"), Agent("Echoes"), asyncio.Event(), free_port()
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        await go.wait()
+        return "done"
+
+    @other.skill
+    async def echo(text: str) -> str:
+        return text
+
+    app = application(agent, other, store="memory:", max_running=3, grpc_port=port)
+    async with running(app) as url:
+        for _ in range(3):
+            now = {"message": NEW, "configuration": {"returnImmediately": True}}
+            await raw.result(f"{url}/waits", "SendMessage", now)
+        yield Full(url, port, go)
+        go.set()
+
+
+@pytest.mark.parametrize("agent", ["waits", "echoes"])
+@pytest.mark.parametrize("how", ASKED)
+async def test_a_full_server_answers_503_and_when_to_come_back(full: Full, how: str, agent: str) -> None:
+    path, body, version = ASKED[how]
+    headers = {"A2A-Version": version} if version else {}
+    async with asyncio.timeout(10), raw.post(f"{full.url}/{agent}{path}", body, headers) as response:
+        assert (response.status, response.headers.get("retry-after")) == (503, "1")
+        assert b"too much to do" in await raw.read(response)
+
+
+async def test_a_full_server_says_so_over_grpc(full: Full) -> None:
+    grpc = pytest.importorskip("grpc")
+    from dragoman.dialects.proto import v1_0
+    from dragoman.model import ops
+    from tests.bindings.test_grpc import Stub, message, refused
+
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{full.grpc}") as channel, asyncio.timeout(10):
+        stub, sent = Stub(channel, v1_0.CODEC), message(v1_0.CODEC, tenant="echoes")
+        for asked in (stub.unary(ops.SEND, sent), stub.stream(ops.STREAM, sent)):
+            code, _, trailers = await refused(asked)
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert b"RetryInfo" in trailers["grpc-status-details-bin"]
+
+
+async def test_a_full_server_is_not_ready_until_there_is_room(full: Full) -> None:
+    async def ready() -> int:
+        async with raw.post(f"{full.url}/readyz", b"", {}, method="GET") as response:
+            return response.status
+
+    assert await ready() == 503
+    full.go.set()
+    async with asyncio.timeout(10):
+        while await ready() != 200:
+            await asyncio.sleep(0.01)
+        await raw.result(f"{full.url}/echoes", "SendMessage", {"message": NEW})
