@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
+from urllib.parse import quote
 
 import pytest
 
 from dragoman.hub.constitution import matches_glob
+from dragoman.hub.routing import ADMIN
+from dragoman.server import running
 from tests.hub.house import Caller, House, house
 
 HUGE = 2**70
@@ -205,3 +210,69 @@ async def test_a_body_has_as_many_values_as_over_a2a_and_nests_no_deeper(
     answer = await (home.admin if "admin" in path else ada)("POST", path, body)
     assert answer.status == 400
     assert "objects and arrays" in answer.json["error"] or "nests deeper" in answer.json["error"]
+
+
+ODD = [
+    "a\0b",
+    "\0",
+    "a\r\nset-cookie: x=y",
+    "\ttab",
+    "é\u2028",
+    " ",
+    "a b",
+    "100%",
+    "%3A",
+    "a:b/c",
+    '"',
+    "\x7f",
+]
+"""Ids that callers of A2A 0.1 may choose."""
+STRANGE = [
+    *map(quote, ("\0", "1\0", "\r\nx: y", "²", "9" * 30, "-1", "1e5", "'", 'a AND ( OR " NOT *', "x" * 4000)),
+    *("%FF%FE", "%ED%A0%80", "9223372036854775807", "9007199254740993", "0"),
+]
+"""What parameters may be, percent-encoded."""
+
+
+async def exchanged(url: str, token: str, method: str, target: str) -> bytes:
+    """The whole answer of a server over a real connection, or its beginning, if it is a stream that goes on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n"
+    writer.write(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+    said = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    if "notifications" not in target:
+        said += await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return said
+
+
+async def test_events_of_a_task_with_an_odd_id_are_read_and_its_headers_are_sound() -> None:
+    async with house(lambda prompt: "Well.") as home, running(home.app) as url:
+        ada = await home.tenant("ada")
+        for id in ODD:
+            said = {"id": id, "message": {"role": "user", "parts": [{"type": "text", "text": "go"}]}}
+            assert (await ada.rpc("index", "tasks/send", said)).json["result"]["id"] == id
+            for end, has in (
+                ("/events", b"event: done"),
+                ("", b"completed"),
+                ("/cancel", b'"cancelled":false'),
+            ):
+                method = "POST" if end == "/cancel" else "GET"
+                answer = await exchanged(url, ada.token, method, f"/v1/requests/{quote(id, safe='')}{end}")
+                head, _, body = answer.partition(b"\r\n\r\n")
+                assert answer.split()[1] in (b"200", b"404") and has in body, (id, end, answer)
+                assert b"set-cookie" not in re.sub(rb"x-request-id: .*", b"", head)
+                assert all(32 <= byte < 127 for byte in head.replace(b"\r\n", b""))
+
+
+async def test_no_parameter_of_the_native_api_makes_it_fail() -> None:
+    async with house(lambda prompt: "Well.") as home, running(home.app) as url:
+        ada = await home.tenant("ada")
+        for route in home.app._elsewhere.table.routes:
+            token = home.admin.token if route.who == ADMIN else ada.token
+            for value in STRANGE:
+                asked = "&".join(f"{name}={value}" for name in route.query)
+                paths = {re.sub(r"\{\w+\}", value, route.path), re.sub(r"\{\w+\}", "1", route.path)}
+                for path in sorted(paths) if "{" in route.path or asked else []:
+                    answer = await exchanged(url, token, route.method, f"{path}?{asked}")
+                    assert int(answer.split()[1]) < 500, (route.method, path, asked, answer)

@@ -226,3 +226,24 @@ async def test_a_generation_that_nobody_hears_stops_and_the_next_one_can_begin(s
 async def test_a_prompt_too_large_for_the_embedded_model_is_said_to_be(small: EmbeddedModel) -> None:
     reply = await respond(small, prompt("word " * 4000, max_tokens=4))
     assert reply.error_code == "request_too_large"
+
+
+async def test_what_a_provider_says_of_a_failure_is_logged_short_and_without_secrets(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = (
+        "Incorrect API key provided: zz12345678.\nAuthorization: Bearer abcdefgh sk-abcdefgh12345678 "
+        + "x" * 100_000
+    )
+
+    async def completion(**_: Any) -> Any:
+        raise ValueError(said)
+
+    model = HostedModel("openai/x", completion=completion)
+    with pytest.raises(ModelError):
+        [event async for event in model.respond(prompt("hi"))]
+    (line,) = [
+        record.getMessage() for record in caplog.records if "the provider p failed" in record.getMessage()
+    ]
+    assert len(line) < 400 and "\n" not in line and "ValueError: Incorrect API key provided: ***" in line
+    assert not any(secret in line for secret in ("zz1234", "abcdefgh"))

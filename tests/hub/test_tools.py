@@ -470,6 +470,19 @@ async def test_pages_are_opened_in_a_browser_if_there_is_one(
     assert "[/browse https://x/a]\n- heading: welcome to https://x/a\n[END BROWSE]" in said
     assert "ERR: refused: its host is not on the internet" in said and "ERR: usage: /browse <url>" in said
     assert "ERR:" in await fed(home, "/browse https://x/broken")
+    for arguments in (
+        '{"url": "https://private/"}',
+        '{"url": "file:///etc/passwd"}',
+        '{"url": "private:80"}',
+        '{"URL": " http://private/"}',
+        '{"tabs": [{"action": "new", "url": "https://private/"}]}',
+        '{"where": "https://private/"}',
+    ):
+        for tool in ("browser_navigate", "browser_tabs"):
+            said = await fed(home, f"/mcp call playwright {tool} {arguments}")
+            assert "ERR: refused:" in said and "welcome" not in said, arguments
+    said = await fed(home, '/mcp call playwright browser_navigate {"url": "https://x/a"}')
+    assert "ERR" not in said
     assert "SKIPPED: max 3 pages" in await fed(home, "\n".join(f"/browse https://x/{n}" for n in range(4)))
     await servers.close()
     home = await shed(ScriptedModel([]), tools=toolbox(database, model=ScriptedModel([])))

@@ -17,7 +17,7 @@ from dragoman.hub.events import Event, EventFrames, shown
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.requests import Asked
-from dragoman.hub.routing import HEAD_OF_STREAM, Answer, Route, Visit
+from dragoman.hub.routing import HEAD_OF_STREAM, Answer, Route, Visit, header_value
 from dragoman.hub.spoken import Piece, parts
 
 MAX_KEY = 256
@@ -215,5 +215,5 @@ async def follow(hub: Hub, visit: Visit, asked: Asked, since: int = 0) -> None:
         hub.events(visit.tenant, asked, since),
         EventFrames(),
         failed=failed,
-        headers=((b"x-request-id", asked.request_id.encode()),),
+        headers=((b"x-request-id", header_value(asked.request_id)),),
     )

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dragoman.errors import A2AError, InvalidParams, Unreachable
+from dragoman.observe.logs import describe
 
 logger = logging.getLogger("dragoman.mcp")
 
@@ -176,7 +177,7 @@ class _Connection:
             self._stop.set()
             raise
         except Exception as error:  # the library's and the server's own
-            logger.info("the MCP server %s failed: %r", self._name, error)
+            logger.info("the MCP server %s failed: %s", self._name, describe(error))
             if getattr(getattr(error, "error", None), "code", _CLOSED) == _CLOSED:
                 self._stop.set()  # no answer of the server's: the next use begins anew
             raise Unreachable(f"the MCP server {self._name!r} failed: {str(error)[:300]}") from error
@@ -201,7 +202,7 @@ class _Connection:
                 self._begun.set_result(client)
                 await self._until_idle()
         except Exception as error:  # whatever the library meets
-            logger.info("the MCP server %s ended: %r", self._name, error)
+            logger.info("the MCP server %s ended: %s", self._name, describe(error))
             if not self._begun.done():
                 self._begun.set_exception(Unreachable(f"the MCP server {self._name!r} could not be started"))
                 self._begun.exception()

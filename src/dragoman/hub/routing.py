@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote, unquote
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,7 @@ TENANT, ADMIN, ANYBODY = "tenant", "admin", "anybody"
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A number in a body: an id, a time, a count."""
 
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -129,7 +130,13 @@ class Table:
         if not found:
             return None
         name, match = min(found, key=lambda each: len(each[1].groups()))
-        return self._methods[name], match.groupdict()
+        # of what is encoded, the path still has what would change its shape: slashes, colons, percent signs
+        return self._methods[name], {name: unquote(value) for name, value in match.groupdict().items()}
+
+
+def header_value(text: str) -> bytes:
+    """`text` as the value of a header, which takes printable ASCII alone: everything else is percent-encoded."""
+    return quote(text, safe=_PRINTABLE).encode()
 
 
 async def say(exchange: Exchange, answer: Answer) -> None:

@@ -76,7 +76,7 @@ def toolbox(
         MemTool(Scratchpads(database), memories, model),
         AgentTool(context),
         ParallelTool(context),
-        McpCommand(mcp),
+        McpCommand(mcp, check),
         A2ATool(remotes),
         AdviseTool(model),
         ExecTool(sandbox),

@@ -44,6 +44,9 @@ _PLAIN = re.compile(r"[!#-<>-~\xa1-\uffff]+")
 
 MAX_CHARACTERS = 16_384
 """Of one message, of one traceback, of one value: what is longer is cut, so that nobody fills the log with one request."""
+MAX_ERROR_CHARACTERS = 300
+_KEY_IN_WORDS = re.compile(r"(?i)(?P<before>\bkey\b[^:\n]{0,40}:\s{0,3})[^\s\"']{4,}")
+"""`Incorrect API key provided: 1234abcd`"""
 _BACK = 4_096
 """How far from the cut a space is looked for, so that no half of a secret is left."""
 
@@ -54,6 +57,13 @@ def redacted(text: str) -> str:
         text = _cut(text)
     text = _JWT.sub(r"\g<before>***", text)
     return _SECRETS.sub(lambda m: (m["head"] or m["named"] or m["url"] or "") + "***", text)
+
+
+def describe(error: BaseException) -> str:
+    """An error of somebody else's, who may repeat in it what it was sent: one line, short, without secrets."""
+    text = " ".join(f"{type(error).__name__}: {error}"[: 4 * MAX_ERROR_CHARACTERS].split())
+    text = _KEY_IN_WORDS.sub(r"\g<before>***", redacted(text))
+    return text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[:MAX_ERROR_CHARACTERS]} ..."
 
 
 def _cut(text: str) -> str:

@@ -30,6 +30,7 @@ from dragoman.hub.model import (
     Usage,
     in_words,
 )
+from dragoman.observe.logs import describe
 
 logger = logging.getLogger("dragoman.models")
 
@@ -231,7 +232,7 @@ def _tools(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 def _sanitised(error: Exception, provider: str) -> ModelError:
-    logger.warning("the provider %s failed: %s: %s", provider, type(error).__name__, error)
+    logger.warning("the provider %s failed: %s", provider[:40], describe(error))
     status = getattr(error, "status_code", None)
     code = _CODES.get(type(error).__name__) or _STATUSES.get(status or 0) or "provider_error"
     retryable = code == "rate_limited" or (code == "provider_error" and (status is None or status >= 500))

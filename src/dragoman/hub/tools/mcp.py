@@ -9,6 +9,7 @@ import msgspec
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.mcp_servers import McpServers
 from dragoman.hub.tool import Command, Session
+from dragoman.hub.tools.browse import BROWSER, Check, refusal
 
 
 class McpCommand:
@@ -16,8 +17,8 @@ class McpCommand:
     bundle = "mcp"
     usage = "/mcp tools [server] | /mcp call <server> <tool> {json}   use the tools of MCP servers"
 
-    def __init__(self, servers: McpServers | None = None) -> None:
-        self._servers = servers
+    def __init__(self, servers: McpServers | None = None, check: Check | None = None) -> None:
+        self._servers, self._check = servers, check
 
     def label(self, command: Command) -> str:
         words = command.args.split(" ", 3)
@@ -44,7 +45,10 @@ class McpCommand:
             if verb == "tools":
                 return await self._tools(self._servers, rest.strip(), session)
             if verb == "call":
-                ok, said = await self._servers.call(session.tenant, *_asked(rest))
+                server, tool, arguments = _asked(rest)
+                if server == BROWSER and (why := await refusal(self._check, arguments)):
+                    return f"ERR: {why}"
+                ok, said = await self._servers.call(session.tenant, server, tool, arguments)
                 return said if ok else f"ERR: {said}"
         except A2AError as error:
             return f"ERR: {error.message}"
