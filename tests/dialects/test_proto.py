@@ -429,3 +429,13 @@ def test_an_error_fits_into_a_trailer() -> None:
     )
     assert len(write_status(error)) < 6000
     assert CODES["UNAUTHENTICATED"] == 16
+
+
+@every_codec
+@pytest.mark.parametrize("append", [True, False])
+def test_output_that_replaces_an_artifact_is_told_apart_over_grpc(codec: Codec, append: bool) -> None:
+    artifact = Artifact(artifact_id="a", parts=(Part(text="x"),))
+    update = ArtifactUpdate(task_id="t", context_id="c", artifact=artifact, append=append)
+    [body] = codec.write_event(StreamResponse(update), last=False)
+    read = codec.read_event(body)
+    assert isinstance(read, ArtifactUpdate) and read.append is append

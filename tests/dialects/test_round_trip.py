@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.dialects import cards, select
-from dragoman.model.content import Message
+from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.fold import Fold
 from dragoman.model.ops import SEND, PushConfig, StreamResponse
-from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 from tests.dialects import strategies
 
 NAMES = list(select.DIALECTS)
@@ -145,3 +146,28 @@ def test_a_superset_card_is_read_as_the_card_by_a_1_0_peer(card: Any) -> None:
     again, era = cards.read_card(msgspec.json.decode(msgspec.json.encode(cards.superset_card(card))))
     assert era == "1.0"
     assert again == replace(card, signatures=())
+
+
+@every_dialect
+def test_output_that_replaces_an_artifact_is_told_apart_from_output_that_adds_to_it(name: str) -> None:
+    """As after a crash, when the function that runs again says something else: in every version readers can tell."""
+
+    def chunk(text: str, *, append: bool) -> ArtifactUpdate:
+        artifact = Artifact(artifact_id="a", parts=(Part(text=text),))
+        return ArtifactUpdate(task_id="t", context_id="c", artifact=artifact, append=append)
+
+    begun = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING))
+    events = [begun, chunk("half ", append=False), chunk("an answer", append=True), chunk("another", append=False),
+              chunk(" one", append=True)]  # fmt: skip
+    dialect = select.by_name(name)
+    writer, reader, fold = dialect.writer(), dialect.reader(), Fold()
+    read: list[Any] = []
+    for event in events:
+        for document in writer.write(StreamResponse(event), last=False):
+            read.extend(reader.read(msgspec.json.decode(document)))
+    chunks = [event for event in read if isinstance(event, ArtifactUpdate)]
+    assert [each.append for each in chunks] == [False, True, False, True]
+    assert len({each.artifact.artifact_id for each in chunks}) == 1
+    for event in [begun, *chunks]:
+        fold.apply(event)
+    assert fold.task is not None and fold.task.text == "another one"
