@@ -116,6 +116,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "grpc": ("bindings.grpc", "bindings.grpc_calls", "client.grpc", "client.grpc_channel"),
     "grpc_health": ("bindings.grpc",),
     "starlette": ("executor.routes", "executor.server"),
+    "fastapi": ("executor.routes",),
     "grpc_reflection": ("bindings.grpc",),
     "google": ("dialects.proto",),
     "nats": ("buses.nats", "buses.nats_address"),

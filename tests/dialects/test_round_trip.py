@@ -157,7 +157,7 @@ def test_output_that_replaces_an_artifact_is_told_apart_from_output_that_adds_to
         return ArtifactUpdate(task_id="t", context_id="c", artifact=artifact, append=append)
 
     begun = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING))
-    events = [begun, chunk("half ", append=False), chunk("an answer", append=True), chunk("another", append=False),
+    events: list[Any] = [begun, chunk("half ", append=False), chunk("an answer", append=True), chunk("another", append=False),
               chunk(" one", append=True)]  # fmt: skip
     dialect = select.by_name(name)
     writer, reader, fold = dialect.writer(), dialect.reader(), Fold()
@@ -168,6 +168,7 @@ def test_output_that_replaces_an_artifact_is_told_apart_from_output_that_adds_to
     chunks = [event for event in read if isinstance(event, ArtifactUpdate)]
     assert [each.append for each in chunks] == [False, True, False, True]
     assert len({each.artifact.artifact_id for each in chunks}) == 1
-    for event in [begun, *chunks]:
-        fold.apply(event)
+    fold.apply(begun)
+    for each in chunks:
+        fold.apply(each)
     assert fold.task is not None and fold.task.text == "another one"

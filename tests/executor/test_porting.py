@@ -331,8 +331,8 @@ async def test_what_the_sdks_applications_take_and_ours_do_not_is_said_and_not_p
         DefaultRequestHandler(executor, request_context_builder=object())
     with pytest.raises(TypeError, match="card_modifier"):
         A2AStarletteApplication(card, handler, card_modifier=lambda card: card)
-    with pytest.raises(TypeError, match="middleware"):
-        A2AStarletteApplication(card, handler).build(middleware=[])
+    with pytest.raises(TypeError, match="middlewear"):
+        A2AStarletteApplication(card, handler).build(middlewear=[])
     with pytest.raises(TypeError, match="leave out agent_card_url"):
         A2AStarletteApplication(card, handler).build(agent_card_url="/card")
     async with connect(A2AFastAPIApplication(card, handler).build()) as client:

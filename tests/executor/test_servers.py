@@ -3,12 +3,15 @@
 # No `from __future__ import annotations`: as in the programs that are ported, annotations are evaluated.
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
@@ -194,6 +197,33 @@ async def test_a_server_of_0_3_is_added_to_an_application(framework: Any) -> Non
     assert (await request(app, "GET", "/elsewhere")).status == 404
 
 
+@pytest.mark.parametrize("server", [A2AStarletteApplication, A2AFastAPIApplication])
+async def test_middleware_and_routes_are_added_to_what_was_built(server: Any) -> None:
+    began: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        began.append("began")
+        yield
+        began.append("ended")
+
+    first = Route("/first", lambda _: PlainTextResponse("first"))
+    app = server(card_0_3(), handler_0_3()).build(routes=[first], lifespan=lifespan, grace=1.0)
+    app.add_middleware(CORSMiddleware, allow_origins=["https://page.example"])
+    app.routes.append(Route("/keys", lambda _: PlainTextResponse("keys")))
+    app.mount("/static", PlainTextResponse("static"))
+    await says_hello(app)
+    assert began == ["began", "ended"]
+    app = server(card_0_3(), handler_0_3()).build(routes=[first])
+    app.add_middleware(CORSMiddleware, allow_origins=["https://page.example"])
+    app.mount("/static", PlainTextResponse("static"))
+    for path, body in (("/first", b"first"), ("/static/", b"static"), ("/healthz", b'{"status":"ok"}')):
+        assert (await request(app, "GET", path)).body == body
+    card = await request(app, "GET", AGENT_CARD_WELL_KNOWN_PATH, headers={"Origin": "https://page.example"})
+    assert card.status == 200 and card.headers["access-control-allow-origin"]
+    assert (await request(app, "GET", "/nothing")).status == 404
+
+
 # -- 1.x ---------------------------------------------------------------------------------------------------------------
 
 
@@ -235,8 +265,8 @@ async def test_a_server_of_1_x_with_all_bindings_in_fastapi() -> None:
     add_a2a_routes_to_fastapi(
         app,
         agent_card_routes=create_agent_card_routes(card),
-        jsonrpc_routes=create_jsonrpc_routes(handler, rpc_url="/a2a/jsonrpc"),
-        rest_routes=create_rest_routes(handler, path_prefix="/a2a/rest"),
+        jsonrpc_routes=create_jsonrpc_routes(handler, rpc_url="/a2a/jsonrpc/"),
+        rest_routes=create_rest_routes(handler, path_prefix="/a2a/rest/"),
     )
     found = await says_hello(app)
     assert all("/a2a/jsonrpc" in each.url for each in found.supported_interfaces)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _SERVED = "serve `ExecutorAgent(executor, card)`: `.run()`, or `.app()` for an ASGI server"
 _GRPC = "gRPC is served beside all else: `ExecutorAgent(executor, card).run(grpc_port=50051)`, with the extra `grpc`"
 _CALLED = "call agents with `dragoman.connect(url)`"
@@ -15,7 +17,12 @@ _PROVED = (
     "who may call is said with `auth=`, and the card follows: `ExecutorAgent(executor, card, auth=[Bearer(...)])`,"
     " with `Bearer`, `ApiKey`, `Basic`, `JWT`, `OIDC` and `MutualTLS` from `dragoman.auth`"
 )
+_WIRE = "leave it out: requests, answers and errors are read and written by the server"
+_NAMED = "leave it out: the engine makes ids"
 _QUEUE = "leave it out: the log is the queue"
+_SIGNED = (
+    "cards are signed by the server: `.run(keys='keys', public_url='https://...')`, with `dragoman keys new`"
+)
 _MEASURED = "leave it out: the server has metrics and spans of its own (`tracer=`)"
 
 INSTEAD: dict[str, str] = {
@@ -26,11 +33,10 @@ INSTEAD: dict[str, str] = {
         _GRPC: "GrpcHandler CompatGrpcHandler GrpcServerCallContextBuilder DefaultGrpcServerCallContextBuilder a2a_pb2"
         " a2a_pb2_grpc",
         _CALLED: "A2AClient Client ClientFactory ClientConfig A2ACardResolver create_client create_text_message_object"
-        " minimal_agent_card MessageSendParams SendMessageRequest SendStreamingMessageRequest SendMessageResponse"
-        " SendMessageSuccessResponse SendStreamingMessageResponse SendStreamingMessageSuccessResponse JSONRPCErrorResponse"
-        " GetTaskRequest GetTaskResponse CancelTaskRequest TaskQueryParams TaskIdParams SendMessageConfiguration"
-        " MessageSendConfiguration StreamResponse SubscribeToTaskRequest ListTasksRequest GetTaskSuccessResponse"
-        " A2AClientHTTPError A2AClientJSONError A2AClientError AgentCardResolutionError",
+        " minimal_agent_card MessageSendParams SendMessageRequest SendStreamingMessageRequest SendMessageConfiguration"
+        " MessageSendConfiguration StreamResponse"
+        " A2AClientHTTPError A2AClientJSONError A2AClientError AgentCardResolutionError AuthInterceptor BaseClient"
+        " CredentialService InMemoryContextCredentialStore display_agent_card",
         _STORED: "DatabaseTaskStore TaskStore TaskManager ResultAggregator VersionedTaskStore",
         _TOLD: "PushNotificationSender PushNotifier PushNotificationConfigStore DatabasePushNotificationConfigStore"
         " PushNotificationConfig TaskPushNotificationConfig PushNotificationEvent",
@@ -40,14 +46,29 @@ INSTEAD: dict[str, str] = {
         " SecurityScheme HTTPAuthSecurityScheme APIKeySecurityScheme OAuth2SecurityScheme OpenIdConnectSecurityScheme"
         " MutualTLSSecurityScheme MutualTlsSecurityScheme OAuthFlows AuthorizationCodeOAuthFlow ClientCredentialsOAuthFlow"
         " ImplicitOAuthFlow PasswordOAuthFlow DeviceCodeOAuthFlow SecurityRequirement StringList In AuthenticationInfo",
+        _SIGNED: "create_agent_card_signer create_signature_verifier AgentCardSignature SignatureVerificationError"
+        " NoSignatureError InvalidSignaturesError ProtectedHeader",
+        _WIRE: "proto_utils to_stream_response build_error_response prepare_response_object validate_request_params"
+        " get_stream_response_text A2A_ERROR_MAPPING A2A_ERROR_REASONS A2A_REASON_TO_ERROR A2A_REST_ERROR_MAPPING"
+        " JSON_RPC_ERROR_CODE_MAP ErrorMapping JSONRPC_PARSE_ERROR_CODE JSONRPCError A2AError rest_error_handler"
+        " rest_stream_error_handler DEFAULT_LIST_TASKS_PAGE_SIZE MAX_LIST_TASKS_PAGE_SIZE A2A_JSON_MEDIA_TYPE",
+        _NAMED: "IDGenerator IDGeneratorContext UUIDGenerator",
         _MEASURED: "trace_class trace_function SpanKind",
     }.items()
     for name in names.split()
 }
 
 
+_SHAPES = (
+    (re.compile(r"[A-Z]\w+(Request|Response|Params|Result)"), _WIRE),
+    (re.compile(r"(A2A)?Client[A-Z]\w+"), _CALLED),
+)
+"""Names of which there are too many to list."""
+
+
 def instead(name: str) -> Exception:
     """What to raise for a name that is not here."""
-    if name in INSTEAD:
-        return ImportError(f"there is no {name} in dragoman.executor: {INSTEAD[name]}", name=name)
+    why = INSTEAD.get(name) or next((why for shape, why in _SHAPES if shape.fullmatch(name)), "")
+    if why:
+        return ImportError(f"there is no {name} in dragoman.executor: {why}", name=name)
     return AttributeError(f"module 'dragoman.executor' has no attribute {name!r}")

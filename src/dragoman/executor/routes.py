@@ -1,10 +1,12 @@
-"""An app of ours as a route of Starlette's, for what it answers and nothing else: other routes of the same application go on."""
+"""An app of ours in one of Starlette's or FastAPI's: as a route for what it answers and nothing else, or behind all other routes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from starlette.applications import Starlette
 from starlette.datastructures import URLPath
 from starlette.routing import BaseRoute, Match, NoMatchFound
 
@@ -39,3 +41,27 @@ class AppRoute(BaseRoute):
 
     def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
         raise NoMatchFound(name, path_params)
+
+
+def framework_of(name: str) -> type[Starlette]:
+    if name != "fastapi":
+        return Starlette
+    from fastapi import FastAPI
+
+    return FastAPI
+
+
+def inside(framework: type[Starlette], app: Any, options: dict[str, Any]) -> Starlette:
+    """An application of the framework that leaves to `app` what it has no route for, and starts and stops it."""
+    given = options.pop("lifespan", None)
+
+    @asynccontextmanager
+    async def lifespan(outer: Any) -> AsyncIterator[Any]:
+        async with AsyncExitStack() as stack:
+            await app.start()
+            stack.push_async_callback(app.stop)
+            yield await stack.enter_async_context(given(outer)) if given is not None else None
+
+    outer = framework(**options, lifespan=lifespan)
+    outer.router.default = app
+    return outer

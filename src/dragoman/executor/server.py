@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections.abc import Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dragoman.executor.cards import (
@@ -160,14 +161,23 @@ class A2AStarletteApplication:
             http_handler.agent_card = agent_card
 
     def build(self, rpc_url: str = DEFAULT_RPC_URL, **options: Any) -> Any:
-        """The app, with JSON-RPC and all else at `rpc_url`. Options are as for `dragoman.application.application`."""
-        for name in options:
-            if name in ("middleware", "routes", "lifespan", "exception_handlers"):
-                raise TypeError(
-                    f"this is no Starlette application: put {name} into one, and mount this in it, or add `routes()`"
-                )
+        """The app, with JSON-RPC and all else at `rpc_url`.
+
+        Where Starlette (or FastAPI) is installed it is one of theirs, to which middleware and routes can be added.
+        Options are as for it, and as for `dragoman.application.application`.
+        """
         options = {name: value for name, value in options.items() if not _is_card_url(name, value)}
-        return self.handler.build(self.agent_card, path=rpc_url, **options)
+        if find_spec(self.framework) is None:
+            return self.handler.build(self.agent_card, path=rpc_url, **options)
+        from dragoman.executor.routes import framework_of, inside
+
+        framework = framework_of(self.framework)
+        theirs = {
+            name: options.pop(name) for name in inspect.signature(framework).parameters if name in options
+        }
+        return inside(framework, self.handler.build(self.agent_card, path=rpc_url, **options), theirs)
+
+    framework = "starlette"
 
     def routes(self, rpc_url: str = DEFAULT_RPC_URL, **urls: str) -> list[BaseRoute]:
         """The app as routes for Starlette or FastAPI."""
@@ -180,8 +190,12 @@ class A2AStarletteApplication:
         app.router.routes.extend(self.routes(rpc_url, **urls))
 
 
-A2AFastAPIApplication = A2ARESTFastAPIApplication = A2AStarletteApplication
-"""Every binding is at the same address."""
+class A2AFastAPIApplication(A2AStarletteApplication):
+    framework = "fastapi"
+
+
+class A2ARESTFastAPIApplication(A2AFastAPIApplication):
+    """Every binding is at the same address, so this is no other one."""
 
 
 def _is_card_url(name: str, value: Any) -> bool:
