@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dragoman.cli import main
 from dragoman.hub.assembly import application
+from dragoman.hub.database import Database
 from dragoman.hub.settings import Settings, WrongSetting, settings
+from dragoman.hub.tenants import Tenants
 from dragoman.server import running
 from tests.hub.house import SCOUT, house
 
@@ -112,6 +117,60 @@ def test_doctor_says_that_others_can_look_into_the_folder(
     assert "chmod 700" in capsys.readouterr().out
 
 
+def test_the_admin_token_is_shown_though_the_first_start_fails(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [
+            sys.executable,
+            "-m",
+            "dragoman.cli",
+            "hub",
+            "--data",
+            "d",
+            "--model",
+            "echo",
+            "--port",
+            str(port),
+        ]
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        again = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert ran.returncode != 0 and str(port) in ran.stderr, ran
+    (token,) = re.findall(r"^admin:  (adm_[0-9a-f]{64})$", ran.stdout, re.MULTILINE)
+    assert "adm_" not in again.stdout, "it is there, and was shown"
+    database = Database(tmp_path / "d" / "hub.db").open()
+    assert Tenants(database).is_admin(token)
+    database.close()
+
+
+def test_the_admin_token_is_rotated_from_the_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["init", "--data", "d"]) == 0
+    (first,) = re.findall(r"adm_\w+", capsys.readouterr().out)
+    assert main(["tenant", "rotate-admin", "--data", "d"]) == 0
+    second = capsys.readouterr().out.strip()
+    database = Database(tmp_path / "d" / "hub.db").open()
+    tenants = Tenants(database)
+    assert tenants.is_admin(second) and not tenants.is_admin(first)
+    monkeypatch.setenv("DRAGOMAN_ADMIN_TOKEN", "mine")
+    assert main(["tenant", "rotate-admin", "--data", "d"]) == 1
+    assert "the setting admin_token" in capsys.readouterr().err and tenants.is_admin(second)
+    (entry,) = [each for each in asyncio.run(tenants.audit()) if each["action"] == "admin.rotate_token"]
+    assert entry["actor"] == "cli"
+    database.close()
+
+
+async def test_an_admin_token_that_nobody_saw_is_not_in_force(tmp_path: Path) -> None:
+    tenants = Tenants(Database(tmp_path / "hub.db").open())
+
+    def closed(token: str) -> None:
+        raise OSError("nobody reads this")
+
+    with pytest.raises(OSError, match="nobody"):
+        await tenants.admin(show=closed)
+    assert not tenants.has_admin
+
+
 def test_a_providers_key_chooses_its_model() -> None:
     pytest.importorskip("any_llm")
     assert settings(environment={"ANTHROPIC_API_KEY": "k"}).model.startswith("anthropic/")
@@ -199,7 +258,9 @@ def test_the_doctor_says_how_commands_are_kept_apart(
 
 
 @pytest.mark.parametrize(
-    "words", [["list"], ["disable", "x"], ["enable", "x"], ["rotate", "x"]], ids=lambda w: w[0]
+    "words",
+    [["list"], ["disable", "x"], ["enable", "x"], ["rotate", "x"], ["rotate-admin"]],
+    ids=lambda w: w[0],
 )
 def test_looking_for_tenants_where_there_is_no_hub_makes_none(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -158,15 +158,23 @@ def _close_on_exec() -> None:
 
 
 async def _admin(hub: Hub, given: Settings) -> dict[str, str]:
-    """See to it that there is an admin token. Returns it if it is new."""
-    made = await hub.tenants.admin(given.admin_token)
+    """See to it that there is an admin token. Returns it if it is new. It is shown now: the port may be taken."""
+
+    def show(made: str) -> None:
+        print(f"admin:  {made}", flush=True)
+        print("The admin token is shown this once. `dragoman tenant rotate-admin` makes another.", flush=True)
+
+    made = await hub.tenants.admin(given.admin_token, show=show)
     return {"admin": made} if made else {}
 
 
 def _demo(hub: Hub, kept: Path, tokens: dict[str, str]) -> dict[str, str]:
     """A tenant and agents to try. Their tokens are for trying, so they are kept beside the data, for this user alone."""
     if kept.is_file():
-        return msgspec.json.decode(kept.read_bytes(), type=dict[str, str])
+        before = msgspec.json.decode(kept.read_bytes(), type=dict[str, str])
+        if "admin" in before and hub.tenants.is_admin(before["admin"]):  # else it was rotated
+            print(f"admin:  {before['admin']}", flush=True)
+        return before
     tokens = {**tokens, "demo": asyncio.run(_settle(hub))}
     kept.touch(mode=0o600)
     kept.write_bytes(msgspec.json.encode(tokens))
@@ -193,14 +201,10 @@ def _announce(tokens: dict[str, str], given: Settings, *, demo: str | None) -> C
         if given.grpc_port is not None:
             print(f"grpc:   {given.host}:{given.grpc_port}", flush=True)
         print(f"model:  {_model(given)}", flush=True)
-        if "admin" in tokens:
-            print(f"admin:  {tokens['admin']}", flush=True)
         if demo is not None:
             print(_try(url, tokens["demo"], given, demo or shlex.join(sys.argv)), flush=True)
         elif "admin" in tokens:
-            print(
-                "The admin token is shown this once. `dragoman tenant add NAME` makes a tenant.", flush=True
-            )
+            print("`dragoman tenant add NAME` makes a tenant.", flush=True)
 
     return announce
 

@@ -61,8 +61,7 @@ async def run(args: argparse.Namespace) -> int:
     try:
         database.open()
         tenants = Tenants(database)
-        if made := await tenants.admin(given.admin_token):
-            print(f"admin token:   {made}")
+        await tenants.admin(given.admin_token, show=lambda made: print(f"admin token:   {made}", flush=True))
         if not await tenants.list():
             tenant, token = await tenants.add(args.tenant, actor="cli")
             print(f"tenant {tenant.name}: {token}")

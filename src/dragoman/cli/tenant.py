@@ -9,7 +9,7 @@ from typing import Any
 
 from dragoman.cli import show
 from dragoman.cli.hub import read
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.database import Database
 from dragoman.hub.tenants import Tenants
 
@@ -17,6 +17,7 @@ EPILOG = """\
   dragoman tenant add acme          prints its token, this once
   dragoman tenant rotate acme       another token; what runs under the old one stops
   dragoman tenant disable acme      nothing is accepted from it, and what runs stops
+  dragoman tenant rotate-admin      another admin token; the one before is refused at once
 
 A running hub notices: calls with the old token are refused, and what runs is canceled within a moment.
 A tenant is named by its name or its number.
@@ -37,9 +38,10 @@ def register(commands: Any) -> None:
         ("disable", _disable, "shut one out"),
         ("enable", _enable, "let it in again"),
         ("rotate", _rotate, "give it another token"),
+        ("rotate-admin", _rotate_admin, "make another admin token, and print it"),
     ):
         each = verbs.add_parser(verb, help=about)
-        if verb != "list":
+        if verb not in ("list", "rotate-admin"):
             each.add_argument("name", help="its name, or its number" if verb != "add" else "what to call it")
         each.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
         each.set_defaults(run=run, work=work)
@@ -87,3 +89,11 @@ async def _enable(tenants: Tenants, args: argparse.Namespace) -> None:
 async def _rotate(tenants: Tenants, args: argparse.Namespace) -> None:
     _, token = await tenants.rotate(tenants.find(args.name), actor="cli")
     print(token)
+
+
+async def _rotate_admin(tenants: Tenants, args: argparse.Namespace) -> None:
+    if read(args).admin_token:
+        raise InvalidParams(
+            "the admin token is the setting admin_token: change it there, and start the hub again"
+        )
+    await tenants.rotate_admin(show=lambda token: print(token, flush=True))

@@ -104,7 +104,8 @@ def application(
 
     async def start() -> None:
         await hub.start()
-        await hub.tenants.admin(settings.admin_token)
+        if settings.admin_token:
+            await hub.tenants.admin(settings.admin_token)
         reach.remotes.refresh()
         scheduler.start()
         if settings.retain_days:

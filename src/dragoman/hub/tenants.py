@@ -12,7 +12,7 @@ import re
 import secrets
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -185,15 +185,31 @@ class Tenants:
 
     # -- the administrator's token -----------------------------------------------------------------------------
 
-    async def admin(self, token: str = "") -> str:
-        """See to it that there is an admin token: the given one, or the one there is, or a new one, which is returned."""
+    async def admin(self, token: str = "", *, show: Callable[[str], None] | None = None) -> str:
+        """See to it that there is an admin token: the given one, or the one there is, or a new one, which is returned.
+
+        `show` gets a new one before it counts: one that nobody has seen is never in force.
+        """
         made = ""
         if not token:
-            if self._db.look(lambda db: db.execute(_SECRET).fetchone()) is not None:
+            if self.has_admin:
                 return ""
             token = made = new_token(ADMIN)
+            if show is not None:
+                show(made)
         await self._db.run(lambda db: db.execute(_KEEP, (digest(token),)))
         return made
+
+    async def rotate_admin(self, *, show: Callable[[str], None], actor: str = "cli") -> None:
+        """Another admin token; the one before stops working at once. `show` gets it before it counts."""
+        token = new_token(ADMIN)
+        show(token)
+
+        def change(db: sqlite3.Connection) -> None:
+            db.execute(_KEEP, (digest(token),))
+            _note(db, actor, "admin.rotate_token", 0, "")
+
+        await self._db.run(change)
 
     @property
     def has_admin(self) -> bool:
