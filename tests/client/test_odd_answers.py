@@ -101,3 +101,19 @@ def test_what_unpacks_to_much_comes_in_small_pieces(pack: Callable[[bytes], byte
 def test_a_body_of_very_many_members_is_refused() -> None:
     with pytest.raises(Unreachable, match="more than 4096 gzip members"):
         list(Inflater("gzip", "it").feed(gzip.compress(b"", mtime=0) * 5000))
+
+
+@pytest.mark.parametrize("answered", [{}, {"result": None}, {"result": {}}, {"result": None, "error": None}])
+async def test_a_deletion_needs_no_result(answered: dict[str, Any]) -> None:
+    rpc = page({"jsonrpc": "2.0", "id": 1, **answered})
+    site = Site({"/card.json": page(card()), "/rpc": rpc})
+    async with connect("http://agent.test/card.json", transport=AsgiTransport(site)) as agent:
+        await agent.delete_push("t", "p")
+
+
+@pytest.mark.parametrize("answered", [{}, {"jsonrpc": "2.0", "error": {"code": -32001, "message": "no"}}])
+async def test_a_deletion_that_failed_is_an_error(answered: dict[str, Any]) -> None:
+    site = Site({"/card.json": page(card()), "/rpc": page(answered)})
+    async with connect("http://agent.test/card.json", transport=AsgiTransport(site)) as agent:
+        with pytest.raises(A2AError):
+            await agent.delete_push("t", "p")

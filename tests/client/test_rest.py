@@ -240,6 +240,17 @@ async def test_a_request_is_spread_over_path_query_and_body() -> None:
     assert sent.json["message"]["parts"] == [{"text": "hello"}] and "tenant" not in sent.json
 
 
+async def test_0_3_has_the_task_in_the_body_too_and_a_config_of_our_naming() -> None:
+    """a2a-sdk 0.3 reads the task from the body, and keeps a config without an id under an empty one."""
+    stored = {"name": "tasks/t1/pushNotificationConfigs/p1", "pushNotificationConfig": {"url": "u"}}
+    site, client = site_of({"/v1/tasks/t1/pushNotificationConfigs": page(stored)}, "0.3")
+    async with client as it:
+        await it.create_push("t1", "u")
+    body = site.asked[1].json
+    assert body["parent"] == "tasks/t1"
+    assert body["configId"] and body["config"]["pushNotificationConfig"]["id"] == body["configId"]
+
+
 async def test_0_3_names_resources_and_wraps_a_push_config() -> None:
     stored = {"name": "tasks/t1/pushNotificationConfigs/p1", "pushNotificationConfig": {"url": "u"}}
     site, client = site_of({"/v1/tasks/t1/pushNotificationConfigs": page(stored)}, "0.3")

@@ -20,6 +20,7 @@ from dragoman.dialects.sse import Frame
 from dragoman.errors import A2AError, InvalidAgentResponse, UnsupportedOperation
 from dragoman.model.ids import new_id
 from dragoman.model.ops import (
+    PUSH_DELETE,
     SEND,
     STREAM,
     SUBSCRIBE,
@@ -55,6 +56,8 @@ class JsonRpc:
         body = await response.read()
         if op is SEND and self._direct and (answer := direct.event(body)) is not None:
             return answer
+        if op is PUSH_DELETE:
+            return self._check_done(response, body)
         return self.dialect.read_result(op, self._result(response, body))
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
@@ -111,6 +114,12 @@ class JsonRpc:
         if "result" in document and document.get("error") is None:
             return document["result"]
         raise self._error(document, response.status)
+
+    def _check_done(self, response: Response, body: bytes) -> None:
+        """An answer that has nothing to say: some peers leave out a `result` that is null."""
+        document = document_of(body, self.url)
+        if document.get("error") is not None or not ("result" in document or "jsonrpc" in document):
+            raise self._error(document, response.status)
 
     def _error(self, document: dict[str, Any], http: int) -> A2AError:
         error = document.get("error")

@@ -119,7 +119,7 @@ class Rest:
             target = base + path.written(members)
         except ValueError as error:
             raise InvalidParams(str(error)) from None
-        rest = {name: value for name, value in members.items() if name not in variables}
+        rest = {n: value for n, value in members.items() if n not in variables or n in path.repeated}
         if verb == "POST":
             return target + own, msgspec.json.encode(rest)
         asked = "&".join(filter(None, (self._query, _query(rest))))

@@ -22,6 +22,7 @@ from dragoman.model.ops import (
     Batch,
     Call,
     CancelTask,
+    CreatePushConfig,
     GetTask,
     Request,
     SendMessage,
@@ -67,6 +68,12 @@ class Lasting:
                 and self.peer.dialect.name in _ALWAYS_WAIT
             ):
                 return await self._sent(call, request)
+        if (
+            isinstance(request, CreatePushConfig)
+            and not request.config.id
+            and self.peer.dialect.names_configs
+        ):
+            request = replace(request, config=replace(request.config, id=new_id()))
         return await self.repeated(call, request)
 
     async def repeated(self, call: Call, request: Request, *, patient: bool = False) -> Any:

@@ -43,6 +43,8 @@ class Dialect(Protocol):
     """The `A2A-Version` a client of this dialect sends; empty when it sends none."""
     names_tasks: bool
     """Clients choose the ids of new tasks."""
+    names_configs: bool
+    """Clients choose the ids of new push configs."""
     strict_cancel: bool
     """Canceling a canceled task is an error."""
     resumable: bool

@@ -40,6 +40,8 @@ class Path(Struct, frozen=True, kw_only=True):
     """Those it answers to. A client begins with the first."""
     query: tuple[str, ...] = ()
     version: str = "1.0"
+    repeated: tuple[str, ...] = ()
+    """Members in the template that a client writes into the body as well, because servers look for them there."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -109,7 +111,14 @@ V0_3 = (
     _v0_3(ops.CANCEL, "/{name=tasks/*}:cancel", ("POST",)),
     _v0_3(ops.SUBSCRIBE, "/{name=tasks/*}:subscribe", ("GET", "POST")),
     _v0_3(ops.GET, "/{name=tasks/*}", query=("historyLength",)),
-    _v0_3(ops.PUSH_CREATE, "/{parent=tasks/*}/pushNotificationConfigs", ("POST",), ("configId",)),
+    Path(
+        op=ops.PUSH_CREATE,
+        template="/v1/{parent=tasks/*}/pushNotificationConfigs",
+        verbs=("POST",),
+        query=("configId",),
+        version="0.3",
+        repeated=("parent",),  # a2a-sdk 0.3
+    ),
     _v0_3(ops.PUSH_LIST, "/{parent=tasks/*}/pushNotificationConfigs", query=("pageSize", "pageToken")),
     _v0_3(ops.PUSH_GET, _CONFIG),
     _v0_3(ops.PUSH_DELETE, _CONFIG, ("DELETE",)),

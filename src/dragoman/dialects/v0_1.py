@@ -71,6 +71,7 @@ class V0_1:
     name = "0.1"
     version = ""
     names_tasks = True
+    names_configs = False
     strict_cancel = True
     resumable = False  # a stream that begins without the task could not number its artifacts
     ends_on_interrupt = True

@@ -49,6 +49,7 @@ class V0_3:
     name = "0.3"
     version = "0.3"
     names_tasks = False
+    names_configs = False
     strict_cancel = True
     resumable = True
     ends_on_interrupt = True

@@ -136,6 +136,7 @@ def _write_file(part: Part) -> dict[str, Any]:
 
 class V0_3Proto(V0_3):
     name = "0.3-proto"
+    names_configs = True
 
     form = ProtoForm()
     names: ClassVar[dict[str, str]] = {"message.parts": "message.content"}

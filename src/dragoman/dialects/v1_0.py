@@ -54,6 +54,7 @@ class V1_0:
     name = "1.0"
     version = "1.0"
     names_tasks = False
+    names_configs = False
     strict_cancel = False
     resumable = True
     ends_on_interrupt = False

@@ -10,7 +10,7 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.apps import A2ARESTFastAPIApplication, A2AStarletteApplication
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
-from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskUpdater
 from a2a.types import (
     AgentCapabilities,
     AgentCard,
@@ -77,12 +77,16 @@ async def main(port: int, grpc_port: int) -> None:
         url=f"{base}/",
         preferred_transport="JSONRPC",
         additional_interfaces=[AgentInterface(transport=binding, url=url) for binding, url in addresses],
-        capabilities=AgentCapabilities(streaming=True),
+        capabilities=AgentCapabilities(streaming=True, push_notifications=True),
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain"],
         skills=[AgentSkill(id="echo", name="echo", description="Echoes", tags=["echo"])],
     )
-    handler = DefaultRequestHandler(agent_executor=Peer(), task_store=InMemoryTaskStore())
+    handler = DefaultRequestHandler(
+        agent_executor=Peer(),
+        task_store=InMemoryTaskStore(),
+        push_config_store=InMemoryPushNotificationConfigStore(),
+    )
     app = A2AStarletteApplication(agent_card=card, http_handler=handler).build()
     app.mount("/rest", A2ARESTFastAPIApplication(agent_card=card, http_handler=handler).build())
     if grpc_port:
