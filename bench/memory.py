@@ -9,9 +9,9 @@
 | bodies | 60 messages of 8 MB are sent at once; each answer repeats its message |
 | list | one client lists the tasks that are now there, with artifacts, page by page |
 
-Each runs on a fresh server process. `peak` is the highest resident memory in the scenario above what there was before it,
-`after` what is left of that when the scenario is over, `waits` the longest that another client waited for a card
-meanwhile, in milliseconds.
+Each runs on a fresh server process (in memory: on the one that made the tasks). `peak` is the highest resident memory in the
+scenario above what there was before it, `after` what is left of that when the scenario is over, `waits` the longest that
+another client waited for a card meanwhile, in milliseconds.
 """
 
 from __future__ import annotations
@@ -172,61 +172,67 @@ SCENARIOS: dict[str, tuple[Callable[[Server, str], dict[str, Any]], str]] = {
 
 @contextmanager
 def serving(store: str) -> Iterator[Server]:
+    """A server on `store`, from when it answers until the block ends."""
     port = free_port()
     target = Target(f"http://127.0.0.1:{port}/")
-    with tempfile.TemporaryDirectory() as scratch:
-        where = {"sqlite": f"sqlite:///{scratch}/large.db", "memory": "memory:"}.get(store, store)
-        command = [sys.executable, "-m", "bench.memory", "--serve", where, str(port)]
-        process = subprocess.Popen(command, cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "bench.memory", "--serve", store, str(port)], cwd=ROOT)
+    try:
+        if not answers(target, process, gives_card):
+            sys.exit("the server did not start")
+        yield Server(target, process.pid)
+    finally:
+        process.terminate()
         try:
-            if not answers(target, process, gives_card):
-                sys.exit("the server did not start")
-            yield Server(target, process.pid)
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def measure(name: str, store: str, megabytes: int) -> dict[str, Any]:
     scenario, needs = SCENARIOS[name]
-    with serving(store) as server:
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        url = {"sqlite": f"sqlite:///{scratch}/large.db", "memory": "memory:"}.get(store, store)
+        server = stack.enter_context(serving(url))
         task = server.make(megabytes) if needs == "task" else ""
         if needs == "tasks":
             for _ in range(12):
                 server.make(8)
-        server.forget()
-        _, before = server.memory()
-        over, worst = Event(), [0.0]
+        if needs and url != "memory:":
+            server = stack.enter_context(serving(url))  # one that has nothing in memory yet
+        return {"scenario": name, **_observed(server, scenario, task)}
 
-        def probe() -> None:
-            while not over.wait(0.02):
-                began = time.perf_counter()
-                try:
-                    server.target.exchange(server.target.card, timeout=60)
-                finally:
-                    worst[0] = max(worst[0], time.perf_counter() - began)
 
-        watcher = Thread(target=probe)
-        watcher.start()
-        began = time.perf_counter()
-        try:
-            found = scenario(server, task)
-        finally:
-            over.set()
-            watcher.join()
-        peak, now = server.memory()
-        return {
-            "scenario": name,
-            "peak_mb": (peak - before) // MB,
-            "after_mb": (now - before) // MB,
-            "waits_ms": round(worst[0] * 1000),
-            "seconds": round(time.perf_counter() - began, 1),
-            **found,
-        }
+def _observed(server: Server, scenario: Callable[[Server, str], dict[str, Any]], task: str) -> dict[str, Any]:
+    server.forget()
+    _, before = server.memory()
+    over, worst = Event(), [0.0]
+
+    def probe() -> None:
+        while not over.wait(0.02):
+            began = time.perf_counter()
+            try:
+                server.target.exchange(server.target.card, timeout=60)
+            finally:
+                worst[0] = max(worst[0], time.perf_counter() - began)
+
+    watcher = Thread(target=probe)
+    watcher.start()
+    began = time.perf_counter()
+    try:
+        found = scenario(server, task)
+    finally:
+        over.set()
+        watcher.join()
+    peak, now = server.memory()
+    return {
+        "peak_mb": (peak - before) // MB,
+        "after_mb": (now - before) // MB,
+        "waits_ms": round(worst[0] * 1000),
+        "seconds": round(time.perf_counter() - began, 1),
+        **found,
+    }
 
 
 def main() -> None:

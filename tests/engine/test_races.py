@@ -475,11 +475,11 @@ async def test_a_store_that_goes_away_between_two_turns_loses_no_task(
     log = type(engine._store.scope(call().scope))
     load, away = log.load, [True]
 
-    async def moody(self: Any, task: str) -> Snapshot:
+    async def moody(self: Any, task: str, **options: Any) -> Snapshot:
         if away:
             away.clear()
             raise errors.Unavailable("not now")
-        return await load(self, task)
+        return await load(self, task, **options)
 
     monkeypatch.setattr(log, "load", moody)
     gates.gate("one").set()
@@ -504,11 +504,11 @@ async def test_a_cancel_is_heard_also_if_the_store_is_away_when_we_look_for_it(
     log = type(scope)
     load, away = log.load, [True]
 
-    async def moody(self: Any, task: str) -> Snapshot:
+    async def moody(self: Any, task: str, **options: Any) -> Snapshot:
         if away:
             away.clear()
             raise errors.Unavailable("not now")
-        return await load(self, task)
+        return await load(self, task, **options)
 
     monkeypatch.setattr(log, "load", moody)
     for run in engine.runner._runs:
@@ -561,10 +561,10 @@ async def test_a_task_that_cannot_be_read_keeps_no_other_from_being_run(
     log = type(first._store.scope(call().scope))
     load = log.load
 
-    async def illegible(self: Any, task: str) -> Snapshot:
+    async def illegible(self: Any, task: str, **options: Any) -> Snapshot:
         if task == tasks[0].id:
             raise ValueError("what is this?")
-        return await load(self, task)
+        return await load(self, task, **options)
 
     monkeypatch.setattr(log, "load", illegible)
     gates.gate("two").set()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
 from dragoman.errors import InvalidRequest
+from dragoman.model.inflight import LARGE_BYTES, ByteBudget
 
 if TYPE_CHECKING:
     from dragoman.bindings.address import Address
@@ -22,6 +23,9 @@ AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
+
+_PIECE_BYTES = 256 << 10
+"""Of a large answer, written at a time."""
 
 JSON: Header = (b"content-type", b"application/json")
 DIRECT = "dragoman.direct"
@@ -70,6 +74,8 @@ class Shared:
     patience: Patience
     attendance: Attendance
     streams: Streams
+    bodies: ByteBudget
+    """Of large request bodies that are being worked on."""
     interfaces: Callable[[Mount, str], Sequence[Interface]]
     """How the agent of a mount is reached, as its card says it; the URL is that of the mount."""
 
@@ -140,7 +146,16 @@ class Exchange:
             self._direct.late()
 
     async def body(self) -> bytes:
-        """The whole request body. Raises `TooLarge`, `TooSlow` or `Disconnected`."""
+        """The whole request body. Raises `TooLarge`, `TooSlow` or `Disconnected`.
+
+        A large one waits here until other large ones have been worked on.
+        """
+        body = await self._body()
+        if len(body) >= LARGE_BYTES:
+            await self.shared.bodies.hold(len(body))
+        return body
+
+    async def _body(self) -> bytes:
         limit = self.shared.limits.max_body
         declared = self.headers.get(b"content-length", b"0")
         if not declared.isdigit():
@@ -186,6 +201,9 @@ class Exchange:
         length = None if status in (204, 304) else len(body)
         if self.method == "HEAD":
             body = b""
+        if len(body) >= LARGE_BYTES:
+            await self.respond_large(status, (body,), headers)
+            return
         if self._direct is not None and self._direct.answer(status, self._with(headers), body, length):
             self.responding = True
             return
@@ -193,6 +211,20 @@ class Exchange:
         try:
             await self.start(status, (*headers, *size))
             await self.send({"type": "http.response.body", "body": body})
+        except OSError:
+            raise Disconnected from None
+
+    async def respond_large(self, status: int, parts: Sequence[bytes], headers: Iterable[Header]) -> None:
+        """A response of several parts, without a copy of them all: piece by piece, as the client reads it."""
+        length = sum(map(len, parts))
+        try:
+            await self.start(status, (*headers, (b"content-length", b"%d" % length)))
+            for part in parts:
+                view = memoryview(part)
+                for at in range(0, len(part), _PIECE_BYTES):
+                    piece = bytes(view[at : at + _PIECE_BYTES])
+                    await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+            await self.send({"type": "http.response.body", "body": b""})
         except OSError:
             raise Disconnected from None
 

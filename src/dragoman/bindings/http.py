@@ -35,6 +35,7 @@ from dragoman.bindings.rest import Rest
 from dragoman.bindings.sse import Streams
 from dragoman.errors import StoreDamaged
 from dragoman.model.card import Interface
+from dragoman.model.inflight import ByteBudget
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ Callback = Callable[[], Awaitable[object]]
 Elsewhere = Callable[[Exchange], Awaitable[Mount | None]]
 """Asked about a path that none of the mounts has: answers by itself, or says which agent is there."""
 
+_BODIES_BYTES = 64 << 20
+"""Of large request bodies that are worked on at a time. The work takes several copies of each."""
 _OWN = ("/healthz", "/readyz", "/metrics")
 """Of the server, not of an agent: not for web pages."""
 _READY = 2.0
@@ -102,6 +105,7 @@ class App:
             patience=Patience(limits.body_timeout),
             attendance=self._attendance,
             streams=self.streams,
+            bodies=ByteBudget(_BODIES_BYTES),
             interfaces=self._interfaces,
         )
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)

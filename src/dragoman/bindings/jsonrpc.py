@@ -41,6 +41,7 @@ from dragoman.errors import (
     VersionNotSupported,
 )
 from dragoman.model.card import JSONRPC, Interface
+from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import SUBSCRIBE, Call, GetOrigin, Op, Request
 
 log = logging.getLogger(__name__)
@@ -127,12 +128,17 @@ class _Rpc:
                 request = dialect.read_request(op, params)
                 call = call_of(exchange, mount, principal, dialect)
         check_tenant(call, request)
+        del envelope, params  # they may be large, and the answer may be long in coming
         if op.streams:
             await self._stream(dialect, op, request, call)
         else:
             result = await perform(exchange, mount, dialect, op, call, request)
-            body = self._envelope(b"result", result)
-            await exchange.respond(200, body, (JSON, OURS, *kept(op), *activated(mount, dialect, call)))
+            headers = (JSON, OURS, *kept(op), *activated(mount, dialect, call))
+            if len(result) < LARGE_BYTES:
+                await exchange.respond(200, self._envelope(b"result", result), headers)
+            else:
+                first, last = self._envelope(b"result", b"\n").split(b"\n")
+                await exchange.respond_large(200, (first, result, last), headers)
 
     def _read(self, body: bytes) -> Envelope:
         try:

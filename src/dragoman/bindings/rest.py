@@ -111,6 +111,7 @@ class _Rest:
                 raise InvalidRequest(exceeded)
         self._dialect = dialect = self._choose(body)
         request = self._read(dialect, body)
+        del body  # it may be large, and the answer may be long in coming
         call = call_of(exchange, mount, principal, dialect)
         check_tenant(call, request)
         if op.streams:

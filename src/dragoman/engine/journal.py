@@ -92,6 +92,11 @@ class Journal:
         rest, self.waiting, self._bytes = self.waiting, [], 0
         return rest
 
+    async def write_excess(self) -> None:
+        """Write what is more than a piece, so that the settling transaction is not larger. Raises `LeaseLost`."""
+        while self._bytes > PIECE_BYTES and len(self.waiting) > 1 and not self.dead:
+            await self.append(self._take())
+
     def _take(self) -> list[Record]:
         """What the next append writes: all that waits, or as much as fits in a piece of a log."""
         if self._bytes <= PIECE_BYTES:

@@ -79,6 +79,8 @@ class Head(Struct, frozen=True):
     """See `Snapshot.hidden`."""
     mail: int
     """The last record that came from outside."""
+    size: int
+    """Bytes of its log."""
 
 
 class Found(Struct, frozen=True):
@@ -87,6 +89,10 @@ class Found(Struct, frozen=True):
     next: str
     """The cursor of the next page; empty on the last."""
     total: int
+
+
+Admit = Callable[[int], Awaitable[None]]
+"""Waits until there is room for so many bytes."""
 
 
 class Log(Protocol):
@@ -163,8 +169,11 @@ class Log(Protocol):
         """What is known of a task without reading its log. Raises `TaskNotFound`."""
         ...
 
-    async def load(self, task: str) -> Snapshot:
-        """The log folded to its end. Raises `TaskNotFound`."""
+    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
+        """The log folded to its end. Raises `TaskNotFound`.
+
+        `admit` is awaited, with the bytes of a large log, before that is read.
+        """
         ...
 
     async def find(self, query: ListTasks, *, limit: int) -> Found:

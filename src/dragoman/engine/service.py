@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from dragoman.engine.pushes import PushConfigs, PushRequest, task_of
 from dragoman.engine.runner import Runner
 from dragoman.engine.seams import (
     MAIL,
+    Admit,
     Bus,
     Delivered,
     Head,
@@ -46,6 +48,7 @@ from dragoman.errors import (
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message
 from dragoman.model.ids import timestamp
+from dragoman.model.inflight import HOLD_SECONDS, ByteBudget
 from dragoman.model.ops import (
     Batch,
     Call,
@@ -74,6 +77,8 @@ logger = logging.getLogger("dragoman.engine")
 
 PAGE = 50
 MAX_PAGE = 100
+LARGE_TASKS_BYTES, LARGE_TASKS_SECONDS = 64 << 20, 60.0
+"""Bytes of large tasks that are read and answered with at a time, and how long one counts whose reader is slow."""
 
 
 class Engine:
@@ -95,6 +100,7 @@ class Engine:
         self.runner = Runner(store, bus, programs, peers=self, **runner)
         self._mailroom = Mailroom(store, bus, self.runner, self._configs)
         self._readers: set[Reader] = set()
+        self._large = ByteBudget(LARGE_TASKS_BYTES, hold=LARGE_TASKS_SECONDS)
         self._retention: asyncio.Task[None] | None = None
 
     async def start(self, *, retain: float | None = None, retain_unfinished: float | None = None) -> None:
@@ -142,7 +148,7 @@ class Engine:
             case SendMessage():
                 return await self._send(program, call, request)
             case GetTask():
-                return trimmed((await self._visible(call, request.id)).task, _length(request.history_length))
+                return await self._get(call, request)
             case ListTasks():
                 return await self._list(call, request)
             case CancelTask():
@@ -244,10 +250,10 @@ class Engine:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    async def _visible(self, call: Call, task: str) -> Snapshot:
+    async def _visible(self, call: Call, task: str, admit: Admit | None = None) -> Snapshot:
         if not task:
             raise InvalidParams("the id of the task is missing", fields=(("id", "must not be empty"),))
-        snapshot = await self._store.scope(call.scope).load(task)
+        snapshot = await self._store.scope(call.scope).load(task, admit=admit)
         if snapshot.hidden:
             raise TaskNotFound(task)
         return snapshot
@@ -260,6 +266,11 @@ class Engine:
         if head.hidden:
             raise TaskNotFound(task)
         return head
+
+    async def _get(self, call: Call, request: GetTask) -> Task:
+        length = _length(request.history_length)
+        snapshot = await self._visible(call, request.id, admit=self._large.hold)
+        return trimmed(snapshot.task, length)
 
     async def _list(self, call: Call, request: ListTasks) -> TaskPage:
         size = PAGE if request.page_size is None else request.page_size
@@ -287,7 +298,8 @@ class Engine:
                 raise UnsupportedOperation(
                     f"task {request.id!r} is {head.state.word}: nothing more will come"
                 )
-            snapshot = await self._visible(call, request.id)
+            admit = partial(self._large.hold, seconds=HOLD_SECONDS)  # the stream may go on for hours
+            snapshot = await self._visible(call, request.id, admit=admit)
             after, ended = snapshot.seq, snapshot.terminal
             first = (StreamResponse(snapshot.task, after),)
             head = replace(head, seq=after)

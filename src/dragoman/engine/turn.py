@@ -440,6 +440,7 @@ class Turn:
         for writer in self._writers.values():
             writer.finish()
         self._writers.clear()  # each holds us: see `Run.work`
+        await self.journal.write_excess()
         return self.journal.rest()
 
 

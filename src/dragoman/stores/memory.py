@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number
-from dragoman.engine.seams import Delivered, Found, Head, Held, Lease, LeaseLost, NewMail, TaskExists
+from dragoman.engine.seams import Admit, Delivered, Found, Head, Held, Lease, LeaseLost, NewMail, TaskExists
 from dragoman.errors import TaskClosed, TaskNotFound
+from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores import heartbeat
@@ -359,13 +360,17 @@ class MemoryLog:
             found.terminal,
             found.hidden,
             found.mail,
+            found.size,
         )
 
     async def unfinished(self) -> int:
         states = self._store._found.get((self._scope, None), {})
         return sum(len(tasks) for state, tasks in states.items() if TaskState(state) not in TERMINAL)
 
-    async def load(self, task: str) -> Snapshot:
+    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
+        found = self._task(task).snapshot
+        if admit is not None and found.size >= LARGE_BYTES:
+            await admit(found.size)
         return self._task(task).snapshot
 
     async def find(self, query: ListTasks, *, limit: int) -> Found:

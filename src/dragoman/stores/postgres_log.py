@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot
-from dragoman.engine.seams import Delivered, Found, Head, Lease
+from dragoman.engine.seams import Admit, Delivered, Found, Head, Lease
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores.postgres_batch import DAY, Job, Outcome
@@ -133,8 +133,8 @@ class PostgresLog:
     async def unfinished(self) -> int:
         return await self._ledger.reads.unfinished(self._scope)
 
-    async def load(self, task: str) -> Snapshot:
-        return await self._ledger.reads.load(self._scope, task)
+    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
+        return await self._ledger.reads.load(self._scope, task, admit)
 
     async def find(self, query: ListTasks, *, limit: int) -> Found:
         return await self._ledger.reads.find(self._scope, query, limit)

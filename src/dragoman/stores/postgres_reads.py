@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dragoman.engine.log import PIECE_BYTES, Record, Snapshot, unpack
-from dragoman.engine.seams import Found, Head
+from dragoman.engine.seams import Admit, Found, Head
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
+from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores.damage import GARBLED, Damage
@@ -22,8 +23,8 @@ from dragoman.stores.snapshots import SnapshotCache
 
 _SCOPE = "select scope from dragoman.scopes where tenant = $1 and agent = $2 and owner = $3"
 _NEW_SCOPE = "insert into dragoman.scopes (tenant, agent, owner) values ($1, $2, $3) on conflict do nothing"
-_TASK = "select key, seq, context from dragoman.tasks where scope = $1 and id = $2"
-_HEAD = "select context, seq, state, done, reply, mail from dragoman.tasks where scope = $1 and id = $2"
+_TASK = "select key, seq, context, size from dragoman.tasks where scope = $1 and id = $2"
+_HEAD = "select context, seq, state, done, reply, mail, size from dragoman.tasks where scope = $1 and id = $2"
 _COUNTS = (
     "select state, sum(n)::bigint from dragoman.counts where scope = $1 group by state having sum(n) > 0"
 )
@@ -89,8 +90,10 @@ class Reads:
             assert number is not None
         return number
 
-    async def load(self, scope: Scope, task: str) -> Snapshot:
-        key, seq, context = await self._task(scope, task)
+    async def load(self, scope: Scope, task: str, admit: Admit | None = None) -> Snapshot:
+        key, seq, context, size = await self._task(scope, task)
+        if admit is not None and size >= LARGE_BYTES:
+            await admit(size)
         return await self._caught_up(key, seq, self._snapshots.get(key) or Snapshot(scope, task, context))
 
     async def load_key(self, scope: Scope, key: int) -> Snapshot:
@@ -123,7 +126,7 @@ class Reads:
     async def read(
         self, scope: Scope, task: str, after: int, limit: int | None, max_bytes: int | None
     ) -> Sequence[Record]:
-        key, seq, _ = await self._task(scope, task)
+        key, seq, _, _ = await self._task(scope, task)
         if seq <= after:
             return ()
         return (await self._records(task, key, after, limit, max_bytes))[:limit]
@@ -135,8 +138,9 @@ class Reads:
             row = await self._database.read(lambda db: db.fetchrow(_HEAD, number, task))
         if row is None:
             raise TaskNotFound(task)
-        context, seq, state, done, reply, mail = row
-        return Head(scope, task, context, seq, TaskState(state), done, not visible(state, reply), mail)
+        context, seq, state, done, reply, mail, size = row
+        hidden = not visible(state, reply)
+        return Head(scope, task, context, seq, TaskState(state), done, hidden, mail, size)
 
     async def unfinished(self, scope: Scope) -> int:
         number = await self.scope(scope)
@@ -194,9 +198,9 @@ class Reads:
         kept = self._snapshots.get(key)
         return kept is not None and kept.seq == seq
 
-    async def _task(self, scope: Scope, task: str) -> tuple[int, int, str]:
+    async def _task(self, scope: Scope, task: str) -> tuple[int, int, str, int]:
         number = await self.scope(scope)
-        row: tuple[int, int, str] | None = None
+        row: tuple[int, int, str, int] | None = None
         if number is not None and fits(task):
             row = await self._database.read(lambda db: db.fetchrow(_TASK, number, task))
         if row is None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dragoman.engine.hooks import Hook
 from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number, pack
-from dragoman.engine.seams import Delivered, Found, Head, Lease, LeaseLost, NewMail
+from dragoman.engine.seams import Admit, Delivered, Found, Head, Lease, LeaseLost, NewMail
 from dragoman.errors import TaskClosed, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
@@ -184,8 +184,8 @@ class SqliteLog:
     async def unfinished(self) -> int:
         return self._file.reads.unfinished(self._scope)
 
-    async def load(self, task: str) -> Snapshot:
-        return await self._file.reads.load(self._scope, task)
+    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
+        return await self._file.reads.load(self._scope, task, admit)
 
     async def find(self, query: ListTasks, *, limit: int) -> Found:
         return await self._file.reads.find(self._scope, query, limit)

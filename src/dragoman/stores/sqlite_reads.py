@@ -16,8 +16,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dragoman.engine.log import PIECE_BYTES, Record, Snapshot, size_of, unpack
-from dragoman.engine.seams import Found, Head
+from dragoman.engine.seams import Admit, Found, Head
 from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
+from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores.damage import GARBLED, Damage
@@ -27,7 +28,7 @@ from dragoman.stores.snapshots import SnapshotCache
 _SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
 _TASK = "select key, seq, context, size from tasks where scope = ? and id = ?"
 _TASK_OF_KEY = "select seq, id, context, size from tasks where key = ?"
-_HEAD = "select context, seq, state, done, reply, mail from tasks where scope = ? and id = ?"
+_HEAD = "select context, seq, state, done, reply, mail, size from tasks where scope = ? and id = ?"
 _RECORDS = f"select place & {(1 << 28) - 1}, body from log where place > ? and place < ? order by place"
 _COUNTS = "select state, n from counts where scope = ? and n > 0"
 _MATCH = """
@@ -76,8 +77,10 @@ class Reads:
             number = self._scopes[scope] = row[0]
         return number
 
-    async def load(self, scope: Scope, task: str) -> Snapshot:
+    async def load(self, scope: Scope, task: str, admit: Admit | None = None) -> Snapshot:
         key, seq, context, size = self._task(scope, task)
+        if admit is not None and size >= LARGE_BYTES:
+            await admit(size)
         return await self._caught_up(scope, key, seq, task, context, size)
 
     async def load_key(self, scope: Scope, key: int) -> Snapshot:
@@ -121,8 +124,9 @@ class Reads:
         row = None if number is None else self.one(_HEAD, (number, task))
         if row is None:
             raise TaskNotFound(task)
-        context, seq, state, done, reply, mail = row
-        return Head(scope, task, context, seq, TaskState(state), bool(done), not visible(state, reply), mail)
+        context, seq, state, done, reply, mail, size = row
+        hidden = not visible(state, reply)
+        return Head(scope, task, context, seq, TaskState(state), bool(done), hidden, mail, size)
 
     def unfinished(self, scope: Scope) -> int:
         number = self.scope(scope)
