@@ -9,11 +9,13 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from dragoman.cli import show
 from dragoman.client import Client, ClientCertificate, connect
+from dragoman.client.agents_table import entry_for, read_agents
 from dragoman.client.credentials import named
+from dragoman.client.discover import address
+from dragoman.client.origin import origin_of
 from dragoman.errors import A2AError
 from dragoman.model.task import TaskState
 
@@ -87,10 +89,28 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _hub_token(url: str) -> str | None:
-    """DRAGOMAN_TOKEN, if the agent is one of the hub at DRAGOMAN_URL: nobody else is shown it."""
-    hub, there = (urlsplit(each) for each in (os.environ.get("DRAGOMAN_URL", HUB_URL), url))
-    same = (hub.scheme, hub.netloc) == (there.scheme, there.netloc)
-    return os.environ.get("DRAGOMAN_TOKEN") if same else None
+    """DRAGOMAN_TOKEN, if the agent is one of the hub at DRAGOMAN_URL: nobody else is shown it.
+
+    What dragoman.toml says to show the agent comes first.
+    """
+    token = os.environ.get("DRAGOMAN_TOKEN")
+    if not token:
+        return None
+    agents = read_agents()
+    try:
+        there = address(url, agents)
+        entry = agents.get(url) or (entry_for(there, agents) if isinstance(there, str) else None)
+        if not isinstance(there, str) or (entry is not None and entry.proof is not None):
+            return None
+        same = _machine(there) == _machine(os.environ.get("DRAGOMAN_URL") or HUB_URL)
+    except A2AError:  # it is no address: whoever connects says so
+        return None
+    return token if same else None
+
+
+def _machine(url: str) -> str:
+    """The origin of a URL; localhost is the loopback address that servers listen on."""
+    return origin_of(url).replace("://localhost:", "://127.0.0.1:")
 
 
 async def reached(args: argparse.Namespace, work: Callable[[Client], Awaitable[int]], **more: Any) -> int:

@@ -386,7 +386,7 @@ def connect(target: Any, *, timeout: float | None = None, **options: Unpack[Conn
     or those by scheme. They are shown to the origin of `target` only; `origin` names another one. `headers` likewise.
     `version`, `binding`: speak this and nothing else. `timeout`: for each operation, in seconds, all told.
     `signed_by`: talk to it only if one of these keys has signed its card: a JWK set, a file with one, its URL, a `Trust`.
-    `policy`: how stubborn to be. `tls`, `proxy`: for the network. `agents`: URLs by name, instead of `dragoman.toml`.
+    `policy`: how stubborn to be. `tls`, `proxy`: for the network. `agents`: instead of those in `dragoman.toml`.
     `guard`: checks every address before it is connected to, over every binding (`dragoman.push.Guard()`: public ones).
     """
     if not isinstance(options.get("version", ""), str):

@@ -7,7 +7,6 @@ An agent can be named by its base URL, the URL of its card, a card (an object, a
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from urllib.parse import urljoin, urlsplit
 
 from msgspec import Struct
 
+from dragoman.client.agents_table import CONFIG, AgentEntry
 from dragoman.client.transport import (
     NOT_JSON,
     NotSent,
@@ -40,7 +40,6 @@ from dragoman.model.card import AgentCard
 if TYPE_CHECKING:
     from dragoman.auth.signing import Verified
 
-CONFIG = "dragoman.toml"
 _WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _EXTENDED = "/agent/authenticatedExtendedCard"
 _OF_CARDS = (
@@ -158,14 +157,12 @@ def given(target: AgentCard | Mapping[str, Any] | Path) -> Found:
     return _found(target, "")
 
 
-def address(name: str, agents: Mapping[str, str] | None = None) -> str | Path:
-    """What a text stands for: a URL, a file, or a name in `agents` (by default, those in `dragoman.toml`)."""
+def address(name: str, agents: Mapping[str, AgentEntry]) -> str | Path:
+    """What a text stands for: a URL, a file, or a name in `agents`."""
     if name.lower().startswith(("http://", "https://")):
         return name
-    if agents is None and "/" not in name:
-        agents = _configured(Path(CONFIG))
-    if agents and name in agents:
-        return address(agents[name], {})
+    if name in agents:
+        return address(agents[name].url, {})
     if Path(name).is_file():
         return Path(name)
     scheme, there, _ = name.partition("://")
@@ -179,15 +176,6 @@ def address(name: str, agents: Mapping[str, str] | None = None) -> str | Path:
     if "." in host or ":" in name:
         return f"https://{name}"
     raise NotSent(f"{name!r} is neither a URL nor a file, and [agents] in {CONFIG} has no such name")
-
-
-def _configured(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        return {}
-    agents = tomllib.loads(path.read_text()).get("agents", {})
-    return {
-        name: each if isinstance(each, str) else str(each.get("url", "")) for name, each in agents.items()
-    }
 
 
 def candidates(url: str) -> list[str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.client import credentials as creds
+from dragoman.client.agents_table import entry_for, read_agents
 from dragoman.client.asgi import AsgiTransport
 from dragoman.client.authorize import Authorized
 from dragoman.client.discover import Found, address, find, given
@@ -22,6 +25,8 @@ from dragoman.client.routes import Routed, routes
 from dragoman.client.transport import NotSent, Transport
 from dragoman.errors import A2AError, Unauthenticated, Unreachable
 from dragoman.model.card import AgentCard
+
+log = logging.getLogger(__name__)
 
 IN_PROCESS = "http://localhost"
 _CARD_TIMEOUT = 30.0
@@ -38,7 +43,7 @@ class Options(Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
     tls: ssl.SSLContext | None = None
     proxy: str | None = None
-    agents: Mapping[str, str] | None = None
+    agents: Mapping[str, Any] | None = None
     transport: Transport | None = None
     url: str = ""
     signed_by: Any = None
@@ -54,6 +59,8 @@ class Link(NamedTuple):
 
 async def open_link(target: Any, options: Options) -> Link:
     """Find the agent, and be ready to talk to it."""
+    if isinstance(target, str):
+        target, options = _looked_up(target, options)
     transport, where = _carrier(target, options)
     try:
         return await _open(transport, where, options)
@@ -62,10 +69,31 @@ async def open_link(target: Any, options: Options) -> Link:
         raise
 
 
+def _looked_up(target: str, options: Options) -> tuple[str | Path, Options]:
+    """Where a text leads, and how to go there: what `[agents]` says, where `connect` was not told otherwise."""
+    try:
+        agents = read_agents(options.agents)
+    except ValueError as error:
+        if "://" not in target:
+            raise
+        log.warning("no credentials are taken from a table that cannot be read: %s", error)
+        agents = {}
+    where = address(target, agents)
+    entry = agents.get(target) or (entry_for(where, agents) if isinstance(where, str) else None)
+    if entry is None:
+        return where, options
+    return where, replace(
+        options,
+        credentials=entry.proof if options.credentials is None else options.credentials,
+        headers={**entry.headers, **options.headers},
+        origin=options.origin or entry.origin,
+        version=options.version or entry.version,
+        binding=options.binding or entry.binding,
+    )
+
+
 def _carrier(target: Any, options: Options) -> tuple[Authorized, Any]:
     """What carries our requests, and where the agent is: a URL, or a card that is here already."""
-    if isinstance(target, str):
-        target = address(target, options.agents)
     if options.guard is not None and (options.transport is not None or not _is_elsewhere(target)):
         raise TypeError(
             "guard= is for connections to other machines, not for a transport or an agent in this process"

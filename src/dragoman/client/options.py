@@ -24,7 +24,7 @@ class ConnectOptions(TypedDict, total=False):
     policy: Policy
     tls: ssl.SSLContext | None
     proxy: str | None
-    agents: Mapping[str, str] | None
+    agents: Mapping[str, Any] | None
     transport: Transport | None
     url: str
     signed_by: Any

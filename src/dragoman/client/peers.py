@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
+from dragoman.client.agents_table import is_below
 from dragoman.client.client import Client, connect
-from dragoman.client.origin import origin_of
 from dragoman.model.ops import Scope, Service
 
 
@@ -45,10 +44,5 @@ class Peers:
         """The credential under this very name, or under the nearest URL above it."""
         if name in self._credentials or "://" not in name:
             return self._credentials.get(name)
-        above = [url for url in self._credentials if "://" in url and _is_below(name, url)]
+        above = [url for url in self._credentials if is_below(name, url)]
         return self._credentials[max(above, key=len)] if above else None
-
-
-def _is_below(url: str, other: str) -> bool:
-    path, above = urlsplit(url).path.rstrip("/") + "/", urlsplit(other).path.rstrip("/") + "/"
-    return origin_of(url) == origin_of(other) and path.startswith(above)

@@ -1,0 +1,94 @@
+"""The table `[agents]` of `dragoman.toml`: agents by name, and what to show them.
+
+    [agents]
+    weather = "https://weather.example.com"
+
+    [agents.currency]
+    url = "https://currency.example.com/a2a"
+    credentials = "env:CURRENCY_TOKEN"
+
+`connect`, every verb of the command line and `turn.call` look here, so that a credential is written down once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.client.credentials import ClientCertificate
+from dragoman.client.origin import origin_of
+from dragoman.client.transport import NotSent
+
+CONFIG = "dragoman.toml"
+
+
+class AgentEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One agent. Everything but its `url` is as `connect` takes it, and what `connect` is given comes first."""
+
+    url: str
+    credentials: str | tuple[str, str] | dict[str, str] | None = None
+    """A secret (`env:NAME` reads a variable), a name and a password, or secrets by the card's names for them."""
+    certificate: str = ""
+    """A client certificate and its key, in one PEM file."""
+    headers: dict[str, str] = {}
+    origin: str = ""
+    version: str = ""
+    binding: str = ""
+
+    @property
+    def proof(self) -> Any:
+        return ClientCertificate(self.certificate) if self.certificate else self.credentials
+
+
+def read_agents(given: Mapping[str, Any] | None = None) -> dict[str, AgentEntry]:
+    """The agents of a table, by default that of `dragoman.toml` in the working directory. Raises `ValueError`."""
+    where = "agents="
+    if given is None:
+        path = Path(CONFIG)
+        if not path.is_file():
+            return {}
+        where = f"{CONFIG}: [agents]"
+        try:
+            given = tomllib.loads(path.read_text()).get("agents", {})
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise ValueError(f"{CONFIG}: {error}") from error
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{where} is no table of agents")
+    return {name: _entry(each, f"{where}: {name}") for name, each in given.items()}
+
+
+def _entry(given: Any, where: str) -> AgentEntry:
+    if isinstance(given, AgentEntry):
+        return given
+    try:
+        entry = msgspec.convert({"url": given} if isinstance(given, str) else given, AgentEntry)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{where}: {error}") from error
+    if entry.certificate and entry.credentials is not None:
+        raise ValueError(f"{where} has both a certificate and credentials")
+    return entry
+
+
+def entry_for(name: str, agents: Mapping[str, AgentEntry]) -> AgentEntry | None:
+    """The entry under this very name, or under the nearest URL above it."""
+    if name in agents:
+        return agents[name]
+    if "://" not in name:
+        return None
+    above = [entry for entry in agents.values() if is_below(name, entry.url)]
+    return max(above, key=lambda entry: len(entry.url)) if above else None
+
+
+def is_below(url: str, other: str) -> bool:
+    """Whether `url` is at `other`, or at a path below it on the same origin."""
+    try:
+        path, above = urlsplit(url).path.rstrip("/") + "/", urlsplit(other).path.rstrip("/") + "/"
+        return "://" in other and origin_of(url) == origin_of(other) and path.startswith(above)
+    except (ValueError, NotSent):
+        return False
