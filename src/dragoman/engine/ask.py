@@ -10,7 +10,6 @@ also when the function that runs again asks others, or in another order: what ha
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +43,17 @@ def digest(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
 
 
-def key_of_question(question: str | Message, key: str, used: Counter[str]) -> str:
+def counted(key: str, used: dict[str, int]) -> str:
+    """`key`, and from the second time on its number."""
+    used[key] = n = used.get(key, 0) + 1
+    return key if n == 1 else f"{key}#{n}"
+
+
+def key_of_question(question: str | Message, key: str, used: dict[str, int]) -> str:
     """What a question is recorded under: its key, else its text, counted in `used` if it is asked more than once."""
     if not isinstance(key, str):
         raise TypeError(f"a question's key is text, not {key!r}")
-    if not key:
-        key = digest(_text(question).encode())
-        used[f"ask/{key}"] += 1
-        if (n := used[f"ask/{key}"]) > 1:
-            key = f"{key}#{n}"
-    return f"ask/{key}"
+    return f"ask/{key}" if key else counted(f"ask/{digest(_text(question).encode())}", used)
 
 
 def take_answer(turn: Turn) -> None:

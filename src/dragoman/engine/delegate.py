@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.engine.ask import digest
+from dragoman.engine.ask import counted, digest
 from dragoman.engine.log import Child, Record, Snapshot
 from dragoman.engine.seams import Peers
 from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable, UnsupportedOperation
@@ -103,17 +102,12 @@ def request_of(
     )
 
 
-def key_of_call(peer: str, request: SendMessage, key: str, used: Counter[str]) -> str:
+def key_of_call(peer: str, request: SendMessage, key: str, used: dict[str, int]) -> str:
     """What a delegation is recorded under: its key, else the peer and what it is told, counted in `used`."""
-    if not key:
-        said = msgspec.structs.replace(
-            request, message=msgspec.structs.replace(request.message, message_id="")
-        )
-        key = digest(peer.encode() + b" " + msgspec.json.encode(said))
-        used[f"call/{key}"] += 1
-        if (n := used[f"call/{key}"]) > 1:
-            key = f"{key}#{n}"
-    return f"call/{key}"
+    if key:
+        return f"call/{key}"
+    said = msgspec.structs.replace(request, message=msgspec.structs.replace(request.message, message_id=""))
+    return counted(f"call/{digest(peer.encode() + b' ' + msgspec.json.encode(said))}", used)
 
 
 async def delegate(

@@ -9,7 +9,6 @@ and the first thing that differs replaces the artifact. `step` returns what was 
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
@@ -92,11 +91,11 @@ class Turn:
         self._doing: set[str] = set()
         """Keys of the steps that are at work."""
         self._messages = 0
-        self._used: Counter[str] = Counter()
+        self._used: dict[str, int] = {}
         """How often this run asked each question and made each call that has no key of its own."""
         self.unasked: Question | None = None
         """The question that was asked last before this run, until this run asks it, too."""
-        self._uncalled = {key for key in (*self._replay.children, *self._replay.steps) if _is_call(key)}
+        self._uncalled = set(filter(_is_call, (*self.children, *self._replay.steps))) if resume else set()
         """Delegations on record that this run has not come to."""
         self.question: Question | None = None
         """Which question `parked` is."""
