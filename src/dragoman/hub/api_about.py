@@ -67,8 +67,13 @@ def routes(hub: Hub, models: Sequence[ModelInfo], table: Any) -> list[Route]:
     async def list_models(visit: Visit) -> Answer:
         return Answer({"models": models})
 
+    described: dict[str, Any] = {}
+    """Made when it is first asked for: anybody may ask, and it takes milliseconds."""
+
     async def describe(visit: Visit) -> Answer:
-        return Answer(document(whole(), visit.exchange.base_url()))
+        if not described:
+            described.update(document(whole(), ""))
+        return Answer({**described, "servers": [{"url": visit.exchange.base_url()}]})
 
     def whole() -> Table:
         found: Table = table()

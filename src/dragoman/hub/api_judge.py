@@ -110,7 +110,10 @@ def routes(hub: Hub, model: Model) -> list[Route]:
 
     async def _roster(visit: Visit, asked: Intent) -> Sequence[Constitution]:
         if asked.roster is not None:
-            return [Constitution(id=each.id, role=each.role, goal=each.goal) for each in asked.roster]
+            return [
+                Constitution(id=each.id[:64], role=each.role[:200], goal=each.goal[:20_000])
+                for each in asked.roster
+            ]
         return await hub.catalogue.company(visit.tenant.id)
 
     return [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -27,6 +27,8 @@ from dragoman.hub.residents import speaking_for
 from dragoman.hub.routing import Answer, Natural, Route, Visit
 from dragoman.hub.scratchpads import SHARED
 
+GRAPH_CHARACTERS, GRAPH_RELATIONS = 8 << 20, 10_000
+"""What a graph has at most, beside a thousand entries: characters in their texts, and relations."""
 MILLISECONDS = 10**11
 """Times from here on are milliseconds: as seconds they would be three thousand years away."""
 
@@ -40,7 +42,7 @@ class NewEntry(Struct):
     artifact_id: Natural | None = None
     conversation_id: Natural = 0
     created_at: Natural | None = None
-    supersedes_ids: tuple[Natural, ...] = ()
+    supersedes_ids: Annotated[tuple[Natural, ...], msgspec.Meta(max_length=1000)] = ()
     auto_tag: str = ""
     """A model that gives it tags."""
     supersede: str = ""
@@ -226,9 +228,9 @@ def routes(hub: Hub, model: Model) -> list[Route]:
 
     async def graph(visit: Visit) -> Answer:
         types = _types(visit)
-        entries = await memories.list(visit.tenant.id, types=types, limit=1000)
+        entries = _in_bounds(await memories.list(visit.tenant.id, types=types, limit=1000))
         known = {entry.id for entry in entries}
-        found = await memories.relations(visit.tenant.id)
+        found = await memories.relations(visit.tenant.id, limit=GRAPH_RELATIONS)
         edges = [each for each in found if each.source_id in known and each.target_id in known]
         return Answer({"tenant_id": visit.tenant.id, "entries": entries, "relations": edges})
 
@@ -298,6 +300,18 @@ def routes(hub: Hub, model: Model) -> list[Route]:
             query={"type": "Only these types."},
         ),
     ]
+
+
+def _in_bounds(entries: Sequence[Entry]) -> list[Entry]:
+    """The first entries, as long as their texts are not too long together."""
+    out: list[Entry] = []
+    room = GRAPH_CHARACTERS
+    for entry in entries:
+        room -= len(entry.content)
+        if room < 0:
+            break
+        out.append(entry)
+    return out
 
 
 def _types(visit: Visit) -> list[str]:

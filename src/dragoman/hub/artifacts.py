@@ -94,10 +94,11 @@ class Artifacts:
         mime = mime or mimetypes.guess_type(path)[0] or "text/plain"
         if not _MIME.fullmatch(mime):  # it becomes a header when the file is read
             raise InvalidParams(f"{mime[:80]!r} is not a media type")
-        digest, size = hashlib.sha256(content).hexdigest(), len(content)
+        size = len(content)
         of_file, of_conversation, of_tenant = self._limits
         if size > of_file:
             raise QuotaExceeded(f"{path} has {size} bytes; a file may have {of_file}")
+        digest = hashlib.sha256(content).hexdigest()
 
         def work(db: sqlite3.Connection) -> KeptFile:
             if not db.execute(

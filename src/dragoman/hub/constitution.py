@@ -180,6 +180,8 @@ def read(doc: Any, *, id: str = "") -> Constitution:
     """
     if not isinstance(doc, dict):
         raise InvalidParams("an agent definition is a JSON object", fields=(("agent_def", "is no object"),))
+    if len(msgspec.json.encode(doc)) > LARGEST:  # also what is ignored: it may be kept with a conversation
+        raise _too_large()
     doc = {**doc, "id": id if doc.get("id") in (None, "") else doc["id"]}
     if not doc.get("advisor") and isinstance(doc.get("advisor_model"), str) and doc["advisor_model"]:
         doc["advisor"] = {"model": doc["advisor_model"]}
@@ -199,9 +201,13 @@ def read(doc: Any, *, id: str = "") -> Constitution:
         raise InvalidParams(f"this is no agent definition: {reasons}", fields=wrong)
     constitution = Constitution(**values)
     if len(msgspec.json.encode(constitution)) > LARGEST:
-        why = f"has more than {LARGEST} bytes in all"
-        raise InvalidParams(f"this is no agent definition: it {why}", fields=(("agent_def", why),))
+        raise _too_large()
     return constitution
+
+
+def _too_large() -> InvalidParams:
+    why = f"has more than {LARGEST} bytes in all"
+    return InvalidParams(f"this is no agent definition: it {why}", fields=(("agent_def", why),))
 
 
 def matches_glob(text: str, pattern: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,8 @@ from dragoman.hub.refusals import NotFound
 
 REPLAYED = 100
 """How many messages an agent is reminded of."""
+MAX_CHARACTERS = 8 << 20
+"""Of the messages that are read at once: of fewer than were asked for, if they are long, but of one at least."""
 
 _FIELDS = "id, tenant_id, title, agent_id, agent_def, archived, folder_id, created_at, updated_at"
 _COUNT = "(select count(*) from messages where conversation_id = conversations.id) as message_count"
@@ -45,7 +47,8 @@ insert or ignore into messages
 _SETTLE = "update messages set settled = 1 where request_id = ? and role = 'user'"
 _UNSAY = "delete from messages where request_id = ? and role = 'user'"
 _OPEN = """
-select request_id from messages where conversation_id = ? and role = 'user' and settled = 0 order by id
+select request_id from messages indexed by messages_unanswered
+where conversation_id = ? and role = 'user' and settled = 0 order by id
 """
 _OPEN_BEFORE = """
 select distinct tenant_id, conversation_id from messages join conversations on conversations.id = conversation_id
@@ -195,10 +198,12 @@ class Conversations:
     async def messages(
         self, conversation: int, *, after: int = 0, limit: int = 200
     ) -> Sequence[dict[str, Any]]:
-        rows = await self._db.read(
-            lambda db: db.execute(_MESSAGES, (conversation, after, limit)).fetchall(),
-        )
-        return [dict(row) for row in rows]
+        """Oldest first; as many as `limit` says and `MAX_CHARACTERS` lets."""
+
+        def read(db: sqlite3.Connection) -> list[dict[str, Any]]:
+            return [dict(row) for row in _in_bounds(db.execute(_MESSAGES, (conversation, after, limit)))]
+
+        return await self._db.read(read)
 
     async def before(
         self, conversation: int, request: str, limit: int = REPLAYED
@@ -206,7 +211,7 @@ class Conversations:
         """What was said before a request: a summary of what is long ago, and the rest, oldest first."""
 
         def before(db: sqlite3.Connection) -> tuple[str, Sequence[Said]]:
-            rows = db.execute(_BEFORE, (conversation, request, limit)).fetchall()
+            rows = list(_in_bounds(db.execute(_BEFORE, (conversation, request, limit))))
             summary = db.execute(_SUMMARY, (conversation,)).fetchone()
             return summary["summary"] if summary is not None else "", [Said(**row) for row in reversed(rows)]
 
@@ -215,6 +220,16 @@ class Conversations:
     async def sum_up(self, conversation: int, summary: str, last: int) -> None:
         """Keep a summary of everything up to the message `last`."""
         await self._db.run(lambda db: db.execute(_SUM_UP, (summary, last, conversation, last)))
+
+
+def _in_bounds(rows: Iterable[sqlite3.Row]) -> Iterator[sqlite3.Row]:
+    """The first messages, as long as they are not too long together. The rest is not read."""
+    room = MAX_CHARACTERS
+    for row in rows:
+        if room < MAX_CHARACTERS and len(row["content"]) > room:
+            return
+        room -= len(row["content"])
+        yield row
 
 
 def _conversation(row: sqlite3.Row) -> Conversation:

@@ -73,8 +73,8 @@ class Reading:
         self._files = 0
         self._used = Usage()
         """By the agent itself; for a request that ends without saying so."""
-        self._said: dict[str, str] = {}
-        """What was said, by artifact."""
+        self._said: dict[str, list[str]] = {}
+        """What was said, by artifact, in pieces: it is put together once."""
         self._streams: dict[int, str] = {}
         """The streams that began and have not ended, and whose they are."""
 
@@ -159,7 +159,7 @@ class Reading:
             return []
         if replaces:
             self._said.clear()
-        self._said[id] = self._said.get(id, "") + text
+        self._said.setdefault(id, []).append(text)
         return [("text", {**self._who, "delta": text, **({"replaces": True} if replaces else {})})]
 
     def _file(self, part: Part, name: str) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class Reading:
         self, state: TaskState, message: Message | None, metadata: dict[str, Any], at: str
     ) -> list[tuple[str, dict[str, Any]]]:
         ok = state is TaskState.COMPLETED
-        said = "\n".join(self._said.values())
+        said = "\n".join("".join(pieces) for pieces in self._said.values())
         text = message.text if message is not None else said
         out = self._ends(ok)
         end = self._end(ok, text if ok else said, metadata, at)

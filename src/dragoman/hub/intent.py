@@ -7,6 +7,7 @@ instead (`llm`), or when words leave it open (`hybrid`); one that fails, or is n
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
@@ -19,6 +20,7 @@ from dragoman.hub.constitution import INDEX_ID, Constitution, Intent
 from dragoman.hub.model import ChatMessage, Prompt, Usage
 
 _REQUEST = 8 * 1024
+"""Characters of a request that are looked at."""
 _ENOUGH = 2.0
 """One chance word is no intent."""
 _COMMON = frozenset(
@@ -56,7 +58,7 @@ Ask = Callable[[Prompt], Awaitable[Reply]]
 
 async def resolve(text: str, agents: Sequence[Constitution], how: Intent, model: str, ask: Ask) -> Guess:
     """The agent that `text` is for, as `how` wants it to be found; `model` is the one to ask."""
-    found = guess(text, agents) if how.mode != "llm" else Guess()
+    found = await asyncio.to_thread(guess, text[:_REQUEST], agents) if how.mode != "llm" else Guess()
     if how.mode == "heuristic" or found.confidence >= how.min_confidence:
         return found
     said = [f"- {each.id}: {each.role}. {each.goal}" for each in agents if each.id != INDEX_ID]

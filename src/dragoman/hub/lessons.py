@@ -16,6 +16,8 @@ from msgspec import Struct
 from dragoman.errors import InvalidParams
 from dragoman.hub.database import Database
 
+MAX_REQUEST = 64 * 1024
+"""Characters of a request that lessons are compared with."""
 MOST = 500
 """Lessons that an agent keeps."""
 IN_ALL = 10_000
@@ -124,14 +126,19 @@ class Lessons:
 
     async def remind(self, tenant: str | int, agent: str, text: str, *, once: str = "") -> Sequence[Lesson]:
         """Those that a request brings to mind. They count as seen."""
-        asked = _words(text)
-        known = await self.list(tenant, agent, limit=MOST)
-        found = [(len(asked & _words(f"{each.signature} {each.lesson_text}")), each) for each in known]
-        best = sorted(
-            ((n, each) for n, each in found if n),
-            key=lambda pair: (-pair[0], -pair[1].hit_count, -pair[1].last_seen_at, -pair[1].id),
-        )[:REMINDED]
-        lessons = [each for _, each in best]
+
+        def look(db: sqlite3.Connection) -> list[Lesson]:
+            """On the reader's thread: all lessons of an agent together may have two million characters."""
+            asked = _words(text[:MAX_REQUEST])
+            known = [Lesson(**row) for row in db.execute(_LIST, (int(tenant), agent, agent, MOST))]
+            found = [(len(asked & _words(f"{each.signature} {each.lesson_text}")), each) for each in known]
+            best = sorted(
+                ((n, each) for n, each in found if n),
+                key=lambda pair: (-pair[0], -pair[1].hit_count, -pair[1].last_seen_at, -pair[1].id),
+            )[:REMINDED]
+            return [each for _, each in best]
+
+        lessons = await self._db.read(look)
 
         def seen(db: sqlite3.Connection) -> bool:
             db.executemany(_SEEN, [(int(time.time()), each.id) for each in lessons])

@@ -231,21 +231,31 @@ class Memories:
         self, tenant: str | int, id: int, *, depth: int = 1, limit: int = 50
     ) -> Sequence[tuple[int, Entry]]:
         """The entries near one, with their distance, nearest first."""
-        found: dict[int, int] = {id: 0}
-        edge = [id]
-        for distance in range(1, depth + 1):
-            near: list[int] = []
-            for entry in edge:
-                for relation in await self.relations(tenant, entry):
-                    other = relation.target_id if relation.source_id == entry else relation.source_id
-                    if other not in found and len(found) <= limit:
-                        found[other] = distance
-                        near.append(other)
-            edge = near
-        entries = [
-            (distance, await self.get(tenant, other)) for other, distance in found.items() if other != id
-        ]
-        return [(distance, entry) for distance, entry in entries if entry is not None]
+
+        def look(db: sqlite3.Connection) -> list[tuple[int, Entry]]:
+            found: dict[int, int] = {id: 0}
+            edge = [id]
+            for distance in range(1, depth + 1):
+                near: list[int] = []
+                for entry in edge:
+                    for (other,) in db.execute(_NEIGHBOURS, (int(tenant), entry)):
+                        if len(found) > limit:
+                            break
+                        if other not in found:
+                            found[other] = distance
+                            near.append(other)
+                edge = near
+            one = "select * from memories where tenant_id = ? and id = ?"
+            rows = [(n, db.execute(one, (int(tenant), other)).fetchone()) for other, n in found.items() if n]
+            return [(distance, entry_of(row)) for distance, row in rows if row is not None]
+
+        return await self._db.read(look)
+
+
+_NEIGHBOURS = """
+select case source_id when ?2 then target_id else source_id end from relations
+where tenant_id = ?1 and (source_id = ?2 or target_id = ?2) order by id
+"""
 
 
 _CHANGEABLE = ("type", "title", "content", "source", "tags", "artifact_id")

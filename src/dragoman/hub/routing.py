@@ -41,6 +41,7 @@ class Visit:
         self._tenant = tenant
         self.values = values
         """What stands in the path."""
+        self._query: dict[str, list[str]] | None = None
 
     @property
     def tenant(self) -> Tenant:
@@ -54,8 +55,9 @@ class Visit:
 
     def asked(self, name: str, default: str = "") -> str:
         """A word in the query."""
-        query: str = self.exchange.scope.get("query_string", b"").decode("latin-1")
-        return parse_qs(query).get(name, [default])[-1]
+        if self._query is None:
+            self._query = parse_qs(self.exchange.scope.get("query_string", b"").decode("latin-1"))
+        return self._query.get(name, [default])[-1]
 
     def count(self, name: str, default: int, most: int = 2**53) -> int:
         """A number in the query, and no more than allowed. Raises `InvalidParams`."""

@@ -48,12 +48,13 @@ class Telling:
         self._line: list[str] = []
         """Of text in events: what has come of a line."""
         self._said = self._gap = False
-        self._old = self._again = ""
-        """Text in events from before a crash, as long as this run has not said all of it again; and what it has said."""
+        self._old = ""
+        """Text in events from before a crash, as long as this run has not said all of it again."""
+        self._again = 0
+        """How many characters of it this run has said again."""
         if relayed:
             self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id) + self._later)
-            for part in self._relay.keep():
-                self._remember(part.data)
+            self._remember([part.data for part in self._relay.keep()])
         told = self._told()
         self._unsaid = len(self._old) + sum(
             len(part.text or "") for part in (told.parts if told is not None else ())
@@ -142,7 +143,7 @@ class Telling:
         """Nothing more will be said. What was told before a crash and is not said by now was never said."""
         if self._relay is not None:
             if self._old:
-                await self.tell("text", delta=self._again, replaces=True)
+                await self.tell("text", delta=self._old[: self._again], replaces=True)
             return
         if self._text is None and self._told() is not None:
             await self._writer().write("")
@@ -169,23 +170,28 @@ class Telling:
         if not self._old:
             await self.tell("text", delta=delta)
             return
-        self._again += delta
-        old, said = self._old, self._again
-        if old.startswith(said) and old != said:
+        old, at = self._old, self._again
+        self._again += len(delta)
+        if self._again < len(old) and old.startswith(delta, at):
             return
-        self._old = self._again = ""
-        if not said.startswith(old):
-            await self.tell("text", delta=said, replaces=True)
-        elif said != old:
-            await self.tell("text", delta=said[len(old) :])
+        self._old, self._again = "", 0
+        if not delta.startswith(old[at:]):
+            await self.tell("text", delta=old[:at] + delta, replaces=True)
+        elif more := delta[len(old) - at :]:
+            await self.tell("text", delta=more)
 
-    def _remember(self, event: dict[str, Any]) -> None:
-        """An event that was told before a crash."""
-        payload = event["data"]
-        if event["kind"] == "text" and payload["stream_id"] == self._stream:
-            self._old = payload["delta"] if payload.get("replaces") else self._old + payload["delta"]
-        else:
-            self._known[msgspec.json.encode(event)] += 1
+    def _remember(self, told: list[dict[str, Any]]) -> None:
+        """Events that were told before a crash."""
+        text: list[str] = []
+        for event in told:
+            payload = event["data"]
+            if event["kind"] == "text" and payload["stream_id"] == self._stream:
+                if payload.get("replaces"):
+                    text.clear()
+                text.append(payload["delta"])
+            else:
+                self._known[msgspec.json.encode(event)] += 1
+        self._old = "".join(text)
 
     async def _artifact(self, kind: str, word: str, payload: dict[str, Any]) -> None:
         stream = n = payload["stream_id"]

@@ -16,6 +16,7 @@ from dragoman.hub.database import Database
 
 STATES = ("pending", "in_progress", "completed", "canceled")
 OPEN = ("pending", "in_progress")
+LONGEST_SUBJECT = 200
 
 
 class Todo(Struct, frozen=True, kw_only=True):
@@ -111,5 +112,5 @@ class Todos:
 
 
 def _check(subject: str, description: str) -> None:
-    if not 1 <= len(subject) <= 200 or len(description) > 4096:
+    if not 1 <= len(subject) <= LONGEST_SUBJECT or len(description) > 4096:
         raise InvalidParams("a todo has a subject of 1 to 200 characters and a description of up to 4096")

@@ -137,7 +137,7 @@ class HostedModel:
 
 
 async def _events(stream: Any) -> AsyncIterator[ModelEvent]:
-    calls: dict[int, dict[str, str]] = {}
+    calls: dict[int, dict[str, list[str]]] = {}
     stop = "end_turn"
     async for chunk in stream:
         if (usage := getattr(chunk, "usage", None)) is not None:
@@ -151,16 +151,16 @@ async def _events(stream: Any) -> AsyncIterator[ModelEvent]:
             if choice.delta.content:
                 yield Delta(choice.delta.content)
             for part in choice.delta.tool_calls or ():
-                call = calls.setdefault(part.index, {"id": "", "name": "", "arguments": ""})
-                call["id"] = part.id or call["id"]
+                call = calls.setdefault(part.index, {"id": [], "name": [], "arguments": []})
+                call["id"] = [part.id] if part.id else call["id"]
                 if part.function is not None:
-                    call["name"] += part.function.name or ""
-                    call["arguments"] += part.function.arguments or ""
+                    call["name"].append(part.function.name or "")
+                    call["arguments"].append(part.function.arguments or "")
             if choice.finish_reason:
                 stop = _STOPS.get(choice.finish_reason, choice.finish_reason)
     for call in calls.values():
-        call = {member: mended(text) for member, text in call.items()}
-        yield ToolCall(id=call["id"], name=call["name"], arguments=_arguments(call["arguments"]))
+        whole = {member: mended("".join(pieces)) for member, pieces in call.items()}
+        yield ToolCall(id=whole["id"], name=whole["name"], arguments=_arguments(whole["arguments"]))
     yield Stop(stop)
 
 

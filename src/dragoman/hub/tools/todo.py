@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.errors import A2AError
-from dragoman.hub.todos import OPEN, STATES, Todo, Todos
+from dragoman.hub.todos import LONGEST_SUBJECT, OPEN, STATES, Todo, Todos
 from dragoman.hub.tool import Command, Session, harmless
 
 _STATES = {"start": "in_progress", "done": "completed", "cancel": "canceled", "reopen": "pending"}
@@ -68,6 +68,8 @@ class TodoTool:
         number = which.removeprefix("#")
         if number.isdecimal():
             return int(number) if len(number) < 16 else 0
+        if len(which) > LONGEST_SUBJECT:
+            return 0
         for states in (OPEN, STATES):
             found = await self._todos.list(
                 session.tenant, conversation=session.conversation, states=states, limit=1000
