@@ -149,6 +149,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("match", "Object missing required field `", "`", ""),
         ("match", "Object missing required field `", "a", ""),
     ),
+    "executor.elsewhere._SHAPES": (("fullmatch", "A", "Request", "!"), ("fullmatch", "ClientA", "a", "!")),
     "executor.execution._RANDOM": (("match", "", "a", ""), ("match", "", "aaaaaaaa-", "")),
     "hub.api_files: [0-9a-f]{64}": (("findall", "", "a" * 63 + "-", ""), ("findall", "", "a", "")),
     "hub.artifacts._DEVICES": (("fullmatch", "con.", ".", "\n"),),
@@ -229,6 +230,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     "hub.recall: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
     "hub.spoken._PICTURE": (("fullmatch", "image/", "a", ""),),
     "hub.tenants._NAME": (("fullmatch", "", "a ", ""),),
+    "hub.tools.browse._ADDRESS": (("match", "", "a", ""),),
     "hub.tools.files: #(\\d{1,15})(?:\\s+via=mem:#?(\\d{1,15}))?": (
         ("fullmatch", "#1", " ", "v"),
         ("fullmatch", "#", "1", ""),
@@ -292,6 +294,11 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("sub", "", "eyJ ", ""),
         ("sub", "", "-", ""),
         ("sub", "", "eyJa.", "!"),
+    ),
+    "observe.logs._KEY_IN_WORDS": (
+        ("sub", "", "key ", ""),
+        ("sub", "", "key:", ""),
+        ("sub", "", "key: ", ""),
     ),
     "observe.logs._CONTROL": (("sub", "", "\x1b", ""),),
     "observe.logs._PLAIN": (("fullmatch", "", "a", " "),),
