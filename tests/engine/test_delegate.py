@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from dragoman.agent.agent import Agent
-from dragoman.engine.log import Cancel
+from dragoman.engine.log import Cancel, Differs
 from dragoman.engine.turn import Turn
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import TaskState
@@ -160,3 +162,35 @@ async def test_the_result_of_a_call_does_not_go_to_another_that_was_put_before_i
     engine = await start(*agents("y", "x", "x"))
     assert (await engine.call(call(), say("yes", task=task.id))).text == "Y X X yes"
     assert runs == ["x", "x", "y"]
+
+
+async def test_a_call_that_is_not_made_again_is_reported(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    def agents(text: str, key: str = "") -> tuple[Agent, Agent]:
+        parent, child = Agent("a"), Agent("b")
+
+        @parent.skill
+        async def ask_b(turn: Turn) -> str:
+            answer = await turn.call("b", text, key=key)
+            return f"{answer.text} {await turn.ask('go on?')}"
+
+        @child.skill
+        async def reply(text: str) -> str:
+            return text.upper()
+
+        return parent, child
+
+    async def differences(*deployed: tuple[Agent, Agent]) -> tuple[str, list[Differs]]:
+        engine = await start(*deployed[0])
+        task = await engine.call(call(), say("go"))
+        await engine.stop(drain=0)
+        engine = await start(*deployed[1])
+        done = await engine.call(call(), say("yes", task=task.id))
+        records = await engine._store.scope(call().scope).read(task.id)
+        return done.text, [record.body for record in records if isinstance(record.body, Differs)]
+
+    text, [found] = await differences(agents("x"), agents("y"))
+    assert text == "Y yes" and found.what == "call" and found.recorded.startswith("b, task ")
+    assert "did not make the call of b" in caplog.text
+    assert await differences(agents("x", "k"), agents("y", "k")) == ("X yes", [])

@@ -438,3 +438,23 @@ async def test_a_recorded_step_that_another_function_finds_is_reported_and_not_d
     assert done == ["pay"]
     (found,) = await it.differences()
     assert found.what == "step" and "pay" in found.recorded and "refund" in found.now
+
+
+async def test_questions_asked_side_by_side_get_their_own_answers_in_whatever_order_they_are_asked(
+    start: Start,
+) -> None:
+    runs = 0
+
+    async def both(turn: Turn) -> str:
+        nonlocal runs
+        runs += 1
+        questions = ["One?", "Two?"] if runs % 2 else ["Two?", "One?"]
+        said = await asyncio.gather(*(turn.ask(question) for question in questions))
+        return " ".join(f"{q}{a}" for q, a in sorted(zip(questions, said, strict=True)))
+
+    it = Redeployed(start)
+    await it.deploy(both)
+    assert (await it.say("go")).status.message.text == "One?"  # type: ignore[union-attr]
+    assert (await it.say("1")).status.message.text == "Two?"  # type: ignore[union-attr]
+    assert (await it.say("2")).text == "One?1 Two?2"
+    assert await it.differences() == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
 from enum import Enum, IntEnum
 from typing import Annotated, Any, Literal
@@ -11,7 +14,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from dragoman.model.answers import hint, yes_or_no
-from dragoman.model.values import Unfit, spoken
+from dragoman.model.values import Unfit, convert, spoken
 
 
 class Colour(Enum):
@@ -100,3 +103,61 @@ def test_other_answers_are_read_as_they_are_meant(text: str, kind: Any, value: A
 )
 def test_a_hint_says_what_fits(kind: Any, sentence: str) -> None:
     assert hint(kind) == sentence
+
+
+class Flight(pydantic.BaseModel):
+    city: str
+
+    @pydantic.field_validator("city")
+    @classmethod
+    def known(cls, city: str) -> str:
+        if city != "Oslo":
+            raise ValueError(f"we do not fly to {city}")
+        return city
+
+
+@dataclass
+class Walk:
+    hours: int
+
+    def __post_init__(self) -> None:
+        if self.hours > 9:
+            raise ValueError("that is too far.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "sentence"),
+    [
+        (Trip, {}, "Please send data with city, days: city is missing."),
+        (Trip, {"city": "Oslo", "days": []}, "Please send data with city, days: days does not fit."),
+        (Trip, [], "Please send data with city, days."),
+        (Order, {"item": "x"}, "Please send data with item, count: count is missing."),
+        (Order, {"item": "x", "count": "y"}, "Please send data with item, count: count does not fit."),
+        (Flight, {"city": "Rome"}, "Please send data with city: we do not fly to Rome."),
+        (Walk, {"hours": 10}, "Please send data with hours: that is too far."),
+        (Walk, {"hours": "x"}, "Please send data with hours: hours does not fit."),
+    ],
+)
+def test_a_hint_says_which_member_does_not_fit_or_what_the_author_says(
+    kind: Any, value: Any, sentence: str
+) -> None:
+    with pytest.raises(Unfit) as unfit:
+        convert(value, kind)
+    assert hint(kind, str(unfit.value)) == sentence
+
+
+@pytest.mark.parametrize("kind", [bool, int, Colour, Level, Literal["a"], Trip, Order, Flight])
+@pytest.mark.parametrize("text", ["no ", "\u0301", "; x", "at `$.", "1", "(", '{"city": "'])
+def test_reading_an_answer_takes_no_longer_than_it_is_long(kind: Any, text: str) -> None:
+    def cost(n: int) -> float:
+        answer = text * n
+        best = float("inf")
+        for _ in range(3):
+            began = time.process_time()
+            with suppress(Unfit):
+                spoken(answer, kind)
+            hint(kind, answer)
+            best = min(best, time.process_time() - began)
+        return best
+
+    assert cost(200_000 // len(text)) <= 3 * cost(100_000 // len(text)) + 0.005

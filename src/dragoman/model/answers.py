@@ -47,6 +47,8 @@ LONGEST_ANSWER = 40
 """Characters of an answer that is read as yes or no."""
 LONGEST_CHOICE = 400
 """Characters of an answer that is read as one of several names."""
+REASON_CHARACTERS = 300
+"""Characters of what a validator says that are looked at: it may repeat what it was given."""
 _yes, _no, _polite = _words(_YES), _words(_NO), _words(_POLITE)
 
 
@@ -77,8 +79,11 @@ def choice(text: str, kind: Any) -> Any:
     """The member of an enum or a `Literal` of texts that an answer names, whatever its case; None if it names none."""
     if len(text) > LONGEST_CHOICE:  # to put combining marks in order takes the square of their number
         return None
+    choices = _choices(kind)
+    if not choices or len(text) > 2 * max(len(name) for name, _ in choices) + LONGEST_ANSWER:
+        return None
     said = _bare(text)
-    found = [value for name, value in _choices(kind) if _bare(name) == said and said]
+    found = [value for name, value in choices if said and _bare(name) == said]
     return found[0] if len(found) == 1 else None
 
 
@@ -107,13 +112,20 @@ def hint(kind: Any, wrong: str = "") -> str:
 
 
 def _member(wrong: str) -> str:
-    """Which member of the data does not fit, in the words of msgspec or of pydantic."""
+    """Which member of the data does not fit, from the words of msgspec or of pydantic; the author's own words stay."""
+    wrong = wrong[:REASON_CHARACTERS]
+    if own := _OWN.search(wrong):
+        return f": {(own[1] or own[2]).rstrip('.')}"
     if missing := _MISSING.search(wrong):
         return f": {missing[1] or missing[2]} is missing"
     place = _PLACE.search(wrong)
     return f": {place[1] or place[2]} does not fit" if place else ""
 
 
+_OWN = re.compile(
+    r"Value error, ([^;]+)|^(?!Expected |Object |Invalid |Missing |[\w.]+: )([^`;]+?)(?: - at `|$)"
+)
+"""What a validator of the author's raised: through pydantic, or from `__post_init__` through msgspec."""
 _MISSING = re.compile(r"missing required field `([^`]+)`|(?:^|; )(\S+): Field required")
 _PLACE = re.compile(r"at `\$\.([^`]+)`|^([\w.]+): ")
 _OTHERWISE = "Please answer in another form."
