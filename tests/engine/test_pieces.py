@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 
 import pytest
@@ -69,3 +70,18 @@ async def test_a_finished_task_that_nobody_resumes_is_refused_without_reading_it
     task = await engine.call(call(), say("x"))
     with pytest.raises(UnsupportedOperation):
         await anext(engine.stream(call(), SubscribeToTask(id=task.id)))
+
+
+async def test_events_of_an_agent_that_gives_way_after_each_are_sent_together(start: Start) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def write(turn: Turn) -> None:
+        artifact = turn.artifact("a")
+        for _ in range(100):
+            await artifact.write("x")
+            await asyncio.sleep(0)
+
+    engine = await start(agent)
+    batches = [len(batch) async for batch in engine.stream(call(), say("x"))]
+    assert sum(batches) >= 100 and len(batches) <= 50

@@ -93,9 +93,10 @@ class Journal:
         return rest
 
     async def write_excess(self) -> None:
-        """Write what is more than a piece, so that the settling transaction is not larger. Raises `LeaseLost`."""
-        while self._bytes > PIECE_BYTES and len(self.waiting) > 1 and not self.dead:
-            await self.append(self._take())
+        """Write what waits if it is more than a piece, so that the settling transaction is not larger."""
+        if self._bytes > PIECE_BYTES:
+            self._start_flush()
+            await self.quiet()
 
     def _take(self) -> list[Record]:
         """What the next append writes: all that waits, or as much as fits in a piece of a log."""
