@@ -45,6 +45,8 @@ class A2AError(Exception):
         self.fields = tuple(fields)
         """Which fields were wrong, and why: `(("message.parts", "must not be empty"),)`."""
         self.retry_after = retry_after
+        self.delegated = False
+        """It came from an agent that was called for somebody, who is to hear neither where that agent is nor what it said."""
 
     def details(self) -> list[dict[str, Any]]:
         """The google.rpc details that 1.0 wants beside the message."""

@@ -9,8 +9,9 @@ import pytest
 from dragoman.agent.agent import Agent
 from dragoman.engine.log import Cancel, Differs
 from dragoman.engine.turn import Turn
-from dragoman.model.ops import CancelTask, GetTask, ListTasks, SubscribeToTask
-from dragoman.model.task import TaskState
+from dragoman.errors import Unreachable
+from dragoman.model.ops import CancelTask, GetTask, ListTasks, Scope, Service, SubscribeToTask
+from dragoman.model.task import Task, TaskState
 from tests.engine.conftest import Start, call, events, say
 
 
@@ -194,3 +195,43 @@ async def test_a_call_that_is_not_made_again_is_reported(
     assert text == "Y yes" and found.what == "call" and found.recorded.startswith("b, task ")
     assert "did not make the call of b" in caplog.text
     assert await differences(agents("x", "k"), agents("y", "k")) == ("X yes", [])
+
+
+class Broken:
+    """`Peers` whose agents cannot be reached, at an address that is nobody's business."""
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        raise Unreachable("http://10.1.2.3:8080/inner: HTTP 502")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("caught", [False, True])
+async def test_a_failed_delegation_is_logged_and_told_without_addresses(
+    start: Start, caught: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        if not caught:
+            return (await turn.call("http://10.1.2.3:8080/inner", "go")).text
+        try:
+            await turn.call("http://10.1.2.3:8080/inner", "go")
+        except Unreachable as error:
+            return f"I know why: {'502' in error.message}"
+        return ""
+
+    engine = await start(agent, peers=Broken())
+    task = await engine.call(call(), say("go"))
+    assert isinstance(task, Task) and "10.1.2.3" not in str(task) and "HTTP" not in str(task)
+    if caught:
+        assert task.text == "I know why: True"
+    else:
+        assert task.status.message is not None
+        assert task.status.message.text == "An agent that this task needs could not do its part."
+    (line,) = [r.getMessage() for r in caplog.records if "the call of" in r.getMessage()]
+    assert (
+        task.id in line and "http://10.1.2.3:8080/inner failed: http://10.1.2.3:8080/inner: HTTP 502" in line
+    )

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import uvicorn
 
@@ -65,9 +66,9 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def served(app: Any) -> AsyncIterator[str]:
+async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
     """An ASGI app on loopback."""
-    port = free_port()
+    port = port or free_port()
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve())
     async with asyncio.timeout(10):
@@ -576,6 +577,106 @@ async def test_a_remote_that_takes_too_long_is_given_up_and_told(shed: Begin, da
         home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
         assert "ERR: weather did not finish within 1 s" in await fed(home, "/a2a call weather Rome?")
         await asyncio.wait_for(ended.wait(), 5)
+
+
+class Heard:
+    """An application, and the requests that it got: method, path and headers."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.got: list[tuple[str, str, dict[str, str]]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+            self.got.append((scope["method"], scope["path"], headers))
+        await self._app(scope, receive, send)
+
+    def cards(self) -> int:
+        return sum("card" in path for _, path, _ in self.got)
+
+
+async def test_the_card_of_a_remote_is_fetched_again_and_a_dead_one_is_listed_as_such(
+    shed: Begin, database: Database
+) -> None:
+    app, clock = Heard(neighbour().app(store="memory:")), [1000.0]
+    async with served(app) as url:
+        known = {"weather": Remote(url=url, allow_private=True)}
+        remotes = Remotes(known, guard=Guard(), ttl=300.0, clock=lambda: clock[0])
+        tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
+        home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
+        assert (await remotes.listed())[0].startswith("weather — Knows")
+        first = app.cards()
+        await remotes.listed()
+        assert app.cards() == first >= 1, "it is kept for a while"
+        clock[0] += 301
+        assert (await remotes.listed())[0].startswith("weather — Knows")
+        assert app.cards() > first, "and then fetched again, whatever HTTP allows to keep"
+        assert "Sunny" in await fed(home, "/a2a call weather Rome?"), "over the new connection"
+    clock[0] += 301
+    assert (await remotes.listed())[0].startswith("weather  (card unavailable")
+    assert remotes.lines()[0].startswith("weather  (card unavailable"), "also in the roster"
+    async with served(app, port=int(url.rpartition(":")[2])):
+        clock[0] += 31
+        assert (await remotes.listed())[0].startswith("weather — Knows"), "until it is back"
+    assert "ERR:" in await fed(home, "/a2a call weather Rome?")
+    assert (await remotes.listed())[0].startswith("weather  (card unavailable"), (
+        "a call that fails tells, too"
+    )
+
+
+async def test_a_call_that_goes_on_keeps_its_connection_while_the_card_is_fetched_again(
+    shed: Begin, database: Database
+) -> None:
+    go, begun = asyncio.Event(), asyncio.Event()
+    agent = Agent("Slow", "Takes its time.")
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        begun.set()
+        await go.wait()
+        return "at last"
+
+    async with served(agent.app(store="memory:")) as url:
+        remotes = Remotes({"slow": Remote(url=url, allow_private=True)}, guard=Guard(), ttl=-1.0)
+        tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
+        home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
+        asking = asyncio.create_task(fed(home, "/a2a call slow now"))
+        await asyncio.wait_for(begun.wait(), 10)
+        before = (await remotes._connection("slow")).client
+        await remotes.listed()
+        assert (await remotes._connection("slow")).client is not before
+        go.set()
+        assert "at last" in await asking
+
+
+async def test_nothing_of_a_request_leaves_in_headers_and_two_tenants_are_not_taken_for_one(
+    tmp_path: Path,
+) -> None:
+    app = Heard(neighbour().app(store="memory:"))
+    async with served(app) as url:
+        registry = {"agents": {"weather": {"url": url, "allow_private": True}}}
+        (tmp_path / "a2a_agents.json").write_bytes(msgspec.json.encode(registry))
+
+        def reply(prompt: Any) -> str:
+            said = prompt.messages[-1].content
+            return said if "Sunny" in said else f"/a2a call weather {said.split()[-1]}"
+
+        async with opened_hub(reply, folder=tmp_path) as hub:
+            trace = f"00-{'a' * 32}-{'b' * 16}-01"
+            for name, city in (("acme", "Rome"), ("other", "Oslo")):
+                caller = await hub.tenant(name)
+                said = {
+                    "id": "same-id",
+                    "message": {"role": "user", "parts": [{"type": "text", "text": city}]},
+                }
+                answer = await caller.rpc("index", "tasks/send", said, traceparent=trace)
+                assert f"You said: '{city}'".encode() in answer.body
+    sent = [headers for method, _, headers in app.got if method == "POST"]
+    assert len(sent) == 2
+    for headers in sent:
+        assert not any(word in str(headers) for word in ("same-id", "a" * 32, "acme", "traceparent"))
+    assert sent[0]["idempotency-key"] != sent[1]["idempotency-key"]
 
 
 async def tasks(home: House) -> list[str]:

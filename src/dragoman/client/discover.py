@@ -77,6 +77,13 @@ class Cards:
     def __init__(self) -> None:
         self._held: dict[str, _Cached] = {}
 
+    def expire(self, url: str) -> None:
+        """Ask the server again, the next time, for whatever card the agent at `url` has."""
+        places = set(candidates(url))
+        for key, held in self._held.items():
+            if key.partition(" ")[2] in places:
+                held.expires = 0.0
+
     async def get(self, transport: Transport, url: str, *, version: str = "", secret: bool = False) -> Found:
         """The card at `url`. `secret`: the request shows credentials, so nobody else may have what it gets."""
         key = f"{version} {url}"

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -73,11 +74,19 @@ def on_behalf(turn: Turn, scope: Scope, key: str) -> Call:
             scopes=frozenset(mail.scopes),
             generation=mail.generation,
         ),
-        idempotency_key=f"{turn.task_id}:{turn.n}:{key}",
+        idempotency_key=_idempotency_key(turn, key),
         deadline=mail.deadline,
         trace=turn.trace,
         depth=mail.depth + 1,
     )
+
+
+def _idempotency_key(turn: Turn, key: str) -> str:
+    """The same after a crash, and nobody else's. It leaves in a header: whose task it is for, and which, is not to be read
+    from it. A task's id alone would not do: callers may choose it, and two of them the same one."""
+    scope = turn.scope
+    parts = (scope.tenant, scope.agent, scope.owner, turn.task_id, turn.n, key)
+    return sha256(msgspec.json.encode(parts)).hexdigest()[:32]
 
 
 def request_of(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dragoman.runner")
 
 FAILED = "The agent could not complete this task."
+DELEGATION_FAILED = "An agent that this task needs could not do its part."
 GAVE_UP = "The task was interrupted too often and was given up."
 
 
@@ -220,7 +221,7 @@ class Run:
             case LeaseLost():
                 raise error
             case A2AError():
-                return _failed(turn, error.message)
+                return _failed(turn, DELEGATION_FAILED if error.delegated else error.message)
             case asyncio.CancelledError() if self.job.cancelling():
                 raise error  # not by us: the loop itself is ending
             case asyncio.CancelledError():

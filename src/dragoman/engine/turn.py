@@ -8,6 +8,7 @@ and the first thing that differs replaces the artifact. `step` returns what was 
 
 from __future__ import annotations
 
+import logging
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -24,13 +25,15 @@ from dragoman.engine.once import may_begin, once
 from dragoman.engine.replay import Replay
 from dragoman.engine.seams import Bus, Lease, Log, Peers
 from dragoman.engine.writer import ArtifactWriter
-from dragoman.errors import Unavailable
+from dragoman.errors import A2AError, Unavailable
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import ListTasks
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.values import checked, file_part, part_of, parts_of, plain
+
+logger = logging.getLogger("dragoman.delegate")
 
 T = TypeVar("T")
 
@@ -363,11 +366,16 @@ class Turn:
         key = key_of_call(peer, request, key, self._used)
         self._uncalled.discard(key)
         await may_begin(self)
-        service, scope = await self._peers.find(peer, self.scope)
-        call = on_behalf(self, scope, key)
-        async with aclosing(delegate(self, service, call, request, key=key, peer=peer)) as events:
-            async for event in events:
-                yield event
+        try:
+            service, scope = await self._peers.find(peer, self.scope)
+            call = on_behalf(self, scope, key)
+            async with aclosing(delegate(self, service, call, request, key=key, peer=peer)) as events:
+                async for event in events:
+                    yield event
+        except A2AError as error:
+            logger.warning("task %s: the call of %s failed: %s", self.task_id, peer, error.message)
+            error.delegated = True
+            raise
 
     async def cancel_children(self) -> None:
         """Cancel the tasks that others have for this one and have not finished."""

@@ -3,9 +3,10 @@
     {"agents": {"weather": {"url": "https://weather.example.com/a2a", "auth": {"type": "bearer", "token_env": "WEATHER"},
                             "timeout": 60, "allow_private": false}}}
 
-What they say of themselves is fetched side by side, in the background, and kept for a while: `lines` never waits, so a
-remote that is down delays nobody. `Remotes` is the engine's `Peers`: a call is a delegation like any other, with its
-stream, its resume after a crash and its cancel. The message text is all that leaves.
+What they say of themselves is fetched side by side, in the background, and fetched again after a while: `lines` never
+waits, so a remote that is down delays nobody. One that does not show its card any more, or that a call does not reach, is
+listed as such. `Remotes` is the engine's `Peers`: a call is a delegation like any other, with its stream, its resume after
+a crash and its cancel. The message text is all that leaves.
 """
 
 from __future__ import annotations
@@ -13,20 +14,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
+from dragoman.client import discover
 from dragoman.client.client import Client, connect
 from dragoman.client.credentials import Bearer
 from dragoman.client.http import AddressGuard
-from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable
+from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable, keep_going
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import Scope, Service
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    Principal,
+    Request,
+    Scope,
+    SendMessage,
+    Service,
+    SubscribeToTask,
+)
 
 logger = logging.getLogger("dragoman.remotes")
 
@@ -34,6 +47,8 @@ PREFIX = "a2a:"
 """Before the name of a remote, where agents are called by name; no agent of a tenant has such an id."""
 CARD_SECONDS = 15.0
 TTL = 300.0
+_RETRY = 30.0
+"""Seconds until a remote that was not there is looked for again."""
 _LOOKED_AT, _PAGE, _HISTORY = 500, 50, 50
 """Of the tasks that a remote lists, so many are looked at, the newest; and of each so many messages."""
 
@@ -84,6 +99,55 @@ class _Known:
         self.card, self.error, self.until = card, error, until
 
 
+class _Connection:
+    """A client of a remote. One that another has taken the place of is closed when nobody uses it any more."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._users, self._replaced = 0, False
+
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[Service]:
+        self._users += 1
+        try:
+            yield self.client.service
+        finally:
+            self._users -= 1
+            if self._replaced and not self._users:
+                await self.client.close()
+
+    async def replace(self) -> None:
+        self._replaced = True
+        if not self._users:
+            await self.client.close()
+
+
+class _RemoteService:
+    """A `Service`: the remote, as agents here call it. Neither who calls nor for which request goes along."""
+
+    def __init__(
+        self, connection: Callable[[], Awaitable[_Connection]], unreachable: Callable[[A2AError], None]
+    ) -> None:
+        self._connection, self._unreachable = connection, unreachable
+
+    async def call(self, call: Call, request: Request) -> Any:
+        async with (await self._connection()).used() as service:
+            try:
+                return await service.call(_anonymous(call), request)
+            except Unreachable as error:
+                self._unreachable(error)
+                raise
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        async with (await self._connection()).used() as service:
+            try:
+                async for batch in service.stream(_anonymous(call), request):
+                    yield batch
+            except Unreachable as error:
+                self._unreachable(error)
+                raise
+
+
 class Remotes:
     """`guard` checks the addresses of remotes that must be public, over every binding: `push/guard.py` has one."""
 
@@ -94,11 +158,12 @@ class Remotes:
         guard: AddressGuard,
         environ: Mapping[str, str] | None = None,
         ttl: float = TTL,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agents = dict(agents)
-        self._guard, self._environ, self._ttl = guard, environ or {}, ttl
+        self._guard, self._environ, self._ttl, self._clock = guard, environ or {}, ttl, clock
         self._known: dict[str, _Known] = {}
-        self._opening: dict[str, asyncio.Task[Client]] = {}
+        self._opening: dict[str, asyncio.Task[_Connection]] = {}
         self._fetching: dict[str, asyncio.Task[_Known]] = {}
 
     # -- what they are -----------------------------------------------------------------------------------------
@@ -107,16 +172,14 @@ class Remotes:
         """Begin to fetch the cards that are missing or old."""
         for name in self.agents:
             known = self._known.get(name)
-            if (known is None or known.until < time.monotonic()) and name not in self._fetching:
-                self._fetching[name] = task = asyncio.create_task(self._fetch(name))
-                task.add_done_callback(lambda _, name=name: self._fetching.pop(name, None))  # type: ignore[misc]
+            fetching = self._fetching.get(name)
+            if (known is None or known.until < self._clock()) and (fetching is None or fetching.done()):
+                self._fetching[name] = asyncio.create_task(self._fetch(name))
 
     def lines(self) -> list[str]:
         """A line about each remote that is known by now, for the roster. Does not wait."""
         self.refresh()
-        if not any(known.card for known in self._known.values()):
-            return []
-        return [_line(name, self._known.get(name)) for name in self.agents]
+        return [_line(name, self._known[name]) for name in self.agents if name in self._known]
 
     async def listed(self) -> list[str]:
         """A line about each remote; waits for those that are being fetched."""
@@ -130,8 +193,8 @@ class Remotes:
         self._remote(name)
         self.refresh()
         known = self._known.get(name)
-        if name in self._fetching:
-            known = await asyncio.shield(self._fetching[name])
+        if (fetching := self._fetching.get(name)) is not None and not fetching.done():
+            known = await asyncio.shield(fetching)
         if known is None or known.card is None:
             raise Unreachable(f"card fetch failed: {known.error if known else 'unknown'}")
         return known.card
@@ -141,11 +204,13 @@ class Remotes:
     async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
         if not name.startswith(PREFIX):
             raise Unavailable(f"there is no agent {name[:80]!r} here")
-        return (await self._client(name.removeprefix(PREFIX))).service, Scope()
+        name = name.removeprefix(PREFIX)
+        await self._connection(name)
+        return _RemoteService(partial(self._connection, name), partial(self._missed, name)), Scope()
 
     async def deduplicates(self, name: str) -> bool:
         """Whether a message that is sent again, under the same key, is done once. Raises `A2AError`."""
-        return (await self._client(name)).link.peer.ours
+        return (await self._connection(name)).client.link.peer.ours
 
     async def has(self, name: str, message: str) -> str:
         """The id of the task that a remote has for a message of ours, if it lists its tasks with what they were told;
@@ -153,15 +218,16 @@ class Remotes:
         looked = 0
         with suppress(A2AError, TimeoutError):
             async with asyncio.timeout(min(CARD_SECONDS, self._remote(name).timeout)):
-                client = await self._client(name)
-                listed = client.list(history=_HISTORY, page_size=_PAGE)
-                async with aclosing(listed) as tasks:  # type: ignore[type-var]
-                    async for task in tasks:
-                        if any(said.message_id == message for said in task.history):
-                            return task.id
-                        looked += 1
-                        if looked == _LOOKED_AT:
-                            break
+                connection = await self._connection(name)
+                async with connection.used():
+                    listed = connection.client.list(history=_HISTORY, page_size=_PAGE)
+                    async with aclosing(listed) as tasks:  # type: ignore[type-var]
+                        async for task in tasks:
+                            if any(said.message_id == message for said in task.history):
+                                return task.id
+                            looked += 1
+                            if looked == _LOOKED_AT:
+                                break
         return ""
 
     async def close(self) -> None:
@@ -172,7 +238,7 @@ class Remotes:
             if not opening.done():
                 opening.cancel()
             elif not opening.cancelled() and opening.exception() is None:
-                await opening.result().close()
+                await opening.result().client.close()
 
     # -- underneath --------------------------------------------------------------------------------------------
 
@@ -182,14 +248,34 @@ class Remotes:
             raise InvalidParams(f"no remote agent named {name[:80]!r} (try /a2a list)")
         return remote
 
-    async def _client(self, name: str) -> Client:
+    async def _connection(self, name: str) -> _Connection:
         remote = self._remote(name)
         opening = self._opening.get(name)
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
             opening = self._opening[name] = asyncio.create_task(self._connect(remote))
         return await asyncio.shield(opening)
 
-    async def _connect(self, remote: Remote) -> Client:
+    async def _renewed(self, name: str) -> _Connection:
+        """A connection that has just read the remote's card. Raises `A2AError`; then the one before stays."""
+        before = self._opening.get(name)
+        if before is None or not before.done() or before.cancelled() or before.exception() is not None:
+            return await self._connection(name)
+        discover.CARDS.expire(self._remote(name).url)
+        fresh = asyncio.create_task(self._connect(self._remote(name)))
+        try:
+            connection = await asyncio.shield(fresh)
+        except asyncio.CancelledError:
+            fresh.cancel()
+            raise
+        self._opening[name] = fresh
+        await before.result().replace()
+        return connection
+
+    def _missed(self, name: str, error: A2AError) -> None:
+        """A call did not get there: whoever looks next sees whether the remote is there at all."""
+        self._known[name] = _Known(None, error.message, 0.0)
+
+    async def _connect(self, remote: Remote) -> _Connection:
         options: dict[str, Any] = {}
         if token := self._token(remote):
             options["credentials"] = Bearer(token)
@@ -200,7 +286,7 @@ class Remotes:
                 await client.open()
         except TimeoutError:
             raise Unreachable("it did not answer in time") from None
-        return client
+        return _Connection(client)
 
     def _token(self, remote: Remote) -> str:
         auth = remote.auth
@@ -211,12 +297,22 @@ class Remotes:
         return auth.token or self._environ.get(auth.token_env, "")
 
     async def _fetch(self, name: str) -> _Known:
-        try:
-            card, error = (await self._client(name)).card, ""
-        except A2AError as failure:
-            card, error = None, failure.message
-        known = self._known[name] = _Known(card, error, time.monotonic() + (self._ttl if card else 30.0))
+        card, error = None, "it could not be asked"
+        with keep_going(logger, f"fetching the card of {name}"):
+            try:
+                card = (await self._renewed(name)).client.card
+            except A2AError as failure:
+                error = failure.message
+        before = self._known.get(name)
+        if card is None and (before is None or before.card is not None):
+            logger.warning("the remote agent %s does not show its card: %s", name, error)
+        until = self._clock() + (self._ttl if card else min(_RETRY, self._ttl))
+        known = self._known[name] = _Known(card, "" if card else error, until)
         return known
+
+
+def _anonymous(call: Call) -> Call:
+    return replace(call, scope=Scope(), principal=Principal(), trace={})
 
 
 def _line(name: str, known: _Known | None) -> str:
