@@ -26,9 +26,9 @@ from dragoman.buses import open_bus
 from dragoman.client.fetch import Fetcher
 from dragoman.client.peers import Peers
 from dragoman.engine.runner import Runner
-from dragoman.engine.seams import Bus, Store
+from dragoman.engine.seams import Store
 from dragoman.engine.service import Engine
-from dragoman.errors import StoreDamaged, Unavailable, keep_going
+from dragoman.errors import StoreDamaged, Unavailable
 from dragoman.model.card import AgentCard
 from dragoman.observe.crew import Crew
 from dragoman.observe.limit import Limited, Quota
@@ -101,7 +101,7 @@ def application(
             )
         by_id[agent.id] = agent
     ring, fetch = _ring(keys, public_url), Fetcher()
-    opened, told = open_store(store), open_bus(bus or store)
+    opened, told = open_store(store), open_bus(bus or store, shared=shared)
     if push is True:
         push = DEFAULTS
     messenger = courier(opened, push, keys=ring, issuer=public_url) if push else None
@@ -172,8 +172,6 @@ def application(
 
     async def start() -> None:
         await service.start(retain=retain, retain_unfinished=retain_unfinished)
-        if shared:
-            watch.append(asyncio.create_task(_watch(opened, told)))
         if crew is not None and numbers is not None:
             watch.append(asyncio.create_task(numbers.share()))
 
@@ -251,15 +249,3 @@ def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:
 
 def _without_push(card: AgentCard) -> AgentCard:
     return replace(card, capabilities=replace(card.capabilities, push_notifications=False))
-
-
-async def _watch(store: Store, bus: Bus, every: float = 0.02) -> None:
-    """Wake readers when another process wrote to the store."""
-    pause = every
-    while True:
-        await asyncio.sleep(pause)
-        pause = 1.0
-        with keep_going(logger, "looking whether another process wrote", Unavailable):
-            if store.changed():
-                bus.wake_all()
-            pause = every

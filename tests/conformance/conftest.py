@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -26,8 +27,12 @@ STORES: dict[str, Callable[[Path], Store]] = {
 SHARED = ["sqlite"]
 """Stores that several processes can have open at the same time."""
 
-BUSES: dict[str, Callable[[], Bus]] = {"local": LocalBus}
-REACHING: list[str] = []
+_FOLDER = TemporaryDirectory()
+BUSES: dict[str, Callable[[], Bus]] = {
+    "local": LocalBus,
+    "machine": lambda: open_bus(f"sqlite:///{_FOLDER.name}/tasks.db", shared=True),
+}
+REACHING: list[str] = ["machine"]
 """Buses that other processes hear."""
 
 if postgres.available():

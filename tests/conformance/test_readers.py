@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from dragoman.buses.local import LocalBus
-from dragoman.engine.follow import MOST, Reader
+from dragoman.engine.follow import MOST, Reader, Readers
 from dragoman.engine.log import Record
-from dragoman.engine.seams import Lease, Log, topic
+from dragoman.engine.seams import Lease, Log, Store, topic
 from dragoman.errors import Unavailable
+from dragoman.model.ops import Scope
 from tests.conformance.conftest import SCOPE
 from tests.conformance.records import chunk, mail
 
@@ -61,3 +62,46 @@ async def test_a_closed_reader_reads_what_there_is_and_then_ends(log: Log) -> No
         assert await _all(reader, 1501) == list(range(1, 1502))
         with pytest.raises(Unavailable):
             await reader.next()
+
+
+# What the bus has lost
+
+
+async def test_a_store_says_which_readers_are_behind_and_whose_task_is_gone(
+    pair: tuple[Store, Store],
+) -> None:
+    here, there = pair
+    log = there.scope(SCOPE)
+    assert not await here.behind([])
+    lease = await _begun(log)
+    for task in ("idle", "ödd'\"task"):
+        await log.create(task, "c", mail())
+    await log.append(lease, [chunk(), chunk()])
+    cursors = [("t", 2), ("idle", 1), ("t", 3), ("ödd'\"task", 0), ("gone", 5), ("ödd'\"task", 1)]
+    asked = [(SCOPE, task, after) for task, after in cursors]
+    asked.append((Scope("nobody", "a", "b"), "t", 1))
+    assert sorted(await here.behind(asked)) == [0, 3, 4, 6]
+
+
+async def test_one_search_finds_what_all_readers_have_missed(pair: tuple[Store, Store]) -> None:
+    here, there = pair
+    written, log, bus = there.scope(SCOPE), here.scope(SCOPE), LocalBus()
+    leases = [(await written.create(f"t{n}", "c", mail(), node="n2")).lease for n in range(3)]
+    readers = Readers(here)
+    heard: dict[str, list[int]] = {}
+
+    async def read(task: str) -> None:
+        with Reader(log, bus, await log.load(task), 1, others=readers) as reader:
+            heard[task] = [record.seq for record in await reader.next()]
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        jobs = [group.create_task(read(f"t{n}")) for n in range(3)]
+        while sum(reader.cursor is not None for reader in readers) < 3:
+            await asyncio.sleep(0)
+        assert leases[0] is not None and leases[2] is not None
+        await written.append(leases[0], [chunk()])
+        await written.append(leases[2], [chunk(), chunk()])
+        await readers.look()
+        await asyncio.wait([jobs[0], jobs[2]])
+        assert heard == {"t0": [2], "t2": [2, 3]} and not jobs[1].done()
+        jobs[1].cancel()

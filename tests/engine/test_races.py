@@ -340,7 +340,7 @@ async def test_a_reader_that_does_not_read_holds_nothing_in_memory(start: Start)
     (working,) = await anext(stream)
     ready.set()
     await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=first.event.id)))  # type: ignore[union-attr]
-    (reader,) = engine._readers
+    (reader,) = engine.readers
     assert len(reader._records) <= 2000
     rest = [response async for batch in stream for response in batch]
     assert [r.seq for r in rest] == list(range(rest[0].seq, rest[0].seq + len(rest)))
@@ -439,7 +439,7 @@ async def test_a_thousand_tasks_leave_nothing_behind(tmp_path: Any) -> None:
         await asyncio.gather(*(one(n) for n in range(50)))
     assert await left() <= before
     assert isinstance(engine._bus, LocalBus) and list(engine._bus._listeners) == [MAIL]
-    assert not engine._readers and not engine.runner._orphans and not engine.runner._doubtful
+    assert not engine.readers and not engine.runner._orphans and not engine.runner._doubtful
     await engine.stop(drain=0)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dragoman import application
 from dragoman.buses.local import LocalBus
 from dragoman.cli import main
+from dragoman.engine import follow
 from dragoman.engine.service import Engine
 from dragoman.errors import Unavailable, keep_going
 from dragoman.hub.container import Container
@@ -116,19 +116,14 @@ async def test_an_engine_forgets_after_an_unexpected_error(monkeypatch: pytest.M
     await engine.stop(0)
 
 
-async def test_readers_are_woken_after_an_unexpected_error() -> None:
-    class Store:
-        changed = Stumbles(lambda: True, *ERRORS)
-
-    woken = asyncio.Event()
-
-    class Bus:
-        def wake_all(self) -> None:
-            woken.set()
-
-    task = asyncio.create_task(application._watch(Store(), Bus()))  # type: ignore[arg-type]
-    await asyncio.wait_for(woken.wait(), 10)
-    task.cancel()
+async def test_readers_are_looked_for_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "POLL", 0.001)
+    readers = follow.Readers(open_store("memory:"))
+    look = Stumbles(readers.look, *ERRORS)
+    monkeypatch.setattr(readers, "look", look)
+    readers.start()
+    await asyncio.wait_for(look.did.wait(), 10)
+    readers.close()
 
 
 async def test_workers_share_their_numbers_after_an_unexpected_error() -> None:

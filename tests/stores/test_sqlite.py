@@ -443,28 +443,28 @@ async def test_a_change_by_another_process_is_noticed_once_and_our_own_never(
 ) -> None:
     other = SqliteStore(path)
     await other.open()
-    store.changed()
+    store.file.commits.changed()
     await store.scope(SCOPE).create("t1", "c", mail())
-    assert not store.changed()
-    assert other.changed()
-    assert not other.changed()
+    assert not store.file.commits.changed()
+    assert other.file.commits.changed()
+    assert not other.file.commits.changed()
     await other.scope(SCOPE).create("t2", "c", mail())
-    assert store.changed()
-    assert not store.changed()
+    assert store.file.commits.changed()
+    assert not store.file.commits.changed()
     await other.close()
 
 
 async def test_a_change_by_another_process_is_noticed_while_we_write(store: SqliteStore, path: Path) -> None:
     other = SqliteStore(path)
     await other.open()
-    store.changed()
+    store.file.commits.changed()
     await other.scope(SCOPE).create("t1", "c", mail())
     ours = asyncio.ensure_future(store.scope(SCOPE).create("t2", "c", mail()))
-    while not store.changed():  # submitted, begun
+    while not store.file.commits.changed():  # submitted, begun
         assert not ours.done()
         await asyncio.sleep(0)
     await ours
-    assert not store.changed()
+    assert not store.file.commits.changed()
     await other.close()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from importlib.util import find_spec
+from pathlib import Path
 
 from dragoman.buses.local import LocalBus
 from dragoman.engine.seams import Bus
@@ -10,8 +12,9 @@ from dragoman.engine.seams import Bus
 __all__ = ["LocalBus", "open_bus"]
 
 
-def open_bus(url: str) -> Bus:
-    """The bus that a url names, which may be that of a store: then it is the database's, or that of this process.
+def open_bus(url: str, *, shared: bool = False) -> Bus:
+    """The bus that a url names, which may be that of a store: then it is the database's, or that of this process; with
+    `shared`, that of the processes which share a SQLite file.
 
     It still has to be opened, by the event loop that will use it.
     """
@@ -27,6 +30,10 @@ def open_bus(url: str) -> Bus:
         from dragoman.buses.nats import NatsBus
 
         return NatsBus(url)
+    if shared and url.startswith("sqlite:///") and hasattr(socket, "AF_UNIX"):
+        from dragoman.buses.machine import MachineBus
+
+        return MachineBus(Path(url.removeprefix("sqlite:///") + "-bus"))
     if url.startswith(("memory:", "sqlite:")):
         return LocalBus()
     raise ValueError("a bus is nats://host, postgresql://host/database, or that of the store")

@@ -7,16 +7,20 @@ woken. The bus says *when* to look and the log says *what* happened, so a lost w
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
 
 from dragoman.engine.log import PIECE_BYTES, Record, Snapshot, size_of
-from dragoman.engine.seams import Bus, Head, Log, topic
-from dragoman.errors import Unavailable
+from dragoman.engine.seams import Bus, Head, Log, Store, topic
+from dragoman.errors import Unavailable, keep_going
+from dragoman.model.ops import Scope
+
+logger = logging.getLogger("dragoman.engine")
 
 POLL = 5.0
-"""How long a reader trusts the bus before it looks for itself."""
+"""How long readers trust the bus before somebody looks for them."""
 MOST = 1000
 """Records that a reader has in memory at a time. More of them wait in the log."""
 HEARD_BYTES = 256 << 10
@@ -26,12 +30,12 @@ HEARD_BYTES = 256 << 10
 class Reader(AbstractContextManager["Reader"]):
     """A cursor in a task's log. It listens from `with` on, so that what happens before the first `next` is not missed.
 
-    With `look`, there may be more in the log than `snapshot` shows. `others` are all who read here: whoever holds that
-    set can `close` them.
+    With `look`, there may be more in the log than `snapshot` shows. `others` are all who read here. They look for news that
+    the bus has lost, for all of them together; a reader without others looks by itself.
     """
 
-    __slots__ = ("_after", "_bus", "_bytes", "_closed", "_listening", "_log", "_others", "_poll", "_records", "_stale",
-                 "_topic", "_task", "_waiter")  # fmt: skip
+    __slots__ = ("_after", "_bus", "_bytes", "_closed", "_listening", "_log", "_others", "_poll", "_records", "_scope",
+                 "_stale", "_topic", "_task", "_waiter")  # fmt: skip
 
     def __init__(
         self,
@@ -42,10 +46,11 @@ class Reader(AbstractContextManager["Reader"]):
         *,
         look: bool = False,
         poll: float = POLL,
-        others: set[Reader] | None = None,
+        others: Readers | None = None,
     ) -> None:
         self._log, self._bus, self._after, self._poll = log, bus, after, poll
         self._others = others
+        self._scope = snapshot.scope
         self._task, self._topic = snapshot.task_id, topic(snapshot.scope, snapshot.task_id)
         self._records: list[Record] = []
         self._bytes = 0
@@ -114,7 +119,15 @@ class Reader(AbstractContextManager["Reader"]):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _tired(self) -> None:
+    @property
+    def cursor(self) -> tuple[Scope, str, int] | None:
+        """Where it waits for news: whose task, which one, after which record. None if it does not wait."""
+        return (
+            (self._scope, self._task, self._after) if self._waiter is not None and not self._stale else None
+        )
+
+    def look(self) -> None:
+        """There may be more in the log than we were told."""
         self._stale = True
         self._wake()
 
@@ -123,16 +136,51 @@ class Reader(AbstractContextManager["Reader"]):
             return
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        alarm = loop.call_later(self._poll, self._tired)
+        alarm = loop.call_later(self._poll, self.look) if self._others is None else None
         try:
             await self._waiter
         finally:
-            alarm.cancel()
+            if alarm is not None:
+                alarm.cancel()
             self._waiter = None
 
 
-async def follow(log: Log, bus: Bus, snapshot: Snapshot, after: int) -> AsyncIterator[Sequence[Record]]:
+class Readers(set[Reader]):
+    """All who read here, and one who looks for them: a bus may lose a wake-up."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._looking = asyncio.create_task(self._look_often(), name="dragoman-readers")
+
+    def close(self) -> None:
+        """Have everybody read what there is, and wait for nothing more."""
+        if self._looking is not None:
+            self._looking.cancel()
+        for reader in tuple(self):
+            reader.close()
+
+    async def _look_often(self) -> None:
+        while True:
+            await asyncio.sleep(POLL)
+            with keep_going(logger, "looking for news that readers missed", Unavailable):
+                await self.look()
+
+    async def look(self) -> None:
+        """Find who has missed something, with one search for all of them."""
+        waiting = [(reader, cursor) for reader in self if (cursor := reader.cursor) is not None]
+        if waiting:
+            for place in await self._store.behind([cursor for _, cursor in waiting]):
+                waiting[place][0].look()
+
+
+async def follow(
+    log: Log, bus: Bus, snapshot: Snapshot, after: int, *, others: Readers | None = None
+) -> AsyncIterator[Sequence[Record]]:
     """Yield the records after `after`, in batches: all that was ready. It never ends by itself."""
-    with Reader(log, bus, snapshot, after) as reader:
+    with Reader(log, bus, snapshot, after, others=others) as reader:
         while True:
             yield await reader.next()

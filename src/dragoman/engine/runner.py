@@ -22,7 +22,7 @@ from dragoman.engine.load import Load
 from dragoman.engine.log import Snapshot
 from dragoman.engine.run import Run
 from dragoman.engine.seams import MAIL, Bus, Delivered, Lease, LeaseLost, Observer, Peers, Program, Store
-from dragoman.errors import TaskNotFound, Unavailable
+from dragoman.errors import TaskNotFound, Unavailable, keep_going
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
@@ -274,16 +274,11 @@ class Runner:
     async def _heartbeat(self) -> None:
         """Say that we are alive, by the clock, whatever else waits for the store."""
         while True:
-            pause, began = self._ttl / 3, now()
-            try:
+            began, failed = now(), True
+            with keep_going(logger, "saying that this node is alive", Unavailable):
                 await self.beat()
-            except Unavailable as error:
-                logger.warning("the store is away: %s", error)
-                began, pause = now(), min(pause, 1.0)
-            except Exception:
-                logger.exception("the runner stumbled")
-                began, pause = now(), min(pause, 1.0)
-            await asyncio.sleep(began + pause - now())
+                failed = False
+            await asyncio.sleep(min(self._ttl / 3, 1.0) if failed else began + self._ttl / 3 - now())
 
     async def beat(self) -> None:
         """Stay alive, and find out what we lost and what mail the bus did not tell us of."""

@@ -287,8 +287,9 @@ class Store(Protocol):
         """`waiting`, of such scopes, and as it is now."""
         ...
 
-    def changed(self) -> bool:
-        """Whether another process has written since this was last asked, if there is no bus to say so."""
+    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+        """Of readers of logs (whose task, which one, the last record they know), those for whom there is more, by their
+        places. Those whose task is gone are among them; those that only this process could have news for need not be."""
         ...
 
     def time_commits(self, told: Callable[[float], None]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.engine.follow import Reader
+from dragoman.engine.follow import Reader, Readers
 from dragoman.engine.hooks import now
 from dragoman.engine.log import PIECE_BYTES, Cancel, Mail, Record, Snapshot, trimmed
 from dragoman.engine.mailroom import Mailroom
@@ -99,7 +99,7 @@ class Engine:
         self._configs = PushConfigs(store.hooks, push)
         self.runner = Runner(store, bus, programs, peers=self, **runner)
         self._mailroom = Mailroom(store, bus, self.runner, self._configs)
-        self._readers: set[Reader] = set()
+        self.readers = Readers(store)
         self._large = ByteBudget(LARGE_TASKS_BYTES, hold=LARGE_TASKS_SECONDS)
         self._retention: asyncio.Task[None] | None = None
 
@@ -112,6 +112,7 @@ class Engine:
         await self._store.open()
         await self._bus.open()
         await self.runner.start()
+        self.readers.start()
         if self._push is not None:
             await self._push.start()
         self._retention = asyncio.create_task(
@@ -129,8 +130,7 @@ class Engine:
         if self._retention is not None:
             self._retention.cancel()
         await self.runner.stop(drain)
-        for reader in tuple(self._readers):
-            reader.close()
+        self.readers.close()
         if self._push is not None:
             await self._push.stop(drain)
         if self._remote is not None:
@@ -317,7 +317,7 @@ class Engine:
     def _reader(self, call: Call, snapshot: Snapshot | Head, after: int, *, look: bool = False) -> Reader:
         """`look`: there may be more in the log than `snapshot` shows."""
         log = self._store.scope(call.scope)
-        reader = Reader(log, self._bus, snapshot, after, look=look, others=self._readers)
+        reader = Reader(log, self._bus, snapshot, after, look=look, others=self.readers)
         if self.runner.stopped:
             reader.close()
         return reader

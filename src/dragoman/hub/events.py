@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dragoman.engine.follow import follow
+from dragoman.engine.follow import Readers, follow
 from dragoman.engine.log import Mail, Note, Record, Snapshot
 from dragoman.engine.seams import Bus, Log
 from dragoman.hub.model import Usage
@@ -49,10 +49,16 @@ class EventFrames:
 
 
 async def events(
-    log: Log, bus: Bus, snapshot: Snapshot, reading: Reading, since: int = 0
+    log: Log,
+    bus: Bus,
+    snapshot: Snapshot,
+    reading: Reading,
+    since: int = 0,
+    *,
+    others: Readers | None = None,
 ) -> AsyncIterator[list[Event]]:
     """The events after `since`, until `done`. It waits for what has not happened yet."""
-    async for records in follow(log, bus, snapshot, 0):
+    async for records in follow(log, bus, snapshot, 0, others=others):
         batch = [event for record in records for event in reading.tell(record) if record.seq > since]
         waits = records[-1].kind == "ask"
         if waits:

@@ -270,7 +270,9 @@ class Hub:
         snapshot = await self.snapshot(tenant, asked)
         log = self._store.scope(self._scope(tenant, asked))
         reading = Reading(tenant, asked, code=asked.agent_id in self.catalogue.code)
-        async for batch in events.events(log, self._bus, snapshot, reading, since):
+        async for batch in events.events(
+            log, self._bus, snapshot, reading, since, others=self.engine.readers
+        ):
             if asked.conversation_id and batch[-1].kind == "done":
                 await self.settle(tenant, asked.conversation_id)
             yield batch

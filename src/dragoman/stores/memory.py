@@ -134,8 +134,13 @@ class MemoryStore:
         waiting = (task.snapshot.scope for task in self._tasks.values() if task.ready and not task.node)
         return sum(1 for scope in waiting if fits(scope))
 
-    def changed(self) -> bool:
-        return False  # no other process can
+    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+        found = []
+        for place, (scope, task, after) in enumerate(cursors):
+            known = self._tasks.get(self._keys.get(scope, {}).get(task, 0))
+            if known is None or known.snapshot.seq > after:
+                found.append(place)
+        return found
 
     def time_commits(self, told: Callable[[float], None]) -> None:
         pass  # nothing to wait for

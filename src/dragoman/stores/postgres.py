@@ -32,6 +32,13 @@ select tenant, agent, owner, n from
 (select scope, count(*) as n from dragoman.tasks where ready and node is null group by scope) as waiting
 join dragoman.scopes using (scope)
 """
+_BEHIND = """
+select asked.place from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::integer[])
+with ordinality as asked(tenant, agent, owner, id, seq, place)
+left join dragoman.scopes using (tenant, agent, owner)
+left join dragoman.tasks on tasks.scope = scopes.scope and tasks.id = asked.id
+where tasks.seq is null or tasks.seq > asked.seq
+"""
 _LEAVE = """
 update dragoman.tasks set node = null where key in
 (select key from dragoman.tasks where ready and node = $1 order by key for update)
@@ -252,9 +259,13 @@ class PostgresStore:
     def time_commits(self, told: Callable[[float], None]) -> None:
         self.ledger.told = told
 
-    def changed(self) -> bool:
-        """Not for us to say: whoever writes tells the others (`buses/postgres.py`)."""
-        return False
+    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+        asked = [(scope.tenant, scope.agent, scope.owner, task, after) for scope, task, after in cursors]
+        if not asked:
+            return ()
+        columns = [list(column) for column in zip(*asked, strict=True)]
+        rows = await self._database.read(lambda db: db.fetch(_BEHIND, *columns))
+        return [place - 1 for (place,) in rows]
 
 
 def _count(done: str) -> int:

@@ -12,6 +12,8 @@ from itertools import chain, islice
 from pathlib import Path
 from sqlite3 import Connection
 
+from msgspec import json
+
 from dragoman.engine.seams import Held, Lease
 from dragoman.model.ops import Scope
 from dragoman.stores import heartbeat, sqlite_hooks, sqlite_purge
@@ -46,6 +48,13 @@ select tenant, agent, owner, n from
 (select scope, count(*) as n from tasks indexed by tasks_ready where ready = 1 and node is null group by scope)
 cross join scopes using (scope)
 """
+_BEHIND = """
+select asked.key from json_each(?) as asked
+left join tasks on tasks.scope = asked.value ->> 0 and tasks.id = asked.value ->> 1
+where tasks.seq is null or tasks.seq > asked.value ->> 2
+"""
+_TOGETHER = 1000
+"""Readers that are looked for in one search."""
 _CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
 _LOGS = 10_000
 
@@ -141,9 +150,16 @@ class SqliteStore:
     def time_commits(self, told: Callable[[float], None]) -> None:
         self.file.told = told
 
-    def changed(self) -> bool:
-        """Whether another process has written since this was last asked."""
-        return self.file.commits.changed()
+    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+        if not self.file.commits.changed():
+            return ()
+        reads, places = self.file.reads, []
+        known = [(reads.scope(scope), task, after) for scope, task, after in cursors]
+        for start in range(0, len(known), _TOGETHER):
+            asked = json.encode(known[start : start + _TOGETHER]).decode()
+            rows = await reads.elsewhere(lambda db, asked=asked: db.execute(_BEHIND, (asked,)).fetchall())  # type: ignore[misc]
+            places += [start + place for (place,) in rows]
+        return places
 
     def _join(self, node: str, ttl: float, db: Connection) -> Finish[None]:
         _leave(node, db)

@@ -1,0 +1,137 @@
+"""The bus between processes of one machine, where those are dead, busy, or have long paths."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pytest
+
+from dragoman.buses import machine, open_bus
+from dragoman.engine.seams import Bus
+from tests.conformance.test_buses import Ear
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no such sockets here")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One with a short name."""
+    with TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def bus_of(folder: Path) -> Bus:
+    return open_bus(f"sqlite:///{folder}/tasks.db", shared=True)
+
+
+class Deaf:
+    """A process that does not read what it is sent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "tasks.db-bus" / "deaf.sock"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(self.path))
+
+    async def read(self, until: str) -> set[str]:
+        """What was sent, until that was."""
+        heard: set[str] = set()
+        async with asyncio.timeout(10):
+            while until not in heard:
+                try:
+                    heard |= set(msgspec.json.decode(self._socket.recv(1 << 17), type=list[str]))
+                except BlockingIOError:
+                    await asyncio.sleep(0.001)
+        return heard
+
+    def die(self) -> None:
+        self._socket.close()
+
+
+async def test_a_process_that_did_not_read_for_a_while_hears_everything(folder: Path) -> None:
+    bus = bus_of(folder)
+    await bus.open()
+    deaf = Deaf(folder)
+    names = [
+        f"{n}/" + "x" * 1500 for n in range(3000)
+    ]  # more than fits into its queue, in bytes and datagrams
+    for n, name in enumerate(names):
+        bus.wake(name)
+        if n % 50 == 0:
+            await asyncio.sleep(0)
+    bus.wake("last")
+    assert await deaf.read("last") == {*names, "last"}
+    deaf.die()
+    await bus.close()
+
+
+async def test_a_process_that_misses_too_much_is_told_to_look_at_everything(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_MAX_OWED", 100)
+    bus = bus_of(folder)
+    await bus.open()
+    deaf = Deaf(folder)
+    for n in range(500):
+        bus.wake(f"{n}/" + "x" * 1900)
+        if n % 20 == 0:
+            await asyncio.sleep(0)
+    await deaf.read("*")
+    deaf.die()
+    here, ear = bus_of(folder), Ear()
+    await here.open()
+    with here.listen("a", ear), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        (path,) = [each for each in deaf.path.parent.iterdir() if each.name == here._name]  # type: ignore[attr-defined]
+        other.sendto(b'["*"]', str(path))
+        await ear.once()
+    await here.close()
+    await bus.close()
+
+
+async def test_the_socket_of_a_dead_process_is_removed_and_the_last_to_leave_removes_the_folder(
+    folder: Path,
+) -> None:
+    here, there, ear = bus_of(folder), bus_of(folder), Ear()
+    await here.open()
+    deaf = Deaf(folder)
+    deaf.die()
+    await there.open()
+    assert deaf.path.exists()
+    with there.listen("a", ear):
+        here.wake("a")
+        await ear.once()
+    assert not deaf.path.exists()
+    await here.close()
+    await there.close()
+    assert not deaf.path.parent.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="paths are short elsewhere")
+async def test_a_path_may_be_longer_than_that_of_a_socket(folder: Path) -> None:
+    long = folder / ("x" * 120)
+    long.mkdir()
+    here, there, ear = bus_of(long), bus_of(long), Ear()
+    await here.open()
+    await there.open()
+    with there.listen("a", ear):
+        here.wake("a")
+        await ear.once()
+    await here.close()
+    await there.close()
+
+
+async def test_a_folder_that_cannot_be_made_leaves_the_bus_to_this_process(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus, ear = bus_of(folder / "missing"), Ear()
+    await bus.open()
+    with bus.listen("a", ear):
+        bus.wake("a")
+    assert ear.heard == [()] and "look by themselves" in caplog.text
+    await bus.close()
