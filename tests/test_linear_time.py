@@ -257,6 +257,12 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("search", "missing required field `", "a", ""),
         ("search", "", "missing required field `", ""),
     ),
+    "model.answers._OWN": (
+        ("search", "", "Value error, ", ""),
+        ("search", "", "a", ";"),
+        ("search", "", " - at ", ";"),
+        ("search", "", "a.", ""),
+    ),
     "model.answers._PLACE": (
         ("search", "", "at `$.", ""),
         ("search", "", "a", ""),

@@ -15,6 +15,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.hub.assembly import application
 from dragoman.hub.database import Database
+from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import Settings, WrongSetting, settings
 from dragoman.hub.tenants import Tenants
 from dragoman.server import running
@@ -169,6 +170,40 @@ async def test_an_admin_token_that_nobody_saw_is_not_in_force(tmp_path: Path) ->
     with pytest.raises(OSError, match="nobody"):
         await tenants.admin(show=closed)
     assert not tenants.has_admin
+
+
+@pytest.mark.parametrize(
+    ("model", "environment", "missing"),
+    [
+        ("openai/gpt-x", {}, "OPENAI_API_KEY"),
+        ("openai/gpt-x", {"OPENAI_API_KEY": "k"}, ""),
+        ("openai/gpt-x", {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": ""}, "OPENAI_API_KEY"),
+        ("anthropic/claude-x", {"OPENAI_API_KEY": "k"}, "ANTHROPIC_API_KEY"),
+        ("ollama/llama", {}, ""),
+        ("bedrock/x", {}, ""),
+        ("nobody/knows", {}, ""),
+        ("scripted:a/b.json", {}, ""),
+        ("embedded:./x.gguf", {}, ""),
+        ("echo", {}, ""),
+        ("", {}, ""),
+    ],
+)
+def test_the_key_that_is_missing_is_named(model: str, environment: dict[str, str], missing: str) -> None:
+    assert missing_key(model, environment) == missing
+
+
+def test_doctor_and_the_hub_say_that_a_key_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("any_llm")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    main(["doctor", "--model", "anthropic/claude-x", "--index-model", "openai/gpt-x"])
+    said = capsys.readouterr().out
+    assert "anthropic/claude-x needs a key in ANTHROPIC_API_KEY, which is not set" in said
+    assert "openai/gpt-x needs" not in said
+    with pytest.raises(SystemExit, match="no such file"):
+        main(["hub", "--data", "d", "--model", "anthropic/claude-x", "--agents", "none.py"])
+    assert "anthropic/claude-x needs a key in ANTHROPIC_API_KEY" in capsys.readouterr().err
 
 
 def test_a_providers_key_chooses_its_model() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dragoman.hub import mcp_servers, remotes
+from dragoman.hub.model import ChatMessage, Delta, Prompt
+from dragoman.hub.models.filed import FiledModel
 from dragoman.hub.scheduler import Scheduler
 from dragoman.hub.schedules import Schedules
 from dragoman.hub.settings import Settings
@@ -30,3 +33,27 @@ async def test_every_route_is_in_the_reference_and_no_other() -> None:
 def test_every_setting_is_in_the_guide() -> None:
     text = (DOCS / "hub.md").read_text()
     assert [name for name in Settings.__struct_fields__ if f"`{name}`" not in text] == []
+
+
+async def test_the_files_that_the_guide_shows_are_read(tmp_path: Path) -> None:
+    text = (DOCS / "hub.md").read_text()
+    shown = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    agents, servers, script = [
+        next(each for each in shown if word in each) for word in ('"agents"', '"servers"', '"pace"')
+    ]
+    file = tmp_path / "shown.json"
+    file.write_text(agents)
+    assert list(remotes.read_registry(file)) == ["weather"]
+    file.write_text(servers)
+    read = mcp_servers.read_registry(file)
+    assert read["files"].command == "npx" and read["tickets"].headers
+    members = set(
+        re.findall(r"`(\w+)`", text[text.index("| `command`") : text.index("Each tenant has a process")])
+    )
+    assert members >= set(mcp_servers.McpServer.__struct_fields__)
+    file.write_text(script)
+    prompt = Prompt(
+        model="", system="NAME: Scout\n", messages=(ChatMessage(role="user", content="QUERY: x"),)
+    )
+    said = [event.text async for event in FiledModel(file).respond(prompt) if isinstance(event, Delta)]
+    assert "".join(said) == "hi"

@@ -19,6 +19,7 @@ from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub import mcp_servers, remotes
 from dragoman.hub.database import Database
 from dragoman.hub.models import embedded
+from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.owner import owner, warning
 from dragoman.hub.process import Process
 from dragoman.hub.reach import AGENTS, SERVERS
@@ -81,7 +82,8 @@ def _model(given: Settings) -> Iterator[tuple[str, str]]:
     if "/" in given.model and ":" not in given.model.partition("/")[0]:
         if find_spec("any_llm") is None:
             yield _BAD, f"{given.model} needs the extra `llm`: pip install 'dragoman[llm]'"
-        yield (_OK, f"keys: {', '.join(keys)}") if keys else (_WARN, "no provider's key is set")
+        elif not missing_key(given.model, os.environ):
+            yield _OK, f"the model {given.model}"
     elif given.model.startswith("embedded") or (not given.model and embedded.available()):
         if embedded.available() or ":" in given.model:
             yield _OK, f"the embedded model: {given.model.partition(':')[2] or embedded.weights()}"
@@ -92,6 +94,12 @@ def _model(given: Settings) -> Iterator[tuple[str, str]]:
         yield (_OK, "a scripted model") if there else (_BAD, f"{given.model}: no such file")
     else:
         yield _WARN, "there is no model: agents will only repeat what they are told"
+    for model in dict.fromkeys((given.model, given.index_model)):
+        if name := missing_key(model, os.environ):
+            yield (
+                _WARN,
+                f"{model} needs a key in {name}, which is not set: the hub starts, and every request fails",
+            )
     if not given.search_key:
         yield _WARN, "no key for web search: /search will say so"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -20,10 +21,13 @@ from msgspec.structs import replace
 
 from dragoman.cli.amounts import LIMITS
 from dragoman.errors import A2AError
+from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import Settings, WrongSetting, settings
 
 if TYPE_CHECKING:
     from dragoman.hub.hub import Hub
+
+logger = logging.getLogger("dragoman.hub")
 
 EPILOG = """\
 Every setting is also a variable (DRAGOMAN_PORT) and a line in the table [hub] of dragoman.toml; a flag wins.
@@ -131,6 +135,11 @@ def run(args: argparse.Namespace) -> int:
         given = replace(given, model="demo")
     _close_on_exec()
     configure(given.log_level, lines=given.log)
+    for model in dict.fromkeys((given.model, given.index_model)):
+        if name := missing_key(model, os.environ):
+            logger.warning(
+                "%s needs a key in %s, which is not set: every request to it will fail", model, name
+            )
     code = load(*given.agents)
     if given.grpc_port is not None:
         given = replace(given, grpc_port=free_port(given.host, given.grpc_port))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from dragoman.hub.model import (
     Usage,
     in_words,
 )
+from dragoman.hub.settings import KEYS
 from dragoman.observe.logs import describe
 
 logger = logging.getLogger("dragoman.models")
@@ -63,6 +65,34 @@ _STATUSES = {
     429: "rate_limited",
 }
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
+
+
+_OTHER_CREDENTIALS = ("bedrock", "sagemaker", "vertexai", "vertexaianthropic", "azure", "azureopenai")
+"""Providers that also take the credentials of their cloud."""
+
+
+def missing_key(model: str, environment: Mapping[str, str]) -> str:
+    """The variable that a model's provider takes its key from, if it is not set; empty if it is, or if none is needed."""
+    provider, slash, _ = model.partition("/")
+    if not slash or ":" in provider:
+        return ""
+    names = [key for key, example in KEYS.items() if example.startswith(f"{provider}/")] or _names_of_key(
+        provider
+    )
+    return "" if any(environment.get(name) for name in names) else " or ".join(names)
+
+
+def _names_of_key(provider: str) -> list[str]:
+    """What any-llm knows of a provider's key; nothing if it takes none, or finds its credentials by itself."""
+    if find_spec("any_llm") is None or provider in _OTHER_CREDENTIALS:
+        return []
+    try:
+        from any_llm import AnyLLM
+
+        name = AnyLLM.get_provider_class(provider).ENV_API_KEY_NAME or ""
+    except Exception:  # each provider's library has its own kinds
+        return []
+    return [each for each in name.split("/") if each.isupper()]  # "None", of those that take none
 
 
 class HostedModel:
