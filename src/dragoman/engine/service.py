@@ -211,10 +211,11 @@ class Engine:
         if snapshot.reply is not None:
             yield (StreamResponse(snapshot.reply, snapshot.seq),)
             return
-        if undecided:  # a task after all: it is told from its beginning
-            snapshot = await self._as_of(call, snapshot, delivered.seq)
-        look = undecided or delivered.seq > 1
         resumed = delivered.duplicate and call.after is not None
+        repeated = delivered.duplicate and not resumed
+        if undecided or repeated:  # a task after all, or a repeated send: the stream begins at the message
+            snapshot = await self._as_of(call, snapshot, delivered.seq)
+        look = undecided or delivered.duplicate or delivered.seq > 1
         after = call.after if resumed and call.after is not None else snapshot.seq
         with self._reader(call, snapshot, after, look=look) as reader:
             if not resumed:
