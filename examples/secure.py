@@ -3,10 +3,10 @@
     dragoman keys token                              # for each caller: a token, and the hash to keep of it
     ADA=HASH BOB=HASH dragoman serve examples/secure.py
     dragoman send http://127.0.0.1:8000 "100 to Bob" --auth TOKEN
-    dragoman card http://127.0.0.1:8000 --extended --auth TOKEN
+    dragoman card get http://127.0.0.1:8000 --extended --auth TOKEN
 
 Without hashes in the environment it makes tokens for the occasion and prints them. With `dragoman keys new` and
-`--keys keys` its card is signed, and `dragoman card http://127.0.0.1:8000 --verify` checks it.
+`--keys keys` its card is signed, and `dragoman card get http://127.0.0.1:8000 --verify` checks it.
 """
 
 from __future__ import annotations

@@ -70,9 +70,11 @@ def url() -> Iterator[str]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     assert ready.wait(20)
-    yield found[0]
-    found[1].call_soon_threadsafe(leave.set)
-    thread.join()
+    try:
+        yield found[0]
+    finally:
+        found[1].call_soon_threadsafe(leave.set)
+        thread.join()
 
 
 @pytest.mark.parametrize(
@@ -177,3 +179,24 @@ def test_a_chat_with_agents_of_a_hub_shows_their_answers(tmp_path: Path) -> None
     finally:
         hub.process.terminate()
         hub.end()
+
+
+def test_a_chat_has_commands_and_an_editor_with_a_memory(url: str, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("x")
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    terminal = Terminal(["chat", url], environment=environment)
+    terminal.until("\n>")
+    terminal.type("/help\n")
+    terminal.until("leave\nA line that begins with // is sent with one of them.\n>")
+    terminal.type("/skill nothing\n")
+    terminal.until("there is no skill 'nothing'; there is write\n>")
+    terminal.type("helo\x1b[Dl\n")  # left, and the missing letter
+    terminal.until("You said hello.\n>")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+    terminal = Terminal(["chat", url], environment=environment)
+    terminal.until("\n>")
+    terminal.type("\x1b[A\x1b[A\n")  # up, past /quit
+    terminal.until("You said hello.\n>")
+    terminal.type("\x04")
+    assert terminal.end() == 0

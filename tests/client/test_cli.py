@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -91,10 +92,12 @@ def served(tls: ssl.SSLContext | None = None) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     ready.wait(10)
-    yield found[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
-    loop.close()
+    try:
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
 
 
 @pytest.fixture(scope="module")
@@ -124,27 +127,31 @@ def test_send_reads_standard_input_and_files(
     (tmp_path / "x.bin").write_bytes(b"12345")
     assert main(["send", url, "size", "-f", str(tmp_path / "x.bin")]) == 0
     assert capsys.readouterr().out == "5\n"
-    assert main(["send", url, "size", "-f", str(tmp_path / "none")]) == 1
+    assert main(["send", url, "size", "-f", str(tmp_path / "none")]) == 2
 
 
-def test_exit_codes_tell_how_it_went(url: str, capsys: Out) -> None:
-    assert main(["send", url, "fail"]) == 1
-    assert main(["send", url, "ask"]) == 2
+def test_the_exit_status_says_whether_the_agent_was_heard(url: str, capsys: Out) -> None:
+    assert main(["send", url, "fail"]) == 0
+    assert re.search(r"^task \S{36} failed$", capsys.readouterr().err, re.MULTILINE)
+    assert main(["send", url, "fail", "--fail"]) == 1
+    assert main(["send", url, "ask", "--fail"]) == 1
+    assert main(["send", url, "ask"]) == 0
     captured = capsys.readouterr()
     assert captured.out.endswith("What?\n")
-    task = captured.err.split("--task ")[1].split()[0]
-    assert main(["task", "get", url, task]) == 2
-    assert main(["send", url, "--task", task, "this"]) == 0
-    assert capsys.readouterr().out.endswith("noted: this\n")
+    task = captured.err.split("--task-id ")[-1].split()[0]
     assert main(["task", "get", url, task]) == 0
-    assert main(["task", "watch", url, task]) == 0
+    assert main(["task", "get", url, task, "--fail"]) == 1
+    assert main(["send", url, "--task-id", task, "this"]) == 0
+    assert capsys.readouterr().out.endswith("noted: this\n")
+    assert main(["task", "get", url, task, "--wait", "--fail"]) == 0
+    assert main(["task", "subscribe", url, task]) == 0
 
 
 def test_json_is_the_protocols_own(url: str, capsys: Out) -> None:
     assert main(["send", url, "--json", "hi"]) == 0
     task = json.loads(capsys.readouterr().out)["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
-    assert main(["send", url, "--events", "hi"]) == 0
+    assert main(["send", url, "-o", "json", "--stream", "hi"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [next(iter(event)) for event in events] == [
         "task",
@@ -156,19 +163,23 @@ def test_json_is_the_protocols_own(url: str, capsys: Out) -> None:
     assert main(["task", "get", url, task["id"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == task
     assert main(["tasks", url, "--json", "-n", "2"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert len(json.loads(capsys.readouterr().out)["tasks"]) == 2
+    assert main(["task", "list", url, "--json", "-n", "2"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["tasks"]) == 2
     assert main(["card", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "Clerk"
+    assert main(["card", "get", "-a", url, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "Clerk"
 
 
 def test_files_are_saved_where_they_were_asked_for_and_nowhere_else(url: str, tmp_path: Path) -> None:
-    assert main(["send", url, "file", "-o", str(tmp_path / "in")]) == 0
+    assert main(["send", url, "file", "--save", str(tmp_path / "in")]) == 0
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.txt")] == [Path("in/a.txt")]
 
 
 def test_a_file_name_leads_nowhere_and_hides_nothing(url: str, tmp_path: Path) -> None:
     directory = tmp_path / "deep" / "in"
-    assert main(["send", url, "files", "-o", str(directory)]) == 0
+    assert main(["send", url, "files", "--save", str(directory)]) == 0
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != directory]
     names = {path.name for path in directory.iterdir()}
     assert names == {"b.txt", "c.txt", "d.txt", *(f"file-{n}" for n in range(4, len(NAMES) + 1))}
@@ -177,7 +188,7 @@ def test_a_file_name_leads_nowhere_and_hides_nothing(url: str, tmp_path: Path) -
 def test_a_file_that_is_there_is_not_replaced(url: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"mine")
     for _ in range(2):
-        assert main(["send", url, "file", "-o", str(tmp_path)]) == 0
+        assert main(["send", url, "file", "--save", str(tmp_path)]) == 0
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
         "a.txt": b"mine",
         "a-2.txt": b"abc",
@@ -188,7 +199,7 @@ def test_a_file_that_is_there_is_not_replaced(url: str, tmp_path: Path) -> None:
 ORDERS = "a\x1b[31mred\x1b[0m\x1b]0;title\x07 b\x08\x9b2J c\rd\te\x7f \x1b]52;c;cm0=\x1b\\\u00e9"
 
 
-@pytest.mark.parametrize("how", [[], ["--no-stream"], ["--events"], ["--json"]])
+@pytest.mark.parametrize("how", [[], ["--no-stream"], ["-o", "json", "--stream"], ["--json"]])
 def test_an_agent_gives_no_orders_to_a_terminal(
     url: str, how: list[str], capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,22 +309,22 @@ def test_ctrl_c_in_a_chat_cancels_the_task_and_not_the_chat(url: str, capsys: Ou
     assert "HELLO" in out
     assert chat.returncode == 0
     task = json.loads(line)["statusUpdate"]["taskId"]
-    assert main(["task", "get", url, task]) == 1
+    assert main(["task", "get", url, task]) == 0
     assert "canceled" in capsys.readouterr().out
 
 
 def test_what_goes_wrong_is_one_sentence(url: str, capsys: Out) -> None:
-    assert main(["send", "http://127.0.0.1:9", "hi"]) == 1
+    assert main(["send", "http://127.0.0.1:9", "hi"]) == 3
     assert capsys.readouterr().err.startswith("dragoman: cannot reach http://127.0.0.1:9")
-    assert main(["tasks", url, "--version", "0.3"]) == 1
+    assert main(["tasks", url, "--a2a-version", "0.3"]) == 1
     assert "speaks A2A 0.3, which has no ListTasks" in capsys.readouterr().err
     assert main(["task", "get", url, "nothing"]) == 1
-    assert main(["card", "nobody"]) == 1
+    assert main(["card", "nobody"]) == 3
 
 
 def test_ctrl_c_leaves_the_task_of_a_send_and_says_where_it_is(url: str) -> None:
     sent = subprocess.Popen(
-        [sys.executable, "-c", HEEDS, "send", url, "wait", "--events"],
+        [sys.executable, "-c", HEEDS, "send", url, "wait", "-o", "json", "--stream"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -324,13 +335,13 @@ def test_ctrl_c_leaves_the_task_of_a_send_and_says_where_it_is(url: str) -> None
     sent.send_signal(signal.SIGINT)
     _, err = sent.communicate(timeout=20)
     task = json.loads(line)["statusUpdate"]["taskId"]
-    assert err == f"the task goes on: dragoman task watch {url} {task}\n"
+    assert err == f"the task goes on: dragoman task subscribe {url} {task}\n"
     assert sent.returncode == 130
 
 
 def test_a_reader_that_has_enough_is_no_error(url: str) -> None:
     sent = subprocess.Popen(
-        [sys.executable, "-c", HEEDS, "send", url, "wait", "--events"],
+        [sys.executable, "-c", HEEDS, "send", url, "wait", "-o", "json", "--stream"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -374,7 +385,7 @@ def test_what_cannot_be_sent_is_one_sentence(
     url: str, given: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(given))
-    assert main(["send", url, "-"]) == 1
+    assert main(["send", url, "-"]) == 2
     err = capsys.readouterr().err
     assert err.startswith(
         ("dragoman: there is nothing to send", "dragoman: standard input is not text in UTF-8")
@@ -382,7 +393,7 @@ def test_what_cannot_be_sent_is_one_sentence(
 
 
 def test_the_time_of_a_command_covers_all_of_it(url: str, capsys: Out) -> None:
-    assert main(["send", url, "wait", "--timeout", "0.5"]) == 1
+    assert main(["send", url, "wait", "--timeout", "500ms"]) == 5
     assert "did not finish in time" in capsys.readouterr().err
 
 
@@ -394,15 +405,98 @@ def test_an_authority_and_a_certificate_of_ones_own_can_be_named(tmp_path: Path,
         url = url.replace("127.0.0.1", "localhost")
         assert main(["send", url, "hi", *ca, *cert]) == 0
         assert capsys.readouterr().out == "HI\n"
-        assert main(["send", url, "hi", *cert]) == 1
+        assert main(["send", url, "hi", *cert]) == 3
         assert "its certificate is not trusted" in capsys.readouterr().err
-        assert main(["send", url, "hi", *ca]) == 1, "it lets nobody in without a certificate"
-    assert main(["card", "http://127.0.0.1:9", "--ca", str(tmp_path / "none.pem")]) == 1
+        assert main(["send", url, "hi", *ca]) == 3, "it lets nobody in without a certificate"
+    assert main(["card", "http://127.0.0.1:9", "--ca", str(tmp_path / "none.pem")]) == 2
     assert "none.pem: No such file" in capsys.readouterr().err
     (tmp_path / "empty.pem").write_text("")
-    assert main(["card", "http://127.0.0.1:9", "--ca", str(tmp_path / "empty.pem")]) == 1
+    assert main(["card", "http://127.0.0.1:9", "--ca", str(tmp_path / "empty.pem")]) == 2
     assert "empty.pem: no PEM file" in capsys.readouterr().err
-    assert main(["card", "http://127.0.0.1:9", "--cert", str(tmp_path / "none.pem")]) == 1
+    assert main(["card", "http://127.0.0.1:9", "--cert", str(tmp_path / "none.pem")]) == 2
     assert "none.pem: No such file" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="not both"):
+    with pytest.raises(SystemExit) as refused:
         main(["card", "http://127.0.0.1:9", "--auth", "x", *cert])
+    assert refused.value.code == 2 and "show one of --auth" in capsys.readouterr().err
+
+
+def test_text_is_a_field_on_each_line_and_blocks_for_the_rest(url: str, capsys: Out) -> None:
+    assert main(["send", url, "-o", "text", "hi", "you"]) == 0
+    task, context, state, *block = capsys.readouterr().out.splitlines()
+    assert task.startswith("Task: ") and context.startswith("Context: ") and state == "State: completed"
+    assert block[0].startswith("Artifact ") and block[0].endswith(":") and block[1:] == ["HI YOU", ""]
+    assert main(["task", "get", url, task.removeprefix("Task: "), "-o", "text"]) == 0
+    assert capsys.readouterr().out.splitlines() == [task, context, state, *block]
+    assert main(["send", url, "-o", "text", "--stream", "hi"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "State: working" in lines and lines[-1] == "State: completed" and lines[-3].startswith("Task: ")
+    assert main(["send", url, "hi", "--verbose"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "HI\n" and "\nState: completed\n" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "status"),
+    [
+        ("send http://127.0.0.1:9 hi", "A2ACLI_ERR_UNREACHABLE", 3),
+        ("card get URL/nowhere.json", "A2ACLI_ERR_CARD_NOT_FOUND", 3),
+        ("task get URL nothing", "TaskNotFoundError", 1),
+        ("send URL wait --timeout 200ms", "A2ACLI_ERR_TIMEOUT", 5),
+        ("send URL -f /nowhere", "A2ACLI_ERR_USAGE", 2),
+        ("send URL --data {", "A2ACLI_ERR_USAGE", 2),
+    ],
+)
+def test_programs_get_errors_as_json(url: str, command: str, code: str, status: int, capsys: Out) -> None:
+    assert main([*command.replace("URL", url).split(), "-o", "json"]) == status
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == code and error["message"]
+    assert error["a2aCode"] == (-32001 if status == 1 else error["a2aCode"])
+
+
+def test_parts_are_sent_in_order_with_the_types_they_were_given(
+    url: str, tmp_path: Path, capsys: Out
+) -> None:
+    (tmp_path / "a.bin").write_bytes(b"123")
+    (tmp_path / "b.json").write_text('{"b": 1}')
+    files = [
+        "--file",
+        str(tmp_path / "a.bin"),
+        "--media-type",
+        "image/png",
+        "--data",
+        str(tmp_path / "b.json"),
+    ]
+    assert (
+        main(["send", url, "--text", "x", *files, "--data", "[1]", "--metadata", '{"k": 1}', "-o", "json"])
+        == 0
+    )
+    [message, *_] = json.loads(capsys.readouterr().out)["task"]["history"]
+    assert [next(iter(part)) for part in message["parts"]] == ["text", "raw", "data", "data"]
+    assert message["parts"][1]["mediaType"] == "image/png" and message["parts"][2]["data"] == {"b": 1}
+    assert message["metadata"] == {"k": 1}
+    with pytest.raises(SystemExit) as refused:
+        main(["send", url, "x", "--media-type", "image/png"])
+    assert refused.value.code == 2
+
+
+def test_the_first_transport_that_the_agent_offers_is_taken(url: str, capsys: Out) -> None:
+    transports = ["--transport", "grpc", "--transport", "HTTP+JSON"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman.cli", "send", url, "hi", *transports, "--debug"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "HI\n" and "A2A 1.0 at" in done.stderr
+    assert main(["send", url, "hi", "--transport", "grpc"]) == 0
+    assert "offers none of GRPC" in capsys.readouterr().err
+
+
+def test_version_and_help_are_where_they_are_looked_for(capsys: Out) -> None:
+    for words in ([], ["help"], ["help", "send"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0 and "usage: dragoman" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("dragoman 0.")

@@ -277,6 +277,16 @@ async def test_defect_10_a_context_is_opaque_unless_a_constitution_wants_to_reme
         assert [m.content for m in hub.model.prompts[-1].messages][:2] == ["I am Ada.", "Hello, Ada."]
 
 
+async def test_a_caller_can_have_a_context_remembered() -> None:
+    async with house(["Hello, Ada.", "You are Ada."]) as hub:
+        acme = await hub.tenant("acme")
+        wanted = {"contextId": "c-1", "metadata": {"contextHistory": True}}
+        for n, text in enumerate(("I am Ada.", "Who am I?")):
+            await acme.rpc("index", "message/send", message(text, id=f"m-{n}", **wanted))
+        told = [each.content for each in hub.model.prompts[-1].messages]
+        assert told[:2] == ["I am Ada.", "Hello, Ada."] and "Who am I?" in told[2]
+
+
 async def test_defect_14_a_message_that_is_sent_twice_is_done_once() -> None:
     async with house(["once", "twice"]) as hub:
         acme = await hub.tenant("acme")

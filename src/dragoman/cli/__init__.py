@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
+from dragoman import __version__
 from dragoman.observe.terminal import sanitize
 
 VERBS = (
@@ -40,7 +41,7 @@ ABOUT = """\
 Agents that talk A2A, in every version of it, and keep their tasks when the process dies.
 
   dragoman serve hello.py                 serve the agents of a file
-  dragoman card http://127.0.0.1:8000     what an agent says it is
+  dragoman card get http://127.0.0.1:8000 what an agent says it is
   dragoman send http://127.0.0.1:8000 hi  send a message and print the answer
 
   dragoman init                           begin a hub: many tenants, many agents
@@ -60,6 +61,7 @@ def parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.add_argument("-v", "--version", action="version", version=f"dragoman {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for verb in verbs:
         import_module(f"dragoman.cli.{verb}").register(commands)
@@ -71,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what an agent says may not fit a terminal's alphabet
     try:
+        if not words or words[0] == "help":
+            words = [*words[1:2], "--help"]
         verbs = words[:1] if words and words[0] in VERBS else VERBS  # importing all of them takes a while
         args = parser(verbs).parse_args(words)
         outcome = args.run(args)

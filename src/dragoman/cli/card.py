@@ -1,4 +1,4 @@
-"""`dragoman card AGENT`"""
+"""`dragoman card get AGENT`; `get` may be left out"""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dragoman.cli import show
-from dragoman.cli.reach import add_options, reached
+from dragoman.cli.reach import add_options, reached, target
 from dragoman.client import Client
 from dragoman.client.credentials import described
 from dragoman.dialects.cards import write_card
 from dragoman.model.card import AgentCard
 
 EPILOG = """\
-  dragoman card http://127.0.0.1:8000
-  dragoman card http://127.0.0.1:8000 --json                 as it was served
-  dragoman card http://127.0.0.1:8000 --extended --auth env:TOKEN
-  dragoman card https://agents.example.com --verify          signed, by a key that the host publishes
-  dragoman card card.json --trust jwks.json                  signed, by a key you have been given
+  dragoman card get http://127.0.0.1:8000
+  dragoman card get http://127.0.0.1:8000 -o json            as it was served
+  dragoman card get http://127.0.0.1:8000 --extended --auth env:TOKEN
+  dragoman card get https://agents.example.com --verify      signed, by a key that the host publishes
+  dragoman card get card.json --trust jwks.json              signed, by a key you have been given
 """
 
 
@@ -45,6 +45,10 @@ def register(commands: Any) -> None:
 
 
 async def run(args: argparse.Namespace) -> int:
+    if args.words[:1] == ["get"]:
+        args.words = args.words[1:]
+    target(args)
+
     async def work(agent: Client) -> int:
         card = await agent.extended_card() if args.extended else agent.card
         if args.json:
@@ -63,7 +67,7 @@ def _trusted(args: argparse.Namespace) -> str | None:
         return None
     parts = urlsplit(args.url)
     if not parts.netloc:
-        raise SystemExit("dragoman: say whose signature counts with --trust")
+        args.refuse("say whose signature counts with --trust")
     return f"{parts.scheme}://{parts.netloc}/.well-known/jwks.json"
 
 

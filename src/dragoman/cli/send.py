@@ -10,19 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.cli import show
-from dragoman.cli.reach import EXIT_STATES, add_options, exit_code, intermixed, reached
+from dragoman.cli.reach import EXIT_STATES, add_fail, add_options, exit_code, failed, reached, target
+from dragoman.cli.save import save_files
 from dragoman.cli.secret import secret
 from dragoman.client import Client, Reply, Stream, file
+from dragoman.client.content import part_of
 from dragoman.client.reply import ended
+from dragoman.model.content import Part
 from dragoman.model.ops import PushConfig
 from dragoman.model.task import Task
 
 EPILOG = f"""\
   dragoman send http://127.0.0.1:8000 "how much is 10 USD in INR?"
   echo "summarise this" | dragoman send http://127.0.0.1:8000 - -f report.pdf
-  dragoman send http://127.0.0.1:8000 --task ID "in GBP"         answer a question
+  dragoman send http://127.0.0.1:8000 --task-id ID "in GBP"      answer a question
+  dragoman send http://127.0.0.1:8000 hello -o json              the task, as A2A writes it
+  dragoman send http://127.0.0.1:8000 hello -o json --stream     every event, a line each
 
 {EXIT_STATES}
 """
@@ -35,13 +41,22 @@ def register(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_options(parser)
-    parser.add_argument("text", nargs="*", help="the message; - reads it from standard input")
-    parser.add_argument("-f", "--file", action="append", default=[], help="a file (or its URL) to send along")
-    parser.add_argument("--data", action="append", default=[], metavar="JSON", help="data to send along")
+    add_options(parser, "TEXT")
+    add_fail(parser)
+    parts = parser.add_argument_group(
+        "the message", "TEXT, or - for standard input; and then, in this order:"
+    )
+    parts.set_defaults(parts=[])
+    parts.add_argument("--text", action=_AddPart, metavar="TEXT", help="a text")
+    parts.add_argument("-f", "--file", action=_AddPart, metavar="FILE", help="a file, or its URL")
+    parts.add_argument("--data", action=_AddPart, metavar="JSON", help="data: JSON, a file with it, or -")
+    parts.add_argument(
+        "--media-type", action=_SetMediaType, metavar="TYPE", help="of the text, file or data before it"
+    )
+    parser.add_argument("--metadata", default="", metavar="JSON", help="an object to send with the message")
     parser.add_argument("--skill", default="", help="the skill that is meant")
-    parser.add_argument("--task", default="", metavar="ID", help="go on with this task")
-    parser.add_argument("--context", default="", metavar="ID", help="go on with this conversation")
+    parser.add_argument("--task-id", default="", metavar="ID", help="go on with this task")
+    parser.add_argument("--context-id", default="", metavar="ID", help="go on with this conversation")
     parser.add_argument("--key", default="", help="idempotency key: the same send, repeated, is done once")
     parser.add_argument(
         "--push", default="", metavar="URL", help="have news of the task sent to this webhook"
@@ -53,24 +68,48 @@ def register(commands: Any) -> None:
         metavar="TOKEN",
         help="which it knows them by; env:NAME reads a variable",
     )
-    parser.add_argument("--no-wait", action="store_true", help="print the task's id and leave")
-    parser.add_argument("--no-stream", action="store_true", help="print the answer when it is complete")
-    parser.add_argument("--events", action="store_true", help="print every event as a line of JSON")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="save the files of the answer here")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--wait", action="store_true", help="until the task is over, or asks (the default)")
+    how.add_argument(
+        "--async",
+        "--no-wait",
+        "--return-immediately",
+        dest="leave",
+        action="store_true",
+        help="print the task's id and leave",
+    )
+    how.add_argument("--stream", action="store_true", help="print every event as it comes")
+    how.add_argument("--no-stream", action="store_true", help="ask for the answer in one piece")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print the ids of the task and of the conversation, too"
+    )
+    parser.add_argument("--save", type=Path, metavar="DIR", help="save the files of the answer here")
     parser.set_defaults(run=run)
-    intermixed(parser)
+
+
+class _AddPart(argparse.Action):
+    def __call__(self, parser: Any, args: Any, value: Any, option: str | None = None) -> None:
+        args.parts = [*args.parts, (self.dest, value, "")]
+
+
+class _SetMediaType(argparse.Action):
+    def __call__(self, parser: Any, args: Any, value: Any, option: str | None = None) -> None:
+        if not args.parts:
+            parser.error("--media-type comes after --text, --file or --data")
+        kind, content, _ = args.parts[-1]
+        args.parts = [*args.parts[:-1], (kind, content, value)]
 
 
 async def run(args: argparse.Namespace) -> int:
-    """Exit 0 when the task completed, 2 when it wants input, 1 otherwise."""
     try:
-        content, more = message(args)
-    except (OSError, ValueError) as error:
-        print(f"dragoman: {error}", file=sys.stderr)
-        return 1
+        content, more = message(args, target(args))
+    except OSError as error:
+        return failed(ValueError(str(error)), args)
+    except ValueError as error:
+        return failed(error, args)
 
     async def work(agent: Client) -> int:
-        if args.no_wait:
+        if args.leave:
             return _left(await agent.send(*content, wait=False, **more), args)
         if args.no_stream:
             return _finish(await (await agent.send(*content, **more)).wait(), args, printed=False)
@@ -79,96 +118,101 @@ async def run(args: argparse.Namespace) -> int:
     return await reached(args, work)
 
 
-def message(args: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
+def message(args: argparse.Namespace, words: list[str]) -> tuple[list[Any], dict[str, Any]]:
     """What to send, as `Client.send` takes it."""
-    text = " ".join(args.text)
-    if text == "-" or not (text or args.file or args.data):
-        text = sys.stdin.read().strip()
-        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise ValueError("standard input is not text in UTF-8: -f sends any file as it is")
+    text = " ".join(words)
+    if text == "-" or not (text or args.parts):
+        text = _standard_input()
     content: list[Any] = [text] if text else []
-    content += [file(each) for each in args.file]
-    content += [msgspec.json.decode(each.encode()) for each in args.data]
+    content += [_part(*each) for each in args.parts]
     if not content:
         raise ValueError("there is nothing to send: give some text, a file or data")
-    more = {"skill": args.skill, "task": args.task, "context": args.context, "key": args.key}
+    more = {"skill": args.skill, "task": args.task_id, "context": args.context_id, "key": args.key}
+    if args.metadata:
+        more["metadata"] = msgspec.json.decode(args.metadata.encode(), type=dict[str, Any])
     if args.push:
         more["push"] = PushConfig(url=args.push, token=args.push_token)
     return content, more
 
 
+def _standard_input() -> str:
+    text = sys.stdin.read().strip()
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError("standard input is not text in UTF-8: -f sends any file as it is")
+    return text
+
+
+def _part(kind: str, value: str, media_type: str) -> Any:
+    if kind == "data":
+        text = _standard_input() if value == "-" else Path(value).read_text() if _is_file(value) else value
+        part = Part(data=msgspec.json.decode(text.encode()), media_type="application/json")
+    else:
+        part = file(value) if kind == "file" else part_of(value)
+    return replace(part, media_type=media_type) if media_type else part
+
+
+def _is_file(value: str) -> bool:
+    try:
+        return Path(value).is_file()
+    except (OSError, ValueError):  # too long for a name
+        return False
+
+
 async def _streamed(stream: Stream, args: argparse.Namespace) -> int:
     answer = show.Answer()
+    whole = args.output is not None and not args.stream
     try:
         async with stream:
             async for piece in stream:
-                if args.events:
-                    show.event(piece)
-                elif args.json:
+                if whole:
                     answer.progress.say(piece.status)
+                elif args.json:
+                    show.event(piece)
+                elif args.output == "text":
+                    show.event_text(piece)
                 else:
                     answer.piece(piece)
     except asyncio.CancelledError:  # Ctrl-C
         answer.end()
         if stream.task is not None and not stream.task.state.over:
-            show.say(
-                f"the task goes on: dragoman task watch {args.url} {shlex.quote(stream.task.id)}", sys.stderr
-            )
+            watch = f"dragoman task subscribe {args.url} {shlex.quote(stream.task.id)}"
+            show.say(f"the task goes on: {watch}", sys.stderr)
         raise
     finally:
         answer.end()
-    return _finish(stream.reply, args, printed=True)
+    return _finish(stream.reply, args, printed=not whole)
 
 
 def _finish(reply: Reply, args: argparse.Namespace, *, printed: bool) -> int:
-    if args.json and not args.events:
-        show.json({"task": reply.task} if reply.task is not None else {"message": reply.message})
-    elif not printed:
-        show.say(reply)
-        for part in reply.files:
-            show.say(show.described(part))
-    if args.output is not None:
-        _save(reply, args.output)
+    result = reply.task or reply.message
+    assert result is not None
+    if args.json and not printed:
+        show.response(result)
+    elif args.output == "text":
+        show.text_form(result, content=not printed)
+    elif not args.json:
+        if not printed:
+            show.say(reply)
+            for part in reply.files:
+                show.say(show.described(part))
+        if args.verbose:
+            show.identifiers(result, sys.stderr)
+    if args.save is not None:
+        save_files(reply.files, args.save)
     if reply.asks:
-        show.say(f'to answer: dragoman send {args.url} --task {shlex.quote(reply.id)} "..."', sys.stderr)
-    elif isinstance(reply.task, Task) and exit_code(reply.state):
-        print(f"the task {ended(reply.state)}", file=sys.stderr)
-    return exit_code(reply.state)
+        show.say(f'to answer: dragoman send {args.url} --task-id {shlex.quote(reply.id)} "..."', sys.stderr)
+    elif isinstance(reply.task, Task) and reply.state.word != "completed":
+        show.say(f"task {reply.id} {ended(reply.state)}", sys.stderr)
+    return exit_code(args, reply.state)
 
 
 def _left(reply: Reply, args: argparse.Namespace) -> int:
+    result = reply.task or reply.message
+    assert result is not None
     if args.json:
-        show.json({"task": reply.task} if reply.task is not None else {"message": reply.message})
+        show.response(result)
+    elif args.output == "text":
+        show.text_form(result)
     else:
         show.say(reply.id or reply)
     return 0
-
-
-def _save(reply: Reply, directory: Path) -> None:
-    """Files go where we were told, whatever their names say, and replace none that is there."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for n, part in enumerate(reply.files, 1):
-        if part.raw is not None:
-            path = _written(directory, _plain(part.filename) or f"file-{n}", part.raw)
-            print(f"saved {path}", file=sys.stderr)
-
-
-def _written(directory: Path, name: str, content: bytes) -> Path:
-    """The file, under the first name that is free: `a.txt`, `a-2.txt`, `a-3.txt` ..."""
-    path, n = directory / name, 1
-    while True:
-        try:
-            with path.open("xb") as new:
-                new.write(content)
-            return path
-        except FileExistsError:
-            n += 1
-            path = directory / f"{Path(name).stem}-{n}{Path(name).suffix}"
-
-
-def _plain(filename: str) -> str:
-    """The last piece of what an agent calls a file, if that is a name: it leads nowhere, hides nothing, and fits."""
-    name = Path(filename.replace("\\", "/")).name
-    return (
-        name if name.isprintable() and not name.startswith((".", "-")) and len(name.encode()) <= 255 else ""
-    )

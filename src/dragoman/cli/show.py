@@ -60,6 +60,59 @@ _MEMBERS = {
 }
 
 
+def response(result: Task | Message) -> None:
+    """What a send came to, in the form of A2A 1.0."""
+    json({_MEMBERS[type(result)]: result})
+
+
+def identifiers(result: Task | Message, to: TextIO | None = None) -> None:
+    if isinstance(result, Task):
+        say(f"Task: {result.id}", to)
+    if result.context_id:
+        say(f"Context: {result.context_id}", to)
+    if isinstance(result, Task):
+        say(f"State: {result.state.word}", to)
+
+
+def text_form(result: Task | Message, *, content: bool = True) -> None:
+    """`-o text`: a field on each line, and what needs more lines as a block that an empty line ends."""
+    identifiers(result)
+    if not content:
+        return
+    if isinstance(result, Message):
+        _block("Message", result.parts)
+        return
+    for artifact in result.artifacts:
+        _block(f"Artifact {artifact.name or artifact.artifact_id}", artifact.parts)
+    if result.status.message is not None:
+        _block("Message", result.status.message.parts)
+
+
+def event_text(piece: Piece) -> None:
+    """An event in the form of `-o text`."""
+    event = piece.event
+    if isinstance(event, ArtifactUpdate):
+        _block(f"Artifact {event.artifact.name or event.artifact.artifact_id}", event.artifact.parts)
+    elif isinstance(event, StatusUpdate):
+        say(f"State: {event.status.state.word}")
+        if event.status.message is not None:
+            _block("Message", event.status.message.parts)
+    else:
+        text_form(event)
+    sys.stdout.flush()
+
+
+def _block(label: str, parts: Sequence[Part]) -> None:
+    text = "".join(part.text for part in parts if part.text is not None)
+    lines = [text] if text else []
+    lines += [line for part in parts if (line := described(part, pretty=True))]
+    if lines:
+        say(f"{label}:")
+        for line in lines:
+            say(line.rstrip("\n"))
+        say("")
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns for people, tab-separated lines for programs."""
     rich = console()
@@ -215,10 +268,11 @@ def _aside(part: Part) -> str | None:
     return "" if tool.startswith("agent:") else tool if data.get("ok", True) else f"{tool} failed"
 
 
-def described(part: Part) -> str:
-    """A part that is not text, on one line."""
+def described(part: Part, *, pretty: bool = False) -> str:
+    """A part that is not text, on one line; data on as many as it needs if it is to be `pretty`."""
     if part.data is not msgspec.UNSET:
-        return msgspec.json.encode(part.data).decode()
+        body = msgspec.json.encode(part.data)
+        return (msgspec.json.format(body, indent=2) if pretty else body).decode()
     name = part.filename or "file"
     if part.url is not None:
         return f"[{name}: {part.url}]"

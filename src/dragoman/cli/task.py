@@ -1,21 +1,29 @@
-"""`dragoman task get|watch|cancel AGENT ID`"""
+"""`dragoman task get|list|subscribe|cancel|download|push-config AGENT ID`"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
-from dragoman.cli import show
-from dragoman.cli.reach import EXIT_STATES, add_options, exit_code, reached
+from dragoman.cli import show, tasks
+from dragoman.cli.reach import EXIT_STATES, add_fail, add_options, exit_code, reached, target
+from dragoman.cli.save import save_files
+from dragoman.cli.secret import secret
 from dragoman.client import Client
 from dragoman.client.reply import text_of
 from dragoman.model.task import Task
 
 EPILOG = f"""\
   dragoman task get http://127.0.0.1:8000 ID
-  dragoman task watch http://127.0.0.1:8000 ID         follow it until it is over, or asks
+  dragoman task get http://127.0.0.1:8000 ID --wait          when it is over, or asks
+  dragoman task list http://127.0.0.1:8000 --state working
+  dragoman task subscribe http://127.0.0.1:8000 ID           follow it until it is over, or asks
   dragoman task cancel http://127.0.0.1:8000 ID
+  dragoman task download http://127.0.0.1:8000 ID --save DIR
+  dragoman task push-config list http://127.0.0.1:8000 ID
 
 {EXIT_STATES}
 """
@@ -24,55 +32,125 @@ EPILOG = f"""\
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "task",
-        help="look at a task, follow it or cancel it",
+        help="look at a task, follow it, cancel it, save its files; list tasks",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(metavar="get|watch|cancel", required=True)
-    for name, work, about in (
-        ("get", get, "print a task"),
-        ("watch", watch, "print what happens to a task until it is over"),
-        ("cancel", cancel, "cancel a task"),
-    ):
-        verb = verbs.add_parser(name, help=about)
-        add_options(verb)
-        verb.add_argument("id", help="the task's id")
-        verb.set_defaults(run=lambda args, work=work: reached(args, lambda agent: work(agent, args)))
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    one = _verb(verbs, "get", get, "print a task")
+    one.add_argument("--history", type=int, metavar="N", help="with its last N messages (default: all)")
+    one.add_argument("--wait", "--watch", action="store_true", help="until it is over, or asks")
+    _verb(verbs, "cancel", cancel, "cancel a task")
+    follow = _verb(verbs, "subscribe", subscribe, "print what happens to a task until it is over")
+    follow.add_argument("--stream", action="store_true", help="print every event as it comes")
+    files = _verb(verbs, "download", download, "save the files of a task")
+    files.add_argument("--save", type=Path, default=Path(), metavar="DIR", help="where (default: here)")
+    tasks.add_list(verbs.add_parser("list", help="list tasks, newest first"))
+    configs = verbs.add_parser("push-config", help="where news of a task is sent").add_subparsers(
+        metavar="VERB", required=True
+    )
+    made = _verb(configs, "create", create_push, "have news of a task sent to a webhook", "url")
+    made.add_argument(
+        "--token", type=secret, default="", help="which it knows them by; env:NAME reads a variable"
+    )
+    made.add_argument("--config-id", default="", metavar="ID", help="what to call it")
+    _verb(configs, "list", list_push, "list the webhooks of a task")
+    _verb(configs, "get", get_push, "print one", "config")
+    _verb(configs, "delete", delete_push, "tell it no more", "config")
+
+
+Work = Callable[[Client, argparse.Namespace], Awaitable[int]]
+
+
+def _verb(verbs: Any, name: str, work: Work, about: str, *more: str) -> argparse.ArgumentParser:
+    aliases = ["watch"] if name == "subscribe" else []
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=about, aliases=aliases)
+    add_options(parser, "ID", *map(str.upper, more))
+    add_fail(parser)
+    names = ("id", *(f"{each}_given" for each in more))
+
+    async def run(args: argparse.Namespace) -> int:
+        if left := target(args, *names):
+            args.refuse(f"{left[0]!r} is one word too many")
+        return await reached(args, lambda agent: work(agent, args))
+
+    parser.set_defaults(run=run)
+    return parser
 
 
 async def get(agent: Client, args: argparse.Namespace) -> int:
-    return _print(await agent.get(args.id), args)
+    if args.wait:
+        await agent.wait(args.id)
+    return _print(await agent.get(args.id, history=args.history), args)
 
 
 async def cancel(agent: Client, args: argparse.Namespace) -> int:
     await agent.cancel(args.id)
-    task = await agent.get(args.id)
-    _print(task, args)
-    return 0
+    args.fail = False
+    return _print(await agent.get(args.id), args)
 
 
-async def watch(agent: Client, args: argparse.Namespace) -> int:
+async def subscribe(agent: Client, args: argparse.Namespace) -> int:
     answer = show.Answer()
+    whole = args.output is not None and not args.stream
     stream = agent.subscribe(args.id)
     try:
         async with stream:
             async for piece in stream:
-                if args.json:
+                if whole:
+                    answer.progress.say(piece.status)
+                elif args.json:
                     show.event(piece)
+                elif args.output == "text":
+                    show.event_text(piece)
                 else:
                     answer.piece(piece)
                 if piece.state.interrupted:
                     break
     finally:
         answer.end()
-    if not args.json:
+    if args.output is None:
         print(f"the task is {stream.reply.state.word}", file=sys.stderr)
-    return exit_code(stream.reply.state)
+    elif stream.task is not None and (whole or args.output == "text"):
+        return _print(stream.task, args)
+    return exit_code(args, stream.reply.state)
+
+
+async def download(agent: Client, args: argparse.Namespace) -> int:
+    task = await agent.get(args.id)
+    save_files(task.files, args.save)
+    return exit_code(args, task.state)
+
+
+async def create_push(agent: Client, args: argparse.Namespace) -> int:
+    show.json(await agent.create_push(args.id, args.url_given, id=args.config_id, token=args.token))
+    return 0
+
+
+async def list_push(agent: Client, args: argparse.Namespace) -> int:
+    configs = await agent.list_push(args.id)
+    if args.output == "json":
+        show.json({"configs": configs})
+    else:
+        show.table(("config", "url"), [(each.id, each.url) for each in configs])
+    return 0
+
+
+async def get_push(agent: Client, args: argparse.Namespace) -> int:
+    show.json(await agent.get_push(args.id, args.config_given))
+    return 0
+
+
+async def delete_push(agent: Client, args: argparse.Namespace) -> int:
+    await agent.delete_push(args.id, args.config_given)
+    return 0
 
 
 def _print(task: Task, args: argparse.Namespace) -> int:
     if args.json:
         show.json(task)
+    elif args.output == "text":
+        show.text_form(task)
     else:
         pairs = [
             ("task", task.id),
@@ -91,4 +169,4 @@ def _print(task: Task, args: argparse.Namespace) -> int:
                     show.say(line)
         if not task.artifacts and (said := text_of(task)):
             show.say(f"\n{said}")
-    return exit_code(task.state)
+    return exit_code(args, task.state)

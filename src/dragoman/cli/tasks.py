@@ -1,4 +1,4 @@
-"""`dragoman tasks AGENT`"""
+"""`dragoman tasks AGENT`, which is `dragoman task list AGENT`"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.reach import add_options, reached
+from dragoman.cli.reach import add_options, reached, target
 from dragoman.client import Client
 from dragoman.model.task import Task, TaskState
 
@@ -27,9 +27,13 @@ def register(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_list(parser)
+
+
+def add_list(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
     parser.add_argument("--state", default="", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
-    parser.add_argument("--context", default="", metavar="ID", help="only those of one conversation")
+    parser.add_argument("--context-id", default="", metavar="ID", help="only those of one conversation")
     parser.add_argument(
         "--since", default="", metavar="TIME", help="only those whose state is newer (ISO 8601)"
     )
@@ -44,11 +48,13 @@ def _number(text: str) -> int:
 
 
 async def run(args: argparse.Namespace) -> int:
+    target(args)
+
     async def work(agent: Client) -> int:
         found: list[Task] = []
         size = min(args.limit, 100)
         listed = agent.list(
-            context=args.context,
+            context=args.context_id,
             state=args.state,
             since=args.since,
             history=1,
@@ -61,7 +67,7 @@ async def run(args: argparse.Namespace) -> int:
                 if len(found) >= args.limit:
                     break
         if args.json:
-            show.json(found)
+            show.json({"tasks": found})
         else:
             show.table(
                 ("task", "state", "since", "about"),

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Self, TypeVar, Unpack
 
 from dragoman.client.client import Client, connect
+from dragoman.client.link import Link
 from dragoman.client.options import ConnectOptions, SendOptions
 from dragoman.client.reply import Piece, Reply, Stream
 from dragoman.model.card import AgentCard
@@ -120,6 +121,10 @@ class SyncClient:
     @property
     def card(self) -> AgentCard:
         return self._client.card
+
+    @property
+    def link(self) -> Link:
+        return self._client.link
 
     @property
     def version(self) -> str:

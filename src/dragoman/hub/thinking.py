@@ -153,7 +153,8 @@ class Thinking:
     async def _before(self) -> list[ChatMessage]:
         """What was said earlier: in the conversation, and on this task."""
         told = list(await self._agent.history(self._session)) if self._agent.history is not None else []
-        if self._c.context_history and not self._session.conversation:
+        wanted = self._c.context_history or self._turn.message.metadata.get("contextHistory") is True
+        if wanted and not self._session.conversation:
             told += await self._context()
         for message in self._turn.history:
             if message.message_id == self._turn.message.message_id:

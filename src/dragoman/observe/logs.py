@@ -170,7 +170,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         try:
             self.stream.write("".join([self.lines.entry_line(logger, entry) + "\n" for entry in entries]))
             self.stream.flush()
-        except OSError:  # as `logging` does: a server goes on though nobody reads what it says
+        except (OSError, ValueError):  # as `logging` does: a server goes on though nobody reads what it says
             pass
         finally:
             self.release()
