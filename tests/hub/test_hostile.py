@@ -276,3 +276,17 @@ async def test_no_parameter_of_the_native_api_makes_it_fail() -> None:
                 for path in sorted(paths) if "{" in route.path or asked else []:
                     answer = await exchanged(url, token, route.method, f"{path}?{asked}")
                     assert int(answer.split()[1]) < 500, (route.method, path, asked, answer)
+
+
+async def test_a_body_has_no_more_strings_and_a_message_no_more_parts_than_anybody_needs(ada: Caller) -> None:
+    many = b'{"message": "x", "more": [' + b'"",' * 500_001 + b'""]}'
+    answer = await ada("POST", "/v1/orchestrate", many)
+    assert answer.status == 400 and answer.json["error"] == "the body has more than 500000 strings"
+    quoted = {"message": 'say "yes" ' * 300_000}
+    assert (await ada("POST", "/v1/orchestrate", quoted)).status == 200, "it is one string"
+    pieces = [{"text": "x"}] * 1001
+    answer = await ada("POST", "/v1/orchestrate", {"message": pieces})
+    assert answer.status == 400 and answer.json["fields"] == [
+        {"field": "message", "reason": "has more than 1000 parts"}
+    ]
+    assert (await ada("POST", "/v1/orchestrate", {"message": pieces[1:]})).status == 200

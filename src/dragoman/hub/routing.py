@@ -24,6 +24,8 @@ Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A number in a body: an id, a time, a count."""
 
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+MAX_STRINGS = 500_000
+"""Strings in a body, names of members included: sixteen megabytes of `"",` would be five million."""
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -82,6 +84,8 @@ class Visit:
     async def json(self, kind: type[T]) -> T:
         """The body as `kind`. Raises `InvalidParams` and `InvalidRequest`."""
         raw = await self.exchange.body()
+        if raw.count(b'"') - raw.count(b'\\"') > 2 * MAX_STRINGS:
+            raise InvalidRequest(f"the body has more than {MAX_STRINGS} strings")
         if exceeded := self.exchange.shared.limits.exceeded_by(raw):
             raise InvalidRequest(exceeded)
         try:
