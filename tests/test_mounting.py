@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 
 from dragoman import Agent, Turn, connect
 from dragoman.application import application
-from dragoman.client import Client
+from dragoman.client import Client, TaskFailed
 from dragoman.errors import A2AError, TaskNotFound
 from tests.bindings.wire import HELLO, request, rpc
 
@@ -186,3 +186,26 @@ async def test_the_testing_kit_speaks_every_version(version: str) -> None:
         assert text == "1 2 3 "
         with pytest.raises(A2AError):
             await client.get("nobody")
+
+
+async def test_a_mounted_app_under_test_leaves_no_file(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with connect(counter().app()) as client:
+        assert await client("go") == "1 2 3 "
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_test_sees_what_the_skill_raised() -> None:
+    agent = Agent("Broken")
+
+    @agent.skill
+    async def fail() -> str:
+        raise ZeroDivisionError("by zero")
+
+    async with agent.test() as client:
+        with pytest.raises(TaskFailed) as failed:
+            await client("go")
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
+    assert "by zero" not in str(failed.value), "callers elsewhere are told no more than before"

@@ -128,3 +128,38 @@ def test_a_store_of_a_newer_version_is_said_in_a_sentence(tmp_path: Path, comman
         db.execute("insert into migrations (number, name) values (999, 'later')")
     with pytest.raises(SystemExit, match="dragoman: the database has schema 999"):
         main([*command.split(), "--store", f"sqlite:///{file}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "[hub]\nport = 80\nprot = 8080\n",
+            "dragoman.toml, line 3: there is no setting 'prot' in [hub]: is it 'port'?",
+        ),
+        ("[agents]\na = 'b'\n[hub]\nport = 'x'\n", "port in dragoman.toml, line 4: "),
+        ("[hub]\nport = \n", "dragoman.toml cannot be read: Invalid value (at line 2"),
+        ("hub = 1\n", "dragoman.toml: hub is not a table"),
+    ],
+)
+def test_a_slip_in_the_configuration_is_said_with_its_line(
+    text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dragoman.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit) as refused:
+        main(["hub"])
+    assert sentence in str(refused.value.code)
+
+
+@pytest.mark.parametrize(
+    "text", ["[agents]\na = \n", "agents = 1\n", "[agents]\na = 7\n", "[agents.a]\nulr = 'x'\n"]
+)
+def test_a_slip_in_the_agents_is_a_sentence(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dragoman.toml").write_text(text, encoding="utf-8")
+    for command in (["send", "a", "hi"], ["chat", "a"], ["card", "get", "a"]):
+        assert main(command) == 2
+        assert capsys.readouterr().err.startswith("dragoman: dragoman.toml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -257,9 +258,14 @@ class Agent:
     # -- running -----------------------------------------------------------------------------------------------
 
     def app(self, **options: Any) -> Any:
-        """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.application.application`."""
+        """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.application.application`.
+
+        In a process that runs pytest it keeps its tasks in memory unless it is given a store: tests leave no files.
+        """
         from dragoman.application import application
 
+        if "pytest" in sys.modules:
+            options.setdefault("store", "memory:")
         return application(self, **options)
 
     def run(self, **options: Any) -> None:

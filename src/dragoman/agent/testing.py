@@ -6,13 +6,15 @@ async with agent.test() as client:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.agent.agent import Agent
     from dragoman.client import Client
+    from dragoman.client.reply import Reply
+    from dragoman.engine.turn import Turn
 
 
 @asynccontextmanager
@@ -26,10 +28,43 @@ async def in_process(
     **options: Any,
 ) -> AsyncIterator[Client]:
     """A client of `agent`. `version` and `credentials` are what it speaks and shows; other options go to the server."""
-    from dragoman.client import connect
+    from dragoman.client import Client, TaskFailed
+    from dragoman.client.link import Options
+
+    raised: dict[str, BaseException] = {}
+
+    class TestedClient(Client):
+        """A client that knows what the agent raised: a failed task has it as its cause."""
+
+        async def __call__(self, *content: Any, **options: Any) -> Reply:
+            try:
+                return await super().__call__(*content, **options)
+            except TaskFailed as failed:
+                raise failed from raised.get(failed.task.id)
 
     if "keys" in options:
         options.setdefault("public_url", "http://localhost")
     app = agent.app(store=store, **options)
-    async with connect(app, timeout=timeout, version=version, credentials=credentials) as client:
-        yield client
+    with _errors_of(agent, raised):
+        client = TestedClient(app, Options(version=version, credentials=credentials), timeout=timeout)
+        async with client:
+            yield client
+
+
+@contextmanager
+def _errors_of(agent: Agent, raised: dict[str, BaseException]) -> Iterator[None]:
+    """Keep what the agent's function raises, by task: callers are not told, and a test wants to know."""
+    work = agent.work
+
+    async def watched(turn: Turn) -> None:
+        try:
+            await work(turn)
+        except Exception as error:
+            raised[turn.task_id] = error
+            raise
+
+    agent.work = watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        agent.work = work  # type: ignore[method-assign]

@@ -7,8 +7,10 @@ is the default below.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -150,8 +152,21 @@ def _file(config: str) -> dict[str, Any]:
         raise WrongSetting(f"{config}: hub is not a table ([hub])")
     unknown = [name for name in table if name not in Settings.__struct_fields__]
     if unknown:
-        raise WrongSetting(f"{config}: there is no setting {unknown[0]!r} in [hub]")
+        near = get_close_matches(unknown[0], Settings.__struct_fields__, 1)
+        hint = f": is it {near[0]!r}?" if near else ""
+        raise WrongSetting(f"{_place(config, unknown[0])}: there is no setting {unknown[0]!r} in [hub]{hint}")
     return dict(table)
+
+
+def _place(config: str, name: str) -> str:
+    """The file, and the line of the setting in it."""
+    table = ""
+    for n, line in enumerate(Path(config).read_text(encoding="utf-8").splitlines(), 1):
+        if found := re.match(r"\s*\[([^\[\]]+)\]", line):
+            table = found[1].strip()
+        elif table == "hub" and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
+            return f"{config}, line {n}"
+    return config
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -173,7 +188,8 @@ def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
             known[name] = msgspec.convert({name: value}, Settings, strict=False)
             known[name] = getattr(known[name], name)
         except msgspec.ValidationError as error:
-            raise WrongSetting(f"{name} in {source}: {error}") from None
+            where = _place(source, name) if Path(source).is_file() else source
+            raise WrongSetting(f"{name} in {where}: {error}") from None
     return Settings(**known)
 
 
