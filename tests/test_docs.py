@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dragoman import server
 from dragoman.cli import VERBS, parser
 
 ROOT = Path(__file__).parent.parent
@@ -80,11 +83,29 @@ def test_every_python_block_compiles(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run_as_they_are_shown(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the examples, in order, and without serving. Blocks that await are run by other tests, or only compiled."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.setattr(server, "serve", lambda *agents, **options: None)
+    names: dict[str, Any] = {"__name__": page.stem}
+    for language, block in fenced(page.read_text()):
+        if language == "python":
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            code = compile(block, page.name, "exec", flags=flags, dont_inherit=True)
+            if not code.co_flags & inspect.CO_COROUTINE:
+                exec(code, names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_python_blocks_import_from_us_is_there(page: Path) -> None:
     for language, block in fenced(page.read_text()):
         if language == "python":
-            for line in re.findall(r"^from dragoman\S* import .*", block, re.MULTILINE):
-                exec(line, {})
+            for statement in ast.parse(block).body:
+                if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("dragoman"):
+                    exec(ast.unparse(statement), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
