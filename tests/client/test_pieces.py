@@ -136,12 +136,24 @@ async def test_an_answer_to_a_question_does_not_repeat_what_was_said(version: st
 
 @pytest.mark.parametrize("version", ["1.0", "0.3", "0.2"])
 async def test_a_task_that_is_named_by_its_id_does_not_repeat_what_it_had(version: str) -> None:
-    """As `dragoman chat` and `dragoman send --task` name it."""
+    """As `dragoman send --task` names it."""
     async with connect(asking, version=version) as agent:
         asked = await agent("go")
         assert (
             "".join([piece.text async for piece in agent.stream("Rome", task=asked.id)]) == "To Rome. When?"
         )
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3", "0.2", "0.1", "arbiter"])
+async def test_a_question_of_a_stream_can_be_answered_by_the_id_of_its_task(version: str) -> None:
+    """As `dragoman chat` does."""
+    async with connect(asking, version=version) as agent:
+        task, said = "", []
+        for words in ("go", "Rome", "Monday"):
+            stream = agent.stream(words, task=task)
+            said.append("".join([piece.text async for piece in stream]))
+            task = stream.reply.id
+    assert said == ["Planning. Where?", "To Rome. When?", "On Monday."]
 
 
 QUESTION = report("INPUT_REQUIRED", "Where?")

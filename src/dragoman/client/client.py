@@ -40,6 +40,8 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import TERMINAL, StatusUpdate, Task, TaskState
 
+_MAX_ASKING = 16
+
 
 class Client:
     """`async with connect(...) as agent:` and then `await agent("text")`.
@@ -53,6 +55,8 @@ class Client:
         self._timeout = timeout
         self._link: Link | None = None
         self._opening = asyncio.Lock()
+        self._asking: dict[str, Task] = {}
+        """Tasks that came to a question in a stream: how they were, for those who answer by the task's id."""
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -179,7 +183,8 @@ class Client:
         """
         deadline = self._deadline(timeout)
         call, request = sending(content, deadline, self._tenant, **options)
-        known = task_of(options.get("task", ""))
+        known = self._asking.pop(request.message.task_id, None)
+        known = task_of(options.get("task", "")) or known
         goes_on = bool(request.message.task_id)
         return Stream(self, self._batches(call, request), deadline, known=known, goes_on=goes_on)
 
@@ -302,6 +307,12 @@ class Client:
     def _deadline(self, timeout: float | None) -> float | None:
         timeout = self._timeout if timeout is None else timeout
         return None if timeout is None else time.time() + timeout
+
+    def keep_asking(self, task: Task) -> None:
+        """A stream ended with a question."""
+        while len(self._asking) >= _MAX_ASKING:
+            del self._asking[next(iter(self._asking))]
+        self._asking[task.id] = task
 
     async def _send(self, call: Call, request: SendMessage) -> Reply:
         result: Task | Message = await self._within(call, self.link.service.call(call, request))

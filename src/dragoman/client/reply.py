@@ -276,6 +276,8 @@ class Stream:
                         piece = Piece(event, None, self._state, heard)
                     heard.add(event)
                     yield piece
+        if self._state.interrupted and (task := heard.fold.task) is not None:
+            self._client.keep_asking(task)
 
     async def _batch(self, batches: AsyncIterator[Batch]) -> Batch | None:
         if self._deadline is None:
