@@ -10,8 +10,8 @@ RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 PIP := $(INSTALL) --quiet
-NAMES := $(BIN)/python -c 'import re, sys; [print(re.split("[^\w.-]", line)[1], end=" ", flush=True) for line in sys.stdin \
-	if line.startswith("Collecting ")]; print()'
+NAMES := $(BIN)/python -c 'import re, sys; [print(found[1], end=" ", flush=True) for line in sys.stdin \
+	if (found := re.match(r"(?:Collecting |Processing (?:\S*/)?)([A-Za-z]\w*(?:-[a-z]\w*)*)", line))]; print()'
 KEY := $(OPENAI_API_KEY)$(ANTHROPIC_API_KEY)$(OPENROUTER_API_KEY)$(MISTRAL_API_KEY)$(GEMINI_API_KEY)$(GROQ_API_KEY)
 PEERS := .peers
 DEMO := .demo

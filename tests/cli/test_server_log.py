@@ -82,6 +82,8 @@ async def talk(url: str) -> list[str]:
     """A request that works, one that fails, one that is refused. Returns the tasks of the first two."""
     async with connect(url, credentials="k" * 32) as agent:
         good, bad = await agent.send("warn"), await agent.send("fail")
+        async for _ in agent.stream("hi"):
+            pass
     async with connect(url, credentials="wrong") as agent:
         with pytest.raises(Exception, match="not"):
             await agent.send("hello")
@@ -97,6 +99,7 @@ def test_a_line_per_request_and_per_finished_task(file: Path) -> None:
         about = r"agent=worker( tenant=\S+)? principal=ada task="
         assert re.search(rf"INFO dragoman.requests {operation} completed \d+ ms {about}{good}\n", said)
         assert re.search(rf"INFO dragoman.requests {operation} failed \d+ ms {about}{bad}\n", said)
+    assert re.search(r"dragoman.requests SendStreamingMessage completed \d+ ms agent=worker", said)
     assert "INFO dragoman.requests authenticate UNAUTHENTICATED agent=worker" in said
     assert "dragoman.server stopping" in said
 

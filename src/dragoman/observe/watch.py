@@ -240,7 +240,7 @@ class _Watched:
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         operation = "SubscribeToTask" if isinstance(request, SubscribeToTask) else "SendStreamingMessage"
         metrics, agent, outcome, noted = self._watch.metrics, call.scope.agent, "INTERNAL_ERROR", False
-        began, task, left = time.perf_counter(), _named(request), False
+        began, task, left, state = time.perf_counter(), _named(request), False, ""
         if metrics is not None:
             metrics.stream(agent, 1)
         tracer = self._watch.tracer
@@ -254,6 +254,8 @@ class _Watched:
                         if not noted and batch:  # what was sent is taken; a stream may go on for days
                             noted, task = True, _task_of(batch[0].event)
                             self._watch.note(call, operation, request, task, "OK")
+                        if batch and (status := getattr(batch[-1].event, "status", None)) is not None:
+                            state = status.state.word if status.state.over else ""
                         yield batch
                 outcome = "OK"
             except A2AError as error:
@@ -264,7 +266,8 @@ class _Watched:
                 raise
             finally:
                 seconds = time.perf_counter() - began
-                log_request(call, operation, LEFT if left else outcome, seconds, task, _trace_id(call.trace))
+                ended = state or (LEFT if left else outcome)  # readers leave when they have heard the end
+                log_request(call, operation, ended, seconds, task, _trace_id(call.trace))
                 if metrics is not None:
                     metrics.stream(agent, -1)
                     metrics.answered(agent, operation, call.dialect, outcome, None)
