@@ -16,6 +16,13 @@ from dragoman.model.ops import Request
 LARGEST_PAGE = 100
 LONGEST_ID = 512
 """Characters in the id of a task or a context: every event of the task says it again."""
+MAX_PARTS = 1000
+"""Parts in a message. Each costs far more than its bytes: here, in the log, and for whoever reads the task."""
+MAX_MEMBERS = 10_000
+"""Members and items that a request in the versions before 1.0, or in a lenient spelling, has outside `metadata` and `data`:
+these are read one by one, in Python.
+"""
+TOO_MANY_PARTS = f"must not be more than {MAX_PARTS}"
 
 
 def refuse(path: str, why: str) -> NoReturn:
@@ -80,6 +87,8 @@ def _check_message(message: Message) -> None:
         refuse("message.role", "must be given")
     if not message.parts:
         refuse("message.parts", "must not be empty")
+    if len(message.parts) > MAX_PARTS:
+        refuse("message.parts", TOO_MANY_PARTS)
     for n, part in enumerate(message.parts):
         if part.contents != 1:
             why = "must have exactly one of text, raw, url and data"

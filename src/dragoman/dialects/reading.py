@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.dialects.tidy import tidy
+from dragoman.dialects.checks import MAX_MEMBERS
+from dragoman.dialects.tidy import larger_than, tidy
 from dragoman.errors import InvalidParams
 from dragoman.model.content import NOTHING
 
@@ -27,7 +28,7 @@ class Malformed(Exception):
 def read_params(params: bytes) -> dict[str, Any]:
     """The parameters of a call as a tidy object. Raises `InvalidParams`."""
     try:
-        document = tidy(msgspec.json.decode(params)) if params else {}
+        document = tidy_request(msgspec.json.decode(params)) if params else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidParams(f"params are not JSON: {error}") from None
     except RecursionError:
@@ -37,6 +38,13 @@ def read_params(params: bytes) -> dict[str, Any]:
     if type(document) is not dict:
         raise InvalidParams("params must be an object", fields=(("params", "must be an object"),))
     return document
+
+
+def tidy_request(document: Any) -> Any:
+    """Raises `InvalidParams` if there is too much to read."""
+    if larger_than(MAX_MEMBERS, document):
+        raise InvalidParams(f"the request has more than {MAX_MEMBERS} members and items")
+    return tidy(document)
 
 
 def under(path: str, name: str) -> str:

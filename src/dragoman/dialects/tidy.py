@@ -54,10 +54,33 @@ def looks_snake(raw: bytes) -> bool:
     return _LOOKS_SNAKE.search(raw) is not None
 
 
+def larger_than(most: int, value: Any) -> bool:
+    """Whether a document has more than so many members and items, outside the user's own documents."""
+    inside = [value]
+    while inside:
+        value = inside.pop()
+        if type(value) is dict:
+            most -= len(value)
+            if most < 0:
+                return True
+            for name, item in value.items():
+                if type(item) in _NESTED and name not in _OPAQUE:
+                    inside.append(item)
+        elif type(value) is list:
+            most -= len(value)
+            if most < 0:
+                return True
+            inside += [item for item in value if type(item) in _NESTED]
+    return False
+
+
+_NESTED = (dict, list)
+
+
 def tidy(value: Any) -> Any:
     """The document with every known member in its proper spelling."""
     if type(value) is list:
-        return [tidy(item) for item in value]
+        return [tidy(item) if type(item) in _NESTED else item for item in value]
     if type(value) is not dict:
         return value
     out: dict[str, Any] = {}

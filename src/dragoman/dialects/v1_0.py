@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked, refuse
 from dragoman.dialects.dialect import EventReader, EventWriter
+from dragoman.dialects.reading import tidy_request
 from dragoman.dialects.tidy import looks_snake, snake, tidy
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
@@ -173,7 +174,7 @@ def _with_one_scheme(config: ops.PushConfig) -> ops.PushConfig:
 def _leniently(params: bytes, shape: type[T]) -> T:
     document = msgspec.json.decode(params or b"{}")
     try:
-        return msgspec.convert(tidy({} if document is None else document), shape)
+        return msgspec.convert(tidy_request({} if document is None else document), shape)
     except msgspec.ValidationError as error:
         refuse(*_path_and_reason(error))
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
 
 from dragoman.dialects.checks import checked, refuse
+from dragoman.dialects.proto.messages import unmapped
 from dragoman.dialects.proto.tamed import tamed
 from dragoman.dialects.reading import Malformed
 from dragoman.dialects.tasks import status_of
@@ -58,7 +59,7 @@ class Codec:
         """The message of a request; `read_message` makes the request of it. Raises `InvalidParams`."""
         kind = self.requests[op].message
         try:
-            return kind.FromString(body)
+            return _reading(kind).FromString(body)
         except DecodeError:
             raise InvalidParams(f"this is not a {kind.DESCRIPTOR.name}") from None
 
@@ -113,6 +114,9 @@ class Codec:
             message.status_update.final = True
         body: bytes = message.SerializeToString()
         return body
+
+
+_reading = lru_cache(None)(unmapped)
 
 
 def heavier_than(nodes: int, message: Any) -> bool:

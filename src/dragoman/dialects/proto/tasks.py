@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dragoman.dialects.checks import MAX_PARTS, TOO_MANY_PARTS
 from dragoman.dialects.proto.values import read_moment, read_struct, write_moment, write_struct
 from dragoman.dialects.reading import Malformed
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
@@ -45,6 +46,13 @@ def read_message(message: Any, path: str, shape: Shape) -> Message:
         extensions=tuple(message.extensions),
         reference_task_ids=tuple(message.reference_task_ids) if shape.references else (),
     )
+
+
+def read_sent(message: Any, path: str, shape: Shape) -> Message:
+    """A message that somebody sends us: how much is in it is looked at first."""
+    if len(getattr(message, shape.parts)) > MAX_PARTS:
+        raise Malformed(f"{path}.{shape.parts}", TOO_MANY_PARTS)
+    return read_message(message, path, shape)
 
 
 def read_artifact(message: Any, path: str, shape: Shape) -> Artifact:

@@ -162,7 +162,7 @@ def _read_send(message: Any) -> ops.SendMessage:
     stated = message.configuration
     push = stated.HasField("push_notification")
     return ops.SendMessage(
-        message=tasks.read_message(message.request, "message", SHAPE),
+        message=tasks.read_sent(message.request, "message", SHAPE),
         configuration=ops.Configuration(
             accepted_output_modes=tuple(stated.accepted_output_modes),
             task_push_notification_config=_read_config(stated.push_notification) if push else None,

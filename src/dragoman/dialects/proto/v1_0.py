@@ -103,7 +103,7 @@ def _read_send(message: Any) -> ops.SendMessage:
         raise Malformed("message", "is missing")
     return ops.SendMessage(
         tenant=message.tenant,
-        message=tasks.read_message(message.message, "message", SHAPE),
+        message=tasks.read_sent(message.message, "message", SHAPE),
         configuration=ops.Configuration(
             accepted_output_modes=tuple(stated.accepted_output_modes),
             task_push_notification_config=_read_config(stated.task_push_notification_config)

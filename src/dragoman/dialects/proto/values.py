@@ -49,21 +49,26 @@ def write_value(value: Any, item: Any, depth: int = 0) -> None:
 
 
 def read_struct(struct: Any, path: str) -> dict[str, Any]:
-    return {name: read_value(value, path) for name, value in struct.fields.items()}
+    fields = struct.fields
+    if hasattr(
+        fields, "add"
+    ):  # a list of entries (`messages.unmapped`); of two with one name the last counts
+        return {entry.key: read_value(entry.value, path) for entry in fields}
+    return {name: read_value(value, path) for name, value in fields.items()}
 
 
 def read_value(value: Any, path: str) -> Any:
-    match value.WhichOneof("kind"):
-        case "string_value":
-            return value.string_value
-        case "number_value":
-            return _read_number(value.number_value, path)
-        case "bool_value":
-            return value.bool_value
-        case "struct_value":
-            return read_struct(value.struct_value, path)
-        case "list_value":
-            return [read_value(each, path) for each in value.list_value.values]
+    kind = value.WhichOneof("kind")
+    if kind == "string_value":
+        return value.string_value
+    if kind == "number_value":
+        return _read_number(value.number_value, path)
+    if kind == "bool_value":
+        return value.bool_value
+    if kind == "struct_value":
+        return read_struct(value.struct_value, path)
+    if kind == "list_value":
+        return [read_value(each, path) for each in value.list_value.values]
     return None
 
 
