@@ -48,7 +48,7 @@ from tests.bindings.test_grpc import Stub, message, served
 from tests.bindings.wire import CARD, Scripted, task
 
 Case = Callable[[int], Callable[[], object]]
-TRIES, MOST = 5, 3.0
+TRIES, ROUNDS, MOST = 5, 5, 3.0
 WHOLE = Limits(max_nodes=1 << 30)
 
 
@@ -60,17 +60,26 @@ def cost(work: Callable[[], object]) -> float:
 
 
 def ratio(case: Case, n: int, most: int = 1 << 22) -> float:
-    """How much more 2n costs than n. `n` grows, up to `most`, until it takes long enough to be measured."""
+    """How much more 2n costs than n. `n` grows, up to `most`, until it takes long enough to be measured.
+
+    What others do on this machine can only make it worse, so the best of several rounds counts.
+    """
     gc.collect()
     gc.disable()
     try:
         while True:
             once, twice = case(n), case(2 * n)
+            if min(cost(once), cost(once)) > 0.001 or 4 * n > most:
+                break
+            n *= 4
+        best = float("inf")
+        for _ in range(ROUNDS):
             costs = [(cost(once), cost(twice)) for _ in range(TRIES)]
             less, more = (min(column) for column in zip(*costs, strict=True))
-            if less > 0.001 or 4 * n > most:
-                return more / less
-            n *= 4
+            best = min(best, more / less)
+            if best < MOST:
+                break
+        return best
     finally:
         gc.enable()
 
