@@ -67,6 +67,38 @@ async def test_an_agent_works_where_it_is_mounted(framework: Any) -> None:
     await mounted.stop()
 
 
+@pytest.mark.parametrize("root", ["", "/proxy"])
+@pytest.mark.parametrize("framework", [Starlette, FastAPI])
+async def test_an_agent_answers_at_its_exact_path(framework: Any, root: str) -> None:
+    mounted, inner = counter().app(store="memory:"), framework()
+    inner.add_route("/", lambda _: PlainTextResponse("home"))
+    inner.add_route("/a2able", lambda _: PlainTextResponse("another"))
+    whole = mounted.mounted_in(inner, "/a2a/")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await whole({**scope, "root_path": root}, receive, send)
+
+    heard = asyncio.Queue[str]()
+    told = asyncio.Queue[Any]()
+
+    async def say() -> Any:
+        return {"type": f"lifespan.{await heard.get()}"}
+
+    life = asyncio.create_task(whole({"type": "lifespan", "asgi": {}, "state": {}}, say, told.put))
+    await heard.put("startup")
+    assert (await told.get())["type"] == "lifespan.startup.complete" and mounted.started
+    for path in ("/a2a", "/a2a/", f"{root}/a2a"):
+        answer = await rpc(app, "SendMessage", HELLO, path=path, headers=V1)
+        assert answer.json["result"]["task"]["artifacts"][0]["parts"][0]["text"] == "1 ", path
+    card = (await request(app, "GET", "/a2a/.well-known/agent-card.json", headers=V1)).json
+    assert card["supportedInterfaces"][0]["url"].rstrip("/") == f"http://agents.example{root}/a2a"
+    assert (await request(app, "GET", f"{root}/")).body == b"home"
+    assert (await request(app, "GET", f"{root}/a2able")).body == b"another"
+    await heard.put("shutdown")
+    assert (await told.get())["type"] == "lifespan.shutdown.complete" and mounted.stopped
+    await life
+
+
 @pytest.mark.parametrize("prefix", ["", "/proxy"])
 async def test_a_proxy_may_take_its_prefix_off_or_leave_it(prefix: str) -> None:
     mounted = counter().app(store="memory:")

@@ -92,7 +92,7 @@ class TaskNotFound(A2AError):
     reason, rpc, http, grpc = "TASK_NOT_FOUND", -32001, 404, "NOT_FOUND"
 
     def __init__(self, task_id: str = "", **kw: Any) -> None:
-        super().__init__(kw.pop("message", "") or f"task {task_id[:80]!r} does not exist", **kw)
+        super().__init__(kw.pop("message", "") or f"task {task_id[:80]!r} was not found", **kw)
         self.task_id = task_id
 
 
@@ -103,8 +103,9 @@ class StoreDamaged(A2AError):
 class TaskUnreadable(A2AError):
     """The store is there, and what it holds of this task is damaged. Trying again does not help."""
 
-    def __init__(self, task_id: str) -> None:
-        super().__init__(f"task {task_id!r} cannot be read: what is stored of it is damaged")
+    def __init__(self, task_id: str = "", **kw: Any) -> None:
+        damaged = f"task {task_id[:80]!r} cannot be read: what is stored of it is damaged"
+        super().__init__(kw.pop("message", "") or damaged, **kw)
         self.task_id = task_id
 
 

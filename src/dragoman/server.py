@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import gc
 import ipaddress
 import json
@@ -41,10 +42,13 @@ logger = logging.getLogger("dragoman.server")
 
 _RENEW = 10
 """Ticks between two looks at the certificate; uvicorn's last a tenth of a second."""
+_LOOK = 10
+"""And between two looks at whether there are descriptors left."""
 
 
 class _Server(uvicorn.Server):
-    """Ends open streams before it waits for connections to close, so that a drain does not wait for readers.
+    """A drain closes the listener first: who comes now belongs to another worker, or another server. Then it ends open
+    streams, before it waits for connections to close, so that it does not wait for readers.
 
     The first of its `signals` drains. The next one does not wait: what runs is on disk, and goes on in another process.
     (A terminal that goes away may say so twice, and does not mean that.)
@@ -62,6 +66,7 @@ class _Server(uvicorn.Server):
         self._app = app
         self._signals = signals
         self._renew = renew
+        self._descriptors = _Descriptors()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -84,14 +89,44 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._renew is not None and counter % _RENEW == 0:
             self._renew()
+        if counter % _LOOK == 0:
+            self._descriptors.look()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._signals:
             again = "; Ctrl-C again does not wait" if sys.stdin is not None and sys.stdin.isatty() else ""
             logger.info("stopping%s%s", self._app.waits_for(), again)
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()  # one that waits for its next request finds another worker
         await self._app.stop()
         await super().shutdown(sockets)
+
+
+class _Descriptors:
+    """Says so in the log when there are no descriptors left for another connection. The event loop does not: it accepts
+    connections to close them.
+    """
+
+    def __init__(self) -> None:
+        self._out = False
+
+    def look(self) -> None:
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+            self._out = False
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._out:
+                self._out = True
+                logger.error(
+                    "there are no file descriptors left (%s): new connections are closed. Raise the limit (ulimit -n), or "
+                    "lower --max-connections",
+                    error.strerror,
+                )
 
 
 @contextlib.contextmanager

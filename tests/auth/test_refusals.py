@@ -343,9 +343,9 @@ async def test_without_one_the_operation_is_not_supported() -> None:
     assert old.json["error"]["code"] == -32007
 
 
-async def test_without_authentication_nobody_gets_it() -> None:
-    served = app(secure_agent(auth=()))
-    assert (await extended(served)).json["error"]["code"] == -32007
+def test_without_authentication_nobody_could_get_it() -> None:
+    with pytest.raises(ValueError, match="auth="):
+        secure_agent(auth=())
 
 
 async def test_some_callers_may_have_none() -> None:

@@ -25,6 +25,7 @@ from dragoman.errors import (
     InvalidParams,
     TaskNotFound,
     Unauthenticated,
+    Unavailable,
     UnsupportedOperation,
 )
 from dragoman.model import ops
@@ -404,6 +405,16 @@ async def test_a_caller_who_leaves_ends_the_reading() -> None:
             await service.closed.wait()
 
 
+async def test_who_is_away_and_does_not_say_for_how_long_is_asked_again_soon() -> None:
+    async with served(Scripted(result=Unavailable("the task store cannot be read at the moment"))) as channel:
+        code, _, trailers = await refused(
+            Stub(channel, v1_0.CODEC).unary(ops.GET, V1_0.GetTaskRequest(id="t"))
+        )
+        assert code is StatusCode.UNAVAILABLE and trailers["retry-after"] == "1"
+        details = RPC.Status.FromString(trailers[DETAILS]).details
+        assert any(each.type_url.endswith("RetryInfo") for each in details)
+
+
 async def test_a_server_that_leaves_says_so_and_keeps_nobody_waiting() -> None:
     service = Scripted([chunk("one", 1)])
     service.hold = asyncio.Event()
@@ -416,13 +427,40 @@ async def test_a_server_that_leaves_says_so_and_keeps_nobody_waiting() -> None:
             with pytest.raises(aio.AioRpcError) as failed:
                 await anext(events)
         assert failed.value.code() is StatusCode.UNAVAILABLE
-        _, info, trailers = await refused(Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC)))
-        assert info.reason == "UNAVAILABLE"
+        trailers = dict(failed.value.trailing_metadata() or ())
         details = RPC.Status.FromString(trailers[DETAILS]).details
         assert any(each.type_url.endswith("RetryInfo") for each in details)
-        health = health_pb2_grpc.HealthStub(channel)
-        answer = await health.Check(health_pb2.HealthCheckRequest())
-        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_connections=10)], ids=["any number", "counted"])
+async def test_a_server_that_leaves_closes_its_listener_first_and_answers_who_waits(limits: Limits) -> None:
+    class Held(Scripted):
+        async def call(self, call: Any, request: Any) -> Any:
+            result = await super().call(call, request)
+            assert self.hold is not None
+            await self.hold.wait()
+            return result
+
+    service = Held(result=task())
+    service.hold = asyncio.Event()
+    async with served(service, limits=limits) as channel:
+        waiting = Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC))
+        waited = asyncio.ensure_future(waiting)
+        async with asyncio.timeout(10):
+            while not service.calls:
+                await asyncio.sleep(0.01)
+            await channel.server.drain()
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", channel.server.port)
+                except ConnectionError:
+                    break
+                writer.close()
+            service.hold.set()
+            assert (await waited).HasField("task")
+        with pytest.raises(aio.AioRpcError) as failed:
+            await Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC))
+        assert failed.value.code() is StatusCode.UNAVAILABLE
 
 
 async def test_a_taken_port_is_an_error() -> None:

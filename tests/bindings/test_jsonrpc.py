@@ -244,7 +244,11 @@ async def test_a_result_that_cannot_be_written_is_an_internal_error(caplog: pyte
 
 @pytest.mark.parametrize(
     ("error", "status", "retry"),
-    [(Unavailable("later", retry_after=0.2), 503, "1"), (RateLimited("slower", retry_after=30), 429, "30")],
+    [
+        (Unavailable("later", retry_after=0.2), 503, "1"),
+        (Unavailable("later"), 503, "1"),
+        (RateLimited("slower", retry_after=30), 429, "30"),
+    ],
 )
 async def test_http_says_when_to_come_back(error: Exception, status: int, retry: str) -> None:
     answer = await rpc(app_of(Scripted(result=error)), "GetTask", {"id": "t1"}, headers=V1)

@@ -7,6 +7,8 @@ import os
 import random
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,51 @@ async def test_workers_stop_politely_and_give_back_what_they_run(tmp_path: Path)
                 f"wait/{i}" for i in range(4)
             ]
         assert b"Traceback" not in stage.server.said
+
+
+async def test_a_worker_that_drains_leaves_new_connections_to_the_other(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--workers", "2", "--drain", "5", PACE="600")
+    async with stage.server, asyncio.timeout(30):
+        streams = [raw.stream(stage.server.url, "SendStreamingMessage", message("1")) for _ in range(12)]
+        for stream in streams:
+            await anext(stream)
+        leaving = workers(stage)[0]
+        os.kill(leaving, signal.SIGTERM)
+        ends = [asyncio.create_task(_end_of(stream)) for stream in streams]
+        gone = asyncio.create_task(_gone(stage, leaving))  # if all of them are with the other worker
+        await asyncio.wait([*ends, gone], return_when=asyncio.FIRST_COMPLETED)
+        for _ in range(60):
+            assert "tasks" in await raw.result(stage.server.url, "ListTasks", {"pageSize": 1})
+        for task in (*ends, gone):
+            task.cancel()
+
+
+async def _end_of(stream: AsyncIterator[raw.Heard]) -> None:
+    async for _ in stream:
+        pass
+
+
+async def _gone(stage: Stage, pid: int) -> None:
+    while pid in workers(stage):
+        await asyncio.sleep(0.02)
+
+
+async def test_a_server_without_descriptors_says_so(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, PACE="0.01")
+    stage.server.command = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *stage.server.command]
+    async with stage.server, asyncio.timeout(30):
+        port = stage.server.port
+        open_ = [await asyncio.open_connection("127.0.0.1", port) for _ in range(110)]
+        while b"no file descriptors left" not in stage.server.said:
+            await asyncio.sleep(0.05)
+        for _, writer in open_:
+            writer.close()
+        while True:  # when there are some again, it goes on
+            with suppress(OSError, AssertionError, EOFError):
+                await raw.result(stage.server.url, "ListTasks", {})
+                break
+            await asyncio.sleep(0.05)
+        assert stage.server.said.count(b"no file descriptors left") == 1
 
 
 async def test_a_second_signal_ends_all_workers_at_once(tmp_path: Path) -> None:

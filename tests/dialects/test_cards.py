@@ -69,6 +69,13 @@ def test_no_card_is_without_a_skill_or_a_mode(name: str) -> None:
     assert document["defaultInputModes"] == document["defaultOutputModes"] == ["text/plain"]
 
 
+@pytest.mark.parametrize(
+    ("versions", "there"), [(None, True), (("1.0", "0.1"), True), (("1.0", "0.3"), False), (("0.2",), False)]
+)
+def test_authentication_is_for_the_version_that_has_it(versions: tuple[str, ...] | None, there: bool) -> None:
+    assert ("authentication" in cards.superset_card(GUARDED, versions=versions)) is there
+
+
 def test_the_superset_card_speaks_to_every_version() -> None:
     document = cards.superset_card(GUARDED)
     assert document["supportedInterfaces"][0]["protocolVersion"] == "1.0"

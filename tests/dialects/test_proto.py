@@ -417,7 +417,7 @@ def test_an_error_without_details_is_read_by_its_name_and_then_by_its_code(
 
 
 def test_0_3_puts_the_name_of_an_error_before_the_sentence() -> None:
-    assert sentence(e.TaskNotFound("t1"), "0.3") == "TaskNotFoundError: task 't1' does not exist"
+    assert sentence(e.TaskNotFound("t1"), "0.3") == "TaskNotFoundError: task 't1' was not found"
     assert sentence(e.TaskClosed("it is over"), "0.3") == "UnsupportedOperationError: it is over"
     assert sentence(A2AError("oh no"), "0.3") == "InternalError: oh no"
     assert sentence(e.RateLimited("slowly"), "0.3") == "slowly"

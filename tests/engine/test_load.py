@@ -118,7 +118,7 @@ async def test_what_is_not_stored_takes_no_place(start: Start) -> None:
     gate = Gate()
     engine = await start(gate.agent, queue=1)
     for _ in range(3):
-        with pytest.raises(Exception, match="does not exist"):
+        with pytest.raises(Exception, match="was not found"):
             await engine.call(call(), say("x", task="nobody's"))
     assert engine.runner.load.total == 0
     assert len(await burst(engine, 2)) == 1

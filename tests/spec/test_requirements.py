@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from msgspec.structs import replace
 
 from dragoman import Agent, Turn
 from dragoman.application import application
@@ -328,7 +329,12 @@ async def test_an_agent_that_declares_no_extended_card_does_not_know_the_operati
 
 @requirement(37, 40)
 async def test_without_a_way_to_say_who_one_is_there_is_no_extended_card(binding: str) -> None:
-    async with house_of(binding, agent_of(extended_card=[])) as house:
+    with pytest.raises(ValueError, match="auth="):
+        agent_of(extended_card=[])
+    agent = agent_of()  # a program of another make may promise one all the same
+    claims = replace(agent._about.capabilities, extended_agent_card=True)
+    agent._about = replace(agent._about, capabilities=claims)
+    async with house_of(binding, agent) as house:
         await house.refusal("GetExtendedAgentCard", {}, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")
 
 

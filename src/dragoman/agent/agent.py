@@ -85,6 +85,8 @@ class Agent:
         self.auth = Requirements(auth)
         if private_card and not self.auth:
             raise ValueError("a private card is for callers who say who they are: give auth=")
+        if extended_card is not None and not self.auth:
+            raise ValueError("an extended card is for callers who say who they are: give auth=")
         self.private_card = private_card
         self._decide, self._extended = authorize, extended_card
         self._input_modes, self._output_modes = words(input_modes), words(output_modes)

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from dragoman.bindings.cards import placed, signed
 from dragoman.bindings.exchange import Exchange, Header
-from dragoman.bindings.mount import Mount
+from dragoman.bindings.mount import SOON, Mount
 from dragoman.dialects.dialect import Dialect
 from dragoman.errors import (
     A2AError,
     ContentTypeNotSupported,
     ExtendedCardNotConfigured,
     InvalidRequest,
+    Unavailable,
     UnsupportedOperation,
 )
 from dragoman.model.ops import CANCEL, EXTENDED_CARD, SEND, Call, Op, Request
@@ -81,6 +82,8 @@ def kept(op: Op) -> Sequence[Header]:
 def said(error: Exception) -> A2AError:
     """What a peer may hear of an error. Anything that is not meant for it is logged, once, and stays here."""
     if isinstance(error, A2AError):
+        if isinstance(error, Unavailable) and error.retry_after is None:
+            error.retry_after = SOON
         return error
     log.error("a call failed", exc_info=error)
     return A2AError()

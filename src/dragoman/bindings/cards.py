@@ -129,7 +129,9 @@ class Cards:
             served = (
                 cards.write_card(whole, "1.0")
                 if pure
-                else cards.superset_card(whole, home=mount.home or select.unsaid(mount.versions))
+                else cards.superset_card(
+                    whole, home=mount.home or select.unsaid(mount.versions), versions=mount.versions
+                )
             )
             body = msgspec.json.encode(served)
             # Two signatures of one card differ, so it is the card and the keys that make the tag.

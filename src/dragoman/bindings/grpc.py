@@ -42,6 +42,8 @@ _SERVICES = (
 _SECOND = 1000
 _IDLE = 60
 """Seconds that a connection may be open without a call; its client connects again when it has one."""
+_LONGEST = 3600.0
+"""Seconds that a drain may take; whoever drains says when it is over (`stop`)."""
 _MAX_METADATA = 32 << 10
 """Bytes of metadata in a call; a token with many claims needs a few thousand."""
 
@@ -115,6 +117,7 @@ class Grpc:
         self._connections = connections or Connections(limits.max_connections)
         self._share_port = share_port
         self._front: Front | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._options: tuple[tuple[str, int], ...] = (
             ("grpc.so_reuseport", int(share_port)),
             ("grpc.max_concurrent_streams", limits.max_streams),
@@ -210,6 +213,8 @@ class Grpc:
             self._front.stop_accepting()
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
+            # closes the listener and tells clients to go elsewhere, now; what is open has until `stop` says otherwise
+            self._stopping = asyncio.create_task(self._server.stop(_LONGEST))
             await self._calls.end(streams_only=True)
 
     async def stop(self, grace: float = 1.0) -> None:
@@ -220,6 +225,8 @@ class Grpc:
                 async with asyncio.timeout(grace):
                     await self._calls.end(streams_only=False)
             await server.stop(grace)
+            if self._stopping is not None:
+                await self._stopping
         if self._front is not None:
             await self._front.close()
 

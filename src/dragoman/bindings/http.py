@@ -17,7 +17,8 @@ import asyncio
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -40,6 +41,7 @@ from dragoman.model.inflight import ByteBudget
 log = logging.getLogger(__name__)
 
 Callback = Callable[[], Awaitable[object]]
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Elsewhere = Callable[[Exchange], Awaitable[Mount | None]]
 """Asked about a path that none of the mounts has: answers by itself, or says which agent is there."""
 
@@ -142,6 +144,37 @@ class App:
                 for callback in self._on_shutdown:
                     await callback()
             self._attendance.close()
+
+    def mounted_in(self, other: Asgi, path: str) -> Asgi:
+        """`other` with this application at `path` and below it; it starts and stops with `other`.
+
+        What frameworks call mounting leaves out the path itself: who calls `/a2a` is sent to `/a2a/`, and few clients
+        follow that.
+        """
+        path = f"/{path.strip('/')}"
+
+        async def app(scope: AsgiScope, receive: Receive, send: Send) -> None:
+            root: str = scope.get("root_path", "").rstrip("/")
+            asked: str = scope.get("path", "")
+            asked = asked.removeprefix(root) if asked.startswith(f"{root}/") else asked
+            if scope["type"] == "lifespan":
+                await other(scope, receive, self._along(send))
+            elif asked == path or asked.startswith(f"{path}/"):
+                await self({**scope, "root_path": root + path, "app_root_path": root}, receive, send)
+            else:
+                await other(scope, receive, send)
+
+        return app
+
+    def _along(self, send: Send) -> Send:
+        async def told(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                await self.start()
+            elif message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+                await self.stop()
+            await send(message)
+
+        return told
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

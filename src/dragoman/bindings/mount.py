@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from dragoman.bindings.exchange import Exchange, Header
 from dragoman.bindings.tls import client_certificate
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, Unavailable
 from dragoman.model.card import AgentCard, Interface, Signature
 from dragoman.model.ops import Principal, Service
 
@@ -75,8 +75,11 @@ class Mount:
             elif status == 403 and (scope := error.metadata.get("scope")):
                 said = f'Bearer error="insufficient_scope", scope="{_QUOTED.sub("", scope)}"'
                 headers.append((b"www-authenticate", said.encode("latin-1")))
-        if error.retry_after is not None:
-            headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
+        after = error.retry_after
+        if after is None and isinstance(error, Unavailable):
+            after = SOON
+        if after is not None:
+            headers.append((b"retry-after", b"%d" % max(1, round(after))))
         return headers
 
     async def principal(self, exchange: Exchange) -> Principal:
@@ -95,6 +98,8 @@ class Mount:
 
 
 ANONYMOUS = Principal()
+SOON = 1.0
+"""Seconds after which to come back, if who is away does not say (a store, for example)."""
 _QUOTED = re.compile(r"[^ !#-\[\]-~]")
 """What cannot be part of a scope, nor of a quoted word in a header (RFC 6749, 3.3)."""
 

@@ -8,6 +8,7 @@ is brought into the 1.0 form, and the card's era says which version to begin wit
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -56,10 +57,13 @@ def write_card(card: AgentCard, dialect: str) -> dict[str, Any]:
     raise ValueError(f"no dialect is called {dialect!r}")
 
 
-def superset_card(card: AgentCard, *, home: str = "0.3") -> dict[str, Any]:
+def superset_card(
+    card: AgentCard, *, home: str = "0.3", versions: Collection[str] | None = None
+) -> dict[str, Any]:
     """One document for peers of every version, without signatures: those of one of its versions need not fit it.
 
     `home` is the dialect of its older members: the newest one that is spoken, or `arbiter`, which is nearly 0.3.
+    `versions`: those that are spoken; all of them if not said.
     """
     newest, older = _write_1_0(card), write_card(card, home)
     if home == "arbiter":
@@ -70,7 +74,8 @@ def superset_card(card: AgentCard, *, home: str = "0.3") -> dict[str, Any]:
     if card.security_schemes:
         wrapped, flat = newest["securitySchemes"], security.write_legacy_schemes(card.security_schemes)
         out["securitySchemes"] = {name: {**flat[name], **wrapped[name]} for name in wrapped}
-    out["authentication"] = {"schemes": security.scheme_words(card.security_schemes)}
+    if versions is None or "0.1" in versions:
+        out["authentication"] = {"schemes": security.scheme_words(card.security_schemes)}
     out.pop("signatures", None)
     return out
 
