@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dragoman import server
 from dragoman.cli import VERBS, parser
+from dragoman.server import runtime
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -89,7 +89,7 @@ def test_python_blocks_run_as_they_are_shown(
     """Beside the examples, in order, and without serving. Blocks that await are run by other tests, or only compiled."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")
-    monkeypatch.setattr(server, "serve", lambda *agents, **options: None)
+    monkeypatch.setattr(runtime, "serve", lambda *agents, **options: None)
     names: dict[str, Any] = {"__name__": page.stem}
     for language, block in fenced(page.read_text()):
         if language == "python":

@@ -1,12 +1,12 @@
 """Who may import whom. Downwards only.
 
     cli                                  wires everything; nobody imports it
-       application server workers        put a server together, and run it: agent bindings engine stores buses push auth
-       hub                               agent bindings client engine observe stores buses push dialects auth
+       hub                               all below
+       server.application .runtime       put a server together, and run it: all below but the hub
        executor                          agent engine
-       agent      bindings client push   agent: engine auth      bindings, client: dialects auth (not engine)
+       agent      server client push     agent: engine auth      server, client: dialects auth (not engine)
        observe                           engine
-       engine     stores buses           engine: model      stores, buses, push: engine.seams, .hooks, .log
+       engine     stores buses           engine: model      stores, buses, push: engine.protocols, .push_configs, .records
                                          (buses: and where a store's database is)
        dialects   auth                   model errors
        model -> errors
@@ -26,7 +26,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src"
 
-SEAMS = ("engine.seams", "engine.hooks", "engine.log")
+PROTOCOLS = ("engine.protocols", "engine.push_configs", "engine.records", "engine.transition")
 ANYTHING = ("",)
 
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -35,48 +35,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dialects": ("model", "errors"),
     "auth": ("model", "errors"),
     "engine": ("model", "errors"),
-    "stores": (*SEAMS, "model", "errors"),
-    "buses": (*SEAMS, "stores.postgres_address", "model", "errors"),
-    "push": (*SEAMS, "client", "auth", "dialects", "model", "errors"),
+    "stores": (*PROTOCOLS, "model", "errors"),
+    "buses": (*PROTOCOLS, "stores.postgres.address", "model", "errors"),
+    "push": (*PROTOCOLS, "client", "auth", "dialects", "model", "errors"),
     "observe": ("engine", "model", "errors"),
-    "bindings": ("dialects", "auth", "model", "errors"),
+    "server": ("dialects", "auth", "model", "errors"),
     "client": ("dialects", "auth", "model", "errors"),
     "agent": ("engine", "auth", "model", "errors"),
     "executor": ("agent", "engine", "model", "errors"),
-    "application": (
-        "agent",
-        "bindings",
-        "client",
-        "engine",
-        "observe",
-        "stores",
-        "buses",
-        "push",
-        "auth",
-        "dialects",
-        "model",
-        "errors",
-    ),
-    "workers": (),
-    "server": (
-        "application",
-        "workers",
-        "agent",
-        "bindings",
-        "client",
-        "engine",
-        "observe",
-        "stores",
-        "buses",
-        "push",
-        "auth",
-        "dialects",
-        "model",
-        "errors",
-    ),
     "hub": (
         "agent",
-        "bindings",
+        "server",
         "client",
         "engine",
         "observe",
@@ -92,11 +61,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "__init__": ANYTHING,
 }
 
-DOORS: dict[str, tuple[str, ...]] = {
-    "agent.agent": ("application", "client", "server"),
-    "agent.testing": ("application", "client"),
+WIRING = ("agent", "client", "engine", "observe", "stores", "buses", "push")
+
+EXCEPTIONS: dict[str, tuple[str, ...]] = {
+    "agent.agent": ("client", "server"),
+    "agent.testing": ("client", "server"),
+    "server.application": WIRING,
+    "server.runtime": WIRING,
 }
-"""Modules with a method that opens the way up for a user (`agent.run()`, `agent.test()`)."""
+"""Modules that may import more than their package: `agent.run()` and `agent.test()` import upwards when they are called, and
+a server is put together somewhere."""
 
 CORE = {
     "cryptography",
@@ -113,17 +87,17 @@ CORE = {
 EXTRAS: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("observe.otel",),
     "rich": ("cli",),
-    "grpc": ("bindings.grpc", "bindings.grpc_calls", "client.grpc", "client.grpc_channel"),
-    "grpc_health": ("bindings.grpc",),
+    "grpc": ("server.grpc", "server.grpc_calls", "client.transport.grpc", "client.transport.grpc_channel"),
+    "grpc_health": ("server.grpc",),
     "starlette": ("executor.routes", "executor.server"),
     "fastapi": ("executor.routes",),
-    "grpc_reflection": ("bindings.grpc",),
+    "grpc_reflection": ("server.grpc",),
     "google": ("dialects.proto",),
     "nats": ("buses.nats", "buses.nats_address"),
     "asyncpg": (
-        "stores.postgres_address",
-        "stores.postgres_database",
-        "stores.postgres_pool",
+        "stores.postgres.address",
+        "stores.postgres.database",
+        "stores.postgres.pool",
     ),
     "any_llm": ("hub.models.hosted",),
     "mcp": ("hub.mcp_servers",),
@@ -173,7 +147,7 @@ def broken(src: Path) -> list[str]:
             here = f"{file.relative_to(src.parent)}:{line}"
             library, _, rest = target.partition(".")
             if library == "dragoman":
-                if not within(rest, (top, *ALLOWED[top], *DOORS.get(name, ()))):
+                if not within(rest, (top, *ALLOWED[top], *EXCEPTIONS.get(name, ()))):
                     may = ", ".join(ALLOWED[top]) or "nothing of ours"
                     found.append(f"{here}: {top} imports {target}; it may import {may}")
             elif library not in sys.stdlib_module_names | CORE and not within(name, EXTRAS.get(library, ())):
@@ -192,12 +166,12 @@ def test_imports_only_go_down() -> None:
     [
         ("engine/runner.py", "from dragoman.dialects import select"),
         ("engine/runner.py", "from dragoman import stores"),
-        ("engine/runner.py", "def f():\n    import dragoman.bindings.http"),
+        ("engine/runner.py", "def f():\n    import dragoman.server.app"),
         ("engine/runner.py", "from ..hub import x"),
-        ("bindings/http.py", "from dragoman.engine.service import Engine"),
-        ("client/http.py", "from dragoman.engine import log"),
-        ("stores/sqlite.py", "from dragoman.engine.runner import Runner"),
-        ("stores/sqlite.py", "from dragoman.engine import runner"),
+        ("server/app.py", "from dragoman.engine.engine import Engine"),
+        ("client/transport/network.py", "from dragoman.engine import records"),
+        ("stores/sqlite/store.py", "from dragoman.engine.runner import Runner"),
+        ("stores/sqlite/store.py", "from dragoman.engine import runner"),
         ("agent/agent.py", "from dragoman.hub import Hub"),
         ("model/task.py", "from dragoman import Agent"),
         ("newcomer/thing.py", "from dragoman.model import ids"),
@@ -216,10 +190,10 @@ def test_an_import_that_goes_up_is_found(tmp_path: Path, module: str, statement:
     [
         (
             "engine/runner.py",
-            "from dragoman.model.task import Task\nfrom .log import Record\nimport msgspec, asyncio",
+            "from dragoman.model.task import Task\nfrom .records import Record\nimport msgspec, asyncio",
         ),
-        ("stores/sqlite.py", "from dragoman.engine import log, seams\nimport sqlite3"),
-        ("bindings/grpc.py", "import grpc.aio\nfrom dragoman.model import ops"),
+        ("stores/sqlite/store.py", "from dragoman.engine import protocols, records\nimport sqlite3"),
+        ("server/grpc.py", "import grpc.aio\nfrom dragoman.model import ops"),
         ("cli/main.py", "from dragoman.hub import Hub\nimport rich.table"),
     ],
 )

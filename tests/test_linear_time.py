@@ -26,7 +26,6 @@ import msgspec
 import pytest
 
 import dragoman
-from dragoman.bindings.limits import Limits
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.v1_0 import _leniently
 from dragoman.errors import A2AError
@@ -45,6 +44,7 @@ from dragoman.model.answers import choice
 from dragoman.model.ops import ListTasks
 from dragoman.observe.logs import PlainLines, redacted
 from dragoman.observe.terminal import sanitize
+from dragoman.server.limits import Limits
 from tests.growth import assert_linear
 
 ROOT = Path(dragoman.__file__).parent

@@ -14,10 +14,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from dragoman import Agent, Turn, connect
-from dragoman.application import application
 from dragoman.client import Client, TaskFailed
 from dragoman.errors import A2AError, TaskNotFound
-from tests.bindings.wire import HELLO, request, rpc
+from dragoman.server.application import application
+from tests.server.wire import HELLO, request, rpc
 
 V1 = {"A2A-Version": "1.0"}
 

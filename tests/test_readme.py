@@ -11,8 +11,8 @@ from types import CodeType
 from typing import Any
 
 import dragoman
-from dragoman.application import application
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 HELLO, TRAVEL, TESTING, CLIENT = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

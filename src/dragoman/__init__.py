@@ -24,7 +24,7 @@ from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
 if TYPE_CHECKING:
     from dragoman.client import Client, Reply, TaskFailed, connect, connect_sync
     from dragoman.push import PushOptions
-    from dragoman.server import serve
+    from dragoman.server.runtime import serve
 
 __version__ = "0.1.0"
 
@@ -62,7 +62,7 @@ _LAZY = {
     "TaskFailed": "dragoman.client",
     "connect": "dragoman.client",
     "connect_sync": "dragoman.client",
-    "serve": "dragoman.server",
+    "serve": "dragoman.server.runtime",
 }
 
 

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.auth import Bearer, Holder, Principal, hashed
 from dragoman.model.card import Skill
 from dragoman.push.options import PushOptions
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 
 NO_ONE_LISTENS = "http://127.0.0.1:9/hook"
 PUSH = PushOptions(allow_private=True, http=True, ports=(9,))

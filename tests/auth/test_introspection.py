@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn, connect
-from dragoman.application import application
 from dragoman.auth import Introspection, Presented, Principal
 from dragoman.errors import RateLimited, Unauthenticated, Unavailable, Unreachable
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 
 URL, ISSUER = "https://login.example/introspect", "https://login.example"
 GOOD = {"active": True, "sub": "ada", "aud": "my-agent", "iss": ISSUER, "exp": 2000, "scope": "read write"}

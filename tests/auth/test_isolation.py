@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.auth import Bearer, Holder, hashed
-from dragoman.engine.seams import topic
+from dragoman.engine.protocols import topic
 from dragoman.model.ops import Scope
+from dragoman.server.application import application
 from tests.auth.people import NO_ONE_LISTENS, PUSH
-from tests.bindings.wire import Answer, open_rpc, request, rpc
+from tests.server.wire import Answer, open_rpc, request, rpc
 
 VICTIM, ATTACKER = "victim-token", "attacker-token"
 WORD = "confidential"

@@ -9,11 +9,11 @@ from urllib.parse import quote
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.auth import JWT, ApiKey, Basic, Bearer, Holder, hashed
+from dragoman.server.application import application
 from tests.auth.issuer import AUDIENCE, ISSUER
 from tests.auth.people import PUSH, People, secure_agent
-from tests.bindings.wire import Answer, envelope, open_request, request, rpc
+from tests.server.wire import Answer, envelope, open_request, request, rpc
 
 WHO = People()
 REST = [

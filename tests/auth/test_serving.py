@@ -18,7 +18,7 @@ from dragoman.cli.load import load
 from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.model.card import AgentCard
 from dragoman.model.task import TaskState
-from dragoman.server import serve
+from dragoman.server.runtime import serve
 from tests.auth.certificates import Authority
 from tests.auth.test_canonical import CARD
 from tests.serving import Server

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, connect
-from dragoman.application import application
 from dragoman.auth import Bearer, hashed, jose
 from dragoman.auth.keys import KeyRing, new_key
 from dragoman.auth.signing import SPEC, Trust, Verified
 from dragoman.dialects.cards import write_card
 from dragoman.errors import InvalidAgentResponse
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.auth.issuer import Pages
 from tests.auth.people import People, secure_agent
-from tests.bindings.wire import Answer, request, rpc
+from tests.server.wire import Answer, request, rpc
 
 URL = "https://agents.example"
 CARD, KEYS = "/.well-known/agent-card.json", "/.well-known/jwks.json"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.auth import All, Bearer, MutualTLS, hashed
-from dragoman.bindings.tls import ServerTls, client_certificate, server_context
 from dragoman.client import ClientCertificate, connect
 from dragoman.errors import A2AError, Unauthenticated
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
+from dragoman.server.tls import ServerTls, client_certificate, server_context
 from tests.auth.certificates import Authority
 from tests.serving import Server, lasting_port
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dragoman.buses import machine, open_bus
-from dragoman.engine.seams import Bus
+from dragoman.engine.protocols import Bus
 from tests.conformance.test_buses import Ear
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no such sockets here")

@@ -13,7 +13,7 @@ import pytest
 from dragoman import Agent
 from dragoman.buses import open_bus
 from dragoman.errors import Unavailable
-from dragoman.server import serve
+from dragoman.server.runtime import serve
 from tests import nats
 from tests.auth.certificates import Authority
 from tests.conformance.test_buses import Ear

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import server
 from dragoman.cli.load import load
+from dragoman.server import runtime
 
 AGENT = "from dragoman import Agent, serve\na, b = Agent('A'), Agent('B')\n"
 
@@ -36,9 +36,9 @@ def a_file(folder: Path, text: str, name: str = "agents.py") -> str:
 def test_a_file_that_serves_itself_only_says_which_agents(
     end: str, wanted: str, names: list[str], tmp_path: Path
 ) -> None:
-    was = server.serve
+    was = runtime.serve
     assert [agent.name for agent in load(a_file(tmp_path, AGENT + end) + wanted)] == names
-    assert server.serve is was
+    assert runtime.serve is was
 
 
 def test_files_of_one_name_in_two_folders_keep_their_own_types(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_line_per_request_and_per_finished_task(file: Path) -> None:
         assert re.search(rf"INFO dragoman.requests {operation} failed \d+ ms {about}{bad}\n", said)
     assert re.search(r"dragoman.requests SendStreamingMessage completed \d+ ms agent=worker", said)
     assert "INFO dragoman.requests authenticate UNAUTHENTICATED agent=worker" in said
-    assert "dragoman.server stopping" in said
+    assert "dragoman.server.runtime stopping" in said
 
 
 def test_a_server_can_be_quiet(file: Path) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.cli import show
 from dragoman.client.heard import Heard
 from dragoman.client.reply import Piece
 from dragoman.model.content import Artifact, Part
 from dragoman.model.task import ArtifactUpdate, TaskState
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.cli.screen import Terminal
 
 CURRENCY = Path(__file__).parents[2] / "examples" / "currency.py"

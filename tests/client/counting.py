@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.client import Piece, Policy
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 
 HASTY = Policy(shortest=0.01, longest=0.05, patience=5.0, silence=0.3)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from dragoman import Agent, Turn
-from dragoman.server import serve
+from dragoman.server.runtime import serve
 
 agent = Agent("Paced", description="Counts, one at a time")
 

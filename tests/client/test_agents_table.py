@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn, connect
-from dragoman.application import application
 from dragoman.auth import Bearer
 from dragoman.cli import main
-from dragoman.client.asgi import AsgiTransport
 from dragoman.client.credentials import ClientCertificate
 from dragoman.client.link import Options, _looked_up
-from dragoman.server import running
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.client.fakes import Site, answer, card, page
 
 BASE = "http://agent.test"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.client.asgi import AsgiTransport
+from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import Unreachable
 
 URL = "http://agent.local/rpc?x=1"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, connect, errors
-from dragoman.application import application
 from dragoman.client import Client
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.client.fakes import Site, page
 
 SMUGGLED = "x\r\nX-Admin: yes"

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.cli import main
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.client.certificates import Authority
 
 agent = Agent("Clerk", description="Takes notes", input_modes=["*/*"], output_modes=["*/*"])

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman import Agent, Part, Turn, connect
 from dragoman.client import TaskFailed, file
-from dragoman.client.asgi import AsgiTransport
+from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import A2AError, InvalidAgentResponse, PushNotSupported, TaskNotFound
 from dragoman.model.content import Message, Role
 from dragoman.model.task import TaskState

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.client import ApiKey, Basic, Bearer, Client, connect, discover
-from dragoman.client.asgi import AsgiTransport
+from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import Forbidden, Unauthenticated
 from tests.client.fakes import Answer, Asked, Site, answer, card, page
 
@@ -180,8 +180,8 @@ async def test_keys_in_cookies_go_together_and_a_header_is_sent_once_however_it_
 
 
 async def test_a_key_in_the_query_is_in_no_error() -> None:
-    from dragoman.client.http import HttpTransport
-    from dragoman.client.transport import NotSent
+    from dragoman.client.transport.network import HttpTransport
+    from dragoman.client.transport.transport import NotSent
 
     transport = HttpTransport()
     with pytest.raises(NotSent) as caught:

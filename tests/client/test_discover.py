@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.client import Client, Policy, connect, discover, link, routes
-from dragoman.client.asgi import AsgiTransport
-from dragoman.client.http import HttpTransport
-from dragoman.client.transport import NotSent
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.transport import NotSent
 from dragoman.errors import (
     A2AError,
     InvalidAgentResponse,
@@ -25,7 +24,8 @@ from dragoman.errors import (
     Unreachable,
     UnsupportedOperation,
 )
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.client.fakes import Answer, Asked, Site, answer, card, error, old_card, page
 
 BASE = "http://agent.test"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import Agent, Task, TaskState, Turn, connect
-from dragoman.application import application
 from dragoman.model.content import Message
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

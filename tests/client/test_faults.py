@@ -9,15 +9,15 @@ import pytest
 import pytest_asyncio
 
 from dragoman import connect
-from dragoman.bindings.http import App
-from dragoman.bindings.mount import Mount
 from dragoman.buses.local import LocalBus
 from dragoman.client import Piece
-from dragoman.client.transport import NotSent
-from dragoman.engine.service import Engine
+from dragoman.client.transport.transport import NotSent
+from dragoman.engine.engine import Engine
 from dragoman.errors import InvalidAgentResponse, RateLimited, Unavailable, Unreachable
 from dragoman.model.task import TaskState
-from dragoman.server import running
+from dragoman.server.app import App
+from dragoman.server.mount import Mount
+from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from tests.client.chaos import Chaos, Cut, Dropped, EndEarly, Fault, Lost, Raw, Slow, Stall, Status
 from tests.client.counting import HASTY, Counter, text, told

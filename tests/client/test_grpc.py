@@ -15,15 +15,10 @@ import pytest
 from grpc import aio
 
 from dragoman import Agent, Part, Turn, connect
-from dragoman.application import application
-from dragoman.bindings.grpc import Grpc as Server
-from dragoman.bindings.grpc import Tls
-from dragoman.bindings.http import App
-from dragoman.bindings.mount import Mount
 from dragoman.client import ClientCertificate, Policy, routes
 from dragoman.client.discover import channel_address
 from dragoman.client.origin import within
-from dragoman.client.transport import NotSent
+from dragoman.client.transport.transport import NotSent
 from dragoman.dialects.proto.messages import V0_3
 from dragoman.errors import (
     Forbidden,
@@ -37,11 +32,16 @@ from dragoman.errors import (
 from dragoman.model.card import AgentCard, Capabilities, Interface
 from dragoman.model.ops import Principal
 from dragoman.model.task import TaskState
-from dragoman.server import running
-from tests.bindings.wire import Scripted, reply
+from dragoman.server.app import App
+from dragoman.server.application import application
+from dragoman.server.grpc import Grpc as Server
+from dragoman.server.grpc import Tls
+from dragoman.server.mount import Mount
+from dragoman.server.runtime import running
 from tests.client.certificates import Authority
 from tests.client.wirecutter import Wire
 from tests.ports import free_port
+from tests.server.wire import Scripted, reply
 from tests.serving import Server as Process
 
 every_version = pytest.mark.parametrize("version", ["1.0", "0.3"])
@@ -573,7 +573,7 @@ async def test_a_proxy_that_was_named_is_asked() -> None:
 
 async def test_who_has_not_installed_grpc_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(routes.BINDINGS, "GRPC")
-    monkeypatch.setattr("dragoman.application.find_spec", lambda name: None)
+    monkeypatch.setattr("dragoman.server.application.find_spec", lambda name: None)
     where = Interface(url="localhost:1", protocol_binding="GRPC", protocol_version="1.0")
     with pytest.raises(UnsupportedOperation, match=r"pip install 'dragoman\[grpc\]'"):
         async with connect(AgentCard(name="X", supported_interfaces=(where,)), binding="GRPC"):

@@ -16,23 +16,23 @@ import pytest
 from grpc import aio
 
 from dragoman import connect
-from dragoman.bindings.grpc import Grpc as Server
-from dragoman.bindings.grpc import Tls
-from dragoman.bindings.mount import Mount
 from dragoman.client import ClientCredentials, Policy
-from dragoman.client.asgi import AsgiTransport
 from dragoman.client.content import sending
-from dragoman.client.grpc_channel import open_channel
-from dragoman.client.transport import NotSent
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.client.transport.grpc_channel import open_channel
+from dragoman.client.transport.transport import NotSent
 from dragoman.errors import A2AError, Unreachable, UnsupportedOperation
 from dragoman.hub.remotes import Remote, Remotes
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import Call, Request
-from tests.bindings.wire import Scripted, reply
+from dragoman.server.grpc import Grpc as Server
+from dragoman.server.grpc import Tls
+from dragoman.server.mount import Mount
 from tests.client.certificates import Authority
 from tests.client.fakes import Site, answer, card, page
 from tests.ports import free_port
 from tests.push.net import PUBLIC, Net
+from tests.server.wire import Scripted, reply
 
 OTHER = "93.184.215.15"
 ONCE = Policy(attempts=1)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.client import ClientCertificate, connect
-from dragoman.client.http import HttpTransport
-from dragoman.client.transport import NotSent, read_at_most, retry_after
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.transport import NotSent, read_at_most, retry_after
 from dragoman.errors import Unreachable
 from tests.client.certificates import Authority
 from tests.client.fakes import card
@@ -192,7 +192,7 @@ async def test_what_is_no_url_is_an_error_like_any_other(url: str) -> None:
 async def test_a_body_that_is_small_until_it_is_unpacked_is_unpacked_only_so_far(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.connection.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("dragoman.client.transport.http1.MAX_BODY", 1 << 20)
     bomb = gzip.compress(b"0" * (32 << 20), mtime=0)
     assert len(bomb) < 64 << 10
     answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(bomb), bomb)

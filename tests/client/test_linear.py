@@ -21,17 +21,17 @@ import pytest
 from dragoman.auth.canonical import canonical
 from dragoman.auth.signing import Trust
 from dragoman.client import direct
-from dragoman.client.connection import Connection
 from dragoman.client.discover import absolute, channel_address, given
-from dragoman.client.exchange import document_of
-from dragoman.client.http import HttpTransport
-from dragoman.client.inflate import Inflater
 from dragoman.client.origin import origin_of
 from dragoman.client.replay import Replay, missed
 from dragoman.client.reply import Stream
 from dragoman.client.routes import routes
 from dragoman.client.told import Place, continued, rest_of
-from dragoman.client.transport import decoded, error_of, retry_after
+from dragoman.client.transport.gzip_body import Inflater
+from dragoman.client.transport.http1 import Connection
+from dragoman.client.transport.http_exchange import document_of
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.transport import decoded, error_of, retry_after
 from dragoman.dialects import rest_errors
 from dragoman.dialects.cards import read_card
 from dragoman.dialects.proto import v0_3, v1_0

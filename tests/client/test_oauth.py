@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.client import Client, ClientCredentials, DeviceCode, RefreshToken, connect, discover
-from dragoman.client.asgi import AsgiTransport
+from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import Unauthenticated
 from tests.client.fakes import Answer, Asked, Site, answer, card, page
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman.client import Client, connect
-from dragoman.client.asgi import AsgiTransport
-from dragoman.client.inflate import Inflater
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.client.transport.gzip_body import Inflater
 from dragoman.errors import A2AError, Unreachable
 from tests.client.fakes import Answer, Asked, Site, answer, card, page
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.client import Client, Piece, Policy, connect
-from dragoman.client.asgi import AsgiTransport
+from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import A2AError, RateLimited, Unavailable, Unreachable
 from dragoman.model.task import StatusUpdate, TaskState
 from tests.client.fakes import Answer, Asked, Site, answer, card, error, page

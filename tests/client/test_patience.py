@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.client import Policy
 from dragoman.client.resume import Lasting
-from dragoman.client.transport import NotSent
+from dragoman.client.transport.transport import NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS
 from dragoman.errors import A2AError, TaskNotFound, Unreachable, UnsupportedOperation

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.client import discover
-from dragoman.client.asgi import AsgiTransport
 from dragoman.client.peers import Peers
+from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import A2AError
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Scope, SendMessage

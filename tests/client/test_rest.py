@@ -14,7 +14,7 @@ import pytest_asyncio
 from dragoman import connect
 from dragoman import errors as e
 from dragoman.client import Client
-from dragoman.client.asgi import AsgiTransport
+from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.dialects.cards import write_card
 from dragoman.model.card import AgentCard, Capabilities, Interface
 from dragoman.model.task import TaskState

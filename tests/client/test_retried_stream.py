@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import Agent, Turn, connect
 from dragoman.client import Policy
-from dragoman.client.asgi import AsgiResponse, AsgiTransport
+from dragoman.client.transport.asgi import AsgiResponse, AsgiTransport
 from dragoman.errors import Unreachable
 from dragoman.model.task import TaskState
 

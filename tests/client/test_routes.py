@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.client import Client, Policy, connect, discover, routes
-from dragoman.client.asgi import AsgiTransport
-from dragoman.client.transport import Response
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.client.transport.transport import Response
 from dragoman.errors import InvalidRequest, MethodNotFound, Unreachable
 from dragoman.model.task import TaskState
 from tests.client.fakes import Answer, Asked, Site, answer, card, error, old_card, page

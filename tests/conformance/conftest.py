@@ -12,12 +12,12 @@ import pytest
 
 from dragoman.buses import open_bus
 from dragoman.buses.local import LocalBus
-from dragoman.engine import hooks
-from dragoman.engine.seams import Bus, Log, Store
+from dragoman.engine import push_configs
+from dragoman.engine.protocols import Bus, Log, Store
 from dragoman.model.ops import Scope
 from dragoman.stores import heartbeat, open_store
 from dragoman.stores.memory import MemoryStore
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.store import SqliteStore
 from tests import nats, postgres
 
 STORES: dict[str, Callable[[Path], Store]] = {
@@ -73,7 +73,7 @@ def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cl
         clock.others.append(postgres.server().forward)
     monkeypatch.setattr(time, "time", clock)
     monkeypatch.setattr(heartbeat, "now", lambda: clock() - began)
-    monkeypatch.setattr(hooks, "now", clock)
+    monkeypatch.setattr(push_configs, "now", clock)
     return clock
 
 

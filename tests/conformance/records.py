@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from dragoman.engine.log import Child, Mail, Record, Snapshot, Started, Step
+from dragoman.engine.records import Child, Mail, Record, Snapshot, Started, Step
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.log import Record
-from dragoman.engine.seams import Delivered, Held, Lease, LeaseLost, Log, NewMail, Store, TaskExists
+from dragoman.engine.protocols import Delivered, Held, Lease, LeaseLost, Log, NewMail, Store, TaskExists
+from dragoman.engine.records import Record
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import StatusUpdate, TaskState

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from dragoman.engine.log import Record, Snapshot, size_of
-from dragoman.engine.seams import PAGE_BYTES, Log, Store
+from dragoman.engine.protocols import PAGE_BYTES, Log, Store
+from dragoman.engine.records import Record, Snapshot, size_of
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState

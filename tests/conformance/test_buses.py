@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from dragoman.engine.log import Record
-from dragoman.engine.seams import MAIL, Bus, topic
+from dragoman.engine.protocols import MAIL, Bus, topic
+from dragoman.engine.records import Record
 from dragoman.model.ops import Scope
 from tests.conformance.records import chunk
 

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from dragoman.engine.seams import Log, Store
+from dragoman.engine.protocols import Log, Store
 from dragoman.errors import InvalidParams
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine import hooks
-from dragoman.engine.hooks import MAX_HOOKS, Delivery, Hook
-from dragoman.engine.seams import Lease, LeaseLost, Log, Store
+from dragoman.engine import push_configs
+from dragoman.engine.protocols import Lease, LeaseLost, Log, Store
+from dragoman.engine.push_configs import MAX_HOOKS, Delivery, Hook
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import AuthenticationInfo, PushConfig, Scope
 from dragoman.model.task import TaskState
@@ -268,11 +268,11 @@ async def test_a_pause_is_as_long_as_it_was_meant_when_a_clock_is_set(
     await log.append(lease, [chunk()])
     (delivery,) = await due(store)
     await store.outbox.release(delivery, 1, retry_in=60, error="HTTP 500")
-    before = hooks.now()
+    before = push_configs.now()
     wall.forward(hours * 3600)
     assert await due(store) == []
     at = await store.outbox.when()
-    assert at is not None and 0 < at - before <= 60 and hooks.now() - before < 60
+    assert at is not None and 0 < at - before <= 60 and push_configs.now() - before < 60
 
 
 async def test_a_time_that_only_a_wrong_clock_can_have_written_means_now(store: Store, log: Log) -> None:

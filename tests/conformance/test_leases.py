@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.engine.log import Record
-from dragoman.engine.seams import Held, LeaseLost, Log, NewMail, Store
+from dragoman.engine.protocols import Held, LeaseLost, Log, NewMail, Store
+from dragoman.engine.records import Record
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.log import Cancel, Record, Snapshot
-from dragoman.engine.seams import Lease, LeaseLost, Log, NewMail, Store, TaskExists
+from dragoman.engine.protocols import Lease, LeaseLost, Log, NewMail, Store, TaskExists
+from dragoman.engine.records import Cancel, Record, Snapshot
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState

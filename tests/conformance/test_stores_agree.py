@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dragoman.engine.log import Cancel, Record
-from dragoman.engine.seams import Delivered, Found, Lease, LeaseLost, NewMail, Store, TaskExists
+from dragoman.engine.protocols import Delivered, Found, Lease, LeaseLost, NewMail, Store, TaskExists
+from dragoman.engine.records import Cancel, Record
 from dragoman.errors import A2AError
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState

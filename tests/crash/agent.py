@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import Agent, Turn
-from dragoman.engine.seams import Lease
+from dragoman.engine.protocols import Lease
 from dragoman.model.ids import new_id
 
 PACE = float(os.environ.get("PACE", "0"))

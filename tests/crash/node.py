@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from dragoman.observe.limit import Quota
-from dragoman.server import serve
+from dragoman.server.runtime import serve
 from tests.crash.agent import agent
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from dragoman import Agent
-from dragoman.server import serve
+from dragoman.server.runtime import serve
 from dragoman.stores import open_store
 from tests.serving import Server
 

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Configuration, Scope, SendMessage, StreamResponse

@@ -14,12 +14,12 @@ import pytest
 
 from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
 from dragoman.engine.turn import Turn
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Call, ListTasks, SendMessage
 from dragoman.model.task import StatusUpdate, TaskState
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.store import SqliteStore
 from tests.engine.conftest import call, events, say
 from tests.stores.test_sqlite import _grow, _shrink
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from dragoman import Agent, Turn
+from dragoman.engine.engine import Engine
 from dragoman.engine.run import GAVE_UP
-from dragoman.engine.service import Engine
 from dragoman.model.ops import GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import Task, TaskState
 from tests.engine.conftest import Start, call, say

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.engine.log import Cancel, Differs
+from dragoman.engine.records import Cancel, Differs
 from dragoman.engine.turn import Turn
 from dragoman.errors import Unreachable
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, Scope, Service, SubscribeToTask

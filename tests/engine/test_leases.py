@@ -10,8 +10,8 @@ import pytest
 from dragoman import Agent, Turn
 from dragoman.buses import LocalBus
 from dragoman.engine import runner
-from dragoman.engine.seams import Held
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
+from dragoman.engine.protocols import Held
 from dragoman.hub import asking
 from dragoman.hub.model import Delta, Prompt
 from dragoman.model.ops import GetTask

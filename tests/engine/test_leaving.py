@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
 from dragoman.model.ops import CancelTask, ListTasks, TaskPage
 from dragoman.model.task import Task
 from tests.engine.conftest import Start, call, say

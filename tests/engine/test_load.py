@@ -8,8 +8,8 @@ from multiprocessing import get_context
 import pytest
 
 from dragoman import Agent, Turn
+from dragoman.engine.engine import Engine
 from dragoman.engine.load import Load
-from dragoman.engine.service import Engine
 from dragoman.errors import Unavailable
 from dragoman.model.ops import CancelTask, GetTask
 from dragoman.model.task import Task, TaskState

@@ -20,15 +20,15 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
-from dragoman.engine.log import PUBLIC
-from dragoman.engine.seams import Store
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
+from dragoman.engine.protocols import Store
+from dragoman.engine.records import PUBLIC
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError, TaskClosed, TaskNotCancelable, Unavailable, UnsupportedOperation
 from dragoman.model.ops import CancelTask, GetTask, Scope, SubscribeToTask
 from dragoman.model.task import Task, TaskState
 from dragoman.stores.memory import MemoryStore
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.store import SqliteStore
 from tests.engine.conftest import call, say
 
 SCOPE = Scope("", "a", "")

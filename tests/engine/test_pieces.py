@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.engine.log import PIECE_BYTES, size_of
+from dragoman.engine.records import PIECE_BYTES, size_of
 from dragoman.engine.turn import Turn
 from dragoman.errors import UnsupportedOperation
 from dragoman.model.ops import GetTask, SubscribeToTask

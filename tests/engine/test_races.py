@@ -15,10 +15,10 @@ import pytest
 from dragoman import errors
 from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
-from dragoman.engine.log import Cancel, Snapshot
+from dragoman.engine.engine import Engine
+from dragoman.engine.protocols import MAIL, Lease
+from dragoman.engine.records import Cancel, Snapshot
 from dragoman.engine.run import Run
-from dragoman.engine.seams import MAIL, Lease
-from dragoman.engine.service import Engine
 from dragoman.engine.turn import Turn
 from dragoman.model.ops import (
     CancelTask,
@@ -30,7 +30,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import TaskState
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.store import SqliteStore
 from tests.engine.conftest import Start, call, events, say
 
 

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.engine.log import Differs
+from dragoman.engine.records import Differs
 from dragoman.engine.turn import Turn
 from dragoman.model.content import Part, Role
 from dragoman.model.fold import Fold

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
 from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound, Unavailable
 from dragoman.model.ids import timestamp

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dragoman.engine.log import Cancel, Child, Mail, Record, Snapshot
-from dragoman.engine.seams import LeaseLost, NewMail
+from dragoman.engine.protocols import LeaseLost, NewMail
+from dragoman.engine.records import Cancel, Child, Mail, Record, Snapshot
 from dragoman.engine.transition import (
     Advance,
     Append,

@@ -13,7 +13,7 @@ from dragoman import TaskState as State
 from dragoman import connect
 from dragoman.client import Client, TaskFailed
 from dragoman.engine import journal
-from dragoman.engine.log import Record
+from dragoman.engine.records import Record
 from dragoman.executor import (
     A2AStarletteApplication,
     AgentCapabilities,

@@ -59,8 +59,8 @@ from dragoman.executor import (
     new_text_artifact,
     new_text_message,
 )
-from tests.bindings.wire import HELLO, request, rpc
 from tests.executor.executing import agent_of
+from tests.server.wire import HELLO, request, rpc
 
 V1 = {"A2A-Version": "1.0"}
 SKILL = AgentSkill(id="hello_world", name="Hello", description="Says hello", tags=["hello"], examples=["hi"])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.buses.local import LocalBus
-from dragoman.engine.log import Record
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
+from dragoman.engine.records import Record
 from dragoman.hub.constitution import INDEX, Constitution
 from dragoman.hub.loop import NATIVE, ConstitutionAgent
 from dragoman.hub.models.scripted import Scripted, ScriptedModel, by_agent

@@ -16,7 +16,7 @@ from dragoman.hub.model import Model, Prompt
 from dragoman.hub.models.scripted import Scripted, ScriptedModel
 from dragoman.hub.settings import Settings
 from dragoman.hub.tenants import Tenant
-from tests.bindings.wire import Answer, open_request
+from tests.server.wire import Answer, open_request
 
 ADMIN = "adm_" + "0" * 64
 

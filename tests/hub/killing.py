@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from dragoman.client.http import HttpTransport
+from dragoman.client.transport.network import HttpTransport
 from dragoman.dialects.sse import Frame, SseReader
-from dragoman.engine.log import Step
+from dragoman.engine.records import Step
 from dragoman.errors import A2AError
 from dragoman.model.ops import ListTasks, Scope
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.store import SqliteStore
 from tests.serving import lasting_port
 
 ROOT = Path(__file__).parent.parent.parent

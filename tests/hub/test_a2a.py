@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.auth.schemes import ApiKey
-from dragoman.client.asgi import AsgiTransport
 from dragoman.client.client import connect
+from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound, Unauthenticated
 from dragoman.model.card import AgentCard, Interface, Skill
-from tests.bindings.wire import Answer
 from tests.hub.house import SCOUT, house, message
 from tests.push.hook import Hook
+from tests.server.wire import Answer
 
 HOME = "/v1/a2a/agents/index"
 

@@ -12,7 +12,7 @@ import pytest
 from dragoman.buses.local import LocalBus
 from dragoman.cli import main
 from dragoman.engine import follow
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
 from dragoman.errors import Unavailable, keep_going
 from dragoman.hub.container import Container
 from dragoman.hub.retention import Retention

@@ -18,7 +18,7 @@ from dragoman.hub.database import Database
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import Settings, WrongSetting, settings
 from dragoman.hub.tenants import Tenants
-from dragoman.server import running
+from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, house
 
 

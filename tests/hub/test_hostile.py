@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.hub.constitution import matches_glob
 from dragoman.hub.routing import ADMIN
-from dragoman.server import running
+from dragoman.server.runtime import running
 from tests.hub.house import Caller, House, house
 
 HUGE = 2**70

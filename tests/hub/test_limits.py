@@ -17,7 +17,7 @@ from dragoman.hub.model import ModelError
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.models.steady import SteadyModel
-from dragoman.server import running
+from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, events, house, message
 from tests.hub.test_models import BUSY, DOWN, prompt
 

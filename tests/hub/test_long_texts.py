@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.log import Record
+from dragoman.engine.records import Record
 from dragoman.hub import api_about, conversations, intent, lessons, routing
 from dragoman.hub.constitution import LARGEST, Constitution, Intent
 from dragoman.hub.conversations import Conversations

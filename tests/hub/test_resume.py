@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from dragoman.engine.seams import LeaseLost, Log
+from dragoman.engine.protocols import LeaseLost, Log
 from dragoman.errors import Unavailable
 from dragoman.hub.constitution import Advisor, Constitution
 from dragoman.hub.dispatch import INTERRUPTED

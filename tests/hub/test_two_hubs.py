@@ -11,7 +11,7 @@ import msgspec
 from dragoman.hub.database import Database
 from dragoman.hub.models.scripted import Scripted, by_agent
 from dragoman.hub.tenants import Tenant, Tenants
-from dragoman.server import running
+from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, Caller, events, house, message
 from tests.ports import free_port
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from dragoman import Agent, Turn
-from dragoman.engine.log import Mail
+from dragoman.engine.records import Mail
 from dragoman.model.ops import Principal, SendMessage
 
 

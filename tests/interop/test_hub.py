@@ -13,7 +13,7 @@ from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ops import Call, Scope, SendMessage
 from dragoman.push.guard import Guard
-from dragoman.server import running
+from dragoman.server.runtime import running
 from tests.hub.house import house
 from tests.interop.environments import command, install
 from tests.interop.running import serving

@@ -10,8 +10,8 @@ import asyncio
 
 import pytest
 
-from dragoman.application import application
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.interop.agent import agent
 from tests.interop.client import outcomes
 from tests.interop.matrix import FROM_THEM, TO_THEM, Lack, Matrix, Pair

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import dragoman.executor
-from dragoman.application import application
 from dragoman.executor import AgentCard, AgentSkill, ExecutorAgent
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.interop.client import outcomes
 from tests.interop.environments import HOME, PROGRAMS, install
 from tests.interop.running import SERVERS, failures

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman.application import application
 from dragoman.auth import JWT, OIDC, ApiKey, Basic, Bearer, MutualTLS, hashed, hashed_password
 from dragoman.auth.canonical import spec_form
 from dragoman.auth.keys import KeyRing, OurKey, new_key
 from dragoman.auth.signing import SDK, SPEC, Trust, sign_card
 from dragoman.dialects.cards import write_card
 from dragoman.model.card import AgentCard, Interface, OAuthFlow, OAuthFlows
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.auth.issuer import Pages
 from tests.auth.people import secure_agent
 from tests.interop.environments import command, install

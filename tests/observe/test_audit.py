@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
-from dragoman.bindings.limits import Limits
 from dragoman.cli import main
 from dragoman.push.options import PushOptions
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.limits import Limits
+from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from tests import raw
 

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.observe.census import Census
 from dragoman.observe.crew import Crew
 from dragoman.observe.limit import Quota
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests import raw
 from tests.serving import Server
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests import raw
 from tests.ports import free_port
 
@@ -77,7 +77,7 @@ async def test_a_full_server_says_so_over_grpc(full: Full) -> None:
     grpc = pytest.importorskip("grpc")
     from dragoman.dialects.proto import v1_0
     from dragoman.model import ops
-    from tests.bindings.test_grpc import Stub, message, refused
+    from tests.server.test_grpc import Stub, message, refused
 
     async with grpc.aio.insecure_channel(f"127.0.0.1:{full.grpc}") as channel, asyncio.timeout(10):
         stub, sent = Stub(channel, v1_0.CODEC), message(v1_0.CODEC, tenant="echoes")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.observe.limit import Quota
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests import raw
 
 

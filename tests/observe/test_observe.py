@@ -18,14 +18,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dragoman import Agent, Turn, connect, errors
-from dragoman.application import application
-from dragoman.client.http import HttpTransport
+from dragoman.client.transport.network import HttpTransport
 from dragoman.model.ops import PushConfig
 from dragoman.observe.limit import Quota
 from dragoman.observe.logs import ABOUT, JsonLines, redacted
 from dragoman.observe.otel import OpenTelemetry
 from dragoman.push.options import PushOptions
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from tests import raw
 from tests.push.hook import Hook, Told
@@ -207,8 +207,8 @@ async def test_the_outcomes_of_notifications_are_counted() -> None:
 async def test_a_store_that_cannot_be_written_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.bindings.http._READY", 0.1)
-    monkeypatch.setattr("dragoman.application._PROBE", 0.0)
+    monkeypatch.setattr("dragoman.server.app._READY", 0.1)
+    monkeypatch.setattr("dragoman.server.application._PROBE", 0.0)
     async with running(application(echo(), store=f"sqlite:///{tmp_path}/t.db")) as url:
         assert (await get(url, "/readyz"))[0] == 200
         with closing(sqlite3.connect(tmp_path / "t.db")) as other:
@@ -220,7 +220,7 @@ async def test_a_store_that_cannot_be_written_is_not_ready(
 
 async def test_readiness_is_that_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(f"sqlite:///{tmp_path}/t.db")
-    monkeypatch.setattr("dragoman.application.open_store", lambda url: store)
+    monkeypatch.setattr("dragoman.server.application.open_store", lambda url: store)
     async with running(application(echo())) as url:
         assert (await get(url, "/readyz"))[0] == 200
         await store.close()

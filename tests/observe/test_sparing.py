@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import Agent
-from dragoman.application import application
 from dragoman.auth import Bearer, hashed
-from dragoman.engine.seams import AuditEntry
+from dragoman.engine.protocols import AuditEntry
 from dragoman.observe.sparing import Sparing
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from dragoman.stores.memory_audit import MemoryAudit
 from tests import raw

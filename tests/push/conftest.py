@@ -10,9 +10,9 @@ import pytest
 
 from dragoman import Agent, Turn
 from dragoman.buses.local import LocalBus
-from dragoman.client.http import HttpTransport
-from dragoman.engine.seams import Store
-from dragoman.engine.service import Engine
+from dragoman.client.transport.network import HttpTransport
+from dragoman.engine.engine import Engine
+from dragoman.engine.protocols import Store
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Configuration, CreatePushConfig, PushConfig, Scope, SendMessage

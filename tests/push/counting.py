@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.engine.log import PUBLIC
-from dragoman.engine.seams import Store
+from dragoman.engine.protocols import Store
+from dragoman.engine.records import PUBLIC
 from dragoman.model.ops import Scope
 from tests.push.hook import Told
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dragoman import connect
-from dragoman.application import application
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import AuthenticationInfo, PushConfig
 from dragoman.push import PushOptions, read_notification
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests.push.hook import Hook
 from tests.push.test_operations import make
 

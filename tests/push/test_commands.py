@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.auth.keys import KeyRing
 from dragoman.cli import main
-from dragoman.engine.hooks import Hook as Kept
+from dragoman.engine.push_configs import Hook as Kept
 from dragoman.model.ops import PushConfig
 from dragoman.model.task import TaskState
 from dragoman.stores import open_store

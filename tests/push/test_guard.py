@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.client.http import HttpTransport
-from dragoman.client.transport import NotSent
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.transport import NotSent
 from dragoman.push.addresses import meant, public
 from dragoman.push.guard import Guard, Refused
 from tests.push.net import PUBLIC, Net

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.application import application
-from dragoman.client.asgi import AsgiTransport
+from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.push.options import PushOptions
+from dragoman.server.application import application
 
 URL = "https://hook.example/a2a"
 AUTH = {"scheme": "Bearer", "credentials": "shh"}

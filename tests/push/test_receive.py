@@ -13,8 +13,8 @@ import pytest
 from dragoman.auth import jose
 from dragoman.auth.jwks import GivenKeys
 from dragoman.auth.keys import KeyRing, OurKey, new_key
-from dragoman.client.asgi import AsgiTransport
-from dragoman.engine.hooks import Hook as Kept
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.engine.push_configs import Hook as Kept
 from dragoman.errors import A2AError, InvalidParams, Unauthenticated
 from dragoman.model.content import Message
 from dragoman.model.ops import AuthenticationInfo, PushConfig

@@ -12,22 +12,22 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.bindings.http import App
-from dragoman.bindings.mount import Mount
 from dragoman.buses.local import LocalBus
 from dragoman.dialects import select
 from dragoman.dialects.sse import SseReader
-from dragoman.engine.hooks import Hook
-from dragoman.engine.log import Mail
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
+from dragoman.engine.push_configs import Hook
+from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
 from dragoman.model import ops
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Principal, PushConfig, Scope, SendMessage
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
+from dragoman.server.app import App
+from dragoman.server.mount import Mount
 from dragoman.stores import open_store
-from tests.bindings.wire import Answer, open_request
+from tests.server.wire import Answer, open_request
 from tests.spec.examples import Example
 
 SCOPE = Scope("", "actor", "")

@@ -15,12 +15,12 @@ import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.auth import Bearer, Holder, Principal, hashed
 from dragoman.auth.keys import KeyRing, new_key
 from dragoman.model.card import Skill
 from dragoman.push.options import PushOptions
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests import raw
 from tests.push.hook import Hook, Told
 from tests.spec.speakers import JsonRpc

@@ -17,10 +17,10 @@ from urllib.parse import quote
 import pytest
 
 from dragoman import Agent, Part, Turn
-from dragoman.application import application
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests import raw
-from tests.bindings.test_fuzz import ODD, changed, damaged
+from tests.server.test_fuzz import ODD, changed, damaged
 from tests.spec.examples import EXAMPLES
 
 MANY = 1500

@@ -15,14 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, Part, Turn, connect
-from dragoman.bindings.grpc import Grpc
-from dragoman.bindings.http import App
-from dragoman.bindings.jsonrpc import JsonRpc
-from dragoman.bindings.mount import Binding, Mount
-from dragoman.bindings.rest import Rest
 from dragoman.buses.local import LocalBus
 from dragoman.client import Client
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
 from dragoman.errors import (
     A2AError,
     ContentTypeNotSupported,
@@ -38,7 +33,12 @@ from dragoman.model.content import Message, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call
 from dragoman.model.task import StatusUpdate, TaskState
-from dragoman.server import running
+from dragoman.server.app import App
+from dragoman.server.grpc import Grpc
+from dragoman.server.jsonrpc import JsonRpc
+from dragoman.server.mount import Binding, Mount
+from dragoman.server.rest import Rest
+from dragoman.server.runtime import running
 from dragoman.stores import open_store
 
 SPOKEN = {

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.application import application
 from dragoman.auth import Bearer
 from dragoman.model.card import Extension
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.runtime import running
 from tests import raw
 from tests.push.hook import Hook
 from tests.spec.speakers import Document

@@ -25,11 +25,11 @@ from schemathesis.checks import (
 )
 
 from dragoman import connect
-from dragoman.bindings import openapi
-from dragoman.bindings.http import App
-from dragoman.bindings.mount import Mount
 from dragoman.dialects.paths import PATHS
-from dragoman.server import running
+from dragoman.server import openapi
+from dragoman.server.app import App
+from dragoman.server.mount import Mount
+from dragoman.server.runtime import running
 from tests.spec.test_matrix import Everything, agent_of
 
 CHECKS = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server import running
+from dragoman.server.runtime import running
 from tests import raw
 from tests.spec import quickstart
 

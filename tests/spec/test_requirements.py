@@ -20,14 +20,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec.structs import replace
 
 from dragoman import Agent, Turn
-from dragoman.application import application
 from dragoman.auth import Bearer, Holder, hashed
 from dragoman.auth.keys import KeyRing, new_key
-from dragoman.bindings.limits import Limits
 from dragoman.model.card import Extension, Skill
 from dragoman.observe.limit import Quota
 from dragoman.push.options import PushOptions
-from dragoman.server import running
+from dragoman.server.application import application
+from dragoman.server.limits import Limits
+from dragoman.server.runtime import running
 from tests import raw
 from tests.push.hook import Hook
 from tests.spec.speakers import Document, Grpc, JsonRpc, Refusal, Rest, Speaker

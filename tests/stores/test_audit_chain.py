@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import main
-from dragoman.engine.seams import AuditEntry
+from dragoman.engine.protocols import AuditEntry
 from dragoman.stores import open_store
 from dragoman.stores.audit_chain import Examined, examine
 

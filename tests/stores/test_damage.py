@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.application import application
 from dragoman.buses.local import LocalBus
-from dragoman.client.asgi import AsgiTransport
-from dragoman.engine.seams import Log
-from dragoman.engine.service import Engine
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.engine.engine import Engine
+from dragoman.engine.protocols import Log
 from dragoman.errors import TaskUnreadable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.server.application import application
+from dragoman.stores.sqlite.store import SqliteStore
 from tests import postgres
 from tests.conformance.records import chunk, mail, status, turn
 
@@ -92,7 +92,7 @@ async def test_bytes_that_are_no_records_are_damage_too(path: Path, caplog: pyte
 
 @pytest.mark.skipif(not postgres.available(), reason="no PostgreSQL")
 async def test_postgres_names_a_damaged_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from dragoman.stores.postgres import PostgresStore
+    from dragoman.stores.postgres.store import PostgresStore
 
     url = postgres.server().fresh(tmp_path)
     store = PostgresStore(url, keep=0)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.seams import AuditEntry, Store
+from dragoman.engine.protocols import AuditEntry, Store
 from dragoman.errors import Unavailable
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import open_store
 from dragoman.stores.audit_chain import examine
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.store import SqliteStore
 from tests import postgres
 from tests.conformance.records import chunk, folded, mail, reply, status, step, turn
 from tests.conformance.test_hooks import hook
@@ -24,8 +24,8 @@ if not postgres.available():
     pytest.skip("there is no PostgreSQL here", allow_module_level=True)
 
 from dragoman.cli import main
-from dragoman.stores import growing
-from dragoman.stores.growing import Copied, copy
+from dragoman.stores import copy_to_postgres
+from dragoman.stores.copy_to_postgres import Copied, copy
 from tests.buses.test_postgres import CUT
 
 ADA, BOB = Scope("acme", "echo", "ada"), Scope("acme", "écho", "bøb")
@@ -171,14 +171,14 @@ async def test_names_that_postgresql_does_not_take_stay_behind(path: Path, url: 
 async def test_a_copy_that_breaks_off_leaves_nothing(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = growing._put
+    put = copy_to_postgres._put
 
     async def cut(db: Any, table: str, *rest: Any) -> None:
         if table == "seen":
             await asyncio.to_thread(postgres.server().execute, CUT)
         await put(db, table, *rest)
 
-    monkeypatch.setattr(growing, "_put", cut)
+    monkeypatch.setattr(copy_to_postgres, "_put", cut)
     old = await opened(f"sqlite:///{path}")
     for n in range(3):
         await old.scope(ADA).create(f"t{n}", "c", mail())

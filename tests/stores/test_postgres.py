@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from dragoman import buses, stores
 from dragoman.buses import open_bus
-from dragoman.engine.seams import AuditEntry, Lease, Log, Store, TaskExists
+from dragoman.engine.protocols import AuditEntry, Lease, Log, Store, TaskExists
 from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
-from dragoman.server import check_store
+from dragoman.server.runtime import check_store
 from dragoman.stores import NewerDatabase, open_store
 from dragoman.stores.audit_chain import examine
 from dragoman.stores.pages import read_filters
@@ -29,9 +29,9 @@ if not postgres.available():
 
 import asyncpg
 
-from dragoman.stores import postgres as postgres_store
-from dragoman.stores import postgres_database, postgres_reads
-from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.postgres import database, reads
+from dragoman.stores.postgres import store as postgres_store
+from dragoman.stores.postgres.store import PostgresStore
 
 SCOPE = Scope("acme", "echo", "alice")
 DONE = TaskState.COMPLETED
@@ -136,9 +136,9 @@ def filled(sql: str) -> str:
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
-        (filled(postgres_reads._OF_STATE[0]), "tasks_by_state"),
-        (filled(postgres_reads._OF_STATE[1]), "tasks_by_state"),
-        (filled(postgres_reads._OF_CONTEXT[1]), "tasks_by_context"),
+        (filled(reads._OF_STATE[0]), "tasks_by_state"),
+        (filled(reads._OF_STATE[1]), "tasks_by_state"),
+        (filled(reads._OF_CONTEXT[1]), "tasks_by_context"),
         (
             "select key from dragoman.tasks where done and updated < '2026' order by updated limit 50",
             "tasks_by_age",
@@ -210,7 +210,7 @@ async def test_while_the_database_is_away_everything_is_unavailable_and_then_goe
 async def test_nobody_is_taken_for_dead_because_the_database_was_away(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_database, "_OUTAGE", 0)
+    monkeypatch.setattr(database, "_OUTAGE", 0)
     one, two = PostgresStore(url, patience=0.1), PostgresStore(url, patience=0.1)
     for node, store in (("n1", one), ("n2", two)):
         await store.open()
@@ -226,7 +226,7 @@ async def test_nobody_is_taken_for_dead_because_the_database_was_away(
     assert list(await two.claim("n2", limit=1)) == []
     assert [held.key for held in await one.renew("n1", ttl=60)] == [lease.key]
     await asyncio.to_thread(postgres.server().forward, 3600)  # this time it is the node that is gone
-    monkeypatch.setattr(postgres_database, "_GRACE", 0)
+    monkeypatch.setattr(database, "_GRACE", 0)
     await two.renew("n2", ttl=60)
     assert [lease.task for lease in await two.claim("n2", limit=1)] == ["t"]
     for store in (one, two):
@@ -382,7 +382,7 @@ async def test_a_task_that_a_stranger_has_locked_is_refused_and_no_other(
 async def test_who_stands_still_in_a_transaction_keeps_nobody_from_a_task(
     store: PostgresStore, log: Log, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_database, "_IDLE", 300)
+    monkeypatch.setattr(database, "_IDLE", 300)
     await log.create("t", "c", mail())
     stalled, still = PostgresStore(url, patience=0.1), asyncio.Event()
     await stalled.open()
@@ -533,7 +533,7 @@ async def test_a_store_closes_though_its_database_is_away(url: str) -> None:
 async def test_a_store_closes_though_its_database_does_not_answer(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_database, "_CUT", 0.2)
+    monkeypatch.setattr(database, "_CUT", 0.2)
     monkeypatch.setattr(postgres_store, "_LEAVING", 0.1)
     store = PostgresStore(url)
     await store.open()

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.log import Snapshot
-from dragoman.engine.seams import LeaseLost, Log
+from dragoman.engine.protocols import LeaseLost, Log
+from dragoman.engine.records import Snapshot
 from dragoman.errors import Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
-from dragoman.stores import NewerDatabase, open_store, sqlite_purge, sqlite_reads
+from dragoman.stores import NewerDatabase, open_store
 from dragoman.stores.migrations import scripts
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite import purge, reads
+from dragoman.stores.sqlite.store import SqliteStore
 from tests.conformance.records import chunk, mail, status, turn
 
 SCOPE = Scope("acme", "echo", "alice")
@@ -59,7 +60,7 @@ HOLDER = """
 import asyncio, sys
 from tests.conformance.records import chunk, mail, turn
 from dragoman.model.ops import Scope
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.store import SqliteStore
 
 async def main():
     store = SqliteStore(sys.argv[1])
@@ -198,12 +199,12 @@ async def test_a_small_memory_of_snapshots_is_still_a_right_one(path: Path) -> N
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
-        (sqlite_reads._OLDER.format(match=sqlite_reads._OF_STATE), "tasks_by_state"),
-        (sqlite_reads._OLDER.format(match=sqlite_reads._OF_CONTEXT), "tasks_by_context"),
-        (sqlite_reads._TIES.format(match=sqlite_reads._OF_STATE), "tasks_by_state"),
-        (sqlite_reads._COUNT.format(match=sqlite_reads._OF_CONTEXT), "COVERING INDEX tasks_by_context"),
-        (sqlite_purge._FINISHED, "tasks_by_age"),
-        (sqlite_purge._UNFINISHED, "tasks_by_age"),
+        (reads._OLDER.format(match=reads._OF_STATE), "tasks_by_state"),
+        (reads._OLDER.format(match=reads._OF_CONTEXT), "tasks_by_context"),
+        (reads._TIES.format(match=reads._OF_STATE), "tasks_by_state"),
+        (reads._COUNT.format(match=reads._OF_CONTEXT), "COVERING INDEX tasks_by_context"),
+        (purge._FINISHED, "tasks_by_age"),
+        (purge._UNFINISHED, "tasks_by_age"),
         ("select key from tasks where ready = 1 and node = 'n1'", "tasks_ready"),
     ],
 )
@@ -418,7 +419,7 @@ async def test_a_database_of_an_earlier_version_keeps_its_tasks(
     await store.close()
     later = (2, "002_later.sqlite.sql", "alter table tasks add column later integer not null default 7;")
     known = scripts("sqlite") | {later[0]: later[1:]}
-    monkeypatch.setattr("dragoman.stores.sqlite_migrate.scripts", lambda _: known)
+    monkeypatch.setattr("dragoman.stores.sqlite.migrate.scripts", lambda _: known)
     again = SqliteStore(path)
     await again.open()
     assert (await again.scope(SCOPE).load("t")).mails[0][1].message.text == "hello"

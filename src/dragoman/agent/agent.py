@@ -15,7 +15,7 @@ from dragoman.agent.arguments import arguments_of
 from dragoman.agent.parameters import JSON, TEXT
 from dragoman.agent.skill import SkillFunction, declare, words
 from dragoman.auth.requirements import Requirements, need
-from dragoman.engine.log import Mail
+from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.card import AgentCard, Capabilities, Extension, Provider, Skill
@@ -260,11 +260,11 @@ class Agent:
     # -- running -----------------------------------------------------------------------------------------------
 
     def app(self, **options: Any) -> Any:
-        """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.application.application`.
+        """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.server.application.application`.
 
         In a process that runs pytest it keeps its tasks in memory unless it is given a store: tests leave no files.
         """
-        from dragoman.application import application
+        from dragoman.server.application import application
 
         if "pytest" in sys.modules:
             options.setdefault("store", "memory:")
@@ -272,7 +272,7 @@ class Agent:
 
     def run(self, **options: Any) -> None:
         """Serve on loopback until interrupted. Options as for `dragoman.serve`."""
-        from dragoman.server import serve
+        from dragoman.server.runtime import serve
 
         serve(self, **options)
 

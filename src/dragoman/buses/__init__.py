@@ -1,4 +1,4 @@
-"""How followers of a log hear that there is more of it. One seam (`engine/seams.py`), one conformance suite."""
+"""How followers of a log hear that there is more of it. One seam (`engine/protocols.py`), one conformance suite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dragoman.buses.local import LocalBus
-from dragoman.engine.seams import Bus
+from dragoman.engine.protocols import Bus
 
 __all__ = ["LocalBus", "open_bus"]
 

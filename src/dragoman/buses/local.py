@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from dragoman.engine.log import Record
-from dragoman.engine.seams import Woken
+from dragoman.engine.protocols import Woken
+from dragoman.engine.records import Record
 
 _log = logging.getLogger("dragoman.buses")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dragoman.buses.relay import Relay
 from dragoman.errors import Unavailable
-from dragoman.stores.postgres_address import CONFUSED, GONE, Address, Connection, PostgresError
+from dragoman.stores.postgres.address import CONFUSED, GONE, Address, Connection, PostgresError
 
 CHANNEL = "dragoman"
 _NOTIFY = f"select pg_notify('{CHANNEL}', n) from unnest($1::text[]) as n"

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from hashlib import blake2b
 
 from dragoman.buses.local import LocalBus
-from dragoman.engine.log import Record
-from dragoman.engine.seams import Woken
+from dragoman.engine.protocols import Woken
+from dragoman.engine.records import Record
 
 _LONGEST = 2000
 """Bytes of a topic that are sent as they are; PostgreSQL takes eight thousand."""

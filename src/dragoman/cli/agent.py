@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from dragoman.cli import show
 from dragoman.cli.reach import failed
-from dragoman.client.http import HttpTransport
-from dragoman.client.transport import NOT_JSON
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.transport import NOT_JSON
 from dragoman.errors import A2AError
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dragoman.bindings.limits import Limits
+from dragoman.server.limits import Limits
 
 LIMITS = {
     "max_body": "bytes in the body of a request",

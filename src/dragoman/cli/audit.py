@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.cli.stored import looked_into
-from dragoman.engine.seams import Audit, Store
+from dragoman.engine.protocols import Audit, Store
 from dragoman.stores.audit_chain import Examined, examine
 
 EPILOG = """\

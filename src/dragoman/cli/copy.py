@@ -33,7 +33,7 @@ def register(commands: Any) -> None:
 
 async def run(args: argparse.Namespace) -> int:
     path = _file(args)
-    from dragoman.stores.growing import copy
+    from dragoman.stores.copy_to_postgres import copy
 
     try:
         copied = await copy(path, args.target)

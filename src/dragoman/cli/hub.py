@@ -127,8 +127,8 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.hub.assembly import application
     from dragoman.hub.model import ModelError
     from dragoman.observe.logs import configure
-    from dragoman.server import check_store, free_port
-    from dragoman.server import run as serve
+    from dragoman.server.runtime import check_store, free_port
+    from dragoman.server.runtime import run as serve
 
     given = read(args)
     if args.demo is not None and not given.model:
@@ -200,7 +200,7 @@ async def _settle(hub: Hub) -> str:
 
 
 def _announce(tokens: dict[str, str], given: Settings, *, demo: str | None) -> Callable[[str], None]:
-    from dragoman.server import say_json
+    from dragoman.server.runtime import say_json
 
     def announce(url: str) -> None:
         if given.log == "json":

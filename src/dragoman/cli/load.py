@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import dragoman
-from dragoman import server
 from dragoman.agent.agent import Agent
+from dragoman.server import runtime
 
 
 def load(*names: str) -> list[Agent]:
@@ -135,11 +135,11 @@ def _serving_left_to_us() -> Iterator[list[Agent]]:
     def note(*agents: Agent, **options: Any) -> None:
         served.extend(agents)
 
-    was, server.serve = server.serve, note
+    was, runtime.serve = runtime.serve, note
     try:
         yield served
     finally:
-        server.serve = was
+        runtime.serve = was
 
 
 def _where(error: SyntaxError, file: Path, shown: str) -> str:

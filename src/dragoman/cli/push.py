@@ -8,8 +8,8 @@ from typing import Any
 
 from dragoman.cli import show
 from dragoman.cli.stored import looked_into
-from dragoman.engine.hooks import Delivery
-from dragoman.engine.seams import Store
+from dragoman.engine.protocols import Store
+from dragoman.engine.push_configs import Delivery
 from dragoman.model.ids import timestamp
 
 LIMIT = 1000

@@ -22,7 +22,7 @@ from dragoman.client.agents_table import entry_for, read_agents
 from dragoman.client.credentials import named
 from dragoman.client.discover import address
 from dragoman.client.origin import origin_of
-from dragoman.client.transport import Rejected
+from dragoman.client.transport.transport import Rejected
 from dragoman.errors import A2AError, Forbidden, InvalidAgentResponse, Unauthenticated, Unreachable
 from dragoman.model.task import TaskState
 

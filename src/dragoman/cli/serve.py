@@ -8,9 +8,9 @@ from collections.abc import Callable
 from ipaddress import ip_network
 from typing import Any
 
-from dragoman.bindings.cors import Cors
 from dragoman.buses import open_bus
 from dragoman.cli.amounts import add_limits, amount, count, positive, read_limits
+from dragoman.server.cors import Cors
 from dragoman.stores import open_store
 
 EPILOG = """\
@@ -220,7 +220,7 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.cli.load import load
     from dragoman.observe.limit import Quota
     from dragoman.observe.logs import configure
-    from dragoman.server import serve
+    from dragoman.server.runtime import serve
 
     configure(args.log_level, lines=args.log)
     serve(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dragoman.cli.reach import failed
-from dragoman.engine.seams import Store
+from dragoman.engine.protocols import Store
 from dragoman.errors import A2AError
 from dragoman.stores import NewerDatabase, open_store
 

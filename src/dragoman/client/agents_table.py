@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from dragoman.client.credentials import ClientCertificate
 from dragoman.client.origin import origin_of
-from dragoman.client.transport import NotSent
+from dragoman.client.transport.transport import NotSent
 
 CONFIG = "dragoman.toml"
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import urljoin
 
 from dragoman.client.credentials import ClientCertificate, Credential, Outgoing
-from dragoman.client.http import AddressGuard
 from dragoman.client.origin import origin_of, within
-from dragoman.client.transport import NotSent, Response, Transport
+from dragoman.client.transport.network import AddressGuard
+from dragoman.client.transport.transport import NotSent, Response, Transport
 from dragoman.errors import InvalidAgentResponse
 
 _MOVED = (301, 302, 303, 307, 308)

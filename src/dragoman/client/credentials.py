@@ -20,7 +20,7 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.client.transport import Transport
+from dragoman.client.transport.transport import Transport
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import AgentCard, SecurityScheme
 

@@ -15,7 +15,7 @@ from urllib.parse import urljoin, urlsplit
 from msgspec import Struct
 
 from dragoman.client.agents_table import CONFIG, AgentEntry
-from dragoman.client.transport import (
+from dragoman.client.transport.transport import (
     NOT_JSON,
     NotSent,
     Rejected,

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
-from dragoman.client.http import HERE, HttpTransport
-from dragoman.client.transport import Transport, read_at_most
+from dragoman.client.transport.network import HERE, HttpTransport
+from dragoman.client.transport.transport import Transport, read_at_most
 from dragoman.errors import Unreachable
 
 MAX_DOCUMENT = 256 << 10

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 from dragoman.client import credentials as creds
 from dragoman.client.agents_table import entry_for, read_agents
-from dragoman.client.asgi import AsgiTransport
 from dragoman.client.authorize import Authorized
 from dragoman.client.discover import Found, address, find, given
-from dragoman.client.http import AddressGuard, HttpTransport
 from dragoman.client.origin import origin_of
 from dragoman.client.resume import Lasting
 from dragoman.client.retry import Policy, pause, transient
 from dragoman.client.routes import Routed, routes
-from dragoman.client.transport import NotSent, Transport
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.client.transport.network import AddressGuard, HttpTransport
+from dragoman.client.transport.transport import NotSent, Transport
 from dragoman.errors import A2AError, Unauthenticated, Unreachable
 from dragoman.model.card import AgentCard
 

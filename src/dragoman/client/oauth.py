@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman.client.credentials import Outgoing
 from dragoman.client.origin import origin_of
-from dragoman.client.transport import NOT_JSON, Transport
+from dragoman.client.transport.transport import NOT_JSON, Transport
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import AgentCard, OAuthFlow
 

@@ -6,9 +6,9 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from dragoman.client.http import AddressGuard
 from dragoman.client.retry import Policy
-from dragoman.client.transport import Transport
+from dragoman.client.transport.network import AddressGuard
+from dragoman.client.transport.transport import Transport
 from dragoman.model.ops import PushConfig
 from dragoman.model.task import Task
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from dragoman.client.transport import NotSent
+from dragoman.client.transport.transport import NotSent
 
 _PORTS = {"http": 80, "https": 443}
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dragoman.client.reading import Reading
 from dragoman.client.retry import Policy, pause, repeatable, transient
-from dragoman.client.transport import NotSent
+from dragoman.client.transport.transport import NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.errors import A2AError, TaskNotCancelable, Unreachable
 from dragoman.model.content import Message

@@ -13,7 +13,7 @@ import time
 
 from msgspec import Struct
 
-from dragoman.client.transport import NotSent, Rejected
+from dragoman.client.transport.transport import NotSent, Rejected
 from dragoman.errors import A2AError, RateLimited, Unavailable, Unreachable
 from dragoman.model.ops import CreatePushConfig, Request, SendMessage
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from msgspec.structs import replace
 
 from dragoman.client.discover import Found, absolute, channel_address
-from dragoman.client.jsonrpc import JsonRpc
 from dragoman.client.origin import origin_of, within
-from dragoman.client.rest import Rest
-from dragoman.client.transport import NotSent, NotThere, Transport
+from dragoman.client.transport.jsonrpc import JsonRpc
+from dragoman.client.transport.rest import Rest
+from dragoman.client.transport.transport import NotSent, NotThere, Transport
 from dragoman.dialects.cards import era_of, version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS, for_card, speaks
@@ -54,7 +54,7 @@ class Binding(Service, Protocol):
 
 
 def _grpc(*where: Any, **how: Any) -> Binding:
-    from dragoman.client.grpc import Grpc
+    from dragoman.client.transport.grpc import Grpc
 
     return Grpc(*where, **how)
 

@@ -11,7 +11,7 @@ import msgspec
 from dragoman.auth.signing import Trust
 from dragoman.client.discover import Found
 from dragoman.client.fetch import Fetcher
-from dragoman.client.transport import Transport
+from dragoman.client.transport.transport import Transport
 from dragoman.dialects.cards import read_card
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.engine.log import Differs, Question, Record, Step
+from dragoman.engine.records import Differs, Question, Record, Step
 from dragoman.model.answers import hint
 from dragoman.model.content import Message, Part, text_of
 from dragoman.model.task import TaskState

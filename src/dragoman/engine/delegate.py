@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.engine.ask import counted, digest
-from dragoman.engine.log import Child, Record, Snapshot
-from dragoman.engine.seams import Peers
+from dragoman.engine.protocols import Peers
+from dragoman.engine.records import Child, Record, Snapshot
 from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable, UnsupportedOperation
 from dragoman.model.content import NOTHING, Message, Part, Role
 from dragoman.model.fold import Fold

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from dragoman.engine.log import PIECE_BYTES, Record, Snapshot
-from dragoman.engine.seams import Bus, Lease, LeaseLost, Log, topic
+from dragoman.engine.protocols import Bus, Lease, LeaseLost, Log, topic
+from dragoman.engine.records import PIECE_BYTES, Record, Snapshot
 from dragoman.errors import Unavailable
 
 ROOM, ROOM_BYTES = 1024, 1 << 20

@@ -6,12 +6,12 @@ import asyncio
 
 from msgspec.structs import replace
 
-from dragoman.engine.hooks import Hook
-from dragoman.engine.log import Mail
+from dragoman.engine.protocols import MAIL, Bus, Delivered, Log, Program, Store, TaskExists, topic
+from dragoman.engine.push_configs import Hook
 from dragoman.engine.pushes import PushConfigs, for_task
+from dragoman.engine.records import Mail
 from dragoman.engine.run import Run
 from dragoman.engine.runner import Runner
-from dragoman.engine.seams import MAIL, Bus, Delivered, Log, Program, Store, TaskExists, topic
 from dragoman.errors import ExtensionRequired, InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.ops import Call, SendMessage

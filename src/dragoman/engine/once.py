@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragoman.engine.ask import differs
-from dragoman.engine.seams import LeaseLost
+from dragoman.engine.protocols import LeaseLost
 from dragoman.model.values import returned
 
 if TYPE_CHECKING:

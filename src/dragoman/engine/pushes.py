@@ -7,8 +7,8 @@ from hashlib import blake2s
 
 from msgspec.structs import replace
 
-from dragoman.engine.hooks import Hook, Hooks
-from dragoman.engine.seams import Program, Push
+from dragoman.engine.protocols import Program, Push
+from dragoman.engine.push_configs import Hook, Hooks
 from dragoman.errors import InvalidParams, PushNotSupported, TaskNotFound
 from dragoman.model.ops import (
     Call,

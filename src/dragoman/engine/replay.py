@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.log import Building, Child, Note, Snapshot, Step
+from dragoman.engine.records import Building, Child, Note, Snapshot, Step
 from dragoman.model.content import Message
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from dragoman.engine.delegate import abandon, at_work
 from dragoman.engine.journal import caught_up
-from dragoman.engine.log import Child, Record, Snapshot
-from dragoman.engine.seams import Lease, LeaseLost, NewMail, Program, topic
+from dragoman.engine.protocols import Lease, LeaseLost, NewMail, Program, topic
+from dragoman.engine.records import Child, Record, Snapshot
 from dragoman.engine.turn import Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable
 from dragoman.model.content import Message, Part, Role

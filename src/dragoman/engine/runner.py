@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from dragoman.engine.load import Load
-from dragoman.engine.log import Snapshot
+from dragoman.engine.protocols import MAIL, Bus, Delivered, Lease, LeaseLost, Observer, Peers, Program, Store
+from dragoman.engine.records import Snapshot
 from dragoman.engine.run import Run
-from dragoman.engine.seams import MAIL, Bus, Delivered, Lease, LeaseLost, Observer, Peers, Program, Store
 from dragoman.errors import TaskNotFound, Unavailable, keep_going
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Scope

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.engine.hooks import MAX_HOOKS
-from dragoman.engine.log import PUBLIC, Record, number
-from dragoman.engine.seams import LeaseLost, NewMail
+from dragoman.engine.protocols import LeaseLost, NewMail
+from dragoman.engine.push_configs import MAX_HOOKS
+from dragoman.engine.records import PUBLIC, Record, number
 from dragoman.errors import InvalidParams, TaskClosed
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
 

@@ -20,10 +20,10 @@ import msgspec
 from dragoman.engine.ask import answer, differs, key_of_question, take_answer
 from dragoman.engine.delegate import abandon, delegate, key_of_call, on_behalf, request_of
 from dragoman.engine.journal import Journal
-from dragoman.engine.log import Child, Mail, Note, Question, Record, Snapshot, Started, Step
 from dragoman.engine.once import may_begin, once
+from dragoman.engine.protocols import Bus, Lease, Log, Peers
+from dragoman.engine.records import Child, Mail, Note, Question, Record, Snapshot, Started, Step
 from dragoman.engine.replay import Replay
-from dragoman.engine.seams import Bus, Lease, Log, Peers
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.errors import A2AError, Unavailable
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from dragoman.engine.log import Building, Record
+from dragoman.engine.records import Building, Record
 from dragoman.model.content import Artifact, Part
 from dragoman.model.task import ArtifactUpdate
 from dragoman.model.values import part_of

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.journal import Journal
-from dragoman.engine.log import Mail, Record
+from dragoman.engine.records import Mail, Record
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
 from dragoman.executor.cards import AgentCard

@@ -164,7 +164,7 @@ class A2AStarletteApplication:
         """The app, with JSON-RPC and all else at `rpc_url`.
 
         Where Starlette (or FastAPI) is installed it is one of theirs, to which middleware and routes can be added.
-        Options are as for it, and as for `dragoman.application.application`.
+        Options are as for it, and as for `dragoman.server.application.application`.
         """
         options = {name: value for name, value in options.items() if not _is_card_url(name, value)}
         if find_spec(self.framework) is None:

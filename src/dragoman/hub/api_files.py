@@ -7,12 +7,12 @@ import re
 
 from msgspec import Struct
 
-from dragoman.bindings.exchange import Header
 from dragoman.errors import InvalidParams
 from dragoman.hub.artifacts import KeptFile
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
 from dragoman.hub.routing import Answer, Route, Visit
+from dragoman.server.http_exchange import Header
 
 
 class NewFile(Struct):

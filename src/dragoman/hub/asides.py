@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from dragoman.engine.log import PIECE_BYTES, Note, Record
-from dragoman.engine.seams import Log
+from dragoman.engine.protocols import Log
+from dragoman.engine.records import PIECE_BYTES, Note, Record
 from dragoman.hub.telling import ARTIFACTS
 from dragoman.model.content import Artifact, Message, Part
 from dragoman.model.ops import Batch, StreamResponse

@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.bindings.http import App
-from dragoman.bindings.jsonrpc import JsonRpc
-from dragoman.bindings.limits import Connections, Limits
-from dragoman.bindings.mount import Binding
-from dragoman.bindings.rest import Rest
 from dragoman.buses import open_bus
 from dragoman.client.peers import Peers
-from dragoman.engine.seams import Program
+from dragoman.engine.protocols import Program
 from dragoman.hub.api_about import ModelInfo
 from dragoman.hub.catalogue import Entry
 from dragoman.hub.compaction import Talk
@@ -47,10 +42,15 @@ from dragoman.hub.tenants import Tenant
 from dragoman.push.deliver import courier
 from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys
+from dragoman.server.app import App
+from dragoman.server.jsonrpc import JsonRpc
+from dragoman.server.limits import Connections, Limits
+from dragoman.server.mount import Binding
+from dragoman.server.rest import Rest
 from dragoman.stores import open_store
 
 if TYPE_CHECKING:
-    from dragoman.bindings.grpc import Grpc
+    from dragoman.server.grpc import Grpc
 
 DEMO, EMBEDDED, ECHO, SCRIPTED = "demo", "embedded", "echo", "scripted"
 
@@ -221,7 +221,7 @@ def _grpc(
         return None
     if find_spec("grpc") is None:
         raise ValueError("gRPC needs an extra: pip install 'dragoman[grpc]'")
-    from dragoman.bindings.grpc import Grpc
+    from dragoman.server.grpc import Grpc
 
     return Grpc(
         [],

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from dragoman.engine.seams import LeaseLost
+from dragoman.engine.protocols import LeaseLost
 from dragoman.errors import A2AError
 from dragoman.hub.characters import mended
 from dragoman.hub.commands import ENDS

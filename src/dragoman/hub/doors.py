@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dragoman.bindings.mount import Mount
 from dragoman.errors import Unauthenticated
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
 from dragoman.hub.tenants import Tenant
 from dragoman.model.ops import Principal
+from dragoman.server.mount import Mount
 
 AGENTS = "/v1/a2a/agents/"
 

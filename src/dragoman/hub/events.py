@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.engine.follow import Readers, follow
-from dragoman.engine.log import Mail, Note, Record, Snapshot
-from dragoman.engine.seams import Bus, Log
+from dragoman.engine.protocols import Bus, Log
+from dragoman.engine.records import Mail, Note, Record, Snapshot
 from dragoman.hub.model import Usage
 from dragoman.hub.requests import Asked
 from dragoman.hub.tenants import Tenant

@@ -15,8 +15,8 @@ from urllib.parse import urljoin
 
 from msgspec import Struct
 
-from dragoman.client.http import Dial, HttpTransport
-from dragoman.client.transport import Response
+from dragoman.client.transport.network import Dial, HttpTransport
+from dragoman.client.transport.transport import Response
 from dragoman.errors import Unreachable
 from dragoman.hub.markup import html_text
 

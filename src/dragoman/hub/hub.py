@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.dialects.arbiter import Resubscribe
-from dragoman.engine.log import Snapshot
+from dragoman.engine.engine import Engine
+from dragoman.engine.protocols import Bus, Peers, Push, Store
+from dragoman.engine.records import Snapshot
 from dragoman.engine.run import FAILED
-from dragoman.engine.seams import Bus, Peers, Push, Store
-from dragoman.engine.service import Engine
 from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound, keep_going
 from dragoman.hub import events
 from dragoman.hub.admission import Admission

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from dragoman.engine.log import Mail
+from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.hub.constitution import Constitution, card

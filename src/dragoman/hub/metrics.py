@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
-from dragoman.engine.log import Snapshot
+from dragoman.engine.records import Snapshot
 from dragoman.hub.events import state_of
 from dragoman.hub.loop import VIA
 from dragoman.hub.tenants import Tenant

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.engine.seams import Peers
+from dragoman.engine.protocols import Peers
 from dragoman.errors import Unavailable
 from dragoman.hub.catalogue import Catalogue
 from dragoman.hub.remotes import PREFIX

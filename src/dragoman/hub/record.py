@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from dragoman.engine.log import Snapshot
-from dragoman.engine.seams import Store
-from dragoman.engine.service import Engine
+from dragoman.engine.engine import Engine
+from dragoman.engine.protocols import Store
+from dragoman.engine.records import Snapshot
 from dragoman.errors import A2AError
 from dragoman.hub.metrics import Metrics
 from dragoman.model.ops import Call, SendMessage, Service

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from dragoman.client import discover
 from dragoman.client.client import Client, connect
 from dragoman.client.credentials import Bearer
-from dragoman.client.http import AddressGuard
+from dragoman.client.transport.network import AddressGuard
 from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable, keep_going
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import (

@@ -16,8 +16,8 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.engine.log import Mail
-from dragoman.engine.seams import LeaseLost, Program
+from dragoman.engine.protocols import LeaseLost, Program
+from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.catalogue import Catalogue, Entry

@@ -11,8 +11,8 @@ import logging
 import sqlite3
 from collections.abc import Callable
 
-from dragoman.engine.hooks import now
-from dragoman.engine.seams import Store
+from dragoman.engine.protocols import Store
+from dragoman.engine.push_configs import now
 from dragoman.errors import A2AError, keep_going
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound

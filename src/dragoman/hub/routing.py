@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, quote, unquote
 import msgspec
 from msgspec import Struct
 
-from dragoman.bindings.exchange import JSON, Exchange, Header
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest
 from dragoman.hub.tenants import Tenant
+from dragoman.server.http_exchange import JSON, Exchange, Header
 
 T = TypeVar("T")
 TENANT, ADMIN, ANYBODY = "tenant", "admin", "anybody"

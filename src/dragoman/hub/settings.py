@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from dragoman.bindings.limits import Limits
+from dragoman.server.limits import Limits
 
 CONFIG = "dragoman.toml"
 PREFIX = "DRAGOMAN_"

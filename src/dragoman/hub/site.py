@@ -16,9 +16,6 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from dragoman.agent.agent import Agent
-from dragoman.bindings.cors import Cors
-from dragoman.bindings.exchange import Disconnected, Exchange
-from dragoman.bindings.mount import Mount
 from dragoman.errors import A2AError, Unauthenticated
 from dragoman.hub import (
     api_about,
@@ -42,6 +39,9 @@ from dragoman.hub.refusals import NotConfigured, NotFound
 from dragoman.hub.routing import ANYBODY, Answer, Route, Table, Visit, refused, say
 from dragoman.hub.scheduler import Scheduler
 from dragoman.hub.tenants import Tenant
+from dragoman.server.cors import Cors
+from dragoman.server.http_exchange import Disconnected, Exchange
+from dragoman.server.mount import Mount
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.log import Building
+from dragoman.engine.records import Building
 from dragoman.engine.turn import Turn
 from dragoman.engine.writer import ArtifactWriter
 from dragoman.model.content import Part

@@ -30,7 +30,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from dragoman.engine.log import Snapshot
+from dragoman.engine.records import Snapshot
 from dragoman.errors import keep_going
 from dragoman.observe.board import Board
 

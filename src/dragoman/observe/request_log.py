@@ -11,7 +11,7 @@ import logging
 import time
 from datetime import datetime
 
-from dragoman.engine.log import Snapshot
+from dragoman.engine.records import Snapshot
 from dragoman.model.ops import Call
 from dragoman.observe import logs
 from dragoman.observe.logs import Entry

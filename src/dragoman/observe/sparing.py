@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.engine.seams import Audit, AuditEntry
+from dragoman.engine.protocols import Audit, AuditEntry
 from dragoman.model.ids import timestamp
 
 MOST, MINUTE = 60, 60.0

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from dragoman.engine.log import Snapshot
-from dragoman.engine.seams import Audit, AuditEntry
+from dragoman.engine.protocols import Audit, AuditEntry
+from dragoman.engine.records import Snapshot
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
 from dragoman.model.content import Message

@@ -20,11 +20,11 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from dragoman.auth.keys import KeyRing
-from dragoman.client.http import HttpTransport
-from dragoman.client.transport import Transport
-from dragoman.engine.hooks import Delivery, Hook, now
-from dragoman.engine.log import PIECE_BYTES, Mail, Record, Snapshot
-from dragoman.engine.seams import LeaseLost, Log, Store
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.transport import Transport
+from dragoman.engine.protocols import LeaseLost, Log, Store
+from dragoman.engine.push_configs import Delivery, Hook, now
+from dragoman.engine.records import PIECE_BYTES, Mail, Record, Snapshot
 from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, PushConfig

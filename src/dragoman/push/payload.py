@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects.select import DIALECTS
-from dragoman.engine.log import Record
+from dragoman.engine.records import Record
 from dragoman.model.content import Message
 from dragoman.model.ops import GET, SEND
 from dragoman.model.task import StatusUpdate, Task

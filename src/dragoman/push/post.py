@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import quote
 
-from dragoman.client.transport import Response, Transport, retry_after
+from dragoman.client.transport.transport import Response, Transport, retry_after
 from dragoman.errors import A2AError, Unreachable
 from dragoman.push.guard import Guard, Refused
 

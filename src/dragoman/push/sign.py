@@ -25,7 +25,7 @@ import msgspec
 
 from dragoman.auth import jose
 from dragoman.auth.keys import KeyRing
-from dragoman.engine.hooks import Hook
+from dragoman.engine.push_configs import Hook
 from dragoman.model.ops import AuthenticationInfo
 from dragoman.push.credentials import api_key, is_api_key, is_hmac
 

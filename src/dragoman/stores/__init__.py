@@ -1,13 +1,13 @@
-"""Where tasks are kept. One seam (`engine/seams.py`), one conformance suite, several databases."""
+"""Where tasks are kept. One seam (`engine/protocols.py`), one conformance suite, several databases."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-from dragoman.engine.seams import Store
+from dragoman.engine.protocols import Store
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.migrations import NewerDatabase
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.store import SqliteStore
 
 __all__ = ["MemoryStore", "NewerDatabase", "SqliteStore", "open_store"]
 
@@ -24,7 +24,7 @@ def open_store(url: str) -> Store:
     if url.startswith(("postgresql://", "postgres://")):
         if find_spec("asyncpg") is None:
             raise ValueError("PostgreSQL needs an extra: pip install 'dragoman[postgres]'")
-        from dragoman.stores.postgres import PostgresStore
+        from dragoman.stores.postgres.store import PostgresStore
 
         return PostgresStore(url)
     raise ValueError("a store is memory:, sqlite:///path or postgresql://host/database")

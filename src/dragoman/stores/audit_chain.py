@@ -13,7 +13,7 @@ from hashlib import sha256
 import msgspec
 from msgspec import Struct
 
-from dragoman.engine.seams import Audit, AuditEntry
+from dragoman.engine.protocols import Audit, AuditEntry
 
 _PAGE = 1000
 _encode = msgspec.json.Encoder().encode

@@ -10,9 +10,19 @@ from itertools import islice
 
 from msgspec import Struct
 
-from dragoman.engine.hooks import Hook
-from dragoman.engine.log import Cancel, Mail, Record, Snapshot, number
-from dragoman.engine.seams import Admit, Delivered, Found, Head, Held, Lease, LeaseLost, NewMail, TaskExists
+from dragoman.engine.protocols import (
+    Admit,
+    Delivered,
+    Found,
+    Head,
+    Held,
+    Lease,
+    LeaseLost,
+    NewMail,
+    TaskExists,
+)
+from dragoman.engine.push_configs import Hook
+from dragoman.engine.records import Cancel, Mail, Record, Snapshot, number
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope

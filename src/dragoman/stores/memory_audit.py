@@ -8,7 +8,7 @@ from itertools import count, islice
 
 from msgspec.structs import replace
 
-from dragoman.engine.seams import AuditEntry
+from dragoman.engine.protocols import AuditEntry
 
 _KEPT = 100_000
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dragoman.engine import hooks
-from dragoman.engine.hooks import MAX_HOOKS, Delivery, Hook
-from dragoman.engine.log import PUBLIC, Record, Snapshot
-from dragoman.engine.seams import LeaseLost
+from dragoman.engine import push_configs
+from dragoman.engine.protocols import LeaseLost
+from dragoman.engine.push_configs import MAX_HOOKS, Delivery, Hook
+from dragoman.engine.records import PUBLIC, Record, Snapshot
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 
@@ -106,7 +106,7 @@ class MemoryHooks:
     # -- Outbox ------------------------------------------------------------------------------------------------
 
     async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
-        now = hooks.now()
+        now = push_configs.now()
         due = [
             hook
             for hook in self._hooks.values()
@@ -140,7 +140,7 @@ class MemoryHooks:
         mine = self._mine(delivery)
         if mine is None:
             return
-        now = hooks.now()
+        now = push_configs.now()
         if cursor != mine.cursor:
             mine = replace(mine, cursor=cursor, attempt=0, since=0.0, error="")
         if error or dead:

@@ -13,7 +13,7 @@ from hashlib import blake2s
 import msgspec
 from msgspec import Struct
 
-from dragoman.engine.seams import PAGE_BYTES
+from dragoman.engine.protocols import PAGE_BYTES
 from dragoman.errors import InvalidParams
 from dragoman.model.ids import read_timestamp
 from dragoman.model.ops import ListTasks, Scope

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.hooks import Delivery, Hook
-from dragoman.engine.log import Record
-from dragoman.engine.seams import AuditEntry
+from dragoman.engine.protocols import AuditEntry
+from dragoman.engine.push_configs import Delivery, Hook
+from dragoman.engine.records import Record
 from dragoman.model.ops import Scope
 from dragoman.model.task import StatusUpdate, TaskStatus
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from dragoman.engine.log import Record, Snapshot
+from dragoman.engine.records import Record, Snapshot
 
 CACHE_BYTES = 64 << 20
 """Bytes of the records in all kept snapshots of a store."""

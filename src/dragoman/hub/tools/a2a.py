@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from contextlib import aclosing, suppress
 
-from dragoman.engine.log import Child, Record
+from dragoman.engine.records import Child, Record
 from dragoman.errors import A2AError, Unreachable
 from dragoman.hub.remotes import PREFIX, Remotes
 from dragoman.hub.tool import Command, Session

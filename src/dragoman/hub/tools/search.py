@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from dragoman.client.http import HttpTransport
-from dragoman.client.transport import Transport
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.transport import Transport
 from dragoman.errors import A2AError, Unreachable
 from dragoman.hub.tool import Command, Session, harmless
 

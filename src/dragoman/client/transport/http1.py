@@ -1,0 +1,300 @@
+"""One HTTP/1.1 connection: a request out, a response in, again and again.
+
+Written on the bare asyncio protocol because most of the cost of a small call is the HTTP library between us and the
+socket (`bench/client.py` shows by how much). httptools parses; the rules are here: a body that breaks off is an error,
+a reader that falls behind holds up the peer, and a connection left in doubt is never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+import httptools
+
+from dragoman.client.transport.gzip_body import Inflater
+from dragoman.client.transport.transport import MAX_BODY, too_large
+from dragoman.errors import Unreachable
+
+_HIGH = 256 << 10
+"""Stop reading from the socket above so many unread bytes."""
+_MAX_HEAD = 64 << 10
+_OVERHEAD_PER_BYTE = 16
+"""What may come beside a body (chunk sizes, their extensions, trailers), for each byte of it."""
+
+
+class HttpResponse:
+    """A response whose body may still be arriving."""
+
+    def __init__(self, connection: Connection, url: str) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.url = url
+        self._connection: Connection | None = connection
+        """Until the body is complete."""
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._error: Unreachable | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def feed(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size > _HIGH and self._connection is not None:
+            self._connection.pause()
+        self._wake()
+
+    def finish(self, error: Unreachable | None = None) -> None:
+        """Nothing more comes: the body is complete, or broke off with `error`."""
+        self._error, self._connection = error, None
+        self._wake()
+
+    def begin(self, status: int) -> None:
+        self.status = status
+        self._wake()
+
+    async def begun(self) -> None:
+        """Wait for the head."""
+        while not self.status:
+            if self._connection is None:
+                raise self._error or Unreachable(f"{self.url} closed the connection without an answer")
+            await self._change()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        packed = self._unpacking()
+        while True:
+            if self._pieces:
+                piece = self._take()
+                if self._connection is not None:
+                    self._connection.resume()
+                if packed is None:
+                    yield piece
+                    continue
+                for unpacked in packed.feed(piece):
+                    yield unpacked
+                    await asyncio.sleep(0)  # others have a turn, however much it unpacks to
+            elif self._connection is not None:
+                await self._change()
+            elif self._error is not None:
+                raise self._error
+            else:
+                return
+
+    async def read(self) -> bytes:
+        while self._connection is not None:
+            if self._size > MAX_BODY:
+                self._connection.abort()
+                raise too_large(self.url)
+            self._connection.resume()
+            await self._change()
+        if self._error is not None:
+            raise self._error
+        packed = self._unpacking()
+        if packed is None:
+            return self._take()
+        body = bytearray()
+        for unpacked in packed.feed(self._take()):
+            body += unpacked
+            if len(body) > MAX_BODY:
+                raise too_large(self.url)
+            await asyncio.sleep(0)
+        return bytes(body)
+
+    async def close(self) -> None:
+        if self._connection is not None:  # the rest is not worth reading
+            self._connection.abort()
+
+    def _take(self) -> bytes:
+        pieces = self._pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._size = 0
+        return body
+
+    def _unpacking(self) -> Inflater | None:
+        encoding = self.headers.get("content-encoding")
+        return Inflater(encoding, self.url) if encoding else None
+
+    async def _change(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Connection(asyncio.Protocol):
+    """Carries one exchange at a time; `on_idle` hears when it can carry the next, `on_lost` when it is gone."""
+
+    def __init__(self, on_idle: Callable[[Connection], None], on_lost: Callable[[Connection], None]) -> None:
+        self.usable = True
+        self.extra = b""
+        """Headers for the proxy it goes through."""
+        self.idle_since = 0.0
+        self.keep_alive = 0.0
+        """How long it may stay idle, if the peer said so."""
+        self._on_idle = on_idle
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._response: HttpResponse | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        """What came of the body in the bytes that are being read: one piece, however small its chunks are."""
+        self._received = self._body_bytes = 0
+        """Bytes of the present answer: all of them, and those of its body."""
+        self._until_eof = False
+        self._paused = False
+
+    # requests
+
+    def send(self, request: bytes, url: str) -> HttpResponse:
+        assert self._response is None and self._transport is not None
+        self._response = response = HttpResponse(self, url)
+        self._received = self._body_bytes = 0
+        self._transport.write(request)
+        return response
+
+    def abort(self, why: str = "the connection was closed") -> None:
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+        self._break(why)
+
+    def hung_up(self) -> bool:
+        """Whether the peer has closed it, or said something out of turn, and the loop has not told us yet."""
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        return sock is None or bool(_readable(sock.fileno()))
+
+    def pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._transport is not None:
+            self._paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._response is None:  # nobody asked
+            self.abort()
+            return
+        self._received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._hand_over()
+            self.abort("it changed to another protocol, which nobody asked for")
+        except httptools.HttpParserError as error:
+            self._hand_over()
+            self.abort(f"what came back is not HTTP: {error}")
+        else:
+            self._hand_over()
+        overhead = self._received - self._body_bytes
+        if self._response is not None and overhead > _MAX_HEAD + _OVERHEAD_PER_BYTE * self._body_bytes:
+            has_head = bool(self._response.status)
+            self.abort(f"the {'rest' if has_head else 'head'} of its answer has no end")
+
+    def eof_received(self) -> None:
+        self.usable = False
+        if self._response is not None and self._until_eof:
+            response, self._response = self._response, None
+            response.finish()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.usable = False
+        self._on_lost(self)
+        self._break("the connection broke" if error is None else f"the connection broke: {error}")
+
+    def _break(self, why: str) -> None:
+        if self._response is not None:
+            response, self._response = self._response, None
+            response.finish(Unreachable(f"{response.url}: {why}"))
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        self._headers.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._response is not None
+        if not self._response.status:  # what comes after a body is no header
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        assert self._response is not None
+        headers = self._response.headers = _joined(self._headers)
+        self._until_eof = (
+            "content-length" not in headers
+            and "transfer-encoding" not in headers
+            and status not in (204, 304)
+        )
+        self._response.begin(status)
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+        self._body_bytes += len(body)
+
+    def _hand_over(self) -> None:
+        if self._body:
+            piece = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._body.clear()
+            if self._response is not None:
+                self._response.feed(piece)
+
+    def on_message_complete(self) -> None:
+        if self._response is None or not self._response.status:  # a 1xx: the answer is still to come
+            return
+        self._hand_over()
+        response, self._response = self._response, None
+        self.usable = self.usable and bool(self._parser.should_keep_alive())
+        self.resume()
+        response.finish()
+        if self.usable:
+            self.keep_alive = _keep_alive(response.headers.get("keep-alive", ""))
+            self._on_idle(self)
+        elif self._transport is not None:
+            self._transport.close()
+
+
+def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their names in lower case; those that are there several times as one."""
+    values: dict[str, list[str]] = {}
+    for name, value in headers:
+        values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return {name: each[0] if len(each) == 1 else ", ".join(each) for name, each in values.items()}
+
+
+def _readable(fd: int) -> bool:
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([fd], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _keep_alive(value: str) -> float:
+    """`timeout=5, max=100` -> 4.0"""
+    for word in value.split(","):
+        name, _, number = word.strip().partition("=")
+        if name == "timeout" and number.isdecimal():
+            return max(0.5, float(number) - 1)  # be the first to let go
+    return 0.0

@@ -1,0 +1,111 @@
+"""One HTTP exchange with a peer: what a call says in headers, and how a stream of events is read.
+
+JSON-RPC and HTTP+JSON differ in addresses and envelopes; this is what they share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from dragoman.client.transport.transport import NOT_JSON, Response, decoded
+from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.sse import MEDIA_TYPE, Frame, SseReader
+from dragoman.errors import A2AError, InvalidAgentResponse, Unreachable
+from dragoman.model.ops import OPS, Batch, Call, StreamResponse
+from dragoman.model.task import Event
+
+UNARY = {op.request: op for op in OPS.values() if not op.streams}
+"""The operation of each request that is answered once."""
+_LONG = 19
+"""No event of ours has a longer number."""
+
+
+def headers_of(call: Call, dialect: Dialect, accept: str) -> dict[str, str]:
+    headers = {"Content-Type": "application/json", "Accept": accept}
+    if dialect.version:
+        headers["A2A-Version"] = dialect.version
+    if call.extensions:
+        name = "A2A-Extensions" if dialect.version.startswith("1") else "X-A2A-Extensions"
+        headers[name] = ", ".join(call.extensions)
+    if call.idempotency_key:
+        headers["Idempotency-Key"] = call.idempotency_key
+    if call.after is not None:
+        headers["Last-Event-ID"] = str(call.after)
+    if call.trace:
+        headers.update(call.trace)
+    if call.deadline is not None:
+        headers["Dragoman-Timeout"] = f"{max(0.0, call.deadline - time.time()):.3f}"
+    if call.depth:
+        headers["Dragoman-Depth"] = str(call.depth)
+    return headers
+
+
+def is_stream(response: Response) -> bool:
+    return response.headers.get("content-type", "").lower().startswith(MEDIA_TYPE)
+
+
+async def read_stream(
+    response: Response,
+    url: str,
+    read: Callable[[Frame], Sequence[Event]],
+    *,
+    silence: float | None,
+    begun: bool = False,
+) -> AsyncIterator[Batch]:
+    """The events of a stream, those that came together in one batch. `read` raises what a frame says went wrong.
+
+    A stream that has begun (a subscription has from the start) and then sends nothing for `silence` seconds is dead.
+    """
+    frames = SseReader()
+    chunks = response.chunks()
+    while (chunk := await _hear(chunks, url, silence if begun else None)) is not None:
+        batch, error = _events(frames.feed(chunk), read)
+        if batch:
+            begun = True
+            yield batch
+        if error is not None:
+            raise error
+    batch, _ = _events(frames.end(), read)  # half a frame is no event
+    if batch:
+        yield batch
+
+
+async def _hear(chunks: AsyncIterator[bytes], url: str, silence: float | None) -> bytes | None:
+    try:
+        async with asyncio.timeout(silence):
+            return await anext(chunks, None)
+    except TimeoutError as error:
+        raise Unreachable(f"nothing was heard from {url} for {silence:g} s") from error
+
+
+def _events(
+    frames: list[Frame], read: Callable[[Frame], Sequence[Event]]
+) -> tuple[list[StreamResponse], A2AError | None]:
+    """The events in some frames, up to the first that is none."""
+    batch: list[StreamResponse] = []
+    try:
+        for frame in frames:
+            if not frame.data:  # a keep-alive, as some write it
+                continue
+            events = read(frame)
+            for event in events:
+                batch.append(StreamResponse(event))
+            if events and frame.id.isdecimal() and len(frame.id) < _LONG:
+                batch[-1].seq = int(frame.id)
+    except A2AError as error:
+        return batch, error
+    return batch, None
+
+
+def document_of(body: bytes, url: str) -> dict[str, Any]:
+    """A JSON object. Raises `Unreachable` or `InvalidAgentResponse`."""
+    try:
+        document = decoded(body)
+    except NOT_JSON as error:
+        raise Unreachable(f"{url} did not answer with JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidAgentResponse(f"{url} did not answer with a JSON object")
+    return document

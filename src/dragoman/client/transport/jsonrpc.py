@@ -1,0 +1,128 @@
+"""A `Service` over JSON-RPC, in any dialect.
+
+One operation is one POST; a streaming one is answered with server-sent events. Nothing is repeated or resumed here:
+`resume.py` does that for every binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.client import direct
+from dragoman.client.transport.http_exchange import UNARY, document_of, headers_of, is_stream, read_stream
+from dragoman.client.transport.transport import Response, Transport, error_of
+from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.sse import Frame
+from dragoman.errors import A2AError, InvalidAgentResponse, UnsupportedOperation
+from dragoman.model.ids import new_id
+from dragoman.model.ops import (
+    PUSH_DELETE,
+    SEND,
+    STREAM,
+    SUBSCRIBE,
+    Batch,
+    Call,
+    Op,
+    Request,
+    SendMessage,
+    StreamResponse,
+    SubscribeToTask,
+)
+from dragoman.model.task import Event
+
+
+class JsonRpc:
+    """Speaks one dialect to one URL. A stream that has begun and then sends nothing for `silence` seconds is dead."""
+
+    def __init__(
+        self, transport: Transport, url: str, dialect: Dialect, *, silence: float | None = None
+    ) -> None:
+        self.transport = transport
+        self.url = url
+        self.dialect = dialect
+        self.ours = False
+        """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
+        self._direct = dialect.name == "1.0"
+        self._silence = silence
+        self._ids = count(1)
+
+    async def call(self, call: Call, request: Request) -> Any:
+        op = UNARY[type(request)]
+        response = await self._post(call, op, request, "application/json")
+        body = await response.read()
+        if op is SEND and self._direct and (answer := direct.event(body)) is not None:
+            return answer
+        if op is PUSH_DELETE:
+            return self._check_done(response, body)
+        return self.dialect.read_result(op, self._result(response, body))
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
+        response = await self._post(call, op, request, "text/event-stream")
+        try:
+            reader = self.dialect.reader()
+            if not is_stream(response):
+                result = self._result(response, await response.read())
+                yield [StreamResponse(event) for event in reader.read(result)]
+                return
+
+            def read(frame: Frame) -> list[Event]:
+                if self._direct and (event := direct.event(frame.data)) is not None:
+                    return [event]
+                document = document_of(frame.data, self.url)
+                if "result" not in document:
+                    if "error" not in document and frame.event not in ("", "message"):
+                        return []  # a ping: not of this protocol, and no harm
+                    raise self._error(document, 200)
+                return reader.read(document["result"])
+
+            subscribed = isinstance(request, SubscribeToTask)
+            async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):
+                yield batch
+        finally:
+            await response.close()
+
+    async def _post(self, call: Call, op: Op, request: Request, accept: str) -> Response:
+        method = self.dialect.method(op)
+        if not method:
+            raise UnsupportedOperation(f"this agent speaks A2A {self.dialect.name}, which has no {op.name}")
+        if self.dialect.names_tasks and isinstance(request, SendMessage) and not request.message.task_id:
+            # The same name for the same send, so that a repeated one is not another task.
+            named = replace(request.message, task_id=call.idempotency_key or new_id())
+            request = replace(request, message=named)
+        params = self.dialect.write_request(op, request)
+        body = b'{"jsonrpc":"2.0","id":"%d","method":"%s","params":%s}' % (
+            next(self._ids),
+            method.encode(),
+            params or b"{}",
+        )
+        response = await self.transport.request(
+            "POST", self.url, headers_of(call, self.dialect, accept), body
+        )
+        if "dragoman" in response.headers:
+            self.ours = True
+        if not 200 <= response.status < 300:
+            raise error_of(response, await response.read(), self.url, self._error)
+        return response
+
+    def _result(self, response: Response, body: bytes) -> Any:
+        document = document_of(body, self.url)
+        if "result" in document and document.get("error") is None:
+            return document["result"]
+        raise self._error(document, response.status)
+
+    def _check_done(self, response: Response, body: bytes) -> None:
+        """An answer that has nothing to say: some peers leave out a `result` that is null."""
+        document = document_of(body, self.url)
+        if document.get("error") is not None or not ("result" in document or "jsonrpc" in document):
+            raise self._error(document, response.status)
+
+    def _error(self, document: dict[str, Any], http: int) -> A2AError:
+        error = document.get("error")
+        if not isinstance(error, dict):
+            return InvalidAgentResponse(f"{self.url} answered with neither a result nor an error")
+        return self.dialect.read_error(error, http=http)

@@ -1,0 +1,286 @@
+"""The network: keep-alive connections, TLS, proxies.
+
+Connections are kept for the next request, most recently used first, and given up before a peer would. There is no
+read timeout: how long to wait is the caller's business, and a dead peer is noticed by TCP's own probes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+from dragoman.client.transport.http1 import Connection, HttpResponse
+from dragoman.client.transport.transport import NotSent
+
+_IDLE = 4.0
+"""Give up an idle connection after this many seconds. Common servers do so after 5, and must not be the first."""
+_KEPT = 64
+HERE = ("localhost", "127.0.0.1", "::1")
+"""Who is never asked through the environment's proxy."""
+_break = re.compile("[\r\n\0]").search
+_MAX_HOST = 255
+_UNQUOTED = "!#$%&'()*+,/:;=?@[]~"
+
+
+class _Route(NamedTuple):
+    """Where a URL leads."""
+
+    host: str
+    port: int
+    secure: bool
+    host_header: str
+
+
+Dial = Callable[[str, int], Awaitable[socket.socket]]
+"""Connects to a host and a port."""
+
+
+class AddressGuard(Protocol):
+    """Decides which addresses may be connected to: `dragoman.push.Guard` is one. Both raise `OSError` for a refusal."""
+
+    async def dial(self, host: str, port: int) -> socket.socket:
+        """A socket connected to one of the host's addresses."""
+        ...
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """The host's addresses, all of them allowed, for bindings that connect by themselves."""
+        ...
+
+
+class HttpTransport:
+    """A `Transport` over HTTP/1.1. `proxy` overrides the usual environment variables; "" means none.
+
+    `dial` makes the connections instead, and decides which to make (`push/guard.py`); then there is no proxy.
+    """
+
+    def __init__(
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
+        connect_timeout: float = 10.0,
+        dial: Dial | None = None,
+    ) -> None:
+        self._tls = tls
+        self._proxy = proxy if dial is None else ""
+        self._connect_timeout = connect_timeout
+        self._dialled = dial
+        self._idle: dict[_Route, list[Connection]] = {}
+        self._open: set[Connection] = set()
+        self._routes: dict[str, tuple[_Route, str]] = {}
+        self._closed = False
+
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> HttpResponse:
+        if self._closed:  # or a call that was cut off would open a connection that nobody closes
+            raise RuntimeError("the client was closed")
+        route, target = self._routes.get(url) or self._resolve(url)
+        shown = url.partition("?")[0]  # a query may hold a key, and errors are logged
+        head = _head(f"{method} {target} HTTP/1.1\r\nHost: {route.host_header}\r\n", headers)
+        if body or method == "POST":
+            head += b"Content-Length: %d\r\n" % len(body)
+        connection = self._take(route)
+        if connection is None:
+            connection = await self._connect(route, shown)
+        response = connection.send(b"%b%b\r\n%b" % (head, connection.extra, body), shown)
+        try:
+            await response.begun()
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+        return response
+
+    async def close(self) -> None:
+        self._closed = True
+        for connection in list(self._open):
+            connection.abort()
+        self._open.clear()
+        self._idle.clear()
+
+    def _resolve(self, url: str) -> tuple[_Route, str]:
+        shown = url.partition("?")[0]
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname or "", parts.port
+            if len(host) > _MAX_HOST:
+                raise ValueError("its host is too long")
+            if not host.isascii():
+                host = host.encode("idna").decode()
+        except ValueError as error:
+            raise NotSent(f"{shown!r} is not a URL: {error}") from error
+        if parts.scheme not in ("http", "https") or not host:
+            raise NotSent(f"{shown!r} is not an http or https URL")
+        secure = parts.scheme == "https"
+        port = port or (443 if secure else 80)
+        name = f"[{host}]" if ":" in host else host
+        route = _Route(host, port, secure, name if port == (443 if secure else 80) else f"{name}:{port}")
+        target = quote(parts.path or "/", _UNQUOTED) + (
+            f"?{quote(parts.query, _UNQUOTED)}" if parts.query else ""
+        )
+        if not secure and self._proxy_for(route):
+            target = f"http://{route.host_header}{target}"
+        if len(self._routes) > 1000:
+            self._routes.clear()
+        self._routes[url] = route, target
+        return route, target
+
+    def _take(self, route: _Route) -> Connection | None:
+        idle = self._idle.get(route)
+        now = asyncio.get_running_loop().time()
+        while idle:
+            connection = idle.pop()
+            fresh = connection.usable and now - connection.idle_since < (connection.keep_alive or _IDLE)
+            if fresh and not connection.hung_up():
+                return connection
+            self._discard(connection)
+        return None
+
+    def _discard(self, connection: Connection) -> None:
+        connection.abort()
+        self._open.discard(connection)
+
+    async def _connect(self, route: _Route, url: str) -> Connection:
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                connection = await self._dial(route)
+        except TimeoutError as error:
+            raise NotSent(f"cannot reach {url}: no connection within {self._connect_timeout:g} s") from error
+        except ssl.SSLCertVerificationError as error:
+            raise NotSent(
+                f"cannot reach {url}: its certificate is not trusted: {error.verify_message}"
+            ) from error
+        except OSError as error:
+            raise NotSent(f"cannot reach {url}: {reason(error)}") from error
+        except ValueError as error:  # a name that no resolver takes, a proxy that is no URL
+            raise NotSent(f"cannot reach {url}: {error}") from error
+        self._open.add(connection)
+        return connection
+
+    async def _dial(self, route: _Route) -> Connection:
+        loop = asyncio.get_running_loop()
+
+        def idle(connection: Connection) -> None:
+            kept = self._idle.setdefault(route, [])
+            connection.idle_since = loop.time()
+            if len(kept) < _KEPT:
+                kept.append(connection)
+            else:
+                self._discard(connection)
+
+        connection = Connection(idle, self._open.discard)
+        proxy = self._proxy_for(route)
+        if not proxy:
+            context = self._context() if route.secure else None
+            await _dial(route.host, route.port, context, connection, self._dialled)
+            return connection
+        parts = urlsplit(proxy)
+        if not parts.hostname:
+            raise NotSent(f"the proxy {proxy!r} is not a URL")
+        context = self._context() if parts.scheme == "https" else None
+        port = parts.port or (443 if context else 80)
+        login = b""
+        if parts.username:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            login = b"Proxy-Authorization: Basic %b\r\n" % b64encode(pair.encode())
+        if not route.secure:
+            connection.extra = login
+            await _dial(parts.hostname, port, context, connection)
+            return connection
+        return await self._tunnel(route, (parts.hostname, port, context), login, connection)
+
+    async def _tunnel(
+        self,
+        route: _Route,
+        proxy: tuple[str, int, ssl.SSLContext | None],
+        login: bytes,
+        connection: Connection,
+    ) -> Connection:
+        """CONNECT through a proxy, then speak TLS with the peer itself."""
+        outer = Connection(lambda _: None, lambda _: None)
+        transport = await _dial(*proxy, outer)
+        there = f"{route.host if ':' not in route.host else f'[{route.host}]'}:{route.port}"
+        head = _head(f"CONNECT {there} HTTP/1.1\r\nHost: {there}\r\n", {})
+        response = outer.send(b"%b%b\r\n" % (head, login), f"the proxy {proxy[0]}:{proxy[1]}")
+        await response.begun()
+        if response.status != 200:
+            outer.abort()
+            raise NotSent(f"the proxy {proxy[0]}:{proxy[1]} refused with HTTP {response.status}")
+        loop = asyncio.get_running_loop()
+        inner = await loop.start_tls(transport, connection, self._context(), server_hostname=route.host)
+        assert inner is not None
+        connection.connection_made(inner)
+        return connection
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def _proxy_for(self, route: _Route) -> str:
+        if self._proxy is not None:
+            return self._proxy
+        if not any(name.lower().endswith("_proxy") for name in os.environ):
+            return ""
+        from urllib.request import getproxies, proxy_bypass  # slow to import, and seldom needed
+
+        if route.host in HERE or proxy_bypass(route.host):
+            return ""
+        return getproxies().get("https" if route.secure else "http", "")
+
+
+def _head(begun: str, headers: Mapping[str, str]) -> bytes:
+    """The head of a request. Raises `ValueError` for what does not fit into one."""
+    for name, value in headers.items():
+        if _break(value) or _break(name):
+            raise ValueError(f"the header {name!r} has a line break in it")
+        begun += f"{name}: {value}\r\n"
+    try:
+        return begun.encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object[error.start]!r} does not fit into a header") from error
+
+
+def reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):  # its number is OpenSSL's
+        plain = "; it may be http:// there" if error.reason == "WRONG_VERSION_NUMBER" else ""
+        return f"TLS failed: {error.reason or error}{plain}"
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error) or "the connection was closed"
+    return os.strerror(error.errno)
+
+
+async def _dial(
+    host: str, port: int, context: ssl.SSLContext | None, connection: Connection, dial: Dial | None = None
+) -> asyncio.Transport:
+    loop = asyncio.get_running_loop()
+    transport: asyncio.Transport
+    if dial is not None:
+        dialled = await dial(host, port)
+        try:
+            transport, _ = await loop.create_connection(
+                lambda: connection, sock=dialled, ssl=context, server_hostname=host if context else None
+            )
+        except BaseException:
+            dialled.close()
+            raise
+    elif isinstance(loop, asyncio.BaseEventLoop):
+        transport, _ = await loop.create_connection(
+            lambda: connection, host, port, ssl=context, happy_eyeballs_delay=0.25
+        )
+    else:  # uvloop does not race addresses
+        transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=context)
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return transport

@@ -1,0 +1,149 @@
+"""A `Service` over HTTP+JSON, 1.0 and 0.3.
+
+`dialects/paths.py` says where an operation lives and what of a request goes into the address; the rest is in the query
+or the body. As over JSON-RPC, nothing is repeated or resumed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.client.transport.http_exchange import UNARY, document_of, headers_of, is_stream, read_stream
+from dragoman.client.transport.transport import NOT_JSON, Response, Transport, decoded, retry_after
+from dragoman.dialects import rest_errors
+from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.paths import Path, path_of
+from dragoman.dialects.sse import Frame
+from dragoman.errors import A2AError, InvalidParams, UnsupportedOperation
+from dragoman.model.ops import (
+    PUSH_DELETE,
+    STREAM,
+    SUBSCRIBE,
+    Batch,
+    Call,
+    Op,
+    Request,
+    SendMessage,
+    StreamResponse,
+    SubscribeToTask,
+)
+from dragoman.model.task import Event
+
+_NOT_HERE = (404, 405, 501)
+"""How a server says that a path does not take a verb."""
+
+
+class Rest:
+    """Speaks one dialect to the agent below one URL."""
+
+    def __init__(
+        self, transport: Transport, url: str, dialect: Dialect, *, silence: float | None = None
+    ) -> None:
+        self.transport = transport
+        address, _, self._query = url.partition("?")
+        self.url = address.rstrip("/")
+        self.dialect = dialect
+        self.ours = False
+        """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
+        self._version = "1.0" if dialect.name == "1.0" else "0.3"
+        self._silence = silence
+        self._verbs: dict[Op, str] = {}
+        """Those that worked, where there is a choice."""
+
+    async def call(self, call: Call, request: Request) -> Any:
+        op = UNARY[type(request)]
+        response = await self._ask(call, op, request, "application/json")
+        body = await response.read()
+        return None if op is PUSH_DELETE else self.dialect.read_result(op, document_of(body, self.url))
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
+        response = await self._ask(call, op, request, "text/event-stream")
+        try:
+            reader = self.dialect.reader()
+            if not is_stream(response):
+                document = document_of(await response.read(), self.url)
+                yield [StreamResponse(event) for event in reader.read(document)]
+                return
+
+            def read(frame: Frame) -> list[Event]:
+                document = document_of(frame.data, self.url)
+                if frame.event == "error" or "error" in document:
+                    raise self._error(document, 200, op is SUBSCRIBE)
+                if not document:
+                    return []  # a ping: not of this protocol, and no harm
+                return reader.read(document)
+
+            subscribed = isinstance(request, SubscribeToTask)
+            async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):
+                yield batch
+        finally:
+            await response.close()
+
+    async def _ask(self, call: Call, op: Op, request: Request, accept: str) -> Response:
+        path = path_of(self._version, op)
+        if path is None:
+            raise UnsupportedOperation(f"this agent speaks A2A {self._version}, which has no {op.name}")
+        tenant, headers = request.tenant, headers_of(call, self.dialect, accept)
+        if tenant:
+            request = replace(request, tenant="")
+        params = self.dialect.write_request(op, request)
+        verbs = [self._verbs[op]] if op in self._verbs else list(path.verbs)
+        while True:
+            verb = verbs.pop(0)
+            target, body = self._addressed(path, verb, params, tenant)
+            sent = headers if verb == "POST" else {k: v for k, v in headers.items() if k != "Content-Type"}
+            response = await self.transport.request(verb, target, sent, body)
+            if "dragoman" in response.headers:
+                self.ours = True
+            if 200 <= response.status < 300:
+                self._verbs[op] = verb
+                return response
+            document = _document(await response.read())
+            if not verbs or response.status not in _NOT_HERE or rest_errors.told(document, self.dialect.name):
+                raise self._refusal(response, document, path)
+
+    def _addressed(self, path: Path, verb: str, params: bytes, tenant: str) -> tuple[str, bytes]:
+        """The URL and the body of a request."""
+        base = f"{self.url}/{quote(tenant, safe='')}" if tenant and self._version == "1.0" else self.url
+        variables, own = path.variables, f"?{self._query}" if self._query else ""
+        if verb == "POST" and not variables:
+            return base + path.template + own, params
+        members = msgspec.json.decode(params)
+        try:
+            target = base + path.written(members)
+        except ValueError as error:
+            raise InvalidParams(str(error)) from None
+        rest = {n: value for n, value in members.items() if n not in variables or n in path.repeated}
+        if verb == "POST":
+            return target + own, msgspec.json.encode(rest)
+        asked = "&".join(filter(None, (self._query, _query(rest))))
+        return (f"{target}?{asked}" if asked else target), b""
+
+    def _refusal(self, response: Response, document: Any, path: Path) -> A2AError:
+        if not isinstance(document, dict):
+            document = {"message": f"{self.url} answered HTTP {response.status}"}
+        error = self._error(document, response.status, bool(path.variables))
+        error.retry_after = retry_after(response.headers.get("retry-after", ""))
+        return error
+
+    def _error(self, document: dict[str, Any], http: int, of_task: bool) -> A2AError:
+        return rest_errors.read(document, self.dialect.name, http=http, of_task=of_task)
+
+
+def _document(body: bytes) -> Any:
+    try:
+        return decoded(body)
+    except NOT_JSON:
+        return None
+
+
+def _query(members: Mapping[str, Any]) -> str:
+    return urlencode(
+        {name: str(value).lower() if isinstance(value, bool) else value for name, value in members.items()}
+    )

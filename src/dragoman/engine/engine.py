@@ -1,0 +1,462 @@
+"""The engine: the operations of the protocol on a log.
+
+Every answer is a reading of the log. A blocking send delivers mail and reads to the end of the turn; a stream is the
+same, shown as it goes; `GetTask` is a fold. The engine knows the model and nothing of versions or bindings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.engine.follow import Reader, Readers
+from dragoman.engine.mailroom import Mailroom
+from dragoman.engine.protocols import (
+    MAIL,
+    Admit,
+    Bus,
+    Delivered,
+    Head,
+    Peers,
+    Program,
+    Push,
+    Store,
+    topic,
+)
+from dragoman.engine.push_configs import now
+from dragoman.engine.pushes import PushConfigs, PushRequest, task_of
+from dragoman.engine.records import PIECE_BYTES, Cancel, Mail, Record, Snapshot, trimmed
+from dragoman.engine.runner import Runner
+from dragoman.errors import (
+    A2AError,
+    ExtendedCardNotConfigured,
+    InvalidParams,
+    StreamingNotSupported,
+    TaskClosed,
+    TaskNotCancelable,
+    TaskNotFound,
+    Unavailable,
+    UnsupportedOperation,
+    keep_going,
+)
+from dragoman.model.card import AgentCard
+from dragoman.model.content import Message
+from dragoman.model.ids import timestamp
+from dragoman.model.inflight import HOLD_SECONDS, ByteBudget
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    CancelTask,
+    CreatePushConfig,
+    DeletePushConfig,
+    GetExtendedCard,
+    GetOrigin,
+    GetPushConfig,
+    GetTask,
+    ListPushConfigs,
+    ListTasks,
+    PushConfig,
+    PushConfigPage,
+    Request,
+    Scope,
+    SendMessage,
+    Service,
+    StreamResponse,
+    SubscribeToTask,
+    TaskPage,
+)
+from dragoman.model.task import Task, TaskState
+
+logger = logging.getLogger("dragoman.engine")
+
+PAGE = 50
+MAX_PAGE = 100
+LARGE_TASKS_BYTES, LARGE_TASKS_SECONDS = 64 << 20, 60.0
+"""Bytes of large tasks that are read and answered with at a time, and how long one counts whose reader is slow."""
+
+
+class Engine:
+    """A `Service` for every agent of this process, on one store. `programs` says which agent a scope's tasks belong to."""
+
+    def __init__(
+        self,
+        store: Store,
+        bus: Bus,
+        programs: Callable[[Scope], Program | None],
+        *,
+        peers: Peers | None = None,
+        push: Push | None = None,
+        **runner: Any,
+    ) -> None:
+        self._store, self._bus, self._programs = store, bus, programs
+        self._remote, self._push = peers, push
+        self._configs = PushConfigs(store.hooks, push)
+        self.runner = Runner(store, bus, programs, peers=self, **runner)
+        self._mailroom = Mailroom(store, bus, self.runner, self._configs)
+        self.readers = Readers(store)
+        self._large = ByteBudget(LARGE_TASKS_BYTES, hold=LARGE_TASKS_SECONDS)
+        self._retention: asyncio.Task[None] | None = None
+
+    async def start(self, *, retain: float | None = None, retain_unfinished: float | None = None) -> None:
+        """Open the store, take over what was interrupted.
+
+        `retain`: forget finished tasks after so many seconds; `retain_unfinished`: and those that are not, if nothing
+        has happened to them for so long and no node runs them.
+        """
+        await self._store.open()
+        await self._bus.open()
+        await self.runner.start()
+        self.readers.start()
+        if self._push is not None:
+            await self._push.start()
+        self._retention = asyncio.create_task(
+            self._forget(retain, retain_unfinished), name="dragoman-retention"
+        )
+
+    def waits_for(self, drain: float) -> str:
+        """What `stop(drain)` would wait for, in a sentence; empty if for nothing."""
+        if not (tasks := self.runner.running):
+            return ""
+        what = "1 task runs and has" if tasks == 1 else f"{tasks} tasks run and have"
+        return f"{what} {drain:g} s to finish; what is not finished then goes on at the next start"
+
+    async def stop(self, drain: float = 10.0) -> None:
+        if self._retention is not None:
+            self._retention.cancel()
+        await self.runner.stop(drain)
+        self.readers.close()
+        if self._push is not None:
+            await self._push.stop(drain)
+        if self._remote is not None:
+            await self._remote.close()
+        await self._bus.close()
+        await self._store.close()
+
+    # -- Service -----------------------------------------------------------------------------------------------
+
+    async def call(self, call: Call, request: Request) -> Any:
+        program = self._program(call)
+        if program.authorize is not None and not isinstance(request, GetOrigin):
+            await program.authorize(call, request)
+        match request:
+            case SendMessage():
+                return await self._send(program, call, request)
+            case GetTask():
+                return await self._get(call, request)
+            case ListTasks():
+                return await self._list(call, request)
+            case CancelTask():
+                return await self._cancel(call, request)
+            case GetOrigin():
+                return await self._origin(call, request)
+            case CreatePushConfig() | GetPushConfig() | ListPushConfigs() | DeletePushConfig():
+                return await self._push_config(call, request)
+            case GetExtendedCard():
+                return await self._extended_card(call)
+        raise UnsupportedOperation(f"{type(request).__name__} is not an operation of this agent")
+
+    def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        if isinstance(request, SendMessage):
+            return self._send_stream(call, request)
+        return self._subscribe(call, request)
+
+    async def _admit_stream(self, call: Call, request: SendMessage | SubscribeToTask) -> Program:
+        program = self._program(call)
+        if program.authorize is not None:
+            await program.authorize(call, request)
+        if not program.card.capabilities.streaming:
+            raise StreamingNotSupported("this operation is not supported: the agent does not stream")
+        return program
+
+    # -- sending -----------------------------------------------------------------------------------------------
+
+    async def deliver(self, call: Call, request: SendMessage) -> Delivered:
+        """Put a message on disk, and leave it at that: what comes of it is in the log. Raises as `call` does."""
+        program = self._program(call)
+        if program.authorize is not None:
+            await program.authorize(call, request)
+        delivered, _ = await self._mailroom.deliver(program, call, request)
+        return delivered
+
+    async def _send(self, program: Program, call: Call, request: SendMessage) -> Task | Message:
+        length = _length(request.configuration.history_length)
+        now = request.configuration.return_immediately
+        delivered, run = await self._mailroom.deliver(program, call, request, waits=not now)
+        snapshot = delivered.snapshot
+        if now:
+            await self._decided(call, snapshot, delivered.seq)
+            return snapshot.reply or trimmed(snapshot.task, length)
+        if run is not None and (settled := await run.settled) is not None:
+            snapshot = settled
+        elif delivered.stored is not None:
+            await asyncio.shield(delivered.stored)
+        if not _over(snapshot, delivered.seq):  # it is not ours to run, or somebody set it in motion again
+            with self._reader(call, snapshot, snapshot.seq, look=True) as reader:
+                await _until(reader, snapshot, lambda: _over(snapshot, delivered.seq))
+        return snapshot.reply or trimmed(snapshot.task, length)
+
+    async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
+        program = await self._admit_stream(call, request)
+        length = _length(request.configuration.history_length)
+        delivered, _ = await self._mailroom.deliver(program, call, request)
+        snapshot = delivered.snapshot
+        undecided = snapshot.undecided
+        await self._decided(call, snapshot, delivered.seq)
+        if snapshot.reply is not None:
+            yield (StreamResponse(snapshot.reply, snapshot.seq),)
+            return
+        resumed = delivered.duplicate and call.after is not None
+        repeated = delivered.duplicate and not resumed
+        if undecided or repeated:  # a task after all, or a repeated send: the stream begins at the message
+            snapshot = await self._as_of(call, snapshot, delivered.seq)
+        look = undecided or delivered.duplicate or delivered.seq > 1
+        after = call.after if resumed and call.after is not None else snapshot.seq
+        with self._reader(call, snapshot, after, look=look) as reader:
+            if not resumed:
+                ended = snapshot.over
+                yield (StreamResponse(trimmed(snapshot.task, length), after),)
+                if ended:
+                    return
+            ended = False
+            while not ended:
+                batch, ended = _public(await reader.next(), _ends_send)
+                if batch:
+                    yield batch
+
+    async def _decided(self, call: Call, snapshot: Snapshot, after: int) -> None:
+        """Wait and see: a Message, or a task after all."""
+        if snapshot.undecided:
+            with self._reader(call, snapshot, after) as reader:
+                await _until(reader, snapshot, lambda: not snapshot.undecided)
+
+    async def _as_of(self, call: Call, snapshot: Snapshot, seq: int) -> Snapshot:
+        """A task as it was at `seq`."""
+        then = Snapshot(snapshot.scope, snapshot.task_id, snapshot.context_id)
+        log = self._store.scope(call.scope)
+        while then.seq < seq:
+            records = await log.read(
+                snapshot.task_id, after=then.seq, limit=seq - then.seq, max_bytes=PIECE_BYTES
+            )
+            if not records:
+                raise TaskNotFound(snapshot.task_id)  # purged meanwhile
+            for record in records:
+                then.apply(record)
+        return then
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    async def _visible(self, call: Call, task: str, admit: Admit | None = None) -> Snapshot:
+        if not task:
+            raise InvalidParams("the id of the task is missing", fields=(("id", "must not be empty"),))
+        snapshot = await self._store.scope(call.scope).load(task, admit=admit)
+        if snapshot.hidden:
+            raise TaskNotFound(task)
+        return snapshot
+
+    async def _head(self, call: Call, task: str) -> Head:
+        """`_visible`, for those who need not read the log."""
+        if not task:
+            raise InvalidParams("the id of the task is missing", fields=(("id", "must not be empty"),))
+        head = await self._store.scope(call.scope).head(task)
+        if head.hidden:
+            raise TaskNotFound(task)
+        return head
+
+    async def _get(self, call: Call, request: GetTask) -> Task:
+        length = _length(request.history_length)
+        snapshot = await self._visible(call, request.id, admit=self._large.hold)
+        return trimmed(snapshot.task, length)
+
+    async def _list(self, call: Call, request: ListTasks) -> TaskPage:
+        size = PAGE if request.page_size is None else request.page_size
+        if not 1 <= size <= MAX_PAGE:
+            raise InvalidParams(
+                f"pageSize must be between 1 and {MAX_PAGE}", fields=(("pageSize", f"is {size}"),)
+            )
+        length = _length(request.history_length)
+        found = await self._store.scope(call.scope).find(request, limit=size)
+        tasks = [trimmed(snapshot.task, length) for snapshot in found.snapshots]
+        if not request.include_artifacts:
+            tasks = [replace(task, artifacts=()) for task in tasks]
+        return TaskPage(
+            tasks=tuple(tasks), next_page_token=found.next, page_size=size, total_size=found.total
+        )
+
+    async def _subscribe(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Batch]:
+        await self._admit_stream(call, request)
+        head = await self._head(call, request.id)
+        if call.after is not None and call.after <= head.seq:  # a reader that comes back: only what it missed
+            after, ended = call.after, head.terminal and call.after == head.seq
+            first: Batch = ()
+        else:
+            if head.terminal and not call.reads_finished:
+                raise UnsupportedOperation(
+                    f"task {request.id!r} is {head.state.word}: nothing more will come"
+                )
+            admit = partial(self._large.hold, seconds=HOLD_SECONDS)  # the stream may go on for hours
+            snapshot = await self._visible(call, request.id, admit=admit)
+            after, ended = snapshot.seq, snapshot.terminal
+            first = (StreamResponse(snapshot.task, after),)
+            head = replace(head, seq=after)
+        if ended and not first:
+            return
+        with self._reader(call, head, after) as reader:
+            if first:
+                yield first
+                first = ()  # it may be large, and the stream may be long
+            while not ended:
+                batch, ended = _public(await reader.next(), _ends_task)
+                if batch:
+                    yield batch
+
+    def _reader(self, call: Call, snapshot: Snapshot | Head, after: int, *, look: bool = False) -> Reader:
+        """`look`: there may be more in the log than `snapshot` shows."""
+        log = self._store.scope(call.scope)
+        reader = Reader(log, self._bus, snapshot, after, look=look, others=self.readers)
+        if self.runner.stopped:
+            reader.close()
+        return reader
+
+    async def _push_config(self, call: Call, request: PushRequest) -> PushConfig | PushConfigPage | None:
+        push = self._configs.need(self._program(call))
+        await self._head(call, task_of(request))
+        return await self._configs.perform(push, call, request)
+
+    async def _extended_card(self, call: Call) -> AgentCard:
+        program = self._program(call)
+        if not program.card.capabilities.extended_agent_card:
+            raise UnsupportedOperation("this operation is not supported: the agent has no extended card")
+        # Without authentication nobody has a name, and nobody may have what is meant for those who have one.
+        card = await program.extended_card(call.principal) if call.principal.id else None
+        if card is None:
+            raise ExtendedCardNotConfigured("no extended card is configured")
+        return card
+
+    async def _origin(self, call: Call, request: GetOrigin) -> str:
+        try:
+            head = await self._head(call, request.id)
+            (first,) = await self._store.scope(call.scope).read(head.task_id, limit=1)
+        except (A2AError, ValueError):
+            return ""
+        return first.body.origin if isinstance(first.body, Mail) else ""
+
+    # -- cancel ------------------------------------------------------------------------------------------------
+
+    async def _cancel(self, call: Call, request: CancelTask) -> Task:
+        await self._head(call, request.id)
+        mail = Cancel(metadata=request.metadata, principal=call.principal.id)
+        try:
+            delivered = await self._store.scope(call.scope).deliver(
+                request.id, mail, node="" if self.runner.stopping else self.runner.node
+            )
+        except asyncio.CancelledError:
+            self._mailroom.look()
+            raise
+        except TaskClosed:
+            snapshot = await self._visible(call, request.id)
+            if snapshot.state is TaskState.CANCELED and not call.strict_cancel:
+                return snapshot.task
+            raise TaskNotCancelable(f"task {request.id!r} is {snapshot.state.word} already") from None
+        snapshot = delivered.snapshot
+        if delivered.lease is not None:
+            self.runner.begin(delivered.lease, snapshot)
+        else:
+            self._bus.wake(MAIL)
+        if not snapshot.terminal:
+            self._bus.wake(topic(call.scope, request.id), [Record("cancel", mail, delivered.seq)])
+            with self._reader(call, snapshot, delivered.seq, look=True) as reader:
+                await _until(reader, snapshot, lambda: snapshot.terminal)
+        return snapshot.task
+
+    # -- agents that call agents -------------------------------------------------------------------------------
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        """The agent called `name`: one of ours, or one elsewhere."""
+        sibling = Scope(scope.tenant, name, scope.owner)
+        if self._programs(sibling) is not None:
+            return self, sibling
+        if self._remote is None:
+            raise Unavailable(f"there is no agent {name[:80]!r} here")
+        return await self._remote.find(name, scope)
+
+    async def close(self) -> None:
+        """Part of being our own `Peers`; `stop` does the work."""
+
+    # -- keeping the house -------------------------------------------------------------------------------------
+
+    async def _forget(
+        self,
+        retain: float | None,
+        retain_unfinished: float | None = None,
+        *,
+        batch: int = 100,
+        every: float = 60.0,
+    ) -> None:
+        """Purge tasks past their age, and tidy the store, a bounded piece at a time, at most half of the time.
+
+        A clock that is set ahead makes nothing older.
+        """
+        while True:
+            more, began = False, time.perf_counter()
+            with keep_going(logger, "forgetting what is old", Unavailable):
+                old = False
+                if retain is not None:
+                    purged = await self._store.purge(timestamp(now() - retain), limit=batch)
+                    old |= purged >= batch
+                if retain_unfinished is not None:
+                    before = timestamp(now() - retain_unfinished)
+                    old |= await self._store.purge(before, limit=batch, unfinished=True) >= batch
+                more = await self._store.tidy() or old
+            await asyncio.sleep(time.perf_counter() - began if more else every)
+
+    def _program(self, call: Call) -> Program:
+        program = self._programs(call.scope)
+        if program is None:
+            raise TaskNotFound("", message="there is no such agent")
+        return program
+
+
+async def _until(reader: Reader, snapshot: Snapshot, enough: Callable[[], bool]) -> None:
+    """Read, and move `snapshot` on, until that is `enough`."""
+    while not enough():
+        for record in await reader.next():
+            snapshot.apply(record)
+
+
+def _public(records: Sequence[Record], ends: Callable[[Record], bool]) -> tuple[list[StreamResponse], bool]:
+    """What peers see of `records`, up to the one that ends the stream; and whether that was there."""
+    batch: list[StreamResponse] = []
+    for record in records:
+        if record.kind == "artifact":
+            batch.append(record)
+        elif record.public:
+            batch.append(record)
+            if ends(record):
+                return batch, True
+    return batch, False
+
+
+def _length(length: int | None) -> int | None:
+    if length is not None and length < 0:
+        raise InvalidParams("historyLength must not be negative", fields=(("historyLength", f"is {length}"),))
+    return length
+
+
+def _over(snapshot: Snapshot, seq: int) -> bool:
+    """Whether the message at `seq` has been dealt with, and nothing that came since is about to be."""
+    return snapshot.terminal or (snapshot.over and snapshot.mail <= max(snapshot.read, seq))
+
+
+def _ends_send(record: Record) -> bool:
+    """A send's stream ends with the task, or when it waits for the caller's words. Authorisation may come otherwise."""
+    return record.terminal or (record.over and record.body.status.state is TaskState.INPUT_REQUIRED)  # type: ignore[union-attr]
+
+
+def _ends_task(record: Record) -> bool:
+    return record.terminal

@@ -1,0 +1,436 @@
+"""The seams of the engine: what a store, a bus and an agent promise. Each has one conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from dragoman.engine.push_configs import Hook, Hooks, Outbox
+from dragoman.engine.records import Cancel, Mail, Record, Snapshot
+from dragoman.model.card import AgentCard
+from dragoman.model.ops import Call, ListTasks, Principal, PushConfig, Request, Scope, SendMessage, Service
+from dragoman.model.task import TaskState
+
+if TYPE_CHECKING:
+    from dragoman.engine.turn import Turn
+
+
+class LeaseLost(Exception):
+    """Somebody else runs this task now. Write nothing more."""
+
+
+class NewMail(Exception):
+    """Something arrived that the turn has not read."""
+
+
+class TaskExists(Exception):
+    """The id is taken in this scope."""
+
+
+class Lease(Struct, gc=False):
+    """The right to write a task's output, until somebody with a higher `fence` has it."""
+
+    scope: Scope
+    task: str
+    key: int
+    """The store's own name for the task: one number, the same for all leases of a task; 0 until it has one."""
+    fence: int
+    attempt: int
+    """How often the task was claimed since it last settled or got on (`Record.progress`); 1 the first time."""
+
+
+class Held(Struct, frozen=True):
+    """A lease that is still ours, and the last mail of its task."""
+
+    key: int
+    fence: int
+    mail: int
+
+
+class Delivered(Struct, frozen=True):
+    """Mail is on disk, or on its way there (`stored`). `lease` is there if the node that delivered it also runs it."""
+
+    snapshot: Snapshot
+    seq: int
+    """Where the mail is in the log."""
+    lease: Lease | None = None
+    duplicate: bool = False
+    """The same key was delivered before; this is what became of that one."""
+    stored: Awaitable[object] | None = None
+    """Done when it is on disk; None if it is."""
+    waits: bool = False
+    """No node has the task: it waits for one."""
+
+
+class Head(Struct, frozen=True):
+    """What is known of a task without reading its log."""
+
+    scope: Scope
+    task_id: str
+    context_id: str
+    seq: int
+    state: TaskState
+    terminal: bool
+    hidden: bool
+    """See `Snapshot.hidden`."""
+    mail: int
+    """The last record that came from outside."""
+    size: int
+    """Bytes of its log."""
+
+
+class Found(Struct, frozen=True):
+    snapshots: Sequence[Snapshot]
+    """At most as many as asked for; fewer if they are large."""
+    next: str
+    """The cursor of the next page; empty on the last."""
+    total: int
+
+
+Admit = Callable[[int], Awaitable[None]]
+"""Waits until there is room for so many bytes."""
+
+
+class Log(Protocol):
+    """One scope's tasks. A task outside it cannot be named: it is `TaskNotFound`.
+
+    What these methods return is on disk. A returned `Snapshot` is shared and moves on as the log does: read what you
+    need from it before the next `await`.
+    """
+
+    def create(
+        self,
+        task: str,
+        context: str,
+        mail: Mail,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
+    ) -> Awaitable[Delivered]:
+        """Begin a task. With `node`, that node holds its lease from the start. Raises `TaskExists`.
+
+        With `hook`, it is there from the first record on.
+        """
+        ...
+
+    def begin(
+        self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None
+    ) -> Delivered | None:
+        """`create`, without waiting for the disk: `stored` does, and raises what went wrong. What is written under the
+        lease comes after it, or not at all. None if the store would rather be waited for.
+        """
+        ...
+
+    def deliver(
+        self,
+        task: str,
+        mail: Mail | Cancel,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
+    ) -> Awaitable[Delivered]:
+        """Add mail and make the task claimable. With `node`, claim it if no node holds it. With `hook`, `put` it.
+
+        Raises `TaskNotFound`, and `TaskClosed` on a finished task.
+        """
+        ...
+
+    async def seen(self, dedupe: str) -> Delivered | None:
+        """What became of an earlier delivery with this key, in the last 24 hours."""
+        ...
+
+    def append(self, lease: Lease, records: Sequence[Record]) -> Awaitable[int]:
+        """Add output, numbered without a gap, all or none; return the last number. Raises `LeaseLost`.
+
+        If it is progress, this attempt is the first one again.
+        """
+        ...
+
+    def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[int]:
+        """`append`, and give the lease back. Raises `NewMail` (and writes nothing) if mail came after `mail`."""
+        ...
+
+    async def read(
+        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
+    ) -> Sequence[Record]:
+        """The records after `after`, in order, at most `limit` of them. Raises `TaskNotFound`.
+
+        With `max_bytes`, it stops after the append that reaches so many. Unless there is none, it returns at least one.
+        """
+        ...
+
+    async def head(self, task: str) -> Head:
+        """What is known of a task without reading its log. Raises `TaskNotFound`."""
+        ...
+
+    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
+        """The log folded to its end. Raises `TaskNotFound`.
+
+        `admit` is awaited, with the bytes of a large log, before that is read.
+        """
+        ...
+
+    async def find(self, query: ListTasks, *, limit: int) -> Found:
+        """Tasks by last status, newest first, ties by id. Raises `InvalidParams` for a cursor it did not make.
+
+        A page ends early when the logs of its tasks exceed `PAGE_BYTES`; it holds at least one.
+        """
+        ...
+
+    async def unfinished(self) -> int:
+        """How many tasks that peers can see are not finished. It costs the same however many there are."""
+        ...
+
+
+class Push(Protocol):
+    """Who sends notifications, as far as the engine needs to know."""
+
+    async def admit(self, call: Call, config: PushConfig) -> Hook:
+        """The hook for a config somebody asks for. Raises `InvalidParams` if we would not send there."""
+        ...
+
+    def shown(self, hook: Hook) -> PushConfig:
+        """The config as its owner gave it, however it is kept. Raises `Unavailable`."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self, drain: float) -> None:
+        """Send what can be sent in `drain` seconds; the rest is sent after the next start."""
+        ...
+
+
+class Store(Protocol):
+    """The system's view of every scope. Only runners use `claim`."""
+
+    @property
+    def hooks(self) -> Hooks: ...
+
+    @property
+    def outbox(self) -> Outbox: ...
+
+    @property
+    def audit(self) -> Audit: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def scope(self, scope: Scope) -> Log: ...
+
+    async def join(self, node: str, *, ttl: float) -> None:
+        """A process begins as `node`, and is alive for `ttl` seconds. A lease belongs to a node, and lapses with it.
+
+        What an earlier process of this name held can be claimed at once.
+        """
+        ...
+
+    async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
+        """Stay alive for `ttl` seconds from now, and return what the node still holds."""
+        ...
+
+    async def leave(self, node: str) -> None:
+        """The node is gone: whatever it held can be claimed at once."""
+        ...
+
+    async def claim(
+        self,
+        node: str,
+        *,
+        limit: int,
+        fits: Callable[[Scope], bool] | None = None,
+        takes_over: Callable[[], bool] | None = None,
+    ) -> Sequence[Lease]:
+        """Take up to `limit` tasks that have work and that no live node holds. The fence of each rises.
+
+        What `node` holds it keeps, also if its own lease has lapsed: the transaction that claims renews that lease.
+        `fits`: only those of such scopes. Others are left alone, however many they are.
+        `takes_over` is asked inside the transaction: False leaves alone what nodes hold whose leases have lapsed. So does
+        a `node` whose own lease has lapsed: it cannot tell whether the others stood still or the database did.
+        """
+        ...
+
+    async def release(self, lease: Lease, *, failed: bool = False) -> None:
+        """Give a task back unfinished; it can be claimed at once. Unless it `failed`, that was no attempt."""
+        ...
+
+    async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
+        """Forget up to `limit` finished tasks whose last status is older than `before`; return how many.
+
+        With `unfinished`, those that are not finished, and that no node runs. A task with a webhook that is still to be
+        notified stays. Its log may go later, piece by piece (`tidy`).
+        """
+        ...
+
+    async def tidy(self) -> bool:
+        """One bounded piece of housekeeping: expired idempotency keys, logs of purged tasks, unused space of a file.
+
+        True if there is more to do.
+        """
+        ...
+
+    def damage(self) -> str:
+        """What of the database cannot be read because it is damaged, in a sentence; empty if nothing is known to be."""
+        ...
+
+    def waiting(self) -> int:
+        """How many tasks have work that no node has taken up."""
+        ...
+
+    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
+        """`waiting`, of such scopes, and as it is now."""
+        ...
+
+    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+        """Of readers of logs (whose task, which one, the last record they know), those for whom there is more, by their
+        places. Those whose task is gone are among them; those that only this process could have news for need not be."""
+        ...
+
+    def time_commits(self, told: Callable[[float], None]) -> None:
+        """Before `open`: have `told` hear how long each transaction takes, in seconds."""
+        ...
+
+
+Woken = Callable[[Sequence[Record]], None]
+
+
+class Bus(Protocol):
+    """Says *when* to look at a log, never *what* is in it.
+
+    Delivery is best effort. Readers poll as well, so a bus that drops every message makes the system slower, not
+    wrong. Records that ride along are a shortcut for readers in the same process.
+    """
+
+    def wake(self, topic: str, records: Sequence[Record] = ()) -> None: ...
+
+    def wake_all(self) -> None:
+        """Something happened that we know no more about: wake all who listen here."""
+        ...
+
+    def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
+        """Call `woken` at each wake-up of `topic`, until the context ends."""
+        ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Program(Protocol):
+    """What the engine runs: an agent, as far as the engine needs to know one."""
+
+    @property
+    def card(self) -> AgentCard: ...
+
+    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+        """Check a message before it is accepted; raises the `A2AError` to answer with. True: the answer may be a bare
+        Message. `first` began the task that the message goes on with."""
+        ...
+
+    @property
+    def authorize(self) -> Callable[[Call, Request], Awaitable[None]] | None:
+        """Asked before each operation, and raises the `A2AError` to answer with; None: what the scope allows is allowed."""
+        ...
+
+    async def extended_card(self, principal: Principal) -> AgentCard | None:
+        """The card for a caller who has said who it is; None: there is none. Raises `Forbidden`."""
+        ...
+
+    async def work(self, turn: Turn) -> Any:
+        """Do the work of one turn, writing through `turn`. Returning completes the task."""
+        ...
+
+
+class Peers(Protocol):
+    """The agents that agents here may call."""
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        """Who `name` is, and in which scope to call it for a task in `scope`. Raises `A2AError`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Observer(Protocol):
+    """Watches what the runner does. It must neither fail nor wait."""
+
+    def turn(self, turn: Turn) -> AbstractContextManager[None]:
+        """Around each run of an agent's function."""
+        ...
+
+    def settled(self, snapshot: Snapshot) -> None:
+        """A task came to rest: it ended, or waits for somebody."""
+        ...
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who did what to which task, and how it ended: `OK`, or the reason of the error."""
+
+    at: str
+    operation: str
+    outcome: str
+    tenant: str = ""
+    agent: str = ""
+    principal: str = ""
+    task: str = ""
+    dialect: str = ""
+    trace: str = ""
+    id: int = 0
+    hash: str = ""
+    """Of this entry and, through the one before it, of all that came before; in stores that outlive a process."""
+
+
+class Audit(Protocol):
+    """What was done, in order. Nothing is ever changed or taken out but by age."""
+
+    def record(self, entry: AuditEntry) -> None:
+        """Add an entry. It joins the next commit; nobody waits for it."""
+        ...
+
+    async def entries(
+        self,
+        *,
+        tenant: str | None = None,
+        principal: str = "",
+        task: str = "",
+        operation: str = "",
+        since: str = "",
+        before: int = 0,
+        limit: int = 100,
+    ) -> Sequence[AuditEntry]:
+        """Newest first; `before` an entry's id goes on from there."""
+        ...
+
+    async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
+        """Take out up to `limit` entries, oldest first, up to the first that is not older than `before`: what they were.
+
+        The newest always stays: the next one follows from it.
+        """
+        ...
+
+
+def topic(scope: Scope, task: str) -> str:
+    """The bus topic of a task; it begins with the tenant. No two tasks share one, whatever their ids are made of."""
+    return _house(scope) + _plain(task)
+
+
+@lru_cache(4096)
+def _house(scope: Scope) -> str:
+    return "".join([_plain(word) + "/" for word in (scope.tenant, scope.agent, scope.owner)])
+
+
+def _plain(word: str) -> str:
+    return word.replace("%", "%25").replace("/", "%2F") if "/" in word or "%" in word else word
+
+
+PAGE_BYTES = 4 << 20
+"""Bytes of the logs that a page of `Log.find` is made from. A single task may be larger."""
+
+MAIL = "mail"
+"""The topic on which runners hear that something can be claimed."""

@@ -1,0 +1,251 @@
+"""Wires agents, a store, the engine and the bindings into one ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.agent.agent import Agent
+from dragoman.auth.guard import Guard
+from dragoman.auth.keys import KeyRing
+from dragoman.buses import open_bus
+from dragoman.client.fetch import Fetcher
+from dragoman.client.peers import Peers
+from dragoman.engine.engine import Engine
+from dragoman.engine.protocols import Store
+from dragoman.engine.runner import Runner
+from dragoman.errors import StoreDamaged, Unavailable
+from dragoman.model.card import AgentCard
+from dragoman.observe.crew import Crew
+from dragoman.observe.limit import Limited, Quota
+from dragoman.observe.metrics import Metrics
+from dragoman.observe.sparing import Sparing
+from dragoman.observe.watch import Tracer, Watch, WatchedDoor
+from dragoman.push.deliver import courier
+from dragoman.push.options import DEFAULTS, PushOptions
+from dragoman.server.app import App
+from dragoman.server.cards import JWKS
+from dragoman.server.jsonrpc import JsonRpc
+from dragoman.server.limits import Connections, Limits
+from dragoman.server.mount import Binding, Mount
+from dragoman.server.rest import Rest
+from dragoman.stores import open_store
+
+logger = logging.getLogger("dragoman.application")
+
+STORE = "sqlite:///dragoman.db"
+_PROBE = 1.0
+
+
+def application(
+    *agents: Agent,
+    store: str = STORE,
+    bus: str = "",
+    path: str = "/",
+    public_url: str = "",
+    trusted_proxies: Sequence[str] = (),
+    cors_origins: Sequence[str] = (),
+    limits: Limits | None = None,
+    keepalive: float = 15.0,
+    drain: float = 10.0,
+    retain: float | None = None,
+    retain_unfinished: float | None = None,
+    shared: bool = False,
+    peer_credentials: Mapping[str, Any] | None = None,
+    keys: KeyRing | str | Path | None = None,
+    push: PushOptions | bool | None = DEFAULTS,
+    grpc_port: int | None = None,
+    grpc_host: str = "127.0.0.1",
+    grpc_public: str = "",
+    grpc_tls: Mapping[str, str] | None = None,
+    quota: Quota | None = None,
+    crew: Crew | None = None,
+    metrics: bool = True,
+    metrics_token: str = "",
+    audit: bool = True,
+    tracer: Tracer | None = None,
+    **engine: Any,
+) -> App:
+    """Agents as one ASGI app: a single one at `path`, several at `/<id>`.
+
+    `cors_origins`: web pages that may call them, by where they come from; `*` for all.
+    `store` is `memory:`, `sqlite:///path` or `postgresql://host/database`; `bus` is where nodes tell each other of news, if
+    that is not the store: `nats://host`. `retain`: forget finished tasks after so many seconds; `retain_unfinished`: and
+    unfinished ones to which nothing has happened for so long and which no node runs. `shared`: other processes of
+    this machine write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
+    `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: whether webhooks are
+    told, and how (`PushOptions`); False: not at all. An agent with `push=False` tells none, whatever is said here.
+    `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
+    `grpc_public` is the `host:port` that the card gives for it.
+    `quota`: how much is enough (`observe.limit.Quota`); `crew`: whom one shares that with. `metrics` at /metrics, for this machine or with `metrics_token`.
+    `audit`: keep a record of who did what. `tracer`: make spans, as `observe.otel.OpenTelemetry` does.
+    """
+    if not agents:
+        raise ValueError("there is no agent to serve")
+    check_options(engine)
+    if not path.startswith("/") or (path != "/" and len(agents) > 1):
+        raise ValueError(f"a path begins with a slash, and several agents have their own: not {path!r}")
+    by_id: dict[str, Agent] = {}
+    for agent in agents:
+        if agent.id in by_id:
+            raise ValueError(
+                f"two agents have the id {agent.id!r}: give one of them another (`Agent(..., id=)`)"
+            )
+        by_id[agent.id] = agent
+    ring, fetch = _ring(keys, public_url), Fetcher()
+    opened, told = open_store(store), open_bus(bus or store, shared=shared)
+    if push is True:
+        push = DEFAULTS
+    messenger = courier(opened, push, keys=ring, issuer=public_url) if push else None
+    numbers = Metrics(crew.board if crew else None) if metrics else None
+    if numbers is not None:
+        opened.time_commits(numbers.committed)
+        numbers.waiting(opened.waiting)
+        if messenger is not None:
+            numbers.pushes(messenger.outcomes)
+    record = Sparing(opened.audit) if audit else None
+    eye = Watch(metrics=numbers, audit=record, tracer=tracer)
+    service = Engine(
+        opened,
+        told,
+        lambda scope: by_id.get(scope.agent),
+        peers=Peers(credentials=peer_credentials),
+        push=messenger,
+        observer=eye,
+        queue=(quota or Quota()).queue,
+        load=crew.load if crew else None,
+        **engine,
+    )
+    limited = Limited(
+        service,
+        quota or Quota(),
+        unfinished=lambda scope: opened.scope(scope).unfinished(),
+        tally=crew.tally if crew else None,
+    )
+    watched = eye.service(limited)
+    mounts = [
+        Mount(
+            service=watched,
+            card=lambda agent=agent: agent.card if push else _without_push(agent.card),  # type: ignore[misc]
+            agent=agent.id,
+            path=path if len(agents) == 1 else f"/{agent.id}",
+            versions=agent.versions,
+            authenticator=WatchedDoor(Guard(agent.auth, realm=agent.id, fetch=fetch), agent.id, eye)
+            if agent.auth
+            else None,
+            private=agent.private_card,
+            signer=ring,
+        )
+        for agent in agents
+    ]
+    bindings: list[Binding] = [JsonRpc(), Rest()]
+    limits = limits or Limits()
+    connections = Connections(limits.max_connections, crew.connections if crew else None)
+    grpc = None
+    if grpc_port is not None:
+        if find_spec("grpc") is None:
+            raise SystemExit("gRPC needs an extra: pip install 'dragoman[grpc]'")
+        from dragoman.server.grpc import Grpc, Tls
+
+        grpc = Grpc(
+            mounts,
+            host=grpc_host,
+            port=grpc_port,
+            public=grpc_public,
+            tls=Tls(**grpc_tls) if grpc_tls else None,
+            limits=limits,
+            connections=connections,
+            share_port=shared,
+            others=bindings,
+            public_url=public_url,
+        )
+        bindings.append(grpc)
+    watch: list[asyncio.Task[None]] = []
+
+    async def start() -> None:
+        await service.start(retain=retain, retain_unfinished=retain_unfinished)
+        if crew is not None and numbers is not None:
+            watch.append(asyncio.create_task(numbers.share()))
+
+    async def stop() -> None:
+        for task in watch:
+            task.cancel()
+        if record is not None:
+            record.close()
+        await service.stop(drain)
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
+
+    return App(
+        mounts,
+        bindings=bindings,
+        limits=limits,
+        connections=connections,
+        public_url=public_url,
+        trusted_proxies=trusted_proxies,
+        cors_origins=cors_origins,
+        keepalive=keepalive,
+        on_startup=[start, grpc.start] if grpc else [start],
+        on_shutdown=[grpc.drain, stop, grpc.stop, fetch.close] if grpc else [stop, fetch.close],
+        metrics=numbers.text if numbers else None,
+        metrics_token=metrics_token,
+        ready=_readiness(opened, service.runner),
+        busy=lambda: service.waits_for(drain),
+    )
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises TypeError for an option that nobody knows."""
+    known = {**inspect.signature(application).parameters, **inspect.signature(Runner).parameters}
+    for name in options.keys() - (known.keys() - {"queue", "load"}):  # which are in the quota, and the crew
+        raise TypeError(f"there is no option {name!r} to serve with")
+
+
+def _readiness(store: Store, runner: Runner) -> Callable[[], Awaitable[None]]:
+    """Fails when the server is full, and when the store cannot be read or written, or is damaged. A stranger who asks makes
+    us write once in a second."""
+    wrote = float("-inf")
+
+    async def ready() -> None:
+        nonlocal wrote
+        if damage := store.damage():
+            raise StoreDamaged(damage)
+        if runner.full:
+            raise Unavailable("as many tasks run and wait as may")
+        await store.outbox.when()
+        if time.monotonic() - wrote >= _PROBE:
+            await runner.beat()
+            wrote = time.monotonic()
+
+    return ready
+
+
+def signing_keys(keys: KeyRing | str | Path) -> KeyRing:
+    """Raises `ValueError` if there is none to sign with."""
+    ring = keys if isinstance(keys, KeyRing) else KeyRing(keys)
+    if not any(key.signs for key in ring.keys):
+        raise ValueError("there is no key to sign cards with: `dragoman keys new` makes one")
+    return ring
+
+
+def _ring(keys: KeyRing | str | Path | None, public_url: str) -> KeyRing | None:
+    if keys is None:
+        return None
+    ring = signing_keys(keys)
+    if not public_url:  # we would sign whatever a client puts into `Host`
+        raise ValueError("a signed card says where the agent is, and only you can say that: give public_url")
+    if not ring.jku:
+        ring.jku = public_url.rstrip("/") + JWKS
+    return ring
+
+
+def _without_push(card: AgentCard) -> AgentCard:
+    return replace(card, capabilities=replace(card.capabilities, push_notifications=False))

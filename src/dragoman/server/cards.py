@@ -1,0 +1,198 @@
+"""Agent cards over HTTP: one document for clients of every version, or 1.0's own for those who ask for it.
+
+An address may be fetched as often as a client likes: bodies are made once per base URL, and a client that holds the
+current one is told so (304). Both documents carry signatures, which cover the members of 1.0 and not those of older versions;
+the keys to check them with are published beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from email.utils import formatdate, parsedate_to_datetime
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.dialects import cards, select
+from dragoman.dialects.dialect import Dialect
+from dragoman.errors import A2AError, Forbidden, RateLimited, Unauthenticated, Unavailable
+from dragoman.model.card import AgentCard, Interface
+from dragoman.model.ops import EXTENDED_CARD, GetExtendedCard
+from dragoman.server.call import call_of
+from dragoman.server.http_exchange import JSON, Exchange, Header
+from dragoman.server.mount import Handler, Mount
+
+WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+BESIDE = "/agent-card.json"
+"""Where Arbiter looks. It asks for version 1.0 and expects a card of 0.3, so here everybody gets the whole card."""
+EXTENDED = "/agent/authenticatedExtendedCard"
+"""Where 0.2 has the card for callers who have said who they are; later versions have an operation for it."""
+JWKS = "/.well-known/jwks.json"
+
+_HELD = 64
+"""How many bodies are kept: clients choose the base URL, in `Host`."""
+
+
+class _Document(NamedTuple):
+    card: AgentCard
+    stamp: object
+    body: bytes
+    etag: bytes
+
+
+class Cards:
+    """The `Binding` that serves them."""
+
+    def __init__(self, *, max_age: int = 300, allow_origin: str = "*") -> None:
+        self._headers: tuple[Header, ...] = (
+            (b"cache-control", b"public, max-age=%d" % max_age),
+            (b"vary", b"A2A-Version"),
+        )
+        if allow_origin:
+            self._headers += ((b"access-control-allow-origin", allow_origin.encode()),)
+        self.methods: Mapping[str, Handler] = {
+            "GET": self._get,
+            "HEAD": self._get,
+            "OPTIONS": self._preflight,
+        }
+        self._private: tuple[Header, ...] = (
+            (b"cache-control", b"private, no-store"),
+            (b"vary", b"A2A-Version, Authorization"),
+        )
+        self._extended: Mapping[str, Handler] = {"GET": _get_extended, "HEAD": _get_extended}
+        self._keys: Mapping[str, Handler] = {"GET": self._get_keys, "HEAD": self._get_keys}
+        self._documents: dict[tuple[str, str, bool], _Document] = {}
+        self._seen: dict[str, tuple[AgentCard, int]] = {}
+        """By mount: the card, and since when."""
+
+    def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
+        if path in WELL_KNOWN or path == BESIDE:
+            return self.methods
+        if path == JWKS and mount.signer is not None:
+            return self._keys
+        return self._extended if path == EXTENDED else None
+
+    def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
+        return ()
+
+    async def _get(self, exchange: Exchange, mount: Mount) -> None:
+        if mount.private:
+            try:
+                await mount.principal(exchange)
+            except A2AError as error:
+                dialect = select.before_body(exchange.version(), allowed=mount.versions)
+                await _refuse(exchange, mount, error, dialect)
+                return
+        card, since = self._current(mount)
+        pure = mount.versions == ("1.0",) or (
+            exchange.path.endswith(WELL_KNOWN) and cards.version_of(exchange.version()).startswith("1.")
+        )
+        document = self._document(exchange, mount, card, pure)
+        headers = (
+            *(self._private if mount.private else self._headers),
+            (b"dragoman", b"1"),
+            (b"etag", document.etag),
+            (b"last-modified", formatdate(since, usegmt=True).encode()),
+        )
+        if _holds(exchange, document.etag, since):
+            await exchange.respond(304, headers=headers)
+        else:
+            await exchange.respond(200, document.body, (JSON, *headers))
+
+    async def _get_keys(self, exchange: Exchange, mount: Mount) -> None:
+        assert mount.signer is not None
+        await exchange.respond(200, msgspec.json.encode(mount.signer.public()), (JSON, *self._headers))
+
+    async def _preflight(self, exchange: Exchange, mount: Mount) -> None:
+        allowed = (
+            (b"access-control-allow-methods", b"GET, HEAD"),
+            (b"access-control-allow-headers", b"A2A-Version, Authorization"),
+        )
+        await exchange.respond(204, headers=(*self._headers, *allowed))
+
+    def _current(self, mount: Mount) -> tuple[AgentCard, int]:
+        card = mount.current_card()
+        seen = self._seen.get(mount.path)
+        if seen is None or (seen[0] is not card and seen[0] != card):
+            seen = self._seen[mount.path] = card, int(time.time())
+        return seen
+
+    def _document(self, exchange: Exchange, mount: Mount, card: AgentCard, pure: bool) -> _Document:
+        key = mount.path, exchange.base_url(), pure
+        document = self._documents.get(key)
+        stamp = mount.signer.stamp if mount.signer is not None else None
+        if document is None or document.card is not card or document.stamp != stamp:
+            whole = placed(card, exchange, mount)
+            served = (
+                cards.write_card(whole, "1.0")
+                if pure
+                else cards.superset_card(
+                    whole, home=mount.home or select.unsaid(mount.versions), versions=mount.versions
+                )
+            )
+            body = msgspec.json.encode(served)
+            # Two signatures of one card differ, so it is the card and the keys that make the tag.
+            tag = hashlib.sha256(body + repr(stamp).encode()).hexdigest()[:32]
+            if mount.signer is not None and (signatures := mount.signer.sign(served)):
+                body = msgspec.json.encode({**served, "signatures": signatures})
+            document = _Document(card, stamp, body, b'"%s"' % tag.encode())
+            if len(self._documents) >= _HELD:
+                self._documents.clear()
+            self._documents[key] = document
+        return document
+
+
+async def _get_extended(exchange: Exchange, mount: Mount) -> None:
+    dialect = select.by_name("0.2")
+    try:
+        call = call_of(exchange, mount, await mount.principal(exchange), dialect)
+        card = await mount.service.call(call, GetExtendedCard())
+    except A2AError as error:
+        await _refuse(exchange, mount, error, dialect)
+    else:
+        body = dialect.write_result(EXTENDED_CARD, placed(card, exchange, mount))
+        await exchange.respond(200, body, (JSON, (b"cache-control", b"private, no-store")))
+
+
+async def _refuse(exchange: Exchange, mount: Mount, error: A2AError, dialect: Dialect) -> None:
+    # Having no such card is not a bad request here: the address leads nowhere.
+    known = isinstance(error, Unauthenticated | Forbidden | RateLimited | Unavailable)
+    status = error.http if known else 404
+    headers = (JSON, (b"cache-control", b"private, no-store"), *mount.refusal(error, status))
+    await exchange.respond(status, msgspec.json.encode({"error": dialect.write_error(error)}), headers)
+
+
+def placed(card: AgentCard, exchange: Exchange, mount: Mount) -> AgentCard:
+    """The card with every way to reach the agent."""
+    return reachable(card, exchange.shared.interfaces(mount, exchange.base_url() + mount.path))
+
+
+def reachable(card: AgentCard, here: Sequence[Interface]) -> AgentCard:
+    """The card with these ways to reach the agent, too: newest version first, and here before elsewhere."""
+    listed = sorted(
+        (*here, *card.supported_interfaces),
+        key=lambda each: cards.version_of(each.protocol_version),
+        reverse=True,
+    )
+    return replace(card, supported_interfaces=tuple(listed))
+
+
+def signed(card: AgentCard, mount: Mount) -> AgentCard:
+    """The card with our signatures, if we sign: over its 1.0 document."""
+    if mount.signer is None:
+        return card
+    return replace(card, signatures=tuple(mount.signer.sign(cards.write_card(card, "1.0"))))
+
+
+def _holds(exchange: Exchange, etag: bytes, since: int) -> bool:
+    """Whether the client has this document already (RFC 9110, 13.2.2)."""
+    known = exchange.headers.get(b"if-none-match")
+    if known is not None:
+        return any(each.strip().removeprefix(b"W/") in (etag, b"*") for each in known.split(b","))
+    try:
+        return parsedate_to_datetime(exchange.header(b"if-modified-since")).timestamp() >= since
+    except (ValueError, OverflowError):
+        return False

@@ -1,0 +1,156 @@
+"""The listening socket of gRPC where connections are counted: it accepts, counts, and passes bytes on.
+
+gRPC's core accepts by itself, and can neither share a count with HTTP and other workers nor be told to stop accepting. So
+where `Limits.max_connections` is set the core listens on a socket in a private directory, and this stands before it.
+Bytes are passed on as they are (TLS too), with the flow control of both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+from dragoman.server.limits import Connections
+
+AVAILABLE = hasattr(socket, "AF_UNIX")
+
+
+class Front:
+    """The core listens on `address`; then `start`, and in the end `close`."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._folder = tempfile.TemporaryDirectory(prefix="dragoman-grpc-")  # for this user only
+        self.address = f"unix:{self._folder.name}/core"
+        self._numbers = itertools.count()
+        self._server: asyncio.Server | None = None
+        self._open: set[_Client] = set()
+
+    async def start(self, host: str, port: int, *, share_port: bool) -> int:
+        """Accept connections: the port. Raises `OSError` if it is taken."""
+        loop = asyncio.get_running_loop()
+        server = self._server = await loop.create_server(
+            lambda: _Client(self), host, port, reuse_port=share_port or None, backlog=4096
+        )
+        found: int = server.sockets[0].getsockname()[1]
+        return found
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """End what is open."""
+        self.stop_accepting()
+        for client in list(self._open):
+            client.close()
+        self._folder.cleanup()
+
+    def admit(self, client: _Client) -> bool:
+        self._open.add(client)
+        self._connections.opened()
+        return not self._connections.full
+
+    def left(self, client: _Client) -> None:
+        self._open.discard(client)
+        self._connections.closed()
+
+    def dial(self) -> socket.socket:
+        """A connection to the core. Its own end has a name, so that the core can tell connections apart (`peer`)."""
+        ours = socket.socket(socket.AF_UNIX)
+        try:
+            ours.setblocking(False)
+            name = Path(self._folder.name) / str(next(self._numbers))
+            ours.bind(str(name))
+            name.unlink()
+            ours.connect(f"{self._folder.name}/core")  # at once, or not at all
+        except OSError:
+            ours.close()
+            raise
+        return ours
+
+
+class _Client(asyncio.Protocol):
+    """A caller's connection."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._core: _Core | None = None
+        self._early: list[bytes] = []
+        """What came before there was somebody to pass it on to."""
+        self._dialling: asyncio.Task[None] | None = None
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if not self._front.admit(self):
+            self.transport.abort()
+            return
+        self._dialling = asyncio.get_running_loop().create_task(self._dial())
+
+    async def _dial(self) -> None:
+        core = _Core(self.transport)
+        try:
+            ours = self._front.dial()
+            await asyncio.get_running_loop().create_unix_connection(lambda: core, sock=ours)
+        except OSError:
+            self.transport.abort()
+            return
+        self._core = core
+        if self.transport.is_closing():
+            core.transport.close()
+        elif self._early:
+            core.transport.writelines(self._early)
+            self._early.clear()
+            self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self._core is not None:
+            self._core.transport.write(data)
+        else:
+            self._early.append(data)
+            self.transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        if self._core is not None:
+            self._core.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._core is not None:
+            self._core.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._front.left(self)
+        if self._core is not None:
+            self._core.transport.close()
+
+    def close(self) -> None:
+        self.transport.close()
+
+
+class _Core(asyncio.Protocol):
+    """The same connection, as the core sees it."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._client.write(data)
+
+    def pause_writing(self) -> None:
+        self._client.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._client.is_closing():
+            self._client.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._client.close()

@@ -1,0 +1,219 @@
+"""The HTTP+JSON binding of an agent as an OpenAPI 3.1 document.
+
+Paths and parameters come from the route table (`dialects/paths.py`), schemas from the model itself (`schemas.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from dragoman.dialects import security
+from dragoman.dialects.paths import PATHS, QUERY, Path
+from dragoman.model import ops
+from dragoman.model.card import AgentCard
+from dragoman.model.ops import Op
+from dragoman.server.schemas import Document, ref, schemas
+
+JSON, A2A_JSON, EVENTS = "application/json", "application/a2a+json", "text/event-stream"
+
+_WORDS: dict[Op, tuple[str, str]] = {
+    ops.SEND: (
+        "Send a message",
+        "Answers when the task is over: finished, or asking for something. With `returnImmediately` it answers at once.",
+    ),
+    ops.STREAM: (
+        "Send a message and follow the answer",
+        "The task as it is, then each change to it as it happens. The id of an event continues the stream after it.",
+    ),
+    ops.GET: ("Get a task", "A task of another caller is as unknown as one that never was."),
+    ops.LIST: ("List tasks", "Latest change first, a page at a time."),
+    ops.CANCEL: ("Cancel a task", "Answers when it is canceled. A task that is finished cannot be canceled."),
+    ops.SUBSCRIBE: (
+        "Follow a task",
+        "The task as it is, then what happens to it. With `Last-Event-ID`, only what came after that event.",
+    ),
+    ops.PUSH_CREATE: ("Have news of a task sent to a URL", ""),
+    ops.PUSH_GET: ("Get where news of a task is sent", ""),
+    ops.PUSH_LIST: ("List where news of a task is sent", ""),
+    ops.PUSH_DELETE: ("Stop sending news of a task to a URL", ""),
+    ops.EXTENDED_CARD: ("Get the card for authenticated callers", ""),
+}
+_OF_QUERY = {
+    "configId": "The id that the new one gets, if the body does not say it.",
+    "contextId": "Only tasks of this conversation.",
+    "historyLength": "How many messages of the history at most; 0 for none.",
+    "includeArtifacts": "With what the tasks produced.",
+    "pageSize": "How many at most.",
+    "pageToken": "`nextPageToken` of the page before.",
+    "status": "Only tasks in this state.",
+    "statusTimestampAfter": "Only tasks that changed at this moment or later.",
+}
+_TYPES = {str: "string", int: "integer", bool: "boolean"}
+
+_RESULTS = {
+    ops.SEND: "SendMessageResponse",
+    ops.STREAM: "StreamResponse",
+    ops.GET: "Task",
+    ops.LIST: "ListTasksResponse",
+    ops.CANCEL: "Task",
+    ops.SUBSCRIBE: "StreamResponse",
+    ops.PUSH_CREATE: "TaskPushNotificationConfig",
+    ops.PUSH_GET: "TaskPushNotificationConfig",
+    ops.PUSH_LIST: "ListTaskPushNotificationConfigsResponse",
+    ops.PUSH_DELETE: "Nothing",
+    ops.EXTENDED_CARD: "AgentCard",
+}
+_BODIES = {
+    ops.SEND: "SendMessageRequest",
+    ops.STREAM: "SendMessageRequest",
+    ops.PUSH_CREATE: "TaskPushNotificationConfig",
+    ops.CANCEL: "CancelTaskRequest",
+}
+
+
+def document(card: AgentCard, url: str, versions: Iterable[str]) -> Document:
+    """The document for an agent that is seen at `url` and speaks `versions`."""
+    paths: Document = {}
+    for version in versions:
+        for path in PATHS.get(version, ()):
+            place = paths.setdefault(_address(path), {"parameters": _in_path(path)})
+            for verb in path.verbs:
+                place[verb.lower()] = _operation(path, verb)
+    tenant = {
+        "tenant": {"default": "tenant", "description": "A routing label, for agents that have tenants."}
+    }
+    out: Document = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": card.name,
+            "description": card.description,
+            "version": card.version or "1.0.0",
+        },
+        "servers": [{"url": url}, {"url": f"{url}/{{tenant}}", "variables": tenant}],
+        "paths": paths,
+        "components": {"schemas": schemas(), "parameters": _headers(), "responses": _errors()},
+    }
+    if card.security_schemes:
+        schemes = security.write_legacy_schemes(card.security_schemes)
+        for scheme in schemes.values():
+            scheme.pop("oauth2MetadataUrl", None)
+        out["components"]["securitySchemes"] = schemes
+        out["security"] = security.write_legacy_requirements(card.security_requirements)
+    return out
+
+
+def _address(path: Path) -> str:
+    """The template as OpenAPI has it: an id for each star of a resource's name."""
+
+    def spread(found: re.Match[str]) -> str:
+        form = found[2]
+        if form is None:
+            return found[0]
+        names = ["{taskId}", "{id}"] if form.count("*") == 2 or found[1] == "parent" else ["{id}"]
+        for name in names[: form.count("*")]:
+            form = form.replace("*", name, 1)
+        return form
+
+    return re.sub(r"\{(\w+)(?:=([^}]*))?\}", spread, path.template)
+
+
+def _in_path(path: Path) -> list[Document]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"\{(\w+)\}", _address(path))
+    ]
+
+
+def _operation(path: Path, verb: str) -> Document:
+    op, newest = path.op, path.version == "1.0"
+    summary, description = _WORDS[op]
+    name = op.name if newest else f"{op.name}_{path.version}"
+    out: Document = {
+        "operationId": name if verb == path.verbs[0] else f"{name}_{verb}",
+        "summary": summary,
+        "tags": [f"A2A {path.version}"],
+        "parameters": [*_refs(op, newest), *map(_in_query, path.query)],
+        "responses": {
+            "200": {"description": "Done.", "content": _content(path)},
+            "default": {"$ref": f"#/components/responses/{'Error' if newest else 'Error_0.3'}"},
+        },
+    }
+    if description:
+        out["description"] = description
+    if not newest:
+        out["deprecated"] = True
+    if verb == "POST":
+        out["requestBody"] = {
+            "required": op in (ops.SEND, ops.STREAM, ops.PUSH_CREATE),
+            "content": _as_json(ref(_BODIES.get(op, "Nothing"), path.version), path.version),
+        }
+    return out
+
+
+def _content(path: Path) -> Document:
+    result = ref(_RESULTS[path.op], path.version)
+    if path.op.streams:
+        data = {"type": "string", "contentMediaType": JSON, "contentSchema": result}
+        event = {
+            "type": "object",
+            "properties": {"id": {"type": "string"}, "data": data},
+            "required": ["data"],
+        }
+        return {EVENTS: {"schema": {**event, "description": "One event; there is one for all that happens."}}}
+    return _as_json(result, path.version)
+
+
+def _as_json(schema: Document, version: str) -> Document:
+    return {kind: {"schema": schema} for kind in ((JSON, A2A_JSON) if version == "1.0" else (JSON,))}
+
+
+def _refs(op: Op, newest: bool) -> list[Document]:
+    names = ["Version", "Extensions"] if newest else ["OldExtensions"]
+    if op in (ops.SEND, ops.STREAM):
+        names.append("IdempotencyKey")
+    if op.streams:
+        names.append("LastEventId")
+    return [{"$ref": f"#/components/parameters/{name}"} for name in names]
+
+
+def _headers() -> Document:
+    def header(name: str, description: str, **schema: Any) -> Document:
+        return {
+            "name": name,
+            "in": "header",
+            "description": description,
+            "schema": {"type": "string", **schema},
+        }
+
+    return {
+        "Version": header("A2A-Version", "The version of the protocol.", enum=["1.0"]),
+        "Extensions": header("A2A-Extensions", "URIs of extensions to use, separated by commas."),
+        "OldExtensions": header("X-A2A-Extensions", "URIs of extensions to use, separated by commas."),
+        "IdempotencyKey": header(
+            "Idempotency-Key", "A send that is repeated with the same key is done once.", maxLength=256
+        ),
+        "LastEventId": header("Last-Event-ID", "The id of the last event that was read."),
+    }
+
+
+def _in_query(name: str) -> Document:
+    schema: Document = {"type": _TYPES[QUERY[name]]}
+    if name == "status":
+        schema = ref("TaskState")
+    elif name == "statusTimestampAfter":
+        schema["format"] = "date-time"
+    elif name == "historyLength":
+        schema["minimum"] = 0
+    elif name == "pageSize":
+        schema |= {"minimum": 1, "maximum": 100}
+    return {"name": name, "in": "query", "description": _OF_QUERY[name], "schema": schema}
+
+
+def _errors() -> Document:
+    about = {"Error": "What went wrong: `details` has the reason.", "Error_0.3": "What went wrong."}
+    return {
+        name: {"description": words, "content": _as_json(ref("Error", version), version)}
+        for (name, words), version in zip(about.items(), PATHS, strict=True)
+    }

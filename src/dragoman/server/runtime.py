@@ -1,0 +1,430 @@
+"""Runs an application: a socket, uvicorn, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import gc
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from dragoman.agent.agent import Agent
+from dragoman.auth.schemes import MutualTLS
+from dragoman.buses import open_bus
+from dragoman.errors import A2AError
+from dragoman.model.ids import timestamp
+from dragoman.observe.crew import Crew
+from dragoman.observe.logs import configure
+from dragoman.server.address import Address
+from dragoman.server.app import App
+from dragoman.server.application import STORE, application, check_options, signing_keys
+from dragoman.server.http1.protocol import HttpProtocol
+from dragoman.server.http1.timeouts import Slow
+from dragoman.server.tls import HSTS, ServerTls, TlsProtocol
+from dragoman.server.workers import HANGUP, ends, supervise
+from dragoman.stores import NewerDatabase, open_store
+
+logger = logging.getLogger("dragoman.server")
+
+_RENEW = 10
+"""Ticks between two looks at the certificate; uvicorn's last a tenth of a second."""
+_LOOK = 10
+"""And between two looks at whether there are descriptors left."""
+
+
+class _Server(uvicorn.Server):
+    """A drain closes the listener first: who comes now belongs to another worker, or another server. Then it ends open
+    streams, before it waits for connections to close, so that it does not wait for readers.
+
+    The first of its `signals` drains. The next one does not wait: what runs is on disk, and goes on in another process.
+    (A terminal that goes away may say so twice, and does not mean that.)
+    `renew` is called now and then.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: App,
+        signals: Sequence[signal.Signals] = (),
+        renew: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._app = app
+        self._signals = signals
+        self._renew = renew
+        self._descriptors = _Descriptors()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {signum: signal.signal(signum, self.handle_exit) for signum in self._signals}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit and sig != HANGUP:
+            os._exit(128 + sig)
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        with _brisk(asyncio.get_running_loop(), self._app.limits.head_timeout):
+            await super().startup(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._renew is not None and counter % _RENEW == 0:
+            self._renew()
+        if counter % _LOOK == 0:
+            self._descriptors.look()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._signals:
+            again = "; Ctrl-C again does not wait" if sys.stdin is not None and sys.stdin.isatty() else ""
+            logger.info("stopping%s%s", self._app.waits_for(), again)
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()  # one that waits for its next request finds another worker
+        await self._app.stop()
+        await super().shutdown(sockets)
+
+
+class _Descriptors:
+    """Says so in the log when there are no descriptors left for another connection. The event loop does not: it accepts
+    connections to close them.
+    """
+
+    def __init__(self) -> None:
+        self._out = False
+
+    def look(self) -> None:
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+            self._out = False
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._out:
+                self._out = True
+                logger.error(
+                    "there are no file descriptors left (%s): new connections are closed. Raise the limit (ulimit -n), or "
+                    "lower --max-connections",
+                    error.strerror,
+                )
+
+
+@contextlib.contextmanager
+def _brisk(loop: Any, seconds: float) -> Iterator[None]:
+    """Servers that are made meanwhile wait so long for a TLS handshake. uvicorn has no way to say so: it is a minute."""
+    make = loop.create_server
+
+    def create_server(*args: Any, **options: Any) -> Any:
+        if options.get("ssl") is not None:
+            options.setdefault("ssl_handshake_timeout", seconds)
+        return make(*args, **options)
+
+    loop.create_server = create_server
+    try:
+        yield
+    finally:
+        del loop.create_server
+
+
+def serve(
+    *agents: Agent,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 1,
+    insecure: bool = False,
+    announce: Callable[[str], None] | None = None,
+    log_level: str = "info",
+    log_lines: str = "plain",
+    grpc_port: int | None = None,
+    tls_cert: str = "",
+    tls_key: str = "",
+    tls_client_ca: str = "",
+    **options: Any,
+) -> None:
+    """Serve agents until interrupted. SIGTERM, SIGHUP and Ctrl-C drain; a second Ctrl-C does not wait.
+
+    `grpc_port`: over gRPC, too. `tls_cert`, `tls_key`: speak TLS, with this certificate; `tls_client_ca`: and ask clients
+    for theirs, signed by this authority. Other options as for `application`.
+    """
+    _check_called(options)
+    _check_open(agents, host, insecure)
+    _check_apart(agents)
+    if workers > 1 and options.get("store", STORE).startswith("memory:"):
+        raise SystemExit("memory: is for one process: workers share a file (sqlite:///dragoman.db)")
+    _check_options(**options)
+    tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
+    asyncio.run(check_store(options.get("store", STORE), options.get("bus", "")))
+    listener = _listen(host, port)
+    url = f"{'https' if tls else 'http'}://{_show(host)}:{listener.getsockname()[1]}"
+    if options.get("keys") and _loopback(host):
+        options["public_url"] = options.get("public_url") or url
+    configure(log_level, lines=log_lines)
+    if grpc_port is not None:
+        grpc_port = free_port(host, grpc_port)
+        options.update(grpc_port=grpc_port, grpc_host=host)
+        if tls is not None:
+            pair = {"certificate": tls_cert, "key": tls_key or tls_cert}
+            options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
+    grpc = f"{_show(host)}:{grpc_port}" if grpc_port else ""
+    (announce or _announce(agents, grpc, say=_say if log_lines == "plain" else say_json))(url)
+    if workers > 1:
+        crew = Crew.hired(workers)
+
+        def work(worker: int) -> None:
+            _serve(agents, listener, (signal.SIGTERM,), tls, shared=True, crew=crew.of(worker), **options)
+
+        supervise(workers, work)
+    else:
+        _serve(agents, listener, ends(), tls, **options)
+
+
+def _check_called(options: Mapping[str, Any]) -> None:
+    """A slip in the code that calls us is a slip there, and is said before anybody hears that we serve."""
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(
+            "an event loop is running already, and this starts one of its own: call it from code that is not async, "
+            "or give agent.app() to a server that runs in this loop"
+        )
+    check_options(options)
+
+
+def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:
+    """Nobody is served to strangers by mistake."""
+    anybody = [agent.name for agent in agents if not agent.auth]
+    if anybody and not insecure and not _loopback(host):
+        raise SystemExit(
+            f"{host} can be reached from other machines and nobody would have to say who they are to call "
+            f"{', '.join(anybody)}: give Agent(..., auth=[...]), serve on 127.0.0.1, or say --insecure "
+            "(insecure=True) if that is meant"
+        )
+
+
+def _check_apart(agents: Sequence[Agent]) -> None:
+    """Each has an address of its own."""
+    ids = [agent.id for agent in agents]
+    for id in ids:
+        if ids.count(id) > 1:
+            raise SystemExit(f"two agents have the id {id!r}: give one of them another (Agent(..., id=))")
+
+
+def _check_options(
+    public_url: str = "", trusted_proxies: Sequence[str] = (), keys: Any = None, **others: Any
+) -> None:
+    """What cannot be meant is said before anybody hears that we serve."""
+    try:
+        Address(public_url, trusted_proxies)
+        if keys is not None:
+            signing_keys(keys)
+    except ValueError as error:
+        raise SystemExit(f"dragoman: {error}") from error
+
+
+async def check_store(url: str, bus: str = "") -> None:
+    """What is wrong with the store, or the bus, is said once, before anybody is served."""
+    try:
+        store, told = open_store(url), open_bus(bus or url)
+        await store.open()
+        try:
+            await store.purge("", limit=0)  # which writes, if that is possible, and forgets nothing
+        finally:
+            await store.close()
+        await told.open()
+        await told.close()
+    except (A2AError, NewerDatabase, ValueError) as error:
+        raise SystemExit(f"dragoman: {error}") from error
+
+
+def _tls(agents: Sequence[Agent], certificate: str, key: str, client_ca: str) -> ServerTls | None:
+    asked = [agent for agent in agents if agent.auth.somebody_shows(MutualTLS)]
+    if asked and not client_ca:
+        raise SystemExit(f"{asked[0].name} asks for client certificates: say whose with --tls-client-ca")
+    if not certificate:
+        if key or client_ca:
+            raise SystemExit("--tls-key and --tls-client-ca need --tls-cert")
+        return None
+    try:
+        # Where another scheme will do as well, a client may come without a certificate.
+        required = not asked or all(agent.auth.everybody_shows(MutualTLS) for agent in agents)
+        return ServerTls(certificate, key or None, client_ca=client_ca or None, required=required)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"TLS cannot be set up: {error}") from error
+
+
+def _serve(
+    agents: Sequence[Agent],
+    listener: socket.socket,
+    signals: Sequence[signal.Signals],
+    tls: ServerTls | None,
+    crew: Crew | None = None,
+    **options: Any,
+) -> None:
+    app = application(*agents, crew=crew, **options)
+    _run(app, listener, signals, tls)
+
+
+def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve any app until interrupted, as `serve` does; `announce` hears its URL first."""
+    listener = _listen(host, port)
+    announce(f"http://{_show(host)}:{listener.getsockname()[1]}")
+    _run(app, listener, ends(), None)
+
+
+def _run(
+    app: App,
+    listener: socket.socket,
+    signals: Sequence[signal.Signals],
+    tls: ServerTls | None,
+) -> None:
+    config = _config(
+        app,
+        tls.context if tls is not None else None,
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        server_header=False,
+        timeout_graceful_shutdown=10,
+        backlog=4096,
+    )
+    server = _Server(config, app, signals, tls.renew if tls is not None else None)
+    _settle_memory()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+
+
+def _settle_memory() -> None:
+    """Have the collector leave alone what is here for good, and look less often: it is most of a slow answer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 50)
+    _return_large_blocks()
+
+
+def _return_large_blocks() -> None:
+    """Have glibc give blocks of a megabyte back when they are freed. It learns not to from the first that it sees."""
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 16 << 20)
+
+
+def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Config:
+    protocol = partial(
+        TlsProtocol if tls is not None else HttpProtocol,
+        slow=Slow(app.limits),
+        max_head=app.limits.max_head,
+        connections=app.connections,
+    )
+    config = uvicorn.Config(
+        app,
+        http=protocol,  # type: ignore[arg-type]
+        headers=[HSTS] if tls is not None else [],
+        lifespan="on",
+        ws="none",
+        log_config=None,  # its lines are lines like ours
+        log_level="warning",
+        access_log=False,
+        # uvicorn counts the connection that asks, and refuses it if that makes as many as this
+        limit_concurrency=app.limits.max_connections + 1 if app.limits.max_connections else None,
+        proxy_headers=False,  # whom to believe is ours to decide (`trusted_proxies`)
+        **options,
+    )
+    if tls is not None:
+        config.load()
+        config.ssl = tls
+    return config
+
+
+def _announce(
+    agents: Sequence[Agent], grpc: str = "", *, say: Callable[[str], None]
+) -> Callable[[str], None]:
+    def announce(url: str) -> None:
+        for agent in agents:
+            path = "/" if len(agents) == 1 else f"/{agent.id}"
+            say(f"{agent.name}: {url}{path}")
+        if grpc:
+            say(f"gRPC: {grpc}")
+
+    return announce
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def say_json(message: str, **about: str) -> None:
+    """What a server whose log is JSON says on standard output."""
+    line = {"at": timestamp(), "level": "info", "logger": logger.name, "message": message, **about}
+    print(json.dumps(line), flush=True)
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _show(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio lets small answers leave at once only on sockets that say they are TCP
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise SystemExit(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}") from error
+    listener.listen(4096)
+    return listener
+
+
+def free_port(host: str, port: int) -> int:
+    """The port itself, or any that is free if it is 0. Raises `SystemExit` if it is taken."""
+    with contextlib.closing(_listen(host, port)) as probe:
+        found: int = probe.getsockname()[1]
+    return found
+
+
+@contextlib.asynccontextmanager
+async def running(app: App, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """`app` on a loopback port (of its own, unless one is given), in this process: its URL."""
+    listener = _listen("127.0.0.1", port)
+    server = _Server(_config(app, tls), app)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started:
+            if task.done():
+                await task
+            await asyncio.sleep(0.005)
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()

@@ -1,0 +1,325 @@
+"""What one transaction does for many: a few statements look, Python decides, a few statements write.
+
+The rows of all tasks are locked first and in the order of their keys, so that two nodes wait for each other but never in a
+circle. Then each job is a change to a row in memory and perhaps an answer like `LeaseLost`, which leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from random import randrange
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.engine.protocols import Lease, LeaseLost, NewMail, TaskExists
+from dragoman.engine.push_configs import Hook
+from dragoman.engine.records import PUBLIC, Cancel, Mail, Record, number, pack
+from dragoman.errors import InvalidParams, TaskClosed, TaskNotFound
+from dragoman.model.ops import Scope
+from dragoman.model.task import TaskState
+from dragoman.stores.pages import visible
+from dragoman.stores.postgres import push_queue as hooks
+from dragoman.stores.postgres.address import Connection
+from dragoman.stores.rows import outcome
+
+DAY = 24 * 60 * 60.0
+"""How long a key is remembered."""
+
+_SLOTS = 16
+_GUARD = "select pg_advisory_xact_lock(n) from unnest($1::bigint[]) as n"
+_SEEN = """
+select scope, dedupe, seen.key, seen.seq from dragoman.seen join unnest($1::integer[], $2::text[]) as n(scope, dedupe)
+using (scope, dedupe) where at > dragoman.clock() - $3::double precision
+and exists (select 1 from dragoman.tasks where tasks.key = seen.key)
+"""
+_CREATE = """
+insert into dragoman.tasks (scope, id, context, updated, state, reply, hooks, seq, mail, node, fence, attempt, size)
+select scope, id, context, updated, 'TASK_STATE_SUBMITTED', reply, hooks, 1, 1, node, claims, claims, size
+from unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[], $7::text[], $8::integer[],
+$9::bigint[]) with ordinality as n(scope, id, context, updated, reply, hooks, node, claims, size, place) order by place
+on conflict (scope, id) do nothing returning scope, id, key
+"""
+_KEYS = """
+select scope, id, key from dragoman.tasks join unnest($1::integer[], $2::text[]) as n(scope, id) using (scope, id)
+"""
+_LOCK = """
+select key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks, size, scope, reply
+from dragoman.tasks where key = any($1::bigint[]) order by key for update
+"""
+_WRITE = """
+with moved as (
+    update dragoman.tasks set seq = n.seq, mail = n.mail, state = n.state, updated = n.updated, done = n.done,
+    ready = n.ready, node = n.node, fence = n.fence, attempt = n.attempt, hooks = n.hooks, size = n.size
+    from unnest($1::bigint[], $2::integer[], $3::integer[], $4::text[], $5::text[], $6::boolean[], $7::boolean[],
+    $8::text[], $9::integer[], $10::integer[], $11::boolean[], $12::bigint[])
+    as n(key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks, size) where tasks.key = n.key
+), added as (
+    insert into dragoman.log (key, seq, body) select * from unnest($13::bigint[], $14::integer[], $15::bytea[])
+), counted as (
+    insert into dragoman.counts as c (scope, state, slot, n)
+    select scope, state, $19, n from unnest($16::integer[], $17::text[], $18::bigint[]) as n(scope, state, n)
+    order by scope, state on conflict (scope, state, slot) do update set n = c.n + excluded.n
+) select pg_current_xact_id()::text
+"""
+_REMEMBER = """
+insert into dragoman.seen (scope, dedupe, key, seq, at)
+select *, dragoman.clock() from unnest($1::integer[], $2::text[], $3::bigint[], $4::integer[])
+on conflict (scope, dedupe) do update set key = excluded.key, seq = excluded.seq, at = excluded.at
+"""
+
+
+class Job(Struct):
+    """Mail for a task, which may be a `new` one. With a `lease`: its output, and with `mail_read` the end of it."""
+
+    scope: Scope
+    number: int
+    """The database's own name for the scope."""
+    task: str
+    new: bool = False
+    context: str = ""
+    mail: Mail | Cancel | None = None
+    dedupe: str = ""
+    node: str = ""
+    hook: Hook | None = None
+    lease: Lease | None = None
+    records: Sequence[Record] = ()
+    mail_read: int | None = None
+
+
+class Outcome(Struct):
+    """What a job came to. `records` is what it added to the log of the task `key`, up to `seq`."""
+
+    job: Job
+    key: int
+    seq: int
+    records: Sequence[Record] = ()
+    lease: Lease | None = None
+    duplicate: bool = False
+    waits: bool = False
+    """No node has the task: it waits for one."""
+    news: bool = False
+    """Somebody is to be told of it."""
+
+
+class _Row:
+    """A task's row, locked by us."""
+
+    __slots__ = ("key", "seq", "mail", "state", "updated", "done", "ready", "node", "fence", "attempt", "hooks",
+                 "size", "scope", "reply", "changed", "was")  # fmt: skip
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        (self.key, self.seq, self.mail, self.state, self.updated, self.done, self.ready, self.node, self.fence,
+         self.attempt, self.hooks, self.size, self.scope, self.reply) = values  # fmt: skip
+        self.changed = False
+        self.was = self.state
+        """Its state before this transaction."""
+
+    def values(self) -> tuple[Any, ...]:
+        return (self.key, self.seq, self.mail, self.state, self.updated, self.done, self.ready, self.node, self.fence,
+                self.attempt, self.hooks, self.size)  # fmt: skip
+
+
+async def perform(db: Connection, jobs: Sequence[Job]) -> tuple[list[Outcome | Exception], str | None]:
+    """Do all `jobs`, in order: what each came to, and the name of the transaction if they wrote anything.
+
+    No two of them have the same key to be known by.
+    """
+    batch = _Batch(db, jobs)
+    return await batch.perform(), batch.xid
+
+
+class _Batch:
+    def __init__(self, db: Connection, jobs: Sequence[Job]) -> None:
+        self._db, self._jobs = db, jobs
+        self.xid: str | None = None
+        self._rows: dict[int, _Row] = {}
+        self._log: list[tuple[int, int, bytes]] = []
+        self._counts: dict[tuple[int, str], int] = {}
+        """By how much the number of tasks of a scope in a state changes."""
+        self._seen: list[tuple[int, str, int, int]] = []
+        self._marks: dict[int, int] = {}
+        self._hooks: list[tuple[int, Hook, int]] = []
+        """To be kept: the task's key, the hook, and where it begins."""
+        self._others: dict[int, dict[str, Hook]] = {}
+        """The hooks of a task that is to have another one."""
+
+    async def perform(self) -> list[Outcome | Exception]:
+        outcomes: dict[int, Outcome | Exception] = await self._duplicates()
+        creating = [(i, job) for i, job in enumerate(self._jobs) if job.new and i not in outcomes]
+        outcomes |= await self._create(creating)
+        mail = [job for i, job in enumerate(self._jobs) if job.lease is None and i not in outcomes]
+        keys = await self._keys(mail)
+        await self._lock({*keys.values(), *(job.lease.key for job in self._jobs if job.lease is not None)})
+        self._others = await hooks.of_tasks(
+            self._db,
+            [keys[job.number, job.task] for job in mail if job.hook and (job.number, job.task) in keys],
+        )
+        for i, job in enumerate(self._jobs):
+            if i not in outcomes:
+                try:
+                    if job.lease is not None:
+                        outcomes[i] = self._append(job, job.lease)
+                    else:
+                        outcomes[i] = self._deliver(job, keys.get((job.number, job.task), 0))
+                except (LeaseLost, NewMail, TaskNotFound, TaskClosed, InvalidParams) as answer:
+                    outcomes[i] = answer
+        await self._write()
+        return [outcomes[i] for i in range(len(self._jobs))]
+
+    async def _duplicates(self) -> dict[int, Outcome | Exception]:
+        """What was delivered before. Two nodes that hear the same at the same time come here one after the other."""
+        keyed = {(job.number, job.dedupe): i for i, job in enumerate(self._jobs) if job.dedupe}
+        if not keyed:
+            return {}
+        await self._db.fetch(_GUARD, sorted(_guard(*name) for name in keyed))
+        rows = await self._db.fetch(_SEEN, *_columns(keyed, 2), DAY)
+        return {
+            i: Outcome(self._jobs[i], key, seq, duplicate=True)
+            for scope, dedupe, key, seq in rows
+            for i in (keyed[scope, dedupe],)
+        }
+
+    async def _create(self, jobs: Sequence[tuple[int, Job]]) -> dict[int, Outcome | Exception]:
+        if not jobs:
+            return {}
+        rows = [
+            (job.number, job.task, job.context, job.mail.at, job.mail.reply, job.hook is not None, job.node or None,
+             1 if job.node else 0, len(pack((Record("message", job.mail),))))
+            for _, job in jobs
+            if isinstance(job.mail, Mail)
+        ]  # fmt: skip
+        made = {(scope, id): key for scope, id, key in await self._db.fetch(_CREATE, *_columns(rows, 9))}
+        outcomes: dict[int, Outcome | Exception] = {}
+        for i, job in jobs:
+            key = made.pop((job.number, job.task), None)  # the first of those who want the same id
+            if key is None:
+                outcomes[i] = TaskExists(job.task)
+                continue
+            assert isinstance(job.mail, Mail)
+            lease = Lease(job.scope, job.task, key, 1, 1) if job.node else None
+            self._count(job.number, TaskState.SUBMITTED.value, job.mail.reply, 1)
+            outcomes[i] = self._took(job, key, Record("message", job.mail, 1), lease, waits=not job.node)
+        return outcomes
+
+    async def _keys(self, jobs: Sequence[Job]) -> dict[tuple[int, str], int]:
+        if not jobs:
+            return {}
+        names = {(job.number, job.task) for job in jobs}
+        return {(scope, id): key for scope, id, key in await self._db.fetch(_KEYS, *_columns(names, 2))}
+
+    async def _lock(self, keys: set[int]) -> None:
+        if keys:
+            self._rows = {row[0]: _Row(row) for row in await self._db.fetch(_LOCK, sorted(keys))}
+
+    def _deliver(self, job: Job, key: int) -> Outcome:
+        row = self._rows.get(key)
+        if row is None:
+            raise TaskNotFound(job.task)
+        if row.done:
+            raise TaskClosed(f"task {job.task!r} is finished")
+        if job.hook is not None:
+            others = self._others.setdefault(key, {})
+            job.hook = hooks.checked(others, job.hook)
+            others[job.hook.config.id] = job.hook
+            row.hooks = True
+        lease = None
+        if job.node and not row.node:
+            row.node, row.fence, row.attempt = job.node, row.fence + 1, row.attempt + 1
+            lease = Lease(job.scope, job.task, key, row.fence, row.attempt)
+        row.seq += 1
+        row.mail, row.ready, row.changed = row.seq, True, True
+        if isinstance(job.mail, Mail):  # what Snapshot.apply does to the status
+            record = Record("message", job.mail, row.seq)
+            if TaskState(row.state).interrupted:
+                row.state, row.updated = TaskState.SUBMITTED.value, job.mail.at or row.updated
+            elif not row.updated:
+                row.updated = job.mail.at
+        else:
+            assert job.mail is not None
+            record = Record("cancel", job.mail, row.seq)
+        done = self._took(job, key, record, lease, waits=not row.node)
+        row.size += len(self._log[-1][2])
+        return done
+
+    def _took(self, job: Job, key: int, record: Record, lease: Lease | None, *, waits: bool) -> Outcome:
+        self._log.append((key, record.seq, pack((record,))))
+        if job.dedupe:
+            self._seen.append((job.number, job.dedupe, key, record.seq))
+        if job.hook is not None:
+            self._hooks.append((key, job.hook, record.seq))
+        return Outcome(job, key, record.seq, (record,), lease, waits=waits)
+
+    def _append(self, job: Job, lease: Lease) -> Outcome:
+        row, records = self._rows.get(lease.key), job.records
+        if row is None or row.fence != lease.fence or row.node is None:
+            raise LeaseLost(lease.task)
+        if job.mail_read is not None and row.mail != job.mail_read:
+            raise NewMail(lease.task)
+        if records:
+            number(records, row.seq + 1)
+            row.seq += len(records)
+            body = pack(records)
+            row.size += len(body)
+            self._log.append((row.key, row.seq, body))
+        done, status = outcome(records)
+        row.done = row.done or done
+        if status is not None:
+            row.state, row.updated = status.state.value, status.timestamp
+        if job.mail_read is not None:
+            row.ready, row.node, row.attempt = False, None, 0
+        elif lease.attempt > 1 and any(record.progress for record in records):
+            row.attempt = 1
+        row.changed = True
+        news = [record.seq for record in records if record.kind in PUBLIC] if row.hooks else []
+        if news:
+            self._marks[row.key] = news[-1]
+        return Outcome(job, row.key, row.seq, records, news=bool(news))
+
+    def _count(self, scope: int, state: str, reply: bool, n: int) -> None:
+        if visible(state, reply):
+            self._counts[scope, state] = self._counts.get((scope, state), 0) + n
+
+    async def _write(self) -> None:
+        changed = [row for row in self._rows.values() if row.changed]
+        for row in changed:
+            if row.state != row.was:
+                self._count(row.scope, row.was, row.reply, -1)
+                self._count(row.scope, row.state, row.reply, 1)
+        if changed or self._log:
+            self.xid = await self._db.fetchval(
+                _WRITE,
+                *_columns([row.values() for row in changed], 12),
+                *_columns(self._log, 3),
+                *_columns([(*which, n) for which, n in self._counts.items() if n], 3),
+                SLOT,
+            )
+        if self._seen:
+            await self._db.execute(_REMEMBER, *_columns(self._seen, 4))
+        for key, hook, begins in self._hooks:
+            await hooks.keep(self._db, key, hook, cursor=begins, last=begins)
+        if self._marks:
+            await hooks.mark(self._db, self._marks)
+
+
+def _slot() -> int:
+    """The rows of `counts` that this process adds to. Nodes that share one only wait for each other."""
+    return randrange(_SLOTS)
+
+
+SLOT = _slot()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: globals().update(SLOT=_slot()))
+
+
+def _columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Rows as the arrays of their columns."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
+
+
+def _guard(scope: int, dedupe: str) -> int:
+    """The lock of a key: two may share one, and then only wait for each other."""
+    digest = blake2b(f"{scope} {dedupe}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -1,0 +1,239 @@
+"""One PostgreSQL database: reads and transactions on it, which wait for a while when it is away.
+
+A connection that breaks as a transaction is committed leaves a doubt: was it, or was it not? The database knows, when it
+is back. Until then nobody is told anything, so that what was written is never written twice, and never believed lost. Each
+transaction leaves a stamp to be known by: its number is not enough, because after a crash others get the numbers of those
+that were lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import asyncpg
+
+from dragoman.errors import Unavailable
+from dragoman.model.ids import new_id
+from dragoman.stores.postgres.address import CONFUSED, GONE, Address, Connection
+from dragoman.stores.postgres.migrate import migrate
+from dragoman.stores.postgres.pool import ANSWERS, Pool
+
+_BEGIN = """
+begin;
+set local idle_in_transaction_session_timeout = {idle};
+set local lock_timeout = {lock}
+"""
+"""A machine that is gone in the middle of a transaction must not keep a task from the others until TCP notices."""
+_IDLE, _LOCK = 10_000, 500
+"""Milliseconds. Who cannot have the row of a task holds up all who share the transaction, and is told to come again."""
+_XID = "select pg_current_xact_id_if_assigned()::text"
+_COMMIT = """
+insert into dragoman.writers (writer, stamp, at) values ('{writer}', '{stamp}', dragoman.clock())
+on conflict (writer) do update set stamp = excluded.stamp, at = excluded.at; commit"""
+_STATUS = "select pg_xact_status($1::text::xid8)"
+_STAMP = "select stamp from dragoman.writers where writer = $1"
+
+_HURRY, _CUT = 1.0, 4.0
+"""Seconds, once we are to close: until nothing is tried again, and until nobody waits for an answer."""
+_OUTAGE, _GRACE = 1.0, 10.0
+"""Seconds: away for so long, the database may have missed somebody's heartbeat; and so long they then get to make up for it."""
+
+_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+"""Somebody else was in the way."""
+
+T = TypeVar("T")
+Work = Callable[[Connection], Awaitable[T]]
+Named = Callable[[Connection], Awaitable[tuple[T, str | None]]]
+"""Work in a transaction: what it comes to, and the transaction's id, by which to ask for it later, if it wrote anything."""
+
+_log = logging.getLogger("dragoman.stores")
+
+
+class Database:
+    def __init__(self, url: str, *, patience: float, readers: int, writers: int) -> None:
+        self._address = Address(url)
+        self._patience = patience
+        self._readers, self._writers = readers, writers
+        self._reads: Pool | None = None
+        self._writes: Pool | None = None
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._names: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
+        """What connections call themselves in what they write."""
+        self._latest = float("inf")
+        self._ailing = False
+        self._away: float | None = None
+        """Since when nothing works."""
+        self._back = float("-inf")
+        """When something worked again."""
+
+    async def open(self) -> None:
+        if self._reads is not None:
+            return
+        self._latest = float("inf")
+        try:
+            await self._patiently(self._migrate, quietly=True)
+        except Unavailable as error:
+            raise Unavailable(f"the database cannot be opened: {error.__cause__}") from error
+        except (*CONFUSED, asyncpg.PostgresError) as error:
+            raise Unavailable(f"the database cannot be opened: {error}") from error
+        idle: list[Connection] = []
+        self._reads = Pool(self._address, self._readers, idle)
+        self._writes = Pool(self._address, self._writers, idle)
+
+    async def _migrate(self) -> None:
+        db = await self._address.connect()
+        try:
+            await migrate(db)
+        finally:
+            db.terminate()
+
+    def hurry(self) -> None:
+        """We are about to close: a database that is away is waited for, but not until it is back."""
+        if self._latest == float("inf"):
+            self._latest = time.monotonic() + _HURRY
+            for pool in (self._reads, self._writes):
+                if pool is not None:
+                    pool.end_by(asyncio.get_running_loop().time() + _CUT)
+
+    def _hurries(self, pause: float) -> bool:
+        return time.monotonic() + pause > self._latest
+
+    async def close(self) -> None:
+        """Finish what was begun, then let go of all connections."""
+        self.hurry()
+        if self._under_way:
+            await asyncio.wait(tuple(self._under_way))
+        reads, writes, self._reads, self._writes = self._reads, self._writes, None, None
+        for pool in (reads, writes):
+            if pool is not None:
+                await pool.close()
+
+    async def read(self, work: Work[T]) -> T:
+        """Look at what was committed."""
+        return await self._clearly(self._patiently(partial(self._look, work)))
+
+    async def write(self, work: Work[T]) -> T:
+        """Do `work` in a transaction of its own, perhaps more than once; what it raises as an answer undoes it.
+
+        A caller that leaves does not stop it.
+        """
+
+        async def named(db: Connection) -> tuple[T, str | None]:
+            return await work(db), await db.fetchval(_XID)
+
+        begun = asyncio.ensure_future(self._clearly(self.transact(named)))
+        self._under_way.add(begun)
+        begun.add_done_callback(self._ended)
+        return await asyncio.shield(begun)
+
+    async def transact(self, work: Named[T]) -> T:
+        """`write`, for work that names its transaction itself; an error of a statement comes as it is."""
+        return await self._patiently(partial(self._transaction, work))
+
+    def _ended(self, work: asyncio.Future[Any]) -> None:
+        self._under_way.discard(work)
+        if not work.cancelled():
+            work.exception()
+
+    async def _look(self, work: Work[T]) -> T:
+        async with self._pool(self._reads).take() as db:
+            if self._address.cache:
+                return await work(db)
+            # Or a pooler might give us another connection between two steps.
+            async with db.transaction(isolation="repeatable_read", readonly=True):
+                return await work(db)
+
+    async def _transaction(self, work: Named[T]) -> T:
+        doubt: BaseException
+        async with self._pool(self._writes).take() as db:
+            await db.execute(_BEGIN.format(idle=_IDLE, lock=_LOCK))
+            try:
+                result, xid = await work(db)
+            except ANSWERS:
+                await db.execute("rollback")
+                raise
+            writer, stamp = self._names.setdefault(db, new_id()), new_id()
+            try:
+                await db.execute("commit" if xid is None else _COMMIT.format(writer=writer, stamp=stamp))
+                return result
+            except (*GONE, *CONFUSED) as error:
+                db.terminate()
+                doubt = error
+        if xid is None or await self._committed(xid, writer, stamp):
+            return result
+        raise ConnectionResetError("the transaction was not committed") from doubt
+
+    async def _committed(self, xid: str, writer: str, stamp: str) -> bool:
+        """Whether a transaction was committed after all. Asks until somebody knows."""
+        pause = 0.05
+        while True:
+            try:
+                async with self._pool(self._writes).take() as db:
+                    status = await db.fetchval(_STATUS, xid)
+                    if status == "committed":
+                        return bool(await db.fetchval(_STAMP, writer) == stamp)
+                if status != "in progress":
+                    return False
+            except asyncpg.InvalidParameterValueError:
+                return False  # it knows of no such transaction: it is another one than it was
+            except (*GONE, asyncpg.PostgresError):
+                if self._hurries(pause):
+                    raise Unavailable("the store is closed, and nobody knows what is in it") from None
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]], *, quietly: bool = False) -> T:
+        """Try until it works, or for as long as anybody would wait."""
+        deadline, pause = time.monotonic() + self._patience, 0.02
+        while True:
+            try:
+                result = await attempt()
+                self._well()
+                return result
+            except (*GONE, *_AGAIN) as error:
+                if self._away is None and not isinstance(error, _AGAIN):
+                    self._away = time.monotonic()
+                if time.monotonic() + pause > deadline or self._hurries(pause):
+                    if not quietly:
+                        self.complain(error)
+                    raise Unavailable("the task store cannot be reached at the moment") from error
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, 0.5)
+
+    async def _clearly(self, work: Awaitable[T]) -> T:
+        """What goes wrong with the database is nothing a peer should read about."""
+        try:
+            return await work
+        except asyncpg.PostgresError as error:
+            self.complain(error)
+            raise Unavailable("the task store cannot be used at the moment") from error
+
+    @property
+    def recovering(self) -> bool:
+        """It was away, and those who could not say that they are alive may not have done so yet."""
+        return time.monotonic() < self._back + _GRACE
+
+    def _well(self) -> None:
+        self._ailing = False
+        if self._away is not None:
+            if time.monotonic() - self._away >= _OUTAGE:
+                self._back = time.monotonic()
+            self._away = None
+
+    def complain(self, error: Exception) -> None:
+        """Say what is wrong, once until it is well again."""
+        if not self._ailing:
+            self._ailing = True
+            _log.error("the database: %s", str(error) or type(error).__name__)
+
+    def _pool(self, pool: Pool | None) -> Pool:
+        if pool is None:
+            raise Unavailable("the store is closed")
+        return pool

@@ -1,0 +1,140 @@
+"""One scope's tasks in a PostgreSQL database: mail in, output on. What is written joins the next transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from dragoman.engine.protocols import Admit, Delivered, Found, Head, Lease
+from dragoman.engine.push_configs import Hook
+from dragoman.engine.records import Cancel, Mail, Record, Snapshot
+from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
+from dragoman.model.ops import ListTasks, Scope
+from dragoman.stores.postgres.batch import DAY, Job, Outcome
+from dragoman.stores.postgres.state import Ledger
+from dragoman.stores.postgres.text import fits
+
+_SEEN = """
+select seen.key, seen.seq from dragoman.seen join dragoman.tasks on tasks.key = seen.key
+where seen.scope = $1 and dedupe = $2 and at > dragoman.clock() - $3::double precision
+"""
+
+
+class PostgresLog:
+    """The scope is bound here, so no statement can forget it."""
+
+    def __init__(self, ledger: Ledger, scope: Scope) -> None:
+        self._ledger = ledger
+        self._scope = scope
+
+    async def create(
+        self,
+        task: str,
+        context: str,
+        mail: Mail,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
+    ) -> Delivered:
+        if not fits(task, context, dedupe):
+            raise InvalidParams("an id is text, without a NUL")
+        number = await self._ledger.reads.new_scope(self._scope)
+        return await self._given(
+            Job(
+                self._scope,
+                number,
+                task,
+                new=True,
+                context=context,
+                mail=mail,
+                dedupe=dedupe,
+                node=node,
+                hook=hook,
+            )
+        )
+
+    def begin(
+        self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None
+    ) -> Delivered | None:
+        return None
+
+    async def deliver(
+        self,
+        task: str,
+        mail: Mail | Cancel,
+        *,
+        dedupe: str = "",
+        node: str = "",
+        hook: Hook | None = None,
+    ) -> Delivered:
+        number = await self._ledger.reads.scope(self._scope)
+        if number is None or not fits(task):
+            raise TaskNotFound(task)
+        if not fits(dedupe):
+            raise InvalidParams("a key is text, without a NUL")
+        return await self._given(
+            Job(self._scope, number, task, mail=mail, dedupe=dedupe, node=node, hook=hook)
+        )
+
+    async def _given(self, job: Job) -> Delivered:
+        """What a delivery gives. A caller that leaves meanwhile runs nothing, so a lease of its goes back."""
+        if job.node:
+            await self._ledger.know(job.node)
+        future = self._ledger.commits.submit(job, self._give_back)
+        try:
+            done: Outcome = await future
+            snapshot = self._ledger.reads.kept(done.key)
+            if snapshot is None or snapshot.seq < done.seq:
+                snapshot = await self._ledger.reads.load_key(self._scope, done.key)
+            return Delivered(snapshot, done.seq, done.lease, done.duplicate, waits=done.waits)
+        except (asyncio.CancelledError, Unavailable, TaskUnreadable):
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._give_back(future.result())  # it came, and we cannot take it
+            raise
+
+    def _give_back(self, done: Outcome) -> None:
+        if done.lease is not None:
+            self._ledger.give_back(done.lease)
+
+    async def seen(self, dedupe: str) -> Delivered | None:
+        number = await self._ledger.reads.scope(self._scope)
+        if number is None or not fits(dedupe):
+            return None
+        row = await self._ledger.database.read(lambda db: db.fetchrow(_SEEN, number, dedupe, DAY))
+        if row is None:
+            return None
+        with suppress(TaskNotFound):  # purged just now
+            return Delivered(await self._ledger.reads.load_key(self._scope, row[0]), row[1], duplicate=True)
+        return None
+
+    async def append(self, lease: Lease, records: Sequence[Record]) -> int:
+        return await self._put(lease, records, None)
+
+    async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
+        return await self._put(lease, records, mail)
+
+    async def _put(self, lease: Lease, records: Sequence[Record], mail_read: int | None) -> int:
+        if lease.scope != self._scope:
+            raise TaskNotFound(lease.task)
+        job = Job(self._scope, 0, lease.task, lease=lease, records=records, mail_read=mail_read)
+        done: Outcome = await self._ledger.commits.submit(job)
+        return done.seq
+
+    async def read(
+        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
+    ) -> Sequence[Record]:
+        return await self._ledger.reads.read(self._scope, task, after, limit, max_bytes)
+
+    async def head(self, task: str) -> Head:
+        return await self._ledger.reads.head(self._scope, task)
+
+    async def unfinished(self) -> int:
+        return await self._ledger.reads.unfinished(self._scope)
+
+    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
+        return await self._ledger.reads.load(self._scope, task, admit)
+
+    async def find(self, query: ListTasks, *, limit: int) -> Found:
+        return await self._ledger.reads.find(self._scope, query, limit)

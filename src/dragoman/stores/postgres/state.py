@@ -1,0 +1,108 @@
+"""One PostgreSQL database, open: who writes to it, who reads from it, and the nodes that it knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dragoman.engine.protocols import Lease
+from dragoman.engine.records import Mail, Snapshot
+from dragoman.errors import Unavailable
+from dragoman.stores.postgres.batch import Outcome
+from dragoman.stores.postgres.commits import Commits
+from dragoman.stores.postgres.database import Database
+from dragoman.stores.postgres.push_queue import PostgresHooks
+from dragoman.stores.postgres.reads import Reads
+
+_KNOW = "insert into dragoman.nodes (node, until) values ($1, dragoman.clock()) on conflict do nothing"
+_RELEASE = """
+update dragoman.tasks set node = null, attempt = attempt - $1 where key = $2 and fence = $3 and node is not null
+"""
+
+AGAIN = 0.1
+"""Seconds until what has to be written is tried once more."""
+
+
+class Ledger:
+    def __init__(self, database: Database, hooks: PostgresHooks, *, keep: int, keep_bytes: int) -> None:
+        self.database = database
+        self._hooks, self._keep, self._keep_bytes = hooks, keep, keep_bytes
+        self.commits: Commits
+        """Here, and `reads`, only while the database is open."""
+        self.reads: Reads
+        self.told: Callable[[float], None] | None = None
+        """Hears how long each transaction took, in seconds."""
+        self.nodes: set[str] = set()
+        """Those that have a row, so that somebody will find what they hold when they are gone."""
+        self._later: set[asyncio.Future[None]] = set()
+        self._open = False
+
+    async def open(self) -> None:
+        if not self._open:
+            await self.database.open()
+            self.reads = Reads(self.database, keep=self._keep, keep_bytes=self._keep_bytes)
+            self.commits = Commits(self.database, self._committed, self.told)
+            self._open = True
+
+    async def close(self) -> None:
+        """Finish what was begun, then let go."""
+        if self._open:
+            self._open = False
+            await self.commits.close()
+            if self._later:
+                await asyncio.wait(tuple(self._later))
+            del self.commits, self.reads
+            await self.database.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("commits", "reads"):
+                raise Unavailable("the store is closed")
+            raise AttributeError(name)
+
+    async def know(self, node: str) -> None:
+        """Have a row for a node, alive or not: leases of nodes that have none would never be found."""
+        if node not in self.nodes:
+            await self.database.write(lambda db: db.execute(_KNOW, node))
+            self.nodes.add(node)
+
+    async def release(self, lease: Lease, *, failed: bool) -> None:
+        """Give a task back unfinished."""
+        back = int(not failed)
+        await self.database.write(lambda db: db.execute(_RELEASE, back, lease.key, lease.fence))
+
+    def give_back(self, lease: Lease) -> None:
+        """`release`, for a caller that has left: nobody waits for it."""
+        begun = asyncio.ensure_future(self._insist(lease))
+        self._later.add(begun)
+        begun.add_done_callback(self._done)
+
+    async def _insist(self, lease: Lease) -> None:
+        """As long as our node lives, nobody else would run the task."""
+        while True:
+            try:
+                await self.release(lease, failed=False)
+                return
+            except Unavailable:
+                if not self._open:
+                    raise
+                await asyncio.sleep(AGAIN)
+
+    def _done(self, work: asyncio.Future[None]) -> None:
+        self._later.discard(work)
+        if not work.cancelled():
+            work.exception()  # the database is away, and has said so in the log
+
+    def _committed(self, done: Outcome) -> None:
+        job = done.job
+        if job.new and not done.duplicate:
+            assert isinstance(job.mail, Mail)
+            snapshot = Snapshot(job.scope, job.task, job.context, job.mail.at)
+            snapshot.apply(done.records[0])
+            self.reads.keep(done.key, snapshot)
+        else:
+            self.reads.move(done.key, done.records)
+        if done.news:
+            self._hooks.wake()

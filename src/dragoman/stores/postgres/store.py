@@ -1,0 +1,273 @@
+"""Tasks in a PostgreSQL database: for any number of processes on any number of machines.
+
+A task's row carries its lease: `ready` says that there is work, `node` who does it, `fence` how often it was claimed. A node
+is alive as long as the database's own clock says so, whatever the clocks of the machines say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from dragoman.engine.protocols import Held, Lease
+from dragoman.errors import Unavailable
+from dragoman.model.ops import Scope
+from dragoman.stores.postgres.address import HOUR, Connection
+from dragoman.stores.postgres.audit import PostgresAudit
+from dragoman.stores.postgres.batch import DAY
+from dragoman.stores.postgres.database import Database
+from dragoman.stores.postgres.log import PostgresLog
+from dragoman.stores.postgres.push_queue import PostgresHooks
+from dragoman.stores.postgres.state import Ledger
+from dragoman.stores.snapshots import CACHE_BYTES
+
+_JOIN = """
+insert into dragoman.nodes (node, until) values ($1, dragoman.clock() + $2)
+on conflict (node) do update set until = excluded.until
+"""
+_HOLDS = "select key, fence, mail from dragoman.tasks where ready and node = $1 order by key"
+_WAITING = "select count(*) from dragoman.tasks where ready and node is null"
+_BACKLOG = """
+select tenant, agent, owner, n from
+(select scope, count(*) as n from dragoman.tasks where ready and node is null group by scope) as waiting
+join dragoman.scopes using (scope)
+"""
+_BEHIND = """
+select asked.place from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::integer[])
+with ordinality as asked(tenant, agent, owner, id, seq, place)
+left join dragoman.scopes using (tenant, agent, owner)
+left join dragoman.tasks on tasks.scope = scopes.scope and tasks.id = asked.id
+where tasks.seq is null or tasks.seq > asked.seq
+"""
+_LEAVE = """
+update dragoman.tasks set node = null where key in
+(select key from dragoman.tasks where ready and node = $1 order by key for update)
+"""
+_LEAVE_HOOKS = "update dragoman.hooks set node = null where node = $1"
+_GONE = "update dragoman.nodes set until = dragoman.clock() where node = $1"
+_FREE = "ready and node is null"
+_ORPHANED = (
+    "ready and node <> $1 and node in (select node from dragoman.nodes where until <= dragoman.clock())"
+)
+_LAPSED = "select until <= dragoman.clock() from dragoman.nodes where node = $1"
+_STAY = """
+with was as (select until <= dragoman.clock() as lapsed from dragoman.nodes where node = $1 for update), stays as (
+    update dragoman.nodes set until = greatest(until, dragoman.clock() + $2::double precision) where node = $1
+) select lapsed from was
+"""
+_SCOPES = f"""
+select scope, tenant, agent, owner from dragoman.scopes where scope in
+(select scope from dragoman.tasks where {_ORPHANED} union select scope from dragoman.tasks where {_FREE})
+"""
+# Two searches, because together they would look at all that runs.
+_CLAIM = """
+with claimed as (
+    update dragoman.tasks set node = $1, fence = fence + 1, attempt = attempt + 1 where key in (
+        select key from dragoman.tasks where {which} and scope = any($2::integer[])
+        order by key limit $3 for update skip locked
+    ) returning key, scope, id, fence, attempt
+) select * from claimed order by key
+"""
+_CLAIMS = (_CLAIM.format(which=_ORPHANED), _CLAIM.format(which=_FREE))
+_OLD = """
+select key, seq, size from dragoman.tasks where done = $3 and (done or node is null) and updated < $1
+and (not hooks or not exists
+(select 1 from dragoman.hooks where hooks.key = tasks.key and cursor < last and not dead))
+order by updated limit $2 for update skip locked
+"""
+_PURGE = (
+    "delete from dragoman.log where key = any($1::bigint[]) and not key = any($2::bigint[])",
+    "insert into dragoman.purged (key) select * from unnest($1::bigint[]) as n(key) where key = any($2::bigint[])",
+    "delete from dragoman.hooks where key = any($1::bigint[]) or key = any($2::bigint[])",
+    """
+    with gone as (
+        delete from dragoman.tasks where key = any($1::bigint[]) or key = any($2::bigint[]) returning scope, state, reply
+    ) insert into dragoman.counts as c (scope, state, slot, n)
+    select scope, state, -1, -count(*) from gone where not reply or state <> 'TASK_STATE_SUBMITTED' group by scope, state
+    order by scope, state on conflict (scope, state, slot) do update set n = c.n + excluded.n
+    """,
+)
+_PIECE_ROWS, _PIECE_BYTES = 1000, 8 << 20
+"""What one transaction deletes of a log. A single append may be larger."""
+_PURGE_SEEN = """
+delete from dragoman.seen where (scope, dedupe) in
+(select scope, dedupe from dragoman.seen where at <= dragoman.clock() - $1::double precision limit 1000)
+"""
+_NEXT_PURGED = "select key from dragoman.purged order by key limit 1 for update skip locked"
+_PURGE_PIECE = f"""
+delete from dragoman.log where key = $1 and seq in
+(select seq from dragoman.log where key = $1 order by seq limit {_PIECE_ROWS})
+"""
+_NO_LOG = "delete from dragoman.purged where key = $1"
+_PURGE_NODES = """
+delete from dragoman.nodes where until <= dragoman.clock() - $1::double precision
+and not exists (select 1 from dragoman.tasks where ready and tasks.node = nodes.node)
+"""
+_PURGE_WRITERS = "delete from dragoman.writers where at <= dragoman.clock() - $1::double precision"
+_LOGS = 10_000
+_LEAVING = 5.0
+"""Seconds to say that we go. Whoever stops us does not wait for long."""
+
+
+class PostgresStore:
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience: float = 5.0,
+        readers: int = 4,
+        writers: int = 3,
+        keep: int = 256,
+        keep_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """`patience` is how long anybody waits while the database is away; `readers` and `writers` are how many connections
+        there are at most, `keep` how many snapshots stay in memory, and `keep_bytes` how large they are together."""
+        self._database = Database(url, patience=patience, readers=readers, writers=writers)
+        self.hooks = self.outbox = PostgresHooks(self._database)
+        self.audit = PostgresAudit(self._database)
+        self.ledger = Ledger(self._database, self.hooks, keep=keep, keep_bytes=keep_bytes)
+        self._logs: dict[Scope, PostgresLog] = {}
+        self._waiting = 0
+        self._ttls: dict[str, float] = {}
+        """How long each node that joined here is alive after it says so."""
+
+    async def open(self) -> None:
+        await self.ledger.open()
+        self.audit.open()
+
+    async def close(self) -> None:
+        self._database.hurry()
+        await self.audit.close()
+        await self.ledger.close()
+
+    def scope(self, scope: Scope) -> PostgresLog:
+        log = self._logs.get(scope)
+        if log is None:
+            if len(self._logs) >= _LOGS:
+                self._logs.clear()
+            log = self._logs[scope] = PostgresLog(self.ledger, scope)
+        return log
+
+    async def join(self, node: str, *, ttl: float) -> None:
+        await self.renew(node, ttl=ttl)
+
+        async def tidy(db: Connection) -> None:
+            await db.execute(_LEAVE, node)
+            await db.execute(_LEAVE_HOOKS, node)
+            for statement in (_PURGE_NODES, _PURGE_WRITERS):
+                await db.execute(statement, DAY)
+
+        await self._database.write(tidy)
+
+    async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
+        async def work(db: Connection) -> Sequence[Held]:
+            await db.execute(_JOIN, node, ttl)
+            self._waiting = await db.fetchval(_WAITING)
+            return [Held(*row) for row in await db.fetch(_HOLDS, node)]
+
+        held = await self._database.write(work)
+        self.ledger.nodes.add(node)
+        self._ttls[node] = ttl
+        return held
+
+    async def leave(self, node: str) -> None:
+        async def work(db: Connection) -> None:
+            for statement in (_LEAVE, _LEAVE_HOOKS, _GONE):
+                await db.execute(statement, node)
+
+        try:
+            async with asyncio.timeout(_LEAVING):
+                await self._database.write(work)
+        except TimeoutError:  # others will miss us
+            raise Unavailable("the database does not answer") from None
+
+    async def claim(
+        self,
+        node: str,
+        *,
+        limit: int,
+        fits: Callable[[Scope], bool] | None = None,
+        takes_over: Callable[[], bool] | None = None,
+    ) -> Sequence[Lease]:
+        await self.ledger.know(node)
+        waiting = await self._database.read(lambda db: db.fetch(_SCOPES, node))
+        scopes = {number: Scope(*names) for number, *names in waiting}
+        ours = [number for number, scope in scopes.items() if fits is None or fits(scope)]
+        if not ours and not await self._database.read(lambda db: db.fetchval(_LAPSED, node)):
+            return ()
+
+        async def work(db: Connection) -> Sequence[Lease]:
+            leases: list[Lease] = []
+            ttl = self._ttls.get(node)  # without one it never said that it is alive
+            lapsed = ttl is not None and await db.fetchval(_STAY, node, ttl)
+            # Nobody is dead because the database was.
+            alone = lapsed or self._database.recovering or not (takes_over is None or takes_over())
+            for statement in _CLAIMS[alone:]:
+                if len(leases) < limit:
+                    rows = await db.fetch(statement, node, ours, limit - len(leases))
+                    leases += [Lease(scopes[row[1]], row[2], row[0], row[3], row[4]) for row in rows]
+            return leases
+
+        return await self._database.write(work)
+
+    async def release(self, lease: Lease, *, failed: bool = False) -> None:
+        await self.ledger.release(lease, failed=failed)
+
+    async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
+        async def work(db: Connection) -> Sequence[int]:
+            room = _PIECE_BYTES
+            now: list[int] = []
+            later: list[int] = []
+            for key, seq, size in await db.fetch(_OLD, before, limit, not unfinished):
+                room -= size
+                (now if seq <= _PIECE_ROWS and room >= 0 else later).append(key)
+            if now or later:
+                for statement in _PURGE:
+                    await db.execute(statement, now, later, timeout=HOUR)
+            return [*now, *later]
+
+        purged = await self._database.write(work)
+        for key in purged:
+            self.ledger.reads.forget(key)
+        return len(purged)
+
+    async def tidy(self) -> bool:
+        async def work(db: Connection) -> bool:
+            more = False
+            if (key := await db.fetchval(_NEXT_PURGED)) is not None:
+                more = True
+                if _count(await db.execute(_PURGE_PIECE, key, timeout=HOUR)) < _PIECE_ROWS:
+                    await db.execute(_NO_LOG, key)
+            more |= _count(await db.execute(_PURGE_SEEN, DAY)) >= 1000
+            await db.execute(_PURGE_NODES, DAY)
+            await db.execute(_PURGE_WRITERS, DAY)
+            return more
+
+        return await self._database.write(work)
+
+    def damage(self) -> str:
+        return str(self.ledger.reads.damage)
+
+    def waiting(self) -> int:
+        """As of the last heartbeat."""
+        return self._waiting
+
+    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
+        rows = await self._database.read(lambda db: db.fetch(_BACKLOG))
+        return sum(n for *names, n in rows if fits(Scope(*names)))
+
+    def time_commits(self, told: Callable[[float], None]) -> None:
+        self.ledger.told = told
+
+    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+        asked = [(scope.tenant, scope.agent, scope.owner, task, after) for scope, task, after in cursors]
+        if not asked:
+            return ()
+        columns = [list(column) for column in zip(*asked, strict=True)]
+        rows = await self._database.read(lambda db: db.fetch(_BEHIND, *columns))
+        return [place - 1 for (place,) in rows]
+
+
+def _count(done: str) -> int:
+    """How many rows a statement changed, from what the database says of it: `DELETE 3`."""
+    return int(done.rpartition(" ")[2])

@@ -1,0 +1,290 @@
+"""Group commit: whatever is ready when a transaction begins shares it.
+
+The statements run on the event loop's thread and the commit on a thread of its own. A statement is microseconds of
+work, less than it takes to hand it to another thread, and two threads that pass the interpreter lock back and forth at
+every statement slow each other down. Waiting for a disk is what a thread is good at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+from dragoman.engine.protocols import LeaseLost, NewMail, TaskExists
+from dragoman.errors import A2AError, Unavailable
+
+T = TypeVar("T")
+Finish = Callable[[], T]
+"""Runs once the commit is on disk, in the order of the jobs, and returns what the caller waits for."""
+Job = Callable[[sqlite3.Connection], Finish[T]]
+"""Runs inside the transaction, perhaps more than once. It checks everything before it writes anything."""
+
+ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
+"""What a job may raise as its answer. Anything else is a fault, and undoes the transaction."""
+
+_LOG = "insert into log (place, body) values (?, ?)"
+_COUNT = """
+insert into counts (scope, state, n) values (?1, ?2, ?3) on conflict (scope, state) do update set n = n + excluded.n
+"""
+_FEW, _MANY = 2, 10
+"""How often the loop comes round between two transactions: those who waited for the first have more to write by then, and
+who shares a transaction shares its cost. Where many do, it is worth waiting for all of them."""
+_CROWD = 8
+"""Jobs in one transaction that are many."""
+_LONGEST = 0.005
+"""Seconds after which nobody is waited for."""
+
+_Waiting = tuple[Job[Any], "asyncio.Future[Any]", Callable[[Any], None] | None]
+
+_Outcome = tuple["asyncio.Future[Any]", Finish[Any] | None, Exception | None, Callable[[Any], None] | None]
+
+_log = logging.getLogger("dragoman.stores")
+
+
+class Commits:
+    def __init__(
+        self, db: sqlite3.Connection, *, patience: float, told: Callable[[float], None] | None = None
+    ) -> None:
+        self._db = db
+        self._took = told
+        self._since = 0.0
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[_Waiting] = []
+        self._alone: deque[_Waiting] = deque()
+        """Jobs of a transaction that failed, to be tried one by one: only the culprit shall fail."""
+        self._active = False
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.ailing = False
+        """The last thing that was to be written could not be."""
+        self._shared = 0
+        """Jobs in the last transaction."""
+        self.records: list[tuple[int, bytes]] = []
+        """What this transaction adds to the log: place and body. It is written at the end, all of it together."""
+        self.counts: dict[tuple[int, str], int] = {}
+        """By how much this transaction changes the number of tasks of a scope in a state. Written at the end, too."""
+        self.must_commit = False
+        """This transaction changes the file in a way that `total_changes` does not count."""
+        self._version = self._told = _version(db)
+        self._errands: SimpleQueue[tuple[Callable[[], None], Callable[[Exception | None], None]] | None] = (
+            SimpleQueue()
+        )
+        self._thread = Thread(target=self._run_errands, name="dragoman-commits", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job[T], dropped: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+        """Run `job` in the next transaction. The future is done when it is on disk.
+
+        `dropped` gets the result if nobody waits for it any more.
+        """
+        if self._closed:
+            raise Unavailable("the store is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.append((job, future, dropped))
+        if not self._active:
+            self._active = True
+            self._idle.clear()
+            self._soon()
+        return future
+
+    def count(self, scope: int, state: str, n: int) -> None:
+        """In this transaction: `n` more tasks of the scope are in that state."""
+        which = (scope, state)
+        self.counts[which] = self.counts.get(which, 0) + n
+
+    def changed(self) -> bool:
+        """Whether another process has written since this was last asked."""
+        if not self._active:
+            self._version = _version(self._db)  # else another thread may have the connection
+        changed, self._told = self._version != self._told, self._version
+        return changed
+
+    async def close(self) -> None:
+        """Finish what was submitted, then stop."""
+        self._closed = True
+        await self._idle.wait()
+        self._errands.put(None)
+        self._thread.join()
+
+    def _soon(self) -> None:
+        rounds = _MANY if self._shared >= _CROWD else _FEW
+        self._loop.call_soon(self._begin_in, rounds, time.perf_counter() + _LONGEST)
+
+    def _begin_in(self, rounds: int, latest: float) -> None:
+        if rounds and time.perf_counter() < latest:
+            self._loop.call_soon(self._begin_in, rounds - 1, latest)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        try:
+            self._start()
+        except sqlite3.Error:
+            self._errands.put((self._wait_to_start, self._started))  # another process is writing
+        else:
+            self._run()
+
+    def _start(self) -> None:
+        self._since = time.perf_counter()
+        self._db.execute("begin immediate")
+        self._version = _version(self._db)
+
+    def _wait_to_start(self) -> None:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._start()
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.001)
+
+    def _started(self, error: Exception | None) -> None:
+        if error is None:
+            self._run()
+            return
+        self._rollback()
+        batch = [*self._alone, *self._queue]
+        self._alone.clear()
+        self._queue = []
+        for _, future, _ in batch:
+            self._fail(future, error)
+        self._next()
+
+    def _run(self) -> None:
+        if self._alone:
+            batch = [self._alone.popleft()]
+        else:
+            batch, self._queue = self._queue, []
+        db, self._shared = self._db, len(batch)
+        self.records.clear()
+        self.counts.clear()
+        self.must_commit = False
+        before = db.total_changes
+        outcomes: list[_Outcome] = []
+        for job, future, dropped in batch:
+            if future.cancelled():
+                continue
+            try:
+                outcomes.append((future, job(db), None, dropped))
+            except ANSWERS as answer:
+                outcomes.append((future, None, answer, None))
+            except Exception as error:
+                self._undo(batch, error)
+                return
+        try:
+            db.executemany(_LOG, self.records)
+            if self.counts:
+                db.executemany(_COUNT, [(*which, n) for which, n in self.counts.items() if n])
+        except sqlite3.Error as error:
+            self._undo(batch, error)
+            return
+
+        def committed(error: Exception | None) -> None:
+            if error is not None:
+                self._undo(batch, error)
+                return
+            self.records.clear()  # they may be large, and the next transaction may be long in coming
+            if self._took is not None:
+                self._took(time.perf_counter() - self._since)
+            for outcome in outcomes:
+                _answer(*outcome)
+            self._next()
+
+        if db.total_changes == before and not self.must_commit:
+            self._rollback()  # nothing was written, so there is no disk to wait for
+            committed(None)
+        else:
+            self._errands.put((self._commit, committed))
+
+    def _commit(self) -> None:
+        self._db.execute("commit")
+        self.ailing = False
+
+    def _undo(self, batch: list[_Waiting], error: Exception) -> None:
+        self._rollback()
+        if len(batch) == 1:
+            self._fail(batch[0][1], error)
+        else:
+            self._alone.extend(batch)
+        self._next()
+
+    def _rollback(self) -> None:
+        if self._db.in_transaction:
+            with suppress(sqlite3.Error):  # a database that cannot even do this says so at the next `begin`
+                self._db.execute("rollback")
+
+    def _fail(self, future: asyncio.Future[Any], error: Exception) -> None:
+        if isinstance(error, sqlite3.DatabaseError):
+            if not self.ailing:
+                self.ailing = True
+                _log.error("cannot write to the database: %s", error)
+            error = Unavailable("the task store cannot be written to at the moment")
+        if not future.cancelled():
+            future.set_exception(error)
+            if isinstance(error, Unavailable):
+                future.exception()  # the log has said it: who does not wait for this need not hear of it again
+
+    def _next(self) -> None:
+        if self._queue or self._alone:
+            self._soon()
+        else:
+            self._active = False
+            self._idle.set()
+
+    def _run_errands(self) -> None:
+        while (errand := self._errands.get()) is not None:
+            work, then = errand
+            error = None
+            try:
+                work()
+            except Exception as caught:
+                error = caught
+            try:
+                self._loop.call_soon_threadsafe(then, error)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more
+            del (
+                errand,
+                work,
+                then,
+                error,
+            )  # or we would be the one to take the batch apart, and the loop would wait
+
+
+def _answer(
+    future: asyncio.Future[Any],
+    finish: Finish[Any] | None,
+    answer: Exception | None,
+    dropped: Callable[[Any], None] | None,
+) -> None:
+    result = None
+    if finish is not None:
+        try:
+            result = finish()
+        except Exception as error:
+            answer = error
+    if future.cancelled():
+        if dropped is not None and answer is None:
+            dropped(result)
+    elif answer is None:
+        future.set_result(result)
+    else:
+        future.set_exception(answer)
+
+
+def _version(db: sqlite3.Connection) -> int:
+    """A number that changes when another connection has written."""
+    version: int = db.execute("pragma data_version").fetchone()[0]
+    return version

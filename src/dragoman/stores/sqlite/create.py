@@ -1,0 +1,107 @@
+"""How a task gets into a SQLite file.
+
+Who waits for its end anyway need not wait for its beginning: the task may begin while it is on its way to disk. If it
+has ended by the time it gets there, it is one row and one entry of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from sqlite3 import Connection, IntegrityError
+
+from dragoman.engine.protocols import Lease, TaskExists
+from dragoman.engine.push_configs import Hook
+from dragoman.engine.records import Mail, Record, Snapshot, number, pack
+from dragoman.model.ops import Scope
+from dragoman.model.task import TaskState
+from dragoman.stores.rows import outcome
+from dragoman.stores.sqlite.commits import Finish
+from dragoman.stores.sqlite.file import SqliteFile
+from dragoman.stores.sqlite.push_queue import SqliteHooks
+from dragoman.stores.sqlite.reads import place
+
+_CREATE = """
+insert into tasks (scope, id, context, size, updated, state, reply, seq, mail, node, fence, attempt)
+values (?, ?, ?, ?, ?, 'TASK_STATE_SUBMITTED', ?, 1, 1, ?, ?, ?)
+"""
+_CREATE_SETTLED = """
+insert into tasks (scope, id, context, size, reply, updated, state, done, seq, mail, ready, fence, attempt)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0, 1, 0)
+"""
+_SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
+_NEW_SCOPE = "insert into scopes (tenant, agent, owner) values (?, ?, ?)"
+
+
+class Opening(Lease, kw_only=True, gc=True):
+    """A task on its way to disk, and the lease to run it meanwhile."""
+
+    file: SqliteFile
+    snapshot: Snapshot
+    mail: Record
+    node: str
+    hook: Hook | None
+    hooks: SqliteHooks
+    end: Sequence[Record] = ()
+    open: bool = False
+    """Its end can still be stored together with its beginning."""
+    stored: asyncio.Future[int] | None = None
+    """The last record, when it is on disk."""
+
+    @property
+    def lost(self) -> bool:
+        """It could not be stored: there is nothing to write to, also while nobody can look whether there is."""
+        stored = self.stored
+        return stored is not None and stored.done() and (stored.cancelled() or stored.exception() is not None)
+
+    def settle(self, records: Sequence[Record], mail: int) -> asyncio.Future[int] | None:
+        """End it in the row that it begins with. None if it is too late for that."""
+        if not self.open or mail != 1 or not records:
+            return None
+        self.open, self.end = False, records
+        return self.stored
+
+    def store(self, db: Connection) -> Finish[int]:
+        """The job that does it."""
+        self.open = False
+        file, mail, records = self.file, self.mail.body, [self.mail, *self.end]
+        assert isinstance(mail, Mail)
+        scope = file.reads.scope(self.scope) or new_scope(db, self.scope)
+        body = pack(records)
+        task = (scope, self.task, self.snapshot.context_id, len(body))
+        state = TaskState.SUBMITTED
+        row: tuple[object, ...]
+        if not self.end:
+            sql, row = _CREATE, (*task, mail.at, mail.reply, self.node or None, self.fence, self.attempt)
+        else:
+            number(self.end, 2)
+            done, status = outcome(self.end)
+            state, updated = (status.state, status.timestamp) if status else (TaskState.SUBMITTED, mail.at)
+            sql, row = _CREATE_SETTLED, (*task, mail.reply, updated, state.value, done, len(records))
+        try:
+            key = db.execute(sql, row).lastrowid
+        except IntegrityError:
+            raise TaskExists(self.task) from None
+        assert key is not None
+        self.key = key
+        file.commits.records.append((place(key, len(records)), body))
+        if not mail.reply or state is not TaskState.SUBMITTED:
+            file.commits.count(scope, state.value, 1)
+        if self.hook is not None:
+            self.hooks.add(db, key, self.hook, cursor=1, last=1)
+        return partial(self._kept, records)
+
+    def _kept(self, records: Sequence[Record]) -> int:
+        for record in records:
+            self.snapshot.apply(record)
+        self.file.reads.keep(self.key, self.snapshot)
+        return len(records)
+
+
+def new_scope(db: Connection, scope: Scope) -> int:
+    names = (scope.tenant, scope.agent, scope.owner)
+    row = db.execute(_SCOPE, names).fetchone()  # an earlier job of this batch may have made it
+    number = row[0] if row else db.execute(_NEW_SCOPE, names).lastrowid
+    assert isinstance(number, int)
+    return number

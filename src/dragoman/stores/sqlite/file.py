@@ -1,0 +1,103 @@
+"""One SQLite file, open: who writes to it, and who reads from it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.errors import Unavailable
+from dragoman.stores.sqlite.commits import Commits
+from dragoman.stores.sqlite.migrate import migrate
+from dragoman.stores.sqlite.reads import Reads
+
+
+class SqliteFile:
+    def __init__(self, path: Path, *, synchronous: str, patience: float, keep: int, keep_bytes: int) -> None:
+        if synchronous not in ("off", "normal", "full", "extra"):
+            raise ValueError(f"synchronous is off, normal, full or extra, not {synchronous!r}")
+        self.path = path
+        self._synchronous = synchronous
+        self._patience = patience
+        self._keep, self._keep_bytes = keep, keep_bytes
+        self._db: sqlite3.Connection | None = None
+        self.commits: Commits
+        """Here, and `reads`, only while the file is open."""
+        self.reads: Reads
+        self.told: Callable[[float], None] | None = None
+        """Hears how long each transaction took, in seconds."""
+
+    async def open(self) -> None:
+        """A new file is for its owner alone. Raises `NewerDatabase` if a newer version of the program wrote it."""
+        if self._db is not None:
+            return
+        with suppress(OSError):  # it is there already; if it cannot be made, SQLite knows better why
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            db = self._connect()
+            try:
+                db.execute(
+                    "pragma auto_vacuum = incremental"
+                )  # only a new file heeds it: before there is a table
+                await self._write_ahead(db)
+                migrate(db)
+                db.execute("pragma busy_timeout = 0")  # `Commits` waits by itself, elsewhere
+                reads = Reads(self._connect, keep=self._keep, keep_bytes=self._keep_bytes)
+            except BaseException:
+                db.close()
+                raise
+        except sqlite3.Error as error:
+            raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
+        self._db, self.reads = db, reads
+        self.commits = Commits(db, patience=self._patience, told=self.told)
+
+    async def _write_ahead(self, db: sqlite3.Connection) -> None:
+        """Where another process opens the same new file, SQLite does not wait for it by itself."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                db.execute("pragma journal_mode = wal")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        """Finish what was submitted, then let go of the file. The last to close it tidies its journal into it."""
+        db = self._db
+        if db is None:
+            return
+        await self.commits.close()
+        if self._db is db:  # not if somebody else closed it while we waited
+            self._db = None
+            self.reads.close()
+            db.close()
+            del self.commits, self.reads
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("commits", "reads"):
+                raise Unavailable("the store is closed")
+            raise AttributeError(name)
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self.path,
+            timeout=self._patience,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        db.execute(f"pragma synchronous = {self._synchronous}")
+        db.execute("pragma cache_size = -16384")  # 16 MiB: the indexes of a busy day
+        db.execute(
+            "pragma journal_size_limit = 67108864"
+        )  # after a large transaction it is cut back to 64 MiB
+        return db

@@ -1,0 +1,128 @@
+"""Clients that end their half of a connection with their request, as `nc -N` does: they still listen. Or they left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from dragoman import Agent, Turn
+from dragoman.server.application import application
+from dragoman.server.http1.request import HttpRequest
+from dragoman.server.limits import Limits
+from dragoman.server.runtime import running
+from tests.raw import rpc
+from tests.serving import Server
+
+Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+HELLO = {"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
+
+
+def post(method: str) -> bytes:
+    body = rpc(method, HELLO)
+    head = (
+        f"POST / HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    )
+    return head.encode() + b"A2A-Version: 1.0\r\n\r\n" + body
+
+
+class Patient(Agent):
+    """Waits until it may answer."""
+
+    def __init__(self) -> None:
+        super().__init__("Patient")
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+        @self.skill
+        async def wait(turn: Turn) -> str:
+            await turn.status("waiting")
+            self.asked.set()
+            await self.go.wait()
+            return "here you are"
+
+
+@asynccontextmanager
+async def said_its_last(url: str, sent: bytes) -> AsyncIterator[Wire]:
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(sent)
+    writer.write_eof()
+    try:
+        async with asyncio.timeout(15):
+            yield reader, writer
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+async def test_who_only_listens_hears_the_end(method: str) -> None:
+    agent = Patient()
+    app = application(agent, store="memory:", keepalive=0.08)
+    async with running(app) as url, said_its_last(url, post(method)) as (reader, _):
+        await agent.asked.wait()
+        if method == "SendStreamingMessage":
+            for _ in range(3):  # it is asked more than once whether it is there
+                await reader.readuntil(b": keep-alive")
+        agent.go.set()
+        assert b"here you are" in await reader.read(-1)
+
+
+async def test_who_left_is_not_waited_for_as_long_as_its_task_takes() -> None:
+    agent = Patient()
+    app = application(agent, store="memory:", limits=Limits(write_timeout=0.05))
+    async with running(app) as url, said_its_last(url, post("SendMessage")) as (reader, _):
+        await agent.asked.wait()
+        with suppress(ConnectionResetError):
+            assert await reader.read(-1) == b""
+
+
+async def test_who_waited_for_long_and_then_leaves_has_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, noticed = Patient(), asyncio.Event()
+    app = application(agent, store="memory:")
+    monkeypatch.setattr(app._attendance, "_seconds", 0.01)
+    late = HttpRequest.late
+
+    def notice(request: HttpRequest) -> None:
+        late(request)
+        noticed.set()
+
+    monkeypatch.setattr(HttpRequest, "late", notice)
+    async with running(app) as url, asyncio.timeout(15):
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(post("SendMessage"))
+        await noticed.wait()
+        writer.write_eof()
+        assert await reader.read(-1) == b""
+        writer.close()
+
+
+async def test_nor_is_its_stream_kept() -> None:
+    agent = Patient()
+    app = application(agent, store="memory:", keepalive=0.08)
+    async with running(app) as url:
+        async with said_its_last(url, post("SendStreamingMessage")) as (reader, _):
+            await reader.readuntil(b"waiting")
+            assert len(app.streams) == 1
+        async with asyncio.timeout(10):
+            while len(app.streams):
+                await asyncio.sleep(0.01)
+
+
+async def test_so_it_is_on_the_loop_that_a_server_runs_on(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import asyncio\nfrom dragoman import Agent\nagent = Agent('A')\n@agent.skill\n"
+        "async def a(x: str) -> str:\n    await asyncio.sleep(0.2)\n    return 'here you are'\n"
+    )
+    async with Server(file) as server:
+        said: list[Any] = []
+        for method in ("SendMessage", "SendStreamingMessage"):
+            async with said_its_last(server.url, post(method)) as (reader, _):
+                said.append(b"here you are" in await reader.read(-1))
+        assert said == [True, True]
