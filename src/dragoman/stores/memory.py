@@ -107,11 +107,11 @@ class _Sorted:
         if after is not None:
             start = bisect_right(entries, (*after, _LAST_KEY))
             end = bisect_left(entries, (after[0],))
-            ties = islice(entries, start, start + limit)
+            ties = entries[start : start + limit]
             keys += [key for updated, _, key in ties if updated == after[0]]
         while end > 0 and len(keys) < limit and entries[end - 1][0] >= since:
             start = bisect_left(entries, (entries[end - 1][0],))
-            keys += [key for _, _, key in islice(entries, start, min(end, start + limit))]
+            keys += [key for _, _, key in entries[start : min(end, start + limit)]]
             end = start
         return keys[:limit]
 

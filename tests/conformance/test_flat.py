@@ -1,0 +1,54 @@
+"""Lists and counts cost the same however many tasks are stored."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dragoman.engine.seams import Log, Store
+from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.task import TaskState
+from tests.conformance.records import mail, status, turn
+
+SIZE = 1000
+
+
+async def fill(log: Log, size: int) -> None:
+    async def add(n: int) -> None:
+        at = f"2026-01-01T00:{n // 60 % 60:02}:{n % 60:02}.{n % 1000:03}Z"
+        lease = (await log.create(f"t{n}", f"c{n // 10}", mail(at=at), node="n1")).lease
+        assert lease is not None
+        state = TaskState.FAILED if n % 500 == 0 else TaskState.COMPLETED
+        await log.settle(lease, [turn(), status(state, at=at)], mail=1)
+
+    for first in range(0, size, 200):
+        await asyncio.gather(*(add(n) for n in range(first, first + 200)))
+
+
+async def cost(work: Callable[[], Awaitable[Any]]) -> float:
+    """The least wall-clock time of several tries: a database works in a thread or a process of its own."""
+    least = float("inf")
+    for _ in range(30):
+        began = time.perf_counter()
+        await work()
+        least = min(least, time.perf_counter() - began)
+    return least
+
+
+async def test_a_page_and_a_count_cost_the_same_with_eight_times_the_tasks(store: Store) -> None:
+    few, many = (store.scope(Scope("acme", "echo", owner)) for owner in ("alice", "bob"))
+    await fill(few, SIZE)
+    await fill(many, 8 * SIZE)
+    for query in (
+        ListTasks(),
+        ListTasks(status=TaskState.COMPLETED),
+        ListTasks(status=TaskState.FAILED),
+        ListTasks(context_id="c7"),
+        ListTasks(context_id="c7", status=TaskState.COMPLETED),
+    ):
+        costs = [await cost(lambda log=log: log.find(query, limit=2)) for log in (few, many)]  # type: ignore[misc]
+        assert costs[1] < 4 * costs[0], (query, costs)
+    costs = [await cost(log.unfinished) for log in (few, many)]
+    assert costs[1] < 4 * costs[0], costs
