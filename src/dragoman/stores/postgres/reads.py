@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.engine.protocols import Admit, Found, Head
+from dragoman.engine.protocols import PAGE_BYTES, Admit, Found, Head
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, unpack
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.inflight import LARGE_BYTES
@@ -36,6 +36,10 @@ with first as (
     from (select seq, body from dragoman.log where key = $1 and seq > $2 order by seq limit $3) as rows
 ), piece as (select coalesce(min(seq) filter (where size >= $4), max(seq)) as upto from first)
 select seq, body from dragoman.log, piece where key = $1 and seq > $2 and seq <= upto order by seq
+"""
+_LOGS = """
+select key, log.seq, body from dragoman.log join unnest($1::bigint[], $2::integer[]) as n(key, upto) using (key)
+where log.seq <= upto order by key, log.seq
 """
 _COLUMNS = "select key, seq, id, context, updated, size"
 _MATCH = """
@@ -183,16 +187,29 @@ class Reads:
             behind = [row for row in rows if row[0] not in folded and not self._is_at(*row[:2])]
             if not behind:
                 break
-            for key, seq, task, context, _, _ in behind:
-                snapshot: Snapshot | None = Snapshot(scope, task, context)
-                try:
-                    assert snapshot is not None
-                    await self._fold(snapshot, key, seq)
-                except (TaskNotFound, TaskUnreadable):  # purged meanwhile; or damaged, and the log says so
-                    snapshot = None
-                folded[key] = snapshot
+            folded |= await self._fold_all(scope, behind)
         found = [folded[row[0]] if row[0] in folded else self._snapshots.get(row[0]) for row in rows]
         return [snapshot for snapshot in found if snapshot is not None]
+
+    async def _fold_all(self, scope: Scope, rows: Sequence[Row]) -> dict[int, Snapshot | None]:
+        """The tasks of these rows, by key; None for one that cannot be read. Small ones are read together."""
+        folded: dict[int, Snapshot | None] = {}
+        bodies: dict[int, list[tuple[int, bytes]]] = {}
+        if sum(row[5] for row in rows) <= PAGE_BYTES:
+            keys, seqs = [row[0] for row in rows], [row[1] for row in rows]
+            for key, seq, body in await self._database.read(lambda db: db.fetch(_LOGS, keys, seqs)):
+                bodies.setdefault(key, []).append((seq, body))
+        for key, seq, task, context, _, _ in rows:
+            snapshot: Snapshot | None = Snapshot(scope, task, context)
+            assert snapshot is not None
+            try:
+                for record in self._unpack(task, bodies.pop(key, ()), 0):
+                    snapshot.apply(record)
+                await self._fold(snapshot, key, seq)
+            except (TaskNotFound, TaskUnreadable):  # purged meanwhile; or damaged, and the log says so
+                snapshot = None
+            folded[key] = snapshot
+        return folded
 
     def _is_at(self, key: int, seq: int) -> bool:
         kept = self._snapshots.get(key)
@@ -215,15 +232,19 @@ class Reads:
         size = _MANY_BYTES if max_bytes is None else max_bytes
         try:
             rows = await self._database.read(lambda db: db.fetch(_RECORDS, key, after, most, size))
-            records = _unpacked(rows, after)
-        except GARBLED as error:
-            self.damage.note_task(task, error)
-            raise TaskUnreadable(task) from error
         except Unavailable as error:
             if isinstance(error.__cause__, DAMAGED):
                 self.damage.note_task(task, error.__cause__)
                 raise TaskUnreadable(task) from error
             raise
+        return self._unpack(task, rows, after)
+
+    def _unpack(self, task: str, rows: Iterable[tuple[int, bytes]], after: int) -> list[Record]:
+        try:
+            records = _unpacked(rows, after)
+        except GARBLED as error:
+            self.damage.note_task(task, error)
+            raise TaskUnreadable(task) from error
         self.damage.clear(task)
         return records
 
