@@ -37,7 +37,9 @@ async def add(log: Log, n: int) -> None:
     message = Message(message_id=new_id(), role=Role.USER, parts=(Part(text="hello"),))
     task, context = new_id(), f"context-{n // 10}"
     mail = Mail(message=message, at=timestamp(), origin="1.0")
-    given = log.begin(task, context, mail, node="bench") or await log.create(task, context, mail, node="bench")
+    given = log.begin(task, context, mail, node="bench") or await log.create(
+        task, context, mail, node="bench"
+    )
     assert given.lease is not None
     state = TaskState.FAILED if n % 1000 == 0 else TaskState.COMPLETED
     if n % 10_000 == 1:
@@ -101,7 +103,11 @@ async def purge(store: Store) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     while await store.tidy():
         pass
-    return {"purged": purged, "purged_per_s": round(purged / seconds), "longest_piece": round(worst * 1000, 1)}
+    return {
+        "purged": purged,
+        "purged_per_s": round(purged / seconds),
+        "longest_piece": round(worst * 1000, 1),
+    }
 
 
 async def run(where: str, size: int, rounds: int) -> dict[str, Any]:
