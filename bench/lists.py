@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from dragoman.engine.log import Mail, Record, Started
-from dragoman.engine.seams import Log, Store
+from dragoman.engine.protocols import Log, Store
+from dragoman.engine.records import Mail, Record, Started
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.ops import ListTasks, Scope

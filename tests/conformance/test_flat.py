@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from dragoman.engine.seams import Log, Store
+from dragoman.engine.protocols import Log, Store
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from tests.conformance.records import mail, status, turn

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from sqlite3 import Connection
 
+import msgspec
+
 from dragoman.stores.pages import visible
 from dragoman.stores.sqlite import push_queue
 from dragoman.stores.sqlite.commits import Finish
@@ -34,7 +36,8 @@ select key from tasks indexed by tasks_by_age where done = 0 and updated < ? and
 order by updated limit ?
 """
 _STILL_OLD = """
-select scope, state, reply, seq, size from tasks where key = ? and updated < ? and (done = 1 or node is null)
+select key, scope, state, reply, seq, size from tasks where key in (select value from json_each(?)) and updated < ?
+and (done = 1 or node is null)
 """
 _DELETE_LOG = "delete from log where place between ? and ?"
 _DELETE_TASK = "delete from tasks where key = ?"
@@ -55,22 +58,23 @@ def find(before: str, limit: int, unfinished: bool, db: Connection) -> Sequence[
 def purge(file: SqliteFile, before: str, found: Sequence[tuple[int]], db: Connection) -> Finish[int]:
     """Delete those of the tasks `found` that are still older than `before`: an unfinished one may have gone on."""
     purged: list[tuple[int]] = []
+    logs: list[tuple[int, int]] = []
+    later: list[tuple[int]] = []
     room = PIECE_BYTES
-    for (key,) in found:
-        row = db.execute(_STILL_OLD, (key, before)).fetchone()
-        if row is None:
-            continue
-        scope, state, reply, seq, size = row
+    keys = msgspec.json.encode([key for (key,) in found]).decode()
+    for key, scope, state, reply, seq, size in db.execute(_STILL_OLD, (keys, before)).fetchall():
         room -= size
         if seq <= PIECE_ROWS and room >= 0:
-            db.execute(_DELETE_LOG, (place(key, 0), place(key + 1, 0) - 1))
+            logs.append((place(key, 0), place(key + 1, 0) - 1))
         else:
-            db.execute(_LATER, (key,))
-        db.execute(_DELETE_TASK, (key,))
+            later.append((key,))
         if visible(state, reply):
             file.commits.count(scope, state, -1)
         purged.append((key,))
     if purged:
+        db.executemany(_DELETE_LOG, logs)
+        db.executemany(_LATER, later)
+        db.executemany(_DELETE_TASK, purged)
         push_queue.purge(db, purged)
 
     def finish() -> int:
