@@ -48,7 +48,7 @@ create table counts (
 ) without rowid;
 
 -- One row per append, named by its last record: what an event costs does not grow with its task. A record's place is one
--- number, the task's key and the record's own (`stores/sqlite/reads.py`): one tree to write to instead of two.
+-- number, the task's key and the record's own: one tree to write to instead of two.
 create table log (
     place integer primary key,
     body  blob not null
