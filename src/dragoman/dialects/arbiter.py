@@ -37,9 +37,15 @@ class Resubscribe(ops.SubscribeToTask, frozen=True, kw_only=True):
 
 
 class Arbiter(V0_3):
-    name = "arbiter"
+    name = family = "arbiter"
     version = "1.0"
+    always_waits = True
+    cancel_error_is_invalid_request = True
+    subscription_repeats = True
     sse_event = "message"
+    subscribe_errors_as_events = False
+    requires_jsonrpc_member = True
+    checks_version_first = True
 
     form = Form(plain_files=True)
     methods = {op: V0_3.methods[op] for op in (ops.SEND, ops.STREAM, ops.GET, ops.CANCEL, ops.SUBSCRIBE)}

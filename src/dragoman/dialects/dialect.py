@@ -37,20 +37,53 @@ class EventReader(Protocol):
 
 
 class Dialect(Protocol):
+    """The defaults are those of 0.3; a dialect sets what differs."""
+
     name: str
-    """`1.0`, `0.3`, `0.2`, `0.2-type`, `0.1`, `draft`, `arbiter`: also what is stored as a task's origin."""
+    """`1.0`, `0.3`, `0.2`, `0.2-type`, `0.1`, `draft`, `arbiter`: also stored as a task's origin."""
+    family: str
+    """The version of A2A that the dialect belongs to."""
     version: str
-    """The `A2A-Version` a client of this dialect sends; empty when it sends none."""
-    names_tasks: bool
+    """The `A2A-Version` that a client of this dialect sends; empty if it sends none."""
+
+    # What callers of this dialect expect of the operations.
+    names_tasks: bool = False
     """Clients choose the ids of new tasks."""
-    names_configs: bool
+    names_configs: bool = False
     """Clients choose the ids of new push configs."""
-    strict_cancel: bool
+    always_waits: bool = False
+    """A send cannot ask to be answered before the task stops."""
+    strict_cancel: bool = True
     """Canceling a canceled task is an error."""
-    resumable: bool
-    """A stream can be continued after an event without repeating the task first."""
-    ends_on_interrupt: bool
-    """A subscription, too, ends when the task asks for input (1.0 keeps it open)."""
+    cancel_error_is_invalid_request: bool = False
+    """That error is `InvalidRequest`: such an error does not mean that the peer speaks another version."""
+    subscribes_to_finished: bool = True
+    """A subscription to a finished task sends the task; in 1.0 it is an error."""
+    subscription_repeats: bool = False
+    """A subscription sends all events again, from the first."""
+    resumable: bool = True
+    """A stream can continue after an event without sending the task first."""
+    ends_on_interrupt: bool = True
+    """A subscription ends when the task asks for input (1.0 keeps it open)."""
+    signs_cards: bool = False
+    """The extended card has signatures."""
+    extended_card_has_one_error: bool = True
+    """An agent without an extended card answers `ExtendedCardNotConfigured`, whatever the reason is."""
+
+    # How its documents travel.
+    rest_version: str = "0.3"
+    """The key of its paths in `paths.PATHS`."""
+    model_json: bool = False
+    """Documents are the model's own JSON."""
+    extensions_header: bytes = b"x-a2a-extensions"
+    sse_event: str = ""
+    """The `event:` line of each event of a JSON-RPC stream; empty for none."""
+    subscribe_errors_as_events: bool = False
+    """Clients read nothing but an event stream in answer to a subscription, even if it is an error."""
+    requires_jsonrpc_member: bool = False
+    """A request without `"jsonrpc": "2.0"` is refused."""
+    checks_version_first: bool = False
+    """A server checks `A2A-Version` before it reads the body, so the refusal has no id."""
 
     def method(self, op: Op) -> str:
         """The JSON-RPC method name; empty if the version does not have the operation."""

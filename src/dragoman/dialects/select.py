@@ -31,9 +31,6 @@ DIALECTS: dict[str, Dialect] = {
     for dialect in (V1_0(), V0_3(), V0_3Proto(), V0_2(), V0_2Type(), V0_1(), Draft(), Arbiter())
 }
 
-_FAMILY = {"0.2-type": "0.2", "draft": "0.1", "0.3-proto": "0.3"}
-"""The version each dialect belongs to, where that is not its name."""
-
 VERSIONS = ("1.0", "0.3", "0.2", "0.1")
 
 _OPS: dict[str, dict[str, Op]] = {
@@ -116,14 +113,13 @@ def _named(version: str, method: str, mount: str, strict: bool, allowed: tuple[s
 
 def _allowed(chosen: Chosen, allowed: Collection[str] | None) -> Chosen:
     if allowed is not None and not speaks(chosen.dialect, allowed):
-        name = chosen.dialect.name
-        raise Refused(chosen.dialect, _unsupported(_FAMILY.get(name, name), allowed))
+        raise Refused(chosen.dialect, _unsupported(chosen.dialect.family, allowed))
     return chosen
 
 
 def gate(version: str, home: str) -> None:
-    """What a dialect checks before it reads a request: Arbiter's servers look at the version first. Raises `Refused`."""
-    if home == "arbiter" and (label := version_of(version)) not in ("", *VERSIONS):
+    """Check the version before the body is read, if the `home` dialect does so. Raises `Refused`."""
+    if home and DIALECTS[home].checks_version_first and (label := version_of(version)) not in ("", *VERSIONS):
         raise Refused(DIALECTS[home], _unsupported(label, VERSIONS))
 
 
@@ -144,7 +140,7 @@ def rest(
 
 
 def speaks(dialect: Dialect, allowed: Collection[str]) -> bool:
-    return dialect.name in allowed or _FAMILY.get(dialect.name, dialect.name) in allowed
+    return dialect.name in allowed or dialect.family in allowed
 
 
 def before_body(version: str, *, mount: str = "", allowed: Collection[str] | None = None) -> Dialect:
@@ -169,7 +165,7 @@ def by_origin(origin: str, allowed: Collection[str] | None = None, *, home: str 
     At `home` in another, only what cannot be read otherwise is told in its own: the tasks of 0.1 and of the draft.
     """
     dialect = DIALECTS.get(origin)
-    if home and _FAMILY.get(origin, origin) != "0.1":
+    if home and (dialect is None or dialect.family != "0.1"):
         return DIALECTS[home]
     if dialect is None or origin in ("1.0", "0.3-proto") or not (allowed is None or speaks(dialect, allowed)):
         return DIALECTS[unsaid(allowed)]
@@ -183,7 +179,7 @@ def unsaid(allowed: Collection[str] | None) -> str:
 
 def _mounted(mount: str, label: str, method: str) -> Chosen:
     dialect = DIALECTS[mount]
-    expected = version_of(dialect.version) or _FAMILY.get(mount, mount)
+    expected = version_of(dialect.version) or dialect.family
     if label and label != expected:
         raise Refused(dialect, _unsupported(label, (expected,)))
     return _find(dialect, method)

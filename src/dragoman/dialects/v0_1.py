@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked, checked_as, refuse
-from dragoman.dialects.dialect import EventReader, EventWriter
+from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
 from dragoman.dialects.parts import Form, read_message, write_artifact, write_message
 from dragoman.dialects.pushes import read_config, read_task_config, write_config
 from dragoman.dialects.reading import (
@@ -67,14 +67,12 @@ _NEAREST = {TaskState.REJECTED: TaskState.FAILED, TaskState.AUTH_REQUIRED: TaskS
 _TRUE: dict[Any, TaskState] = {state.word: state for state in _NEAREST}
 
 
-class V0_1:
-    name = "0.1"
+class V0_1(Dialect):
+    name = family = "0.1"
     version = ""
     names_tasks = True
-    names_configs = False
-    strict_cancel = True
+    always_waits = True
     resumable = False  # a stream that begins without the task could not number its artifacts
-    ends_on_interrupt = True
 
     methods: ClassVar[dict[Op, str]] = {
         ops.SEND: "tasks/send",

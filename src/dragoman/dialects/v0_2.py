@@ -20,8 +20,9 @@ from dragoman.model.task import Event
 
 
 class V0_2(V0_3):
-    name = "0.2"
+    name = family = "0.2"
     version = ""
+    subscribe_errors_as_events = False
 
     methods = {op: name for op, name in V0_3.methods.items() if op is not ops.EXTENDED_CARD}
 

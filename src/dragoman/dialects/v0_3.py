@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked_as, refuse
-from dragoman.dialects.dialect import EventReader, EventWriter
+from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
 from dragoman.dialects.parts import Form, read_message, write_message
 from dragoman.dialects.pushes import read_config, read_task_config, read_task_configs, write_config
 from dragoman.dialects.reading import (
@@ -45,14 +45,9 @@ from dragoman.model.task import Event, Task
 encode = msgspec.json.Encoder().encode
 
 
-class V0_3:
-    name = "0.3"
-    version = "0.3"
-    names_tasks = False
-    names_configs = False
-    strict_cancel = True
-    resumable = True
-    ends_on_interrupt = True
+class V0_3(Dialect):
+    name = family = version = "0.3"
+    subscribe_errors_as_events = True
 
     form = Form()
     names: ClassVar[dict[str, str]] = {}

@@ -137,6 +137,7 @@ def _write_file(part: Part) -> dict[str, Any]:
 class V0_3Proto(V0_3):
     name = "0.3-proto"
     names_configs = True
+    subscribe_errors_as_events = False
 
     form = ProtoForm()
     names: ClassVar[dict[str, str]] = {"message.parts": "message.content"}

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked, refuse
-from dragoman.dialects.dialect import EventReader, EventWriter
+from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
 from dragoman.dialects.reading import tidy_request
 from dragoman.dialects.tidy import looks_snake, snake, tidy
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
@@ -51,14 +51,15 @@ _RESULTS: dict[Op, type[Any]] = {
 }
 
 
-class V1_0:
-    name = "1.0"
-    version = "1.0"
-    names_tasks = False
-    names_configs = False
+class V1_0(Dialect):
+    name = family = version = rest_version = "1.0"
     strict_cancel = False
-    resumable = True
+    subscribes_to_finished = False
     ends_on_interrupt = False
+    signs_cards = True
+    extended_card_has_one_error = False
+    model_json = True
+    extensions_header = b"a2a-extensions"
 
     def method(self, op: Op) -> str:
         return op.name

@@ -57,7 +57,7 @@ def call_of(head: Head, mount: Mount, principal: Principal, dialect: Dialect) ->
         dialect=dialect.name,
         names_tasks=dialect.names_tasks,
         strict_cancel=dialect.strict_cancel,
-        reads_finished=dialect.name != "1.0",
+        reads_finished=dialect.subscribes_to_finished,
     )
     if _SAID.isdisjoint(head.headers):
         return call

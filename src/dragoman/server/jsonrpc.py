@@ -112,11 +112,11 @@ class _Rpc:
         self._id, params = envelope.id, envelope.params
         chosen = self._choose(envelope.method, params)
         self._dialect = dialect = chosen.dialect
-        if dialect.name == "arbiter" and not envelope.labelled:
+        if dialect.requires_jsonrpc_member and not envelope.labelled:
             raise InvalidRequest('jsonrpc must be "2.0"')
         op = chosen.op
         # Some clients of 0.3 take nothing but an event stream here.
-        self._in_stream = op is SUBSCRIBE and dialect.name == "0.3"
+        self._in_stream = op is SUBSCRIBE and dialect.subscribe_errors_as_events
         request = dialect.read_request(op, params)
         call = call_of(exchange, mount, principal, dialect)
         if not chosen.certain:
@@ -186,8 +186,8 @@ class _Rpc:
     async def _stream(self, dialect: Dialect, op: Op, request: Request, call: Call) -> None:
         exchange = self._exchange
         opening = b'data: {"jsonrpc":"2.0","id":' + self._id + b',"result":'
-        if dialect.name == "arbiter":
-            opening = b"event: message\n" + opening
+        if dialect.sse_event:
+            opening = b"event: %b\n%b" % (dialect.sse_event.encode(), opening)
         frames = Frames(
             dialect,
             op,
@@ -212,7 +212,7 @@ class _Rpc:
         if isinstance(error, select.Refused):
             self._dialect, error = error.dialect, error.error
         heard = said(error)
-        if isinstance(heard, VersionNotSupported) and self._tongue().name == "arbiter":
+        if isinstance(heard, VersionNotSupported) and self._tongue().checks_version_first:
             self._id = NO_ID  # it checks the version before it reads the request
         status = heard.http if isinstance(heard, _SAID_BY_HTTP) else 200
         if isinstance(heard, WrongContentType):

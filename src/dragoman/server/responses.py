@@ -54,12 +54,12 @@ async def perform(
     try:
         result = await (exchange.shared.attendance.attend(exchange, answer) if op in _MAY_LAST else answer)
     except UnsupportedOperation as error:
-        if op is EXTENDED_CARD and dialect.name != "1.0":  # they have no other word for having none
+        if op is EXTENDED_CARD and dialect.extended_card_has_one_error:
             raise ExtendedCardNotConfigured(error.message, metadata=error.metadata) from error
         raise
     if op is EXTENDED_CARD:
         result = placed(result, exchange, mount)
-        if dialect.name == "1.0":
+        if dialect.signs_cards:
             result = signed(result, mount)
     return dialect.write_result(op, result, request)
 
@@ -70,8 +70,7 @@ def activated(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
         return ()
     known = {extension.uri for extension in mount.current_card().capabilities.extensions}
     active = ", ".join(uri for uri in call.extensions if uri in known)
-    name = b"a2a-extensions" if dialect.name == "1.0" else b"x-a2a-extensions"
-    return ((name, active.encode("latin-1")),) if active else ()
+    return ((dialect.extensions_header, active.encode("latin-1")),) if active else ()
 
 
 def kept(op: Op) -> Sequence[Header]:
