@@ -18,7 +18,7 @@ from dragoman.server import runtime
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-OTHERS = {"--no-deps", "--persist", "--rerank"}
+OTHERS = {"--no-deps", "--persist"}
 """Options of pip, and of a command that agents give."""
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

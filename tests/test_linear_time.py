@@ -186,18 +186,6 @@ WORST: dict[str, tuple[Case, ...]] = {
     "hub.intent: @([A-Za-z0-9_-]+)": (("findall", "", "@", ""), ("findall", "", "@a", "")),
     "hub.intent: [^\\W_]{3,}": (("findall", "", "aa_", ""), ("findall", "", "a", "")),
     "hub.intent: (ing|ers?|ed|es|s|e|y|ies)$": (("sub", "", "e", "a"), ("sub", "", "ing", "a")),
-    "hub.lessons: [^\\W_]{4,}": (("findall", "", "aaa_", ""), ("findall", "", "a", "")),
-    "hub.librarian: [,\\n]": (("split", "", ",", ""),),
-    "hub.librarian: (?<!\\d)\\d{1,15}(?!\\d)": (
-        ("findall", "", "1", ""),
-        ("findall", "", "1" * 16 + " ", ""),
-    ),
-    "hub.librarian: ^\\s*(?:[-*]|\\d+[.)])\\s*": (
-        ("sub", "", " ", "a"),
-        ("sub", "", "1", ""),
-        ("sub", "-", " ", ""),
-    ),
-    "hub.librarian: [^\\w]+": (("sub", "", "-", "a"), ("sub", "", "-a", "")),
     "hub.markup._NAME": (("match", "", "a", "!"),),
     "hub.markup._END": (
         ("search", "", "</", ""),

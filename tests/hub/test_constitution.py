@@ -56,7 +56,7 @@ def test_so_is_every_wrong_member_of_a_member() -> None:
         read(
             {
                 "id": "a",
-                "memory": {"age_floor": 5, "age_half_life_days": 0, "search_expand": "y", "auto_tag": None},
+                "memory": {"age_floor": 5, "age_half_life_days": 0, "age_decay": "y", "intent_routing": None},
                 "intent": {"mode": "maybe", "min_confidence": 2},
                 "advisor": {"mode": "court", "max_redirects": -1},
             }
@@ -64,7 +64,7 @@ def test_so_is_every_wrong_member_of_a_member() -> None:
     assert dict(caught.value.fields).keys() == {
         "memory.age_floor",
         "memory.age_half_life_days",
-        "memory.search_expand",
+        "memory.age_decay",
         "intent.mode",
         "intent.min_confidence",
         "advisor.mode",

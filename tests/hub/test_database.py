@@ -56,10 +56,22 @@ async def test_what_cannot_be_committed_leaves_nothing_open(tmp_path: Path) -> N
 
     def dangling(db: sqlite3.Connection) -> None:
         db.execute("pragma defer_foreign_keys = on")
-        db.execute("insert into folders (tenant_id, name, created_at, updated_at) values (9, 'f', 0, 0)")
+        db.execute("insert into todos (tenant_id, subject, created_at, updated_at) values (9, 'f', 0, 0)")
 
     with pytest.raises(sqlite3.IntegrityError):
         await database.run(dangling)
     assert (await Tenants(database).add("acme"))[0].name == "acme"
-    assert await database.read(lambda db: db.execute("select count(*) from folders").fetchone()[0]) == 0
+    assert await database.read(lambda db: db.execute("select count(*) from todos").fetchone()[0]) == 0
     database.close()
+
+
+async def test_a_database_of_a_newer_version_is_refused_and_one_of_this_version_is_opened(
+    tmp_path: Path,
+) -> None:
+    Database(tmp_path / "hub.db").open().close()
+    Database(tmp_path / "hub.db").open().close()
+    newer = sqlite3.connect(tmp_path / "hub.db")
+    newer.execute("pragma user_version = 2")
+    newer.close()
+    with pytest.raises(Unavailable, match="newer version"):
+        Database(tmp_path / "hub.db").open()

@@ -26,8 +26,6 @@ LISTS = (
     "/v1/memory/entries?q=persimmon+tamarind",
     "/v1/memory/graph",
     "/v1/todos",
-    "/v1/lessons",
-    "/v1/lessons?q=a",
     "/v1/schedules",
     "/v1/runs",
     "/v1/agents/helper",
@@ -46,7 +44,6 @@ does = st.lists(
                 "memory",
                 "file",
                 "todo",
-                "lesson",
                 "schedule",
                 "command",
             ]
@@ -146,12 +143,6 @@ async def _todo(who: Caller, word: str, n: int) -> list[tuple[str, str]]:
     return [("PATCH", f"/v1/todos/{id}"), ("DELETE", f"/v1/todos/{id}")]
 
 
-async def _lesson(who: Caller, word: str, n: int) -> list[tuple[str, str]]:
-    made = await who("POST", "/v1/lessons", {"signature": word, "lesson_text": word})
-    base = f"/v1/lessons/{made.json['lesson']['id']}"
-    return [("GET", base), ("PATCH", base), ("DELETE", base)]
-
-
 async def _schedule(who: Caller, word: str, n: int) -> list[tuple[str, str]]:
     made = await who("POST", "/v1/schedules", {"schedule": "every week", "message": word})
     base = f"/v1/schedules/{made.json['scheduled_task']['id']}"
@@ -171,7 +162,6 @@ DEEDS: dict[str, Callable[[Caller, str, int], Any]] = {
     "memory": _memory,
     "file": _file,
     "todo": _todo,
-    "lesson": _lesson,
     "schedule": _schedule,
     "command": _command,
 }

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from dragoman.engine.records import Record
-from dragoman.hub import api_about, conversations, intent, lessons, routing
+from dragoman.hub import api_about, conversations, intent, recall, routing
 from dragoman.hub.constitution import LARGEST, Constitution, Intent
 from dragoman.hub.conversations import Conversations
 from dragoman.hub.database import Database
 from dragoman.hub.events import Reading
-from dragoman.hub.lessons import Lessons
 from dragoman.hub.memory import _NEIGHBOURS, Memories
 from dragoman.hub.model import ToolCall
 from dragoman.hub.models.hosted import _events
@@ -193,13 +192,12 @@ async def test_words_are_counted_off_the_event_loop(
         return set(text.split())
 
     monkeypatch.setattr(intent, "_words", counted)
-    monkeypatch.setattr(lessons, "_words", counted)
+    monkeypatch.setattr(recall, "_words", lambda text: list(counted(text)))
     await intent.resolve("word " * 1_000_000, [Constitution(id="a")], Intent(mode="heuristic"), "", None)  # type: ignore[arg-type]
     tenant, _ = await Tenants(database).add("acme")
-    await Lessons(database).add(tenant.id, "a", "words", "word")
-    await Lessons(database).remind(tenant.id, "a", "word " * 1_000_000)
+    await Memories(database).search(tenant.id, recall.Search(query="word " * 1_000_000))
     assert threading.main_thread().name not in {name for name, _ in seen}
-    assert len(seen) == 5 and max(length for _, length in seen) <= 64 * 1024
+    assert len(seen) == 4 and max(length for _, length in seen) <= 64 * 1024
 
 
 async def test_a_todo_is_not_called_by_a_book(database: Database) -> None:

@@ -21,7 +21,6 @@ from dragoman.hub.artifacts import Artifacts, QuotaExceeded, clean_path
 from dragoman.hub.constitution import Advisor, Constitution
 from dragoman.hub.database import Database
 from dragoman.hub.fetcher import HttpFetcher
-from dragoman.hub.lessons import Lessons
 from dragoman.hub.markup import html_text
 from dragoman.hub.mcp_servers import McpServer, McpServers, read_registry
 from dragoman.hub.memory import Memories, RelationExists
@@ -131,15 +130,15 @@ async def test_a_command_that_runs_again_after_a_crash_writes_nothing_twice(
         "note"
     ) == 1
     now = int(time.time())
-    entries = [await memories.get(1, id) for id in (1, 2, 3)]
-    assert [entry and entry.title for entry in entries] == ["One", "Two", None]
+    entries = [await memories.get(1, id) for id in (1, 2, 3, 4)]
+    assert [entry and entry.title for entry in entries] == ["One", "Two", "a", None]
     assert [entry and (entry.valid_to or 0) >= now - 60 for entry in entries[:2]] == [True, True]
     assert [each.relation for each in await memories.relations(1)] == ["supersedes", "supports"]
     assert [todo.state for todo in await Todos(database).list(1, conversation=10, states=("completed",))] == [
         "completed"
     ]
     assert [file.path for file in await Artifacts(database).list(1, 10)] == ["a.txt"]
-    assert len(await Lessons(database).list(1)) == 1
+    assert len(await memories.list(1, types=("learning",))) == 1
     await fed(home, "/mem write a note", conversation_id=10)
     assert (await pads.read(1, "index")).count("a note") == 2, (
         "another request that says the same is another write"

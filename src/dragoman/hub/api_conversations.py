@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.api_runs import Orchestrate, ask
 from dragoman.hub.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
 from dragoman.hub.refusals import NotFound
-from dragoman.hub.routing import Answer, Natural, Route, Visit
+from dragoman.hub.routing import Answer, Route, Visit
 
 
 class NewConversation(Struct):
@@ -21,15 +21,11 @@ class NewConversation(Struct):
     agent_id: str = ""
     agent: str = ""
     agent_def: dict[str, Any] | None = None
-    folder_id: Natural | None = None
 
 
 class ConversationChange(Struct):
-    """`folder_id`: 0, or null, for none."""
-
     title: str | None = None
     archived: bool | None = None
-    folder_id: Natural | UnsetType | None = UNSET
 
 
 def routes(hub: Hub) -> list[Route]:
@@ -45,28 +41,18 @@ def routes(hub: Hub) -> list[Route]:
             agent = constitution.id
         elif hub.catalogue.find(visit.tenant.id, agent or INDEX_ID) is None:
             raise NotFound(f"there is no agent {agent[:80]!r}")
-        check_folder(visit, body.folder_id)
         made = await conversations.create(
             visit.tenant.id,
             title=body.title[:200],
             agent=agent or INDEX_ID,
             agent_def=body.agent_def,
-            folder=body.folder_id,
         )
         return Answer(made.shown, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
-
-    def check_folder(visit: Visit, id: int | None) -> None:
-        try:
-            if id:
-                hub.folders.find(visit.tenant.id, id)
-        except NotFound as error:
-            raise InvalidParams(error.message, fields=(("folder_id", "is unknown"),)) from None
 
     async def list_all(visit: Visit) -> Answer:
         found = await conversations.list(
             visit.tenant.id,
             before=visit.count("before_updated_at", 0),
-            folder=visit.count("folder_id", 0) if visit.asked("folder_id") else None,
             limit=visit.count("limit", 50, 200),
         )
         return Answer({"count": len(found), "conversations": [each.shown for each in found]})
@@ -76,11 +62,9 @@ def routes(hub: Hub) -> list[Route]:
 
     async def change(visit: Visit) -> Answer:
         body = await visit.json(ConversationChange)
-        folder = None if body.folder_id is UNSET else body.folder_id or 0
-        check_folder(visit, folder)
         title = None if body.title is None else body.title[:200]
         changed = await conversations.change(
-            visit.tenant.id, visit.number("id"), title=title, archived=body.archived, folder=folder
+            visit.tenant.id, visit.number("id"), title=title, archived=body.archived
         )
         return Answer(changed.shown)
 
@@ -127,7 +111,6 @@ def routes(hub: Hub) -> list[Route]:
             query={
                 **page,
                 "before_updated_at": "Only those that were quiet before this time.",
-                "folder_id": "Only those in this folder; 0: in none.",
             },
         ),
         Route("GET", one, get, "One conversation.", "conversations"),
@@ -135,7 +118,7 @@ def routes(hub: Hub) -> list[Route]:
             "PATCH",
             one,
             change,
-            "Give it a title, put it away, or into a folder.",
+            "Give it a title, or archive it.",
             "conversations",
             body=ConversationChange,
         ),

@@ -1,30 +1,20 @@
-"""`/v1/advise/gate` and `/v1/intent`: what the hub thinks of an answer, or of a request, for those who run agents themselves.
+"""`/v1/advise/gate`: an advisor's verdict on an answer of an agent that runs elsewhere.
 
-Neither begins a request. Both count as one against the tenant's limits.
+It starts no request, and counts as one against the tenant's limits.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from functools import partial
-from typing import Literal
 
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.asking import respond
-from dragoman.hub.constitution import INDEX_ID, Advisor, Constitution, Short
-from dragoman.hub.constitution import Intent as Wanted
+from dragoman.hub.constitution import Advisor, Short
 from dragoman.hub.gate import HALT, Verdict, question, verdict
 from dragoman.hub.hub import Hub
-from dragoman.hub.intent import Guess, resolve
 from dragoman.hub.model import Model
 from dragoman.hub.residents import speaking_for
 from dragoman.hub.routing import Answer, Route, Visit
-
-MAX_MESSAGE = 64 * 1024
-MAX_ROSTER = 128
-_BY = {"heuristic": "words", "llm": "meaning"}
 
 
 class Gate(Struct):
@@ -35,30 +25,6 @@ class Gate(Struct):
     terminating_text: str
     tool_summary: str = ""
     prompt: str = ""
-
-
-class Somebody(Struct):
-    """An agent that a request may be for."""
-
-    id: str
-    role: str = ""
-    goal: str = ""
-
-
-class How(Struct):
-    mode: Literal["off", "heuristic", "hybrid", "llm"] = "heuristic"
-    min_confidence: float = 0.8
-    apply_routing: bool = True
-    model: Short = ""
-
-
-class Intent(How):
-    """Whom a message is for, among the tenant's agents or those of `roster`. `intent` goes before what stands beside it."""
-
-    message: str = ""
-    requested_agent: str = INDEX_ID
-    roster: list[Somebody] | None = None
-    intent: How | None = None
 
 
 def routes(hub: Hub, model: Model) -> list[Route]:
@@ -80,42 +46,6 @@ def routes(hub: Hub, model: Model) -> list[Route]:
             judged = Verdict(signal=HALT, text=reply.error, malformed=True)
         return Answer({"signal": judged.signal, "text": judged.text, "malformed": judged.malformed})
 
-    async def intent(visit: Visit) -> Answer:
-        asked = await visit.json(Intent)
-        how, whom = asked.intent or asked, asked.requested_agent
-        _check(asked)
-        explicit = whom != INDEX_ID
-        with hub.admission.anything(visit.tenant, "intent"), speaking_for(visit.tenant):
-            found = Guess()
-            if how.mode != "off" and not explicit:
-                wanted = Wanted(mode=how.mode, min_confidence=how.min_confidence)
-                company = await _roster(visit, asked)
-                found = await resolve(asked.message, company, wanted, how.model, partial(respond, model))
-        sure = bool(found.agent) and found.confidence >= how.min_confidence
-        return Answer(
-            {
-                "kind": "route" if found.agent else "none",
-                "confidence": 1.0 if explicit else found.confidence,
-                "source": "explicit" if explicit else found.source if how.mode != "off" else "none",
-                "target_agent": found.agent,
-                "brief": f"For {found.agent}, by its {_BY[found.source]}." if found.agent else "",
-                "applied": sure and how.apply_routing,
-                "requested_agent": whom,
-                "llm_used": found.asked,
-                "malformed": found.malformed,
-                "todo_seeds": [],
-                "plan_seeds": [],
-            }
-        )
-
-    async def _roster(visit: Visit, asked: Intent) -> Sequence[Constitution]:
-        if asked.roster is not None:
-            return [
-                Constitution(id=each.id[:64], role=each.role[:200], goal=each.goal[:20_000])
-                for each in asked.roster
-            ]
-        return await hub.catalogue.company(visit.tenant.id)
-
     return [
         Route(
             "POST",
@@ -125,21 +55,4 @@ def routes(hub: Hub, model: Model) -> list[Route]:
             "judge",
             body=Gate,
         ),
-        Route(
-            "POST",
-            "/v1/intent",
-            intent,
-            "Which agent a message is for. It is not handed over.",
-            "judge",
-            body=Intent,
-        ),
     ]
-
-
-def _check(asked: Intent) -> None:
-    if not asked.message.strip():
-        raise InvalidParams("the message says nothing", fields=(("message", "is empty"),))
-    if len(asked.message.encode()) > MAX_MESSAGE:
-        raise InvalidParams(f"a message may have {MAX_MESSAGE} bytes", fields=(("message", "is too long"),))
-    if asked.roster is not None and len(asked.roster) > MAX_ROSTER:
-        raise InvalidParams(f"a roster may have {MAX_ROSTER} agents", fields=(("roster", "is too long"),))

@@ -1,29 +1,19 @@
-"""`/v1/memory`: what agents keep in mind, for those who keep agents.
-
-Models may help (`librarian.py`), if the caller names one. That counts as a request against the tenant's limits.
-"""
+"""`/v1/memory`: what agents keep in mind, for those who keep agents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.asking import Reply, respond
 from dragoman.hub.constitution import Memory as Ranking
 from dragoman.hub.entries import RELATIONS, TYPES, Entry
 from dragoman.hub.hub import Hub
-from dragoman.hub.librarian import Librarian, find, retire
-from dragoman.hub.memory import MOST_TAGS, check
-from dragoman.hub.model import Model, Prompt
 from dragoman.hub.recall import Search
 from dragoman.hub.refusals import there
-from dragoman.hub.residents import speaking_for
 from dragoman.hub.routing import Answer, Natural, Route, Visit
 from dragoman.hub.scratchpads import SHARED
 
@@ -43,10 +33,6 @@ class NewEntry(Struct):
     conversation_id: Natural = 0
     created_at: Natural | None = None
     supersedes_ids: Annotated[tuple[Natural, ...], msgspec.Meta(max_length=1000)] = ()
-    auto_tag: str = ""
-    """A model that gives it tags."""
-    supersede: str = ""
-    """A model that says which entries it replaces."""
 
 
 class EntryChange(Struct, omit_defaults=True):
@@ -65,7 +51,7 @@ class NewRelation(Struct):
     relation: str
 
 
-def routes(hub: Hub, model: Model) -> list[Route]:
+def routes(hub: Hub) -> list[Route]:
     memories, pads = hub.memories, hub.scratchpads
 
     async def list_pads(visit: Visit) -> Answer:
@@ -83,64 +69,24 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         scope = SHARED if id == "*" else id
         return Answer({"agent_id": scope, "content": await pads.read(visit.tenant.id, scope)})
 
-    async def asked(what: str, prompt: Prompt) -> Reply:
-        return await respond(model, prompt)
-
-    @contextmanager
-    def librarians(visit: Visit, *names: str) -> Iterator[Sequence[Librarian | None]]:
-        """The models that the caller names. Raises `RateLimited`."""
-        if any(len(name) > 200 for name in names):
-            raise InvalidParams("the name of a model has at most 200 characters")
-        with ExitStack() as around:
-            if any(names):
-                around.enter_context(hub.admission.anything(visit.tenant, "memory"))
-                around.enter_context(speaking_for(visit.tenant))
-            yield [Librarian(name, asked) if name else None for name in names]
-
     async def add(visit: Visit) -> Answer:
         body = await visit.json(NewEntry)
         if body.conversation_id:
             hub.conversations.find(visit.tenant.id, body.conversation_id)
-        check(body.type, body.title, body.content, body.source, body.tags)
-        with librarians(visit, body.auto_tag, body.supersede) as (tagging, judging):
-            entry, told = await filed(visit, body, tagging, judging)
-        return Answer({**msgspec.to_builtins(entry), **told}, 201)
-
-    async def filed(
-        visit: Visit, body: NewEntry, tagging: Librarian | None, judging: Librarian | None
-    ) -> tuple[Entry, dict[str, Any]]:
-        tenant, tags, at = visit.tenant.id, body.tags, body.created_at
-        told: dict[str, Any] = {}
-        if tagging is not None:
-            found = await tagging.tag(body.title, body.content, tags)
-            added = found.words[: MOST_TAGS - len(tags)]
-            tags = (*tags, *added)
-            told["auto_tag"] = {
-                "model": tagging.model,
-                "applied": bool(added),
-                "added": added,
-                "note": found.note,
-            }
+        at = body.created_at
         entry = await memories.add(
-            tenant,
+            visit.tenant.id,
             body.type,
             body.title,
             body.content,
             source=body.source,
-            tags=tags,
+            tags=body.tags,
             artifact_id=body.artifact_id,
             conversation=body.conversation_id,
             supersedes=body.supersedes_ids,
             at=at // 1000 if at and at >= MILLISECONDS else at,
         )
-        if judging is not None:
-            retired = await retire(memories, tenant, entry, judging)
-            told["supersede"] = {
-                "model": judging.model,
-                "applied": bool(retired.invalidated),
-                **msgspec.structs.asdict(retired),
-            }
-        return entry, told
+        return Answer(entry, 201)
 
     async def browse(visit: Visit) -> Answer:
         limit = visit.count("limit", 50, 200)
@@ -157,11 +103,8 @@ def routes(hub: Hub, model: Model) -> list[Route]:
                 ranking=Ranking(intent_routing=visit.flag("intent"), age_decay=visit.flag("decay")),
                 limit=limit,
             )
-            look = partial(memories.search, visit.tenant.id, as_of=as_of)
-            names = [visit.asked(name) for name in ("expand", "rerank", "rerank_fine")]
-            with librarians(visit, *names) as (expand, rerank, fine):
-                found, told = await find(look, search, expand=expand, rerank=rerank, fine=fine)
-            return Answer({"count": len(found), "entries": found, **told})
+            found = await memories.search(visit.tenant.id, search, as_of=as_of)
+            return Answer({"count": len(found), "entries": found})
         found = await memories.list(
             visit.tenant.id,
             types=types,
@@ -254,9 +197,6 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         "graduated": "Search other conversations, too, with those of `conversation_id` first.",
         "intent": "`off`: the way a question is put does not count.",
         "decay": "`off`: age does not count.",
-        "expand": "A model that says the question in other words.",
-        "rerank": "A model that puts what was found in order.",
-        "rerank_fine": "A model that then looks at the best of it more closely.",
     }
     return [
         Route("GET", "/v1/memory", list_pads, "The scratchpads there are.", "memory"),

@@ -63,13 +63,6 @@ class Advisor(Struct, frozen=True, kw_only=True):
 class Memory(Struct, frozen=True, kw_only=True):
     """How the agent's structured memory is searched."""
 
-    search_expand: Annotated[
-        bool, Meta(description="A model says what is searched for in other words, too.")
-    ] = False
-    auto_tag: Annotated[bool, Meta(description="A model gives new entries tags.")] = False
-    auto_supersede: Annotated[
-        bool, Meta(description="A model ends older entries that a new one contradicts.")
-    ] = False
     intent_routing: Annotated[
         bool, Meta(description="Entries of the type that a question seems to be about rank higher.")
     ] = True

@@ -22,21 +22,20 @@ REPLAYED = 100
 MAX_CHARACTERS = 8 << 20
 """Of the messages that are read at once: of fewer than were asked for, if they are long, but of one at least."""
 
-_FIELDS = "id, tenant_id, title, agent_id, agent_def, archived, folder_id, created_at, updated_at"
+_FIELDS = "id, tenant_id, title, agent_id, agent_def, archived, created_at, updated_at"
 _COUNT = "(select count(*) from messages where conversation_id = conversations.id) as message_count"
 _ONE = f"select {_FIELDS}, {_COUNT} from conversations where tenant_id = ? and id = ?"
 _LIST = f"""
 select {_FIELDS}, {_COUNT} from conversations where tenant_id = ? and updated_at < ?
-and (? is null or coalesce(folder_id, 0) = ?)
 order by updated_at desc, id desc limit ?
 """
 _NEW = """
-insert into conversations (tenant_id, title, agent_id, agent_def, folder_id, created_at, updated_at)
-values (?, ?, ?, ?, ?, ?, ?)
+insert into conversations (tenant_id, title, agent_id, agent_def, created_at, updated_at)
+values (?, ?, ?, ?, ?, ?)
 """
 _CHANGE = """
-update conversations set title = coalesce(?, title), archived = coalesce(?, archived), updated_at = ?,
-folder_id = case when ? is null then folder_id else nullif(?, 0) end where tenant_id = ? and id = ?
+update conversations set title = coalesce(?, title), archived = coalesce(?, archived), updated_at = ?
+where tenant_id = ? and id = ?
 """
 _DELETE = "delete from conversations where tenant_id = ? and id = ?"
 _TOUCH = "update conversations set updated_at = ? where id = ?"
@@ -75,7 +74,6 @@ class Conversation(Struct, frozen=True, kw_only=True):
     agent_id: str
     agent_def: Any
     archived: bool
-    folder_id: int | None
     created_at: int
     updated_at: int
     message_count: int
@@ -107,13 +105,12 @@ class Conversations:
         title: str = "",
         agent: str = "index",
         agent_def: Any = None,
-        folder: int | None = None,
     ) -> Conversation:
         now = int(time.time())
         text = None if agent_def is None else msgspec.json.encode(agent_def).decode()
 
         def create(db: sqlite3.Connection) -> Conversation:
-            id = db.execute(_NEW, (tenant, title, agent, text, folder or None, now, now)).lastrowid
+            id = db.execute(_NEW, (tenant, title, agent, text, now, now)).lastrowid
             return _conversation(db.execute(_ONE, (tenant, id)).fetchone())
 
         return await self._db.run(create)
@@ -125,11 +122,9 @@ class Conversations:
             raise NotFound(f"there is no conversation {id}")
         return _conversation(row)
 
-    async def list(
-        self, tenant: int, *, before: int = 0, folder: int | None = None, limit: int = 50
-    ) -> Sequence[Conversation]:
-        """What was said last first; `before` a time goes on from there. In `folder`, or in none if that is 0."""
-        values = (tenant, before or 2**62, folder, folder, limit)
+    async def list(self, tenant: int, *, before: int = 0, limit: int = 50) -> Sequence[Conversation]:
+        """What was said last first; `before` a time goes on from there."""
+        values = (tenant, before or 2**62, limit)
         rows = await self._db.read(lambda db: db.execute(_LIST, values).fetchall())
         return [_conversation(row) for row in rows]
 
@@ -140,10 +135,9 @@ class Conversations:
         *,
         title: str | None = None,
         archived: bool | None = None,
-        folder: int | None = None,
     ) -> Conversation:
-        """What is None stays as it is; folder 0 is none. Raises `NotFound`."""
-        values = (title, archived, int(time.time()), folder, folder, tenant, id)
+        """What is None stays as it is. Raises `NotFound`."""
+        values = (title, archived, int(time.time()), tenant, id)
         await self._db.run(lambda db: db.execute(_CHANGE, values))
         return self.find(tenant, id)
 

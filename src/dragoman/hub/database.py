@@ -6,10 +6,7 @@ asking another one; `read` for everything else, on a reader's thread; and `run`,
 what may be asked for again after a crash). Other
 processes may write to the file at the same time (`dragoman tenant add` beside a running hub), and are seen at once.
 
-The schema is numbered scripts in `schema/`, each run once, in order:
-
-    001 ..  tenants, agents, requests, conversations
-    100 ..  memory, files, todos, what commands have done
+The schema is `schema.sql`; `pragma user_version` says which version of it a file has.
 
     await database.run(lambda db: db.execute("insert into notes (text) values (?)", (text,)).lastrowid)
     rows = await database.read(lambda db: db.execute("select text from notes").fetchall())
@@ -40,9 +37,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
-_TABLE = "create table if not exists hub_migrations (number integer primary key, name text not null)"
-_DONE = "select number from hub_migrations"
-_RECORD = "insert into hub_migrations (number, name) values (?, ?)"
+SCHEMA_VERSION = 1
 _REMEMBERED = 30 * 86_400
 """Seconds for which `once` knows what was done; a crash is over by then."""
 
@@ -71,7 +66,7 @@ class Database:
                     os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
                 writing = self._connect()
                 writing.execute("pragma journal_mode = wal")
-                _migrate(writing)
+                _create_tables(writing)
                 self._open = writing, self._connect(), self._connect()
             except (sqlite3.Error, OSError) as error:
                 raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
@@ -164,27 +159,21 @@ def _bounded(work: Callable[[Any], T], given: Any) -> T:
         raise Unavailable("the hub's database cannot be used right now") from error
 
 
-def _migrate(db: sqlite3.Connection) -> None:
-    """Run the scripts that this file has not seen, all in one transaction."""
+def _create_tables(db: sqlite3.Connection) -> None:
+    """Create the tables of a new file, in one transaction. Raises `Unavailable` for a file of a newer version."""
     db.execute("begin immediate")  # two processes may open a new file at the same time
     try:
-        db.execute(_TABLE)
-        done = {row[0] for row in db.execute(_DONE)}
-        for number, name, script in _scripts():
-            if number not in done:
-                for statement in _statements(script):
-                    db.execute(statement)
-                db.execute(_RECORD, (number, name))
+        version = db.execute("pragma user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise Unavailable("the database was written by a newer version of dragoman")
+        if version == 0:
+            for statement in _statements(files("dragoman.hub").joinpath("schema.sql").read_text("utf-8")):
+                db.execute(statement)
+            db.execute(f"pragma user_version = {SCHEMA_VERSION}")
     except BaseException:
         db.execute("rollback")
         raise
     db.execute("commit")
-
-
-def _scripts() -> list[tuple[int, str, str]]:
-    folder = files("dragoman.hub").joinpath("schema")
-    found = [file for file in folder.iterdir() if file.name.endswith(".sql")]
-    return sorted((int(file.name[:3]), file.name, file.read_text(encoding="utf-8")) for file in found)
 
 
 def _statements(script: str) -> list[str]:

@@ -34,9 +34,7 @@ from dragoman.hub.conversations import Conversations
 from dragoman.hub.database import Database
 from dragoman.hub.events import Event, Reading
 from dragoman.hub.fetcher import Fetcher
-from dragoman.hub.folders import Folders
 from dragoman.hub.idempotency import Keys
-from dragoman.hub.lessons import Lessons
 from dragoman.hub.loop import NATIVE
 from dragoman.hub.memory import Memories
 from dragoman.hub.metrics import Metrics
@@ -100,10 +98,9 @@ class Hub:
         self.occupancy = Occupancy(database.path.parent)
         self.tenants, self.requests = Tenants(database), Requests(database)
         self.catalogue = Catalogue(database, code, index=index)
-        self.conversations, self.folders = Conversations(database), Folders(database)
+        self.conversations = Conversations(database)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database), Todos(database)
-        self.lessons = Lessons(database)
         self.keys = keys or Keys(database)
         self.quotas = quotas or Quotas()
         self.metrics = metrics or Metrics()

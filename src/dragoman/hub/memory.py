@@ -101,6 +101,7 @@ class Memories:
         before: int | None = None,
         as_of: int | None = None,
         conversation: int | None = None,
+        source: str = "",
         limit: int = 50,
     ) -> Sequence[Entry]:
         """Newest first."""
@@ -119,6 +120,9 @@ class Memories:
         if conversation is not None:
             where.append("conversation_id = ?")
             values.append(conversation)
+        if source:
+            where.append("source = ?")
+            values.append(source)
         statement = (
             f"select * from memories where {' and '.join(where)} order by updated_at desc, id desc limit ?"
         )
@@ -159,17 +163,6 @@ class Memories:
             ),
             bool,
         )
-
-    async def supersede(
-        self, tenant: str | int, new: int, old: Sequence[int], *, once: str = ""
-    ) -> Sequence[int]:
-        """What held until now ends, and a relation says why. Returns what that was."""
-        now = int(time.time())
-
-        def work(db: sqlite3.Connection) -> list[int]:
-            return [each for each in old if _supersede(db, int(tenant), new, each, now)]
-
-        return await self._db.once(once, work, list[int])
 
     async def delete(self, tenant: str | int, id: int) -> bool:
         return await self._db.run(

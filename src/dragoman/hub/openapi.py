@@ -17,9 +17,8 @@ _TAGS = {
     "memory": "What agents keep in mind.",
     "todos": "What is still to do.",
     "schedules": "Work to be done later, and how it went.",
-    "lessons": "What agents learned from their mistakes.",
     "files": "What agents keep with a conversation.",
-    "judge": "What the hub thinks of an answer, or of a request, without doing anything.",
+    "judge": "An advisor's verdict on an answer of an agent that runs elsewhere.",
     "admin": "Tenants and their tokens.",
     "about": "The hub itself.",
 }

@@ -37,6 +37,8 @@ _CUES = {
     }.items()
 }
 """Words by which a question shows what kind of entry would answer it."""
+MAX_QUERY = 64 * 1024
+"""Characters of a query that are read."""
 _RRF = 60
 _IN_CONVERSATION, _IN_TENANT = 1.5, 1.0
 _DAY = 86_400
@@ -55,6 +57,8 @@ class Search(Struct, frozen=True, kw_only=True):
     types: Sequence[str] = ()
     """Of one of these it is likely to be; others are found, too."""
     tag: str = ""
+    source: str = ""
+    """Only entries of this source and of one of `types` are found."""
     conversation: int = 0
     """Its own entries go before those of no conversation."""
     wide: bool = False
@@ -65,13 +69,16 @@ class Search(Struct, frozen=True, kw_only=True):
 
 def recall(db: sqlite3.Connection, tenant: int, search: Search, moment: int) -> Sequence[Entry]:
     """The entries that held at `moment` and have words of the query, best first."""
-    if not (words := _words(search.query)):
+    if not (words := _words(search.query[:MAX_QUERY])):
         return []
     match = _match(words)
     types = frozenset(search.types or (_meant(words) if search.ranking.intent_routing else ()))
     tags = {*words, search.tag.lower()}
 
     def found(more: str, *values: Any) -> Sequence[Entry]:
+        if search.source:
+            more += f" and m.source = ? and m.type in ({', '.join('?' * len(search.types))})"
+            values = (*values, search.source, *search.types)
         limits = (match, tenant, moment, moment, *values, search.limit * 3)
         rows = db.execute(_SEARCH.format(more=more), limits).fetchall()
         scores = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dragoman.hub.artifacts import Artifacts
 from dragoman.hub.database import Database
 from dragoman.hub.fetcher import Fetcher
-from dragoman.hub.lessons import Lessons
 from dragoman.hub.mcp_servers import McpServers
 from dragoman.hub.memory import Memories
 from dragoman.hub.model import Model
@@ -52,7 +51,7 @@ def toolbox(
     remotes: Remotes | None = None,
     sandbox: Sandbox | None = None,
 ) -> tuple[Tool, ...]:
-    """Every command. `model` answers `/advise`, helps with memory, and says who sees; `check` refuses addresses."""
+    """Every command. `model` answers `/advise`, and says who sees; `check` refuses addresses."""
     pictures = Pictures(database, model)
     artifacts, memories, todo = Artifacts(database), Memories(database), TodoTool(Todos(database))
 
@@ -73,7 +72,7 @@ def toolbox(
         WriteTool(artifacts, sandbox),
         ReadTool(artifacts, memories, pictures, sandbox),
         ListTool(artifacts, sandbox),
-        MemTool(Scratchpads(database), memories, model),
+        MemTool(Scratchpads(database), memories),
         AgentTool(context),
         ParallelTool(context),
         McpCommand(mcp, check),
@@ -81,7 +80,7 @@ def toolbox(
         AdviseTool(model),
         ExecTool(sandbox),
         todo,
-        LessonTool(Lessons(database)),
+        LessonTool(memories),
         ScheduleTool(Schedules(database)),
     ]
     if mcp is not None and BROWSER in mcp.names:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from dragoman.errors import A2AError
-from dragoman.hub.asking import Reply, ask
 from dragoman.hub.entries import RELATIONS, TYPES, Entry
-from dragoman.hub.librarian import Librarian, find, retire
 from dragoman.hub.memory import Memories
-from dragoman.hub.model import Model, Prompt, about
 from dragoman.hub.recall import Search
 from dragoman.hub.scratchpads import SHARED, Scratchpads
 from dragoman.hub.tool import Command, Session, harmless
 
 BODY_LIMIT = 32 * 1024
 USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's
-/mem search <words> [--rerank]   find what was remembered; /mem entries [type,… | tag=<tag>]; /mem entry <id>; /mem expand <id> [depth=2]; /mem density <id>
+/mem search <words>   find what was remembered; /mem entries [type,… | tag=<tag>]; /mem entry <id>; /mem expand <id> [depth=2]; /mem density <id>
 /mem add entry <type> <title> [--artifact #id] [--supersedes #a,#b]
 <what to remember>
 /endmem   types: user feedback project reference learning context
@@ -33,8 +29,8 @@ class MemTool:
     usage = USAGE
     repeatable = harmless
 
-    def __init__(self, scratchpads: Scratchpads, memories: Memories, model: Model) -> None:
-        self._pads, self._memories, self._model = scratchpads, memories, model
+    def __init__(self, scratchpads: Scratchpads, memories: Memories) -> None:
+        self._pads, self._memories = scratchpads, memories
         self._verbs: dict[str, Verb] = {
             "write": self._write,
             "read": self._read,
@@ -92,20 +88,14 @@ class MemTool:
     # -- entries -----------------------------------------------------------------------------------------------
 
     async def _search(self, rest: str, command: Command, session: Session) -> str:
-        words = rest.split()
-        query, ranking = " ".join(word for word in words if word != "--rerank"), session.constitution.memory
+        query, ranking = " ".join(rest.split()), session.constitution.memory
         if not query:
-            return "ERR: usage: /mem search <words> [--rerank]"
-        librarian = self._librarian(session)
-        found, told = await find(
-            partial(self._memories.search, session.tenant),
-            Search(query=query, conversation=session.conversation, wide=True, ranking=ranking),
-            expand=librarian if ranking.search_expand else None,
-            rerank=librarian if "--rerank" in words else None,
-        )
+            return "ERR: usage: /mem search <words>"
+        search = Search(query=query, conversation=session.conversation, wide=True, ranking=ranking)
+        found = await self._memories.search(session.tenant, search)
         if not found:
             return f"(no entries match '{query}')"
-        lines = [f"(not reranked: {told['rerank']['note']})"] if told.get("rerank", {}).get("note") else []
+        lines: list[str] = []
         for place, entry in enumerate(found):
             here = session.conversation and entry.conversation_id == session.conversation
             lines.append(_line(entry) + ("  [conversation]" if here else ""))
@@ -178,38 +168,18 @@ class MemTool:
             return f"ERR: usage: /mem add entry <type> <title>; types: {' '.join(TYPES)}"
         if not 1 <= len(body.encode()) <= BODY_LIMIT:
             return f"ERR: what to remember has 1 to {BODY_LIMIT} bytes"
-        title, librarian, how = " ".join(title.split()), self._librarian(session), session.constitution.memory
-        tags = (await librarian.tag(title, body, ())).words if how.auto_tag else ()
         entry = await self._memories.add(
             session.tenant,
             type,
-            title,
+            " ".join(title.split()),
             body,
             source=session.agent,
-            tags=tags,
             artifact_id=_id(artifact[1]) if artifact else None,
             conversation=session.conversation,
             supersedes=[_id(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
             once=session.once,
         )
-        said = f"OK: added entry #{entry.id} [{entry.type}] {entry.title}"
-        if how.auto_supersede:
-            once = f"{session.once}/supersede"
-            ended = (await retire(self._memories, session.tenant, entry, librarian, once=once)).invalidated
-            said += f"; it supersedes {', '.join(f'#{id}' for id in ended)}" if ended else ""
-        return said
-
-    def _librarian(self, session: Session) -> Librarian:
-        """The agent's advisor, or its own model. What it says is on record, like every reply."""
-        constitution = session.constitution
-        name = constitution.advisor.model if constitution.advisor is not None else constitution.model
-
-        async def asked(what: str, prompt: Prompt) -> Reply:
-            reply = await ask(session.turn, f"mem/{session.key}/{what}", self._model, prompt)
-            await session.pay(reply.usage, about(self._model, name).name)
-            return reply
-
-        return Librarian(name, asked)
+        return f"OK: added entry #{entry.id} [{entry.type}] {entry.title}"
 
     async def _invalidate(self, rest: str, command: Command, session: Session) -> str:
         if not await self._memories.invalidate(session.tenant, _id(rest), once=session.once):

@@ -1,4 +1,4 @@
-"""The gate and the routing on their own, for those who run their agents elsewhere."""
+"""The advisor gate over HTTP, and which agent a request is handed to."""
 
 from __future__ import annotations
 
@@ -53,45 +53,7 @@ async def test_judging_counts_as_a_request_and_wants_everything_it_needs() -> No
         assert (await acme("POST", "/v1/advise/gate", GATE)).json["signal"] == "CONTINUE"
         refused = await acme("POST", "/v1/advise/gate", GATE)
         assert refused.status == 429 and refused.json["reason"] == "rate_limit"
-        assert (await acme("POST", "/v1/intent", {"message": "hi"})).status == 429
         assert hub.hub.quotas.counts() == {}
-
-
-async def test_a_message_is_for_the_agent_whose_words_it_has() -> None:
-    async with house(code=[Agent("Billing", "Writes invoices and reminders.")]) as hub:
-        acme = await hub.tenant("acme")
-        await acme("POST", "/v1/agents", SCOUT)
-
-        async def intent(message: str, **more: Any) -> Any:
-            return (await acme("POST", "/v1/intent", {"message": message, **more})).json
-
-        found = await intent("a research analyst, please")
-        assert (found["target_agent"], found["source"], found["applied"]) == ("scout", "heuristic", True)
-        assert (await intent("@billing write me invoices"))["target_agent"] == "billing"
-        assert (await intent("hello"))["target_agent"] == ""
-        assert (await intent("@scout", apply_routing=False))["applied"] is False
-        assert (await intent("@scout", intent={"mode": "off"}))["source"] == "none"
-        explicit = await intent("@scout", requested_agent="quill")
-        assert (explicit["source"], explicit["target_agent"]) == ("explicit", "")
-        roster = [{"id": "cook", "role": "chef", "goal": "cook dinner"}]
-        assert (await intent("cook a chef's dinner", roster=roster))["target_agent"] == "cook"
-        assert hub.model.prompts == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param({}, id="nothing"),
-        pytest.param({"message": "x" * 65_537}, id="long"),
-        pytest.param({"message": "x", "roster": [{"id": "a"}] * 129}, id="crowd"),
-        pytest.param({"message": "x", "mode": "guess"}, id="mode"),
-    ],
-)
-async def test_what_cannot_be_judged_is_refused(body: Any) -> None:
-    async with house() as hub:
-        acme = await hub.tenant("acme")
-        answer = await acme("POST", "/v1/intent", body)
-        assert answer.status == 400 and answer.json["error"]
 
 
 def routing(said: Any) -> Any:
@@ -117,26 +79,53 @@ async def test_a_model_says_whom_a_request_is_for_when_words_leave_it_open(
         acme = await hub.tenant("acme")
         await acme("POST", "/v1/agents", SCOUT)
         await acme("POST", "/v1/agents", {"id": "desk", "intent": {"mode": "hybrid", "model": "p/small"}})
-        body = {"message": "hm", "mode": "hybrid", "model": "p/small"}
-        found = (await acme("POST", "/v1/intent", body)).json
         told = dict(await acme.ask("hm", "/v1/agents/desk/chat"))
-        for each in (found, told["intent"]):
-            assert (each["target_agent"], each["applied"], each["malformed"]) == (target, applied, malformed)
-            assert each["llm_used"] is True
+        found = told["intent"]
+        assert (found["target_agent"], found["applied"], found["malformed"]) == (target, applied, malformed)
+        assert found["llm_used"] is True
         assert told["done"]["ok"] and told["intent"]["applied_agent"] == ("scout" if applied else "desk")
         assert hub.model.prompts[0].model == "p/small"
         assert "- scout: research-analyst. find things out" in hub.model.prompts[0].messages[0].content
 
 
-async def test_no_model_is_asked_when_words_are_clear_enough() -> None:
+@pytest.mark.parametrize(
+    ("message", "target"),
+    [
+        pytest.param("a research analyst, please", "scout", id="role"),
+        pytest.param("@billing write me invoices", "billing", id="named"),
+        pytest.param("hello", "", id="nobody"),
+    ],
+)
+async def test_a_request_is_handed_to_the_agent_whose_words_it_has(message: str, target: str) -> None:
+    billing = Agent("Billing", "Writes invoices and reminders.")
+
+    @billing.skill
+    async def bill(turn: Any) -> str:
+        return "Billed."
+
+    async with house(lambda prompt: "Answered.", code=[billing]) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        await acme("POST", "/v1/agents", {"id": "desk", "intent": {"mode": "heuristic"}})
+        found = dict(await acme.ask(message, "/v1/agents/desk/chat"))["intent"]
+        assert (found["target_agent"], found["applied"], found["source"]) == (
+            target,
+            bool(target),
+            "heuristic",
+        )
+
+
+async def test_no_model_routes_a_request_when_words_are_clear_enough() -> None:
     async with house(routing("never")) as hub:
         acme = await hub.tenant("acme")
         await acme("POST", "/v1/agents", SCOUT)
-        found = (await acme("POST", "/v1/intent", {"message": "@scout look", "mode": "hybrid"})).json
-        assert (found["target_agent"], found["llm_used"]) == ("scout", False)
-        assert hub.model.prompts == []
-        asked = (await acme("POST", "/v1/intent", {"message": "@scout look", "mode": "llm"})).json
-        assert asked["malformed"] and len(hub.model.prompts) == 1
+        for mode in ("hybrid", "llm"):
+            await acme("POST", "/v1/agents", {"id": mode, "intent": {"mode": mode}})
+        found = dict(await acme.ask("@scout look", "/v1/agents/hybrid/chat"))["intent"]
+        assert found["target_agent"] == "scout" and "llm_used" not in found
+        assert not [prompt for prompt in hub.model.prompts if prompt.system.startswith("You route")]
+        asked = dict(await acme.ask("@scout look", "/v1/agents/llm/chat"))["intent"]
+        assert asked["malformed"] and asked["llm_used"]
 
 
 async def test_a_request_with_a_picture_is_not_handed_on_in_words() -> None:
