@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.engine.protocols import Log, Store
-from dragoman.engine.records import Mail, Record, Started
+from dragoman.engine.records import Mail, Record, TurnStarted
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.ops import ListTasks, Scope
@@ -47,7 +47,7 @@ async def add(log: Log, n: int) -> None:
     artifact = Artifact(artifact_id="echo", parts=(Part(text="hello"),))
     status = TaskStatus(state=state, timestamp=timestamp())
     records = [
-        Record("turn", Started(n=1, mail=1)),
+        Record("turn", TurnStarted(n=1, mail=1)),
         Record("artifact", ArtifactUpdate(task_id=task, context_id=context, artifact=artifact)),
         Record("status", StatusUpdate(task_id=task, context_id=context, status=status)),
     ]

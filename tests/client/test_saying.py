@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from dragoman import Agent, Turn, connect, connect_sync
 from dragoman.client.content import sending
-from dragoman.engine.delegate import request_of
+from dragoman.engine.delegate import make_request
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import SendMessage
 from dragoman.model.task import TaskState
@@ -176,7 +176,7 @@ def test_options_that_contradict_a_message_are_refused(options: dict[str, Any], 
 
 def test_a_delegated_message_goes_on_with_the_task_that_is_named() -> None:
     made = Message(message_id="m", role=Role.USER, parts=(Part(text="x"),))
-    sent = request_of(made, task="t", context="c").message
+    sent = make_request(made, task="t", context="c").message
     assert (sent.task_id, sent.context_id) == ("t", "c")
     with pytest.raises(ValueError, match="task='u' was given with it"):
-        request_of(sent, task="u")
+        make_request(sent, task="u")

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from dragoman.engine.records import Child, Mail, Record, Snapshot, Started, Step
+from dragoman.engine.records import Child, Mail, Record, Snapshot, Step, TurnStarted
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
@@ -18,7 +18,7 @@ def mail(text: str = "hello", *, at: str | None = None, reply: bool = False) -> 
 
 
 def turn(n: int = 1, mail: int = 1) -> Record:
-    return Record("turn", Started(n=n, mail=mail))
+    return Record("turn", TurnStarted(n=n, mail=mail))
 
 
 def status(state: TaskState, *, at: str | None = None, kind: str = "status") -> Record:

@@ -22,6 +22,7 @@ from typing import Any
 
 from dragoman import Agent, Turn
 from dragoman.engine.protocols import Lease
+from dragoman.engine.turn import record_of
 from dragoman.model.ids import new_id
 
 PACE = float(os.environ.get("PACE", "0"))
@@ -97,7 +98,7 @@ def holds(lease: Lease) -> bool:
 
 
 async def count_one(turn: Turn, n: int) -> int:
-    lease = turn.journal.lease
+    lease = record_of(turn).journal.lease
     held = holds(lease)
     note(f"{turn.task_id} {n} {lease.fence} {os.getpid()} {'held' if held else 'lapsed'}")
     pause("step")

@@ -6,7 +6,8 @@ import asyncio
 
 from dragoman import Agent, Turn
 from dragoman.engine.engine import Engine
-from dragoman.engine.run import GAVE_UP
+from dragoman.engine.runner import GAVE_UP
+from dragoman.engine.turn import record_of
 from dragoman.model.ops import GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import Task, TaskState
 from tests.engine.conftest import Start, call, say
@@ -31,13 +32,14 @@ async def ended(engine: Engine, task: str) -> Task:
 
 
 async def test_a_turn_that_gets_on_between_crashes_is_not_given_up(start: Start) -> None:
-    agent, reached, done = Agent("a"), asyncio.Event(), []
+    agent, reached = Agent("a"), asyncio.Event()
+    done: list[int] = []
 
     @agent.skill
     async def work(turn: Turn) -> str:
         for n in range(MANY):
-            if turn.recorded(f"step/{n}") is None:
-                await turn.step(f"step/{n}", lambda n=n: done.append(n))
+            if record_of(turn).steps.get(f"step/{n}") is None:
+                await turn.step(f"step/{n}", done.append, n)
                 reached.set()
                 await asyncio.Event().wait()
         return "whole"
@@ -78,7 +80,8 @@ async def test_a_turn_that_does_not_get_on_is_given_up(start: Start) -> None:
 
 
 async def test_a_task_is_not_given_up_while_another_works_for_it(start: Start) -> None:
-    parent, child, reached, runs = Agent("a"), Agent("b"), asyncio.Event(), []
+    parent, child, reached = Agent("a"), Agent("b"), asyncio.Event()
+    runs: list[int] = []
 
     @parent.skill
     async def ask_b(turn: Turn) -> str:
@@ -87,8 +90,8 @@ async def test_a_task_is_not_given_up_while_another_works_for_it(start: Start) -
     @child.skill
     async def work(turn: Turn) -> str:
         for n in range(2 * MANY):
-            if turn.recorded(f"step/{n}") is None:
-                await turn.step(f"step/{n}", lambda n=n: runs.append(n))
+            if record_of(turn).steps.get(f"step/{n}") is None:
+                await turn.step(f"step/{n}", runs.append, n)
                 reached.set()
                 await asyncio.Event().wait()
         return "whole"
@@ -118,7 +121,7 @@ async def test_a_task_has_all_its_attempts_when_the_one_it_waited_for_is_over(st
 
     @child.skill
     async def work(turn: Turn) -> str:
-        await turn.step(f"attempt/{turn.snapshot.seq}", lambda: 1)
+        await turn.step(f"attempt/{record_of(turn).snapshot.seq}", lambda: 1)
         got_on.set()
         await go.wait()
         return turn.text

@@ -18,7 +18,7 @@ from dragoman.buses.local import LocalBus
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import MAIL, Lease
 from dragoman.engine.records import Cancel, Snapshot
-from dragoman.engine.run import Run
+from dragoman.engine.runner import Run
 from dragoman.engine.turn import Turn
 from dragoman.model.ops import (
     CancelTask,

@@ -14,6 +14,7 @@ from dragoman import connect
 from dragoman.client import Client, TaskFailed
 from dragoman.engine import journal
 from dragoman.engine.records import Record
+from dragoman.engine.turn import record_of
 from dragoman.executor import (
     A2AStarletteApplication,
     AgentCapabilities,
@@ -440,14 +441,14 @@ async def test_an_executor_that_says_much_waits_for_the_disk(monkeypatch: pytest
             await asyncio.sleep(0)
         await append(self, batch)
 
-    monkeypatch.setattr(journal, "ROOM", 4)
+    monkeypatch.setattr(journal, "MAX_WAITING_RECORDS", 4)
     monkeypatch.setattr(journal.Journal, "append", slowly)
     waiting: list[int] = []
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         for n in range(100):
             await queue.enqueue_event(a_chunk(f"{n} ", append=n > 0))
-            waiting.append(len(queue._turn.journal.waiting))
+            waiting.append(len(record_of(queue._turn).journal.waiting))
 
     async with agent_of(execute).test() as client:
         assert (await client("go")).split() == [str(n) for n in range(100)]

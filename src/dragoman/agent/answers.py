@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.engine.turn import Turn
-from dragoman.engine.writer import ArtifactWriter
+from dragoman.engine.recorded import ArtifactWriter
+from dragoman.engine.turn import Turn, record_of
 from dragoman.model.content import Artifact, Message, Part
 from dragoman.model.task import TaskState
 from dragoman.model.values import checked, parts_of
@@ -89,5 +89,5 @@ async def _write(turn: Turn, value: Any, *, last: bool) -> None:
         writer.put_together(artifact.parts, last=True)
     if not artifacts:
         turn.artifact("result").put_together(_parts(value), last=last)
-    if turn.journal.full:
-        await turn.journal.commit()
+    if record_of(turn).journal.full:
+        await record_of(turn).journal.commit()

@@ -23,7 +23,7 @@ from dragoman.agent.arguments import arguments_of
 from dragoman.agent.parameters import JSON, TEXT, Parameter, hints_of, parameters_of
 from dragoman.agent.parameters import output_modes as modes_of
 from dragoman.agent.threads import in_thread
-from dragoman.engine.turn import Turn
+from dragoman.engine.turn import Turn, record_of
 from dragoman.model import card
 
 logger = logging.getLogger("dragoman.agent")
@@ -69,7 +69,7 @@ class SkillFunction:
                     await give_pieces(turn, outcome)
                     return
                 outcome = await gathered(outcome)
-        if self.reply and not turn.shown:
+        if self.reply and not record_of(turn).visible:
             turn.reply(message_of(outcome))
         else:
             await give(turn, outcome)

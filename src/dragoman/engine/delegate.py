@@ -1,9 +1,9 @@
-"""An agent that calls another: a step in two records.
+"""Calls of other agents. Each is a step in two records.
 
 `child` says where the work went, as soon as the peer has named its task; `step` says what came of it. After a crash:
 a result on record is returned, a child on record is subscribed to, and neither on record means sending again under the
 same idempotency key, which a Dragoman peer knows. If our task is canceled, so is the child, also when nobody ran our task
-at that moment (`abandon`). If only our process stops, the child goes on, and so shall we.
+at that moment (`cancel_children`). If only our process stops, the child goes on, and so shall we.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict
 
 import msgspec
 
-from dragoman.engine.ask import counted, digest
 from dragoman.engine.protocols import Peers
+from dragoman.engine.recorded import Recorded, digest
 from dragoman.engine.records import Child, Record, Snapshot
 from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable, UnsupportedOperation
 from dragoman.model.content import NOTHING, Message, Part, Role
@@ -38,58 +38,36 @@ from dragoman.model.ops import (
 from dragoman.model.task import Event, Task
 from dragoman.model.values import parts_of
 
-if TYPE_CHECKING:
-    from dragoman.engine.turn import Turn
-
 logger = logging.getLogger("dragoman.delegate")
 
-GRACE = 5.0
+PEER_SECONDS = 5.0
+"""How long a peer may take to answer when a call is cancelled or looked for."""
 MAX_DEPTH = 8
-"""How many agents may stand behind one another; it ends circles."""
+"""How many agents may call one another in a row; it ends circles."""
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):
-    """What came of it, as recorded."""
+    """The result of a call, as recorded."""
 
     task: Task | None = None
     message: Message | None = None
 
-    @property
-    def value(self) -> Task | Message:
-        value = self.task or self.message
-        assert value is not None
-        return value
+
+class CallOptions(TypedDict, total=False):
+    """Options of `turn.call` and `turn.stream`."""
+
+    task: str
+    """The peer's task to go on with."""
+    context: str
+    """The peer's context that a new task belongs to."""
+    skill: str
+    """The peer's skill that is asked for."""
+    metadata: dict[str, Any]
+    accept: Sequence[str]
+    """Media types of the output."""
 
 
-def on_behalf(turn: Turn, scope: Scope, key: str) -> Call:
-    """A call of ours for whoever began the turn. Raises `Unavailable` where too many stand behind one another."""
-    mail = turn.mail
-    if mail.depth >= MAX_DEPTH:
-        raise Unavailable("too many agents call one another in a row")
-    return Call(
-        scope=scope,
-        principal=Principal(
-            id=turn.principal,
-            tenant=scope.tenant,
-            scopes=frozenset(mail.scopes),
-            generation=mail.generation,
-        ),
-        idempotency_key=_idempotency_key(turn, key),
-        deadline=mail.deadline,
-        trace=turn.trace,
-        depth=mail.depth + 1,
-    )
-
-
-def _idempotency_key(turn: Turn, key: str) -> str:
-    """The same after a crash, and nobody else's. It leaves in a header: whose task it is for, and which, is not to be read
-    from it. A task's id alone would not do: callers may choose it, and two of them the same one."""
-    scope = turn.scope
-    parts = (scope.tenant, scope.agent, scope.owner, turn.task_id, turn.n, key)
-    return sha256(msgspec.json.encode(parts)).hexdigest()[:32]
-
-
-def request_of(
+def make_request(
     content: str | Part | Message | Sequence[Part],
     *,
     task: str = "",
@@ -98,7 +76,7 @@ def request_of(
     metadata: dict[str, Any] | None = None,
     accept: Sequence[str] = (),
 ) -> SendMessage:
-    """What to send to another agent."""
+    """The request that sends `content` to another agent."""
     if isinstance(content, Message):
         message = content.for_task(task, context)
     else:
@@ -111,45 +89,91 @@ def request_of(
     )
 
 
-def key_of_call(peer: str, request: SendMessage, key: str, used: dict[str, int]) -> str:
-    """What a delegation is recorded under: its key, else the peer and what it is told, counted in `used`."""
+def key_of_call(record: Recorded, peer: str, request: SendMessage, key: str) -> str:
+    """What a call is recorded under: its key, else the peer and the content."""
     if key:
         return f"call/{key}"
-    said = msgspec.structs.replace(request, message=msgspec.structs.replace(request.message, message_id=""))
-    return counted(f"call/{digest(peer.encode() + b' ' + msgspec.json.encode(said))}", used)
+    content = msgspec.structs.replace(
+        request, message=msgspec.structs.replace(request.message, message_id="")
+    )
+    return record.count_key(f"call/{digest(peer.encode() + b' ' + msgspec.json.encode(content))}")
 
 
 async def delegate(
-    turn: Turn, service: Service, call: Call, request: SendMessage, *, key: str, peer: str
+    record: Recorded, peers: Peers, peer: str, request: SendMessage, key: str, trace: dict[str, str]
 ) -> AsyncGenerator[Event, None]:
-    """Yield what the peer reports. The last of it is on record when this ends."""
-    if (step := turn.recorded(key)) is not None:
-        outcome = msgspec.json.decode(step.value, type=Outcome)
-        yield outcome.value
+    """Call `peer`, and yield what it reports. The result is on record when this ends."""
+    key = key_of_call(record, peer, request, key)
+    record.call_made(key)
+    await record.may_begin()
+    try:
+        service, scope = await peers.find(peer, record.scope)
+        call = _make_call(record, scope, key, trace)
+        async with aclosing(_events(record, service, call, request, key, peer)) as events:
+            async for event in events:
+                yield event
+    except A2AError as error:
+        logger.warning("task %s: the call of %s failed: %s", record.task_id, peer, error.message)
+        error.delegated = True
+        raise
+
+
+def _make_call(record: Recorded, scope: Scope, key: str, trace: dict[str, str]) -> Call:
+    """A call on behalf of whoever began the turn. Raises `Unavailable` if too many agents call one another in a row.
+
+    Its idempotency key is the same after a crash, and no other call has it. It leaves in a header, so that nobody may
+    read from it which task it is for. A task's id alone would not do: callers may choose it, and two of them the same.
+    """
+    mail, own = record.mail, record.scope
+    if mail.depth >= MAX_DEPTH:
+        raise Unavailable("too many agents call one another in a row")
+    identity = (own.tenant, own.agent, own.owner, record.task_id, record.n, key)
+    return Call(
+        scope=scope,
+        principal=Principal(
+            id=mail.principal,
+            tenant=scope.tenant,
+            scopes=frozenset(mail.scopes),
+            generation=mail.generation,
+        ),
+        idempotency_key=sha256(msgspec.json.encode(identity)).hexdigest()[:32],
+        deadline=mail.deadline,
+        trace=trace,
+        depth=mail.depth + 1,
+    )
+
+
+async def _events(
+    record: Recorded, service: Service, call: Call, request: SendMessage, key: str, peer: str
+) -> AsyncGenerator[Event, None]:
+    if (step := record.steps.get(key)) is not None:
+        recorded = msgspec.json.decode(step.value, type=Outcome)
+        if (answer := recorded.task or recorded.message) is not None:
+            yield answer
         return
     fold = Fold()
-    child = turn.children.get(key)
+    child = record.children.get(key)
     try:
         if child is not None:
             fold.task_id = child.task
             events = _resume(service, call, child.task)
         else:
-            await turn.may_begin()  # again: finding the peer may have taken a while
+            await record.may_begin()  # again: finding the peer may have taken a while
             events = _flat(service, call, request)
         async for event in events:
             fold.apply(event)
             if child is None and fold.task_id:
                 child = Child(key=key, peer=peer, task=fold.task_id)
-                await turn.put(Record("child", child))
+                await record.commit(Record("child", child))
             yield event
     except (asyncio.CancelledError, GeneratorExit):
-        if child is not None and turn.cancelled:
+        if child is not None and record.cancelled:
             await _cancel(service, call, child)
         raise
     outcome = Outcome(message=fold.message) if fold.message is not None else Outcome(task=fold.task)
     if outcome.task is None and outcome.message is None:
         raise InvalidAgentResponse(f"{peer} closed the stream without an event")
-    await turn.record(key, outcome)
+    await record.record(key, outcome)
 
 
 async def _flat(service: Service, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Event]:
@@ -178,12 +202,12 @@ async def _resume(service: Service, call: Call, task: str) -> AsyncIterator[Even
         yield await service.call(call, GetTask(id=task))
 
 
-async def abandon(peers: Peers, snapshot: Snapshot) -> None:
-    """Cancel what a task had others do, and what was not finished when nobody ran it any more."""
+async def cancel_children(peers: Peers, snapshot: Snapshot) -> None:
+    """Cancel the unfinished calls of a task."""
 
     async def one(child: Child) -> None:
         with suppress(A2AError, TimeoutError):
-            async with asyncio.timeout(GRACE):
+            async with asyncio.timeout(PEER_SECONDS):
                 service, scope = await peers.find(child.peer, snapshot.scope)
                 mail = snapshot.canceling or snapshot.mails[0][1]
                 who = mail.principal
@@ -193,12 +217,12 @@ async def abandon(peers: Peers, snapshot: Snapshot) -> None:
     await asyncio.gather(*(one(child) for child in _unfinished(snapshot)))
 
 
-async def at_work(peers: Peers, snapshot: Snapshot) -> list[Child]:
-    """Whom a task waits for: those that it has asked and that are working."""
+async def unfinished_children(peers: Peers, snapshot: Snapshot) -> list[Child]:
+    """The calls of a task that peers are working on."""
 
     async def working(child: Child) -> bool:
         with suppress(A2AError, TimeoutError):
-            async with asyncio.timeout(GRACE):
+            async with asyncio.timeout(PEER_SECONDS):
                 service, scope = await peers.find(child.peer, snapshot.scope)
                 who = Principal(id=snapshot.mails[0][1].principal, tenant=scope.tenant)
                 known: Task = await service.call(Call(scope=scope, principal=who), GetTask(id=child.task))
@@ -214,7 +238,7 @@ def _unfinished(snapshot: Snapshot) -> list[Child]:
 
 
 async def _cancel(service: Service, call: Call, child: Child) -> None:
-    """Tell the peer that nobody waits any more; bounded, because we are being cancelled ourselves."""
+    """Cancel the peer's task; bounded in time, because we are being cancelled ourselves."""
     with suppress(A2AError, TimeoutError):
-        async with asyncio.timeout(GRACE):
+        async with asyncio.timeout(PEER_SECONDS):
             await service.call(call, CancelTask(id=child.task))

@@ -1,7 +1,8 @@
 """The engine: the operations of the protocol on a log.
 
-Every answer is a reading of the log. A blocking send delivers mail and reads to the end of the turn; a stream is the
-same, shown as it goes; `GetTask` is a fold. The engine knows the model and nothing of versions or bindings.
+A message is checked, stored, and, if there is room, run on this node (`_accept_message`). Every answer is read from the
+log: a blocking send reads to the end of the turn, a stream yields the records as they come, `GetTask` is a fold. The
+engine knows the model and nothing of versions or bindings.
 """
 
 from __future__ import annotations
@@ -11,32 +12,34 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from hashlib import blake2s
 from typing import Any
 
 from msgspec.structs import replace
 
 from dragoman.engine.follow import Reader, Readers
-from dragoman.engine.mailroom import Mailroom
 from dragoman.engine.protocols import (
     MAIL,
     Admit,
     Bus,
     Delivered,
     Head,
+    Log,
     Peers,
-    Program,
     Push,
     Store,
+    TaskExists,
     topic,
 )
-from dragoman.engine.push_configs import now
-from dragoman.engine.pushes import PushConfigs, PushRequest, task_of
+from dragoman.engine.push_configs import Hook, now
 from dragoman.engine.records import PIECE_BYTES, Cancel, Mail, Record, Snapshot, trimmed
-from dragoman.engine.runner import Runner
+from dragoman.engine.runner import Program, Run, Runner
 from dragoman.errors import (
     A2AError,
     ExtendedCardNotConfigured,
+    ExtensionRequired,
     InvalidParams,
+    PushNotSupported,
     StreamingNotSupported,
     TaskClosed,
     TaskNotCancelable,
@@ -47,7 +50,7 @@ from dragoman.errors import (
 )
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message
-from dragoman.model.ids import timestamp
+from dragoman.model.ids import new_id, timestamp
 from dragoman.model.inflight import HOLD_SECONDS, ByteBudget
 from dragoman.model.ops import (
     Batch,
@@ -75,10 +78,12 @@ from dragoman.model.task import Task, TaskState
 
 logger = logging.getLogger("dragoman.engine")
 
-PAGE = 50
-MAX_PAGE = 100
+PAGE_TASKS, MAX_PAGE_TASKS = 50, 100
 LARGE_TASKS_BYTES, LARGE_TASKS_SECONDS = 64 << 20, 60.0
 """Bytes of large tasks that are read and answered with at a time, and how long one counts whose reader is slow."""
+
+
+PushRequest = CreatePushConfig | GetPushConfig | ListPushConfigs | DeletePushConfig
 
 
 class Engine:
@@ -96,9 +101,7 @@ class Engine:
     ) -> None:
         self._store, self._bus, self._programs = store, bus, programs
         self._remote, self._push = peers, push
-        self._configs = PushConfigs(store.hooks, push)
         self.runner = Runner(store, bus, programs, peers=self, **runner)
-        self._mailroom = Mailroom(store, bus, self.runner, self._configs)
         self.readers = Readers(store)
         self._large = ByteBudget(LARGE_TASKS_BYTES, hold=LARGE_TASKS_SECONDS)
         self._retention: asyncio.Task[None] | None = None
@@ -156,9 +159,9 @@ class Engine:
             case GetOrigin():
                 return await self._origin(call, request)
             case CreatePushConfig() | GetPushConfig() | ListPushConfigs() | DeletePushConfig():
-                return await self._push_config(call, request)
+                return await self._perform_on_push_configs(program, call, request)
             case GetExtendedCard():
-                return await self._extended_card(call)
+                return await self._extended_card(program, call)
         raise UnsupportedOperation(f"{type(request).__name__} is not an operation of this agent")
 
     def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
@@ -181,13 +184,13 @@ class Engine:
         program = self._program(call)
         if program.authorize is not None:
             await program.authorize(call, request)
-        delivered, _ = await self._mailroom.deliver(program, call, request)
+        delivered, _ = await self._accept_message(program, call, request)
         return delivered
 
     async def _send(self, program: Program, call: Call, request: SendMessage) -> Task | Message:
         length = _length(request.configuration.history_length)
         now = request.configuration.return_immediately
-        delivered, run = await self._mailroom.deliver(program, call, request, waits=not now)
+        delivered, run = await self._accept_message(program, call, request, waits=not now)
         snapshot = delivered.snapshot
         if now:
             await self._decided(call, snapshot, delivered.seq)
@@ -204,7 +207,7 @@ class Engine:
     async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
         program = await self._admit_stream(call, request)
         length = _length(request.configuration.history_length)
-        delivered, _ = await self._mailroom.deliver(program, call, request)
+        delivered, _ = await self._accept_message(program, call, request)
         snapshot = delivered.snapshot
         undecided = snapshot.undecided
         await self._decided(call, snapshot, delivered.seq)
@@ -249,6 +252,105 @@ class Engine:
                 then.apply(record)
         return then
 
+    # -- accepting messages ------------------------------------------------------------------------------------
+
+    async def _accept_message(
+        self, program: Program, call: Call, request: SendMessage, *, waits: bool = False
+    ) -> tuple[Delivered, Run | None]:
+        """Check a message, store it, and start a run for it if there is room here.
+
+        If its sender `waits` for the end of the turn, it may not be on disk yet (`Delivered.stored`).
+        """
+        if self.runner.stopping:
+            raise Unavailable("shutting down", retry_after=1)
+        _check_message(program, call, request)
+        hook = None
+        if (config := request.configuration.task_push_notification_config) is not None:
+            hook = await self._push_for(program).admit(call, config)
+        node = self.runner.admit(inside=call.depth > 0)
+        delivered: Delivered | None = None
+        try:
+            if request.message.task_id:
+                delivered = await self._continue_or_create(program, call, request, node, hook)
+            else:
+                reply = program.admit(request, call.principal)
+                delivered = await self._create(call, request, new_id(), node, hook, reply=reply, waits=waits)
+        except asyncio.CancelledError:
+            self._wake_runners_soon()
+            raise
+        finally:
+            run = self.runner.admitted(node, delivered)
+        if run is None and not delivered.duplicate:
+            self._bus.wake(MAIL)
+        if delivered.snapshot.seq > 1 and not delivered.duplicate:
+            self._bus.wake(topic(call.scope, delivered.snapshot.task_id))
+        return delivered, run
+
+    def _wake_runners_soon(self) -> None:
+        """A caller left while its message was stored. The store takes back the lease it gave us, and some node claims it."""
+        asyncio.get_running_loop().call_later(0.1, self._bus.wake, MAIL)
+
+    async def _continue_or_create(
+        self, program: Program, call: Call, request: SendMessage, node: str, hook: Hook | None
+    ) -> Delivered:
+        """Deliver to a task that exists; or to a new one, if this caller chooses the ids of its tasks."""
+        log = self._store.scope(call.scope)
+        try:
+            return await self._continue(program, log, call, request, node, hook)
+        except TaskNotFound:
+            if not call.names_tasks:
+                raise
+        task, fresh = request.message.task_id, replace(request, message=replace(request.message, task_id=""))
+        program.admit(fresh, call.principal)  # who names a task wants to find it again: its answer is a task
+        try:
+            return await self._create(call, fresh, task, node, hook)
+        except TaskExists:  # somebody was faster with the same id
+            return await self._continue(program, log, call, request, node, hook)
+
+    async def _create(
+        self,
+        call: Call,
+        request: SendMessage,
+        task: str,
+        node: str,
+        hook: Hook | None,
+        *,
+        reply: bool = False,
+        waits: bool = False,
+    ) -> Delivered:
+        log = self._store.scope(call.scope)
+        context = request.message.context_id or new_id()
+        mail = _mail(call, request, task, context, reply=reply)
+        hook = _for_task(hook, task) if hook else None
+        if waits and node and not call.idempotency_key:
+            begun = log.begin(task, context, mail, node=node, hook=hook)
+            if begun is not None:
+                return begun
+        return await log.create(task, context, mail, dedupe=call.idempotency_key, node=node, hook=hook)
+
+    async def _continue(
+        self, program: Program, log: Log, call: Call, request: SendMessage, node: str, hook: Hook | None
+    ) -> Delivered:
+        task, context = request.message.task_id, request.message.context_id
+        if call.idempotency_key and (seen := await log.seen(call.idempotency_key)):
+            return seen
+        snapshot = await log.load(task)
+        if snapshot.hidden:
+            raise TaskNotFound(task)
+        if context and context != snapshot.context_id:
+            raise InvalidParams(
+                f"task {task!r} does not belong to context {context!r}",
+                fields=(("message.contextId", "differs from the context of the task"),),
+            )
+        program.admit(request, call.principal, snapshot.mails[0][1])
+        return await log.deliver(
+            task,
+            _mail(call, request, task, snapshot.context_id),
+            dedupe=call.idempotency_key,
+            node=node,
+            hook=_for_task(hook, task) if hook else None,
+        )
+
     # -- reading -----------------------------------------------------------------------------------------------
 
     async def _visible(self, call: Call, task: str, admit: Admit | None = None) -> Snapshot:
@@ -274,10 +376,10 @@ class Engine:
         return trimmed(snapshot.task, length)
 
     async def _list(self, call: Call, request: ListTasks) -> TaskPage:
-        size = PAGE if request.page_size is None else request.page_size
-        if not 1 <= size <= MAX_PAGE:
+        size = PAGE_TASKS if request.page_size is None else request.page_size
+        if not 1 <= size <= MAX_PAGE_TASKS:
             raise InvalidParams(
-                f"pageSize must be between 1 and {MAX_PAGE}", fields=(("pageSize", f"is {size}"),)
+                f"pageSize must be between 1 and {MAX_PAGE_TASKS}", fields=(("pageSize", f"is {size}"),)
             )
         length = _length(request.history_length)
         found = await self._store.scope(call.scope).find(request, limit=size)
@@ -323,13 +425,53 @@ class Engine:
             reader.close()
         return reader
 
-    async def _push_config(self, call: Call, request: PushRequest) -> PushConfig | PushConfigPage | None:
-        push = self._configs.need(self._program(call))
-        await self._head(call, task_of(request))
-        return await self._configs.perform(push, call, request)
+    def _push_for(self, program: Program) -> Push:
+        """The sender of notifications for this agent. Raises `PushNotSupported`."""
+        if self._push is None or not program.card.capabilities.push_notifications:
+            raise PushNotSupported("push notifications are not supported by this agent")
+        return self._push
 
-    async def _extended_card(self, call: Call) -> AgentCard:
-        program = self._program(call)
+    async def _perform_on_push_configs(
+        self, program: Program, call: Call, request: PushRequest
+    ) -> PushConfig | PushConfigPage | None:
+        push, configs = self._push_for(program), self._store.hooks
+        await self._head(
+            call, request.config.task_id if isinstance(request, CreatePushConfig) else request.task_id
+        )
+        match request:
+            case CreatePushConfig():
+                hook = _for_task(await push.admit(call, request.config), request.config.task_id)
+                return push.shown(await configs.put(call.scope, request.config.task_id, hook))
+            case GetPushConfig():
+                return await self._get_push_config(push, call, request)
+            case ListPushConfigs():
+                return await self._list_push_configs(push, call, request)
+            case DeletePushConfig():
+                await configs.delete(call.scope, request.task_id, request.id)
+                return None
+
+    async def _get_push_config(self, push: Push, call: Call, request: GetPushConfig) -> PushConfig:
+        hooks = await self._store.hooks.list(call.scope, request.task_id)
+        configs = [push.shown(hook) for hook in hooks]
+        # A version with one config for each task calls it `default`, and asks without a name.
+        for config in sorted(configs, key=lambda config: config.id != "default"):
+            if request.id in ("", config.id):
+                return config
+        named = f" {request.id[:80]!r}" if request.id else ""
+        raise TaskNotFound(
+            request.task_id, message=f"task {request.task_id[:80]!r} has no push config{named}"
+        )
+
+    async def _list_push_configs(self, push: Push, call: Call, request: ListPushConfigs) -> PushConfigPage:
+        hooks = await self._store.hooks.list(call.scope, request.task_id)
+        seen = _shown_before(request) if request.page_token else ()
+        marks = [_mark(hook.uid) for hook in hooks]
+        start = max((n for n, mark in enumerate(marks, 1) if mark in seen), default=0)
+        end = min(len(hooks), start + request.page_size) if request.page_size else len(hooks)
+        token = _page_token(request.task_id, marks[:end]) if end < len(hooks) else ""
+        return PushConfigPage(configs=tuple(map(push.shown, hooks[start:end])), next_page_token=token)
+
+    async def _extended_card(self, program: Program, call: Call) -> AgentCard:
         if not program.card.capabilities.extended_agent_card:
             raise UnsupportedOperation("this operation is not supported: the agent has no extended card")
         # Without authentication nobody has a name, and nobody may have what is meant for those who have one.
@@ -356,7 +498,7 @@ class Engine:
                 request.id, mail, node="" if self.runner.stopping else self.runner.node
             )
         except asyncio.CancelledError:
-            self._mailroom.look()
+            self._wake_runners_soon()
             raise
         except TaskClosed:
             snapshot = await self._visible(call, request.id)
@@ -460,3 +602,59 @@ def _ends_send(record: Record) -> bool:
 
 def _ends_task(record: Record) -> bool:
     return record.terminal
+
+
+def _mail(call: Call, request: SendMessage, task: str, context: str, *, reply: bool = False) -> Mail:
+    principal = call.principal
+    return Mail(
+        message=replace(request.message, task_id=task, context_id=context),
+        metadata=request.metadata,
+        accepted_output_modes=request.configuration.accepted_output_modes,
+        extensions=call.extensions,
+        principal=principal.id,
+        scopes=tuple(sorted(principal.scopes)) if principal.scopes else (),
+        generation=principal.generation,
+        trace=call.trace,
+        depth=call.depth,
+        deadline=call.deadline,
+        origin=call.dialect,
+        reply=reply,
+        at=timestamp(),
+    )
+
+
+def _check_message(program: Program, call: Call, request: SendMessage) -> None:
+    parts = request.message.parts
+    if not parts:
+        raise InvalidParams("a message needs at least one part", fields=(("message.parts", "is empty"),))
+    for i, part in enumerate(parts):
+        if part.contents != 1:
+            raise InvalidParams(
+                "a part holds exactly one of text, raw, url and data",
+                fields=((f"message.parts[{i}]", f"holds {part.contents} of them"),),
+            )
+    for extension in program.card.capabilities.extensions:
+        if extension.required and extension.uri not in call.extensions:
+            raise ExtensionRequired(f"this agent needs the extension {extension.uri}")
+
+
+def _page_token(task: str, marks: Sequence[str]) -> str:
+    """A page token names all configs of the pages before. The next page begins after the last of them that still exists."""
+    return ".".join((_mark(task), *marks))
+
+
+def _shown_before(request: ListPushConfigs) -> Sequence[str]:
+    """Raises `InvalidParams` for a token that did not come from the list of this task."""
+    task, *seen = request.page_token.split(".")
+    if task != _mark(request.task_id) or not seen:
+        why = "is not from a page of this list"
+        raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
+    return seen
+
+
+def _mark(id: str) -> str:
+    return blake2s(id.encode(), digest_size=6).hexdigest()
+
+
+def _for_task(hook: Hook, task: str) -> Hook:
+    return replace(hook, config=replace(hook.config, task_id=task))

@@ -15,8 +15,8 @@ from dragoman.engine.protocols import Bus, Lease, LeaseLost, Log, topic
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot
 from dragoman.errors import Unavailable
 
-ROOM, ROOM_BYTES = 1024, 1 << 20
-"""Records, and bytes of them, that may wait for the disk before a writer waits for them."""
+MAX_WAITING_RECORDS, MAX_WAITING_BYTES = 1024, 1 << 20
+"""How much may wait for the disk before a writer waits for it."""
 
 logger = logging.getLogger("dragoman.turn")
 
@@ -34,7 +34,7 @@ class Journal:
         stop: Callable[[str], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`stop` is told when nothing more can be written: `lost`, or `broken`."""
+        """`stop` is called with the reason when nothing more can be written: `lost`, or `broken`."""
         self.log, self.lease, self.snapshot = log, lease, snapshot
         self.waiting: list[Record] = []
         """Not on disk yet."""
@@ -53,7 +53,7 @@ class Journal:
     def put(self, record: Record) -> None:
         """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit.
 
-        What has no JSON form is refused here, where it was said.
+        What has no JSON form is refused here, in the agent's own call.
         """
         if self.dead:
             raise LeaseLost(self.lease.task)
@@ -75,40 +75,46 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """So much waits for the disk that a writer should, too: for `commit`."""
-        return len(self.waiting) >= ROOM or self._bytes >= ROOM_BYTES
+        """True if so much waits for the disk that a writer should call `commit`."""
+        return len(self.waiting) >= MAX_WAITING_RECORDS or self._bytes >= MAX_WAITING_BYTES
 
     @property
     def flushing(self) -> bool:
         return self._flusher is not None
 
-    async def quiet(self) -> None:
+    async def flushed(self) -> None:
         """Wait until nothing is being written."""
         if self._flusher is not None:
             await asyncio.wait([self._flusher])
 
-    def rest(self) -> list[Record]:
-        """Take what waits, for the settling transaction."""
+    def replace_last(self, old: Record, new: Record) -> bool:
+        """Put `new` in the place of `old`, if that is the last record that waits. False if it is not."""
+        if not self.waiting or self.waiting[-1] is not old:
+            return False
+        self.waiting[-1] = new
+        return True
+
+    async def take_rest(self) -> list[Record]:
+        """Take what waits, for the settling transaction. What is more than a piece is written first."""
+        if self._bytes > PIECE_BYTES:
+            self._start_flush()
+            await self.flushed()
         rest, self.waiting, self._bytes = self.waiting, [], 0
         return rest
 
-    async def write_excess(self) -> None:
-        """Write what waits if it is more than a piece, so that the settling transaction is not larger."""
-        if self._bytes > PIECE_BYTES:
-            self._start_flush()
-            await self.quiet()
-
-    def _take(self) -> list[Record]:
+    def _take_piece(self) -> list[Record]:
         """What the next append writes: all that waits, or as much as fits in a piece of a log."""
+        batch = self.waiting
         if self._bytes <= PIECE_BYTES:
-            return self.rest()
+            self.waiting, self._bytes = [], 0
+            return batch
         size = upto = 0
-        while upto < len(self.waiting) and (upto == 0 or size + len(self.waiting[upto].raw) <= PIECE_BYTES):
-            size += len(self.waiting[upto].raw)
+        while upto < len(batch) and (upto == 0 or size + len(batch[upto].raw) <= PIECE_BYTES):
+            size += len(batch[upto].raw)
             upto += 1
-        batch, self.waiting = self.waiting[:upto], self.waiting[upto:]
+        self.waiting = batch[upto:]
         self._bytes -= size
-        return batch
+        return batch[:upto]
 
     async def append(self, batch: list[Record]) -> None:
         """Write records now, however long the store is away. Raises `LeaseLost`."""
@@ -126,7 +132,7 @@ class Journal:
         self._bus.wake(topic(self.lease.scope, task), batch)
         if self.snapshot.seq < batch[-1].seq:
             with suppress(Unavailable):
-                self.snapshot = await caught_up(self.log, self.snapshot, batch)
+                self.snapshot = await catch_up(self.log, self.snapshot, batch)
 
     def _start_flush(self) -> None:
         self._scheduled = False
@@ -136,7 +142,7 @@ class Journal:
     async def _flush(self) -> None:
         try:
             while self.waiting and not self.dead:
-                await self.append(self._take())
+                await self.append(self._take_piece())
                 if self._committed is not None and not self.waiting:
                     self._committed.set_result(None)
                     self._committed = None
@@ -155,7 +161,7 @@ class Journal:
                 self._committed = None
 
 
-async def caught_up(log: Log, snapshot: Snapshot, records: Sequence[Record]) -> Snapshot:
+async def catch_up(log: Log, snapshot: Snapshot, records: Sequence[Record]) -> Snapshot:
     """`snapshot` with `records`, which are on disk. A store that keeps it has moved it on; one that forgot it has not."""
     if snapshot.seq >= records[-1].seq:
         return snapshot

@@ -1,22 +1,18 @@
-"""The seams of the engine: what a store, a bus and an agent promise. Each has one conformance suite."""
+"""The protocols of the engine: what a store and a bus promise. Each has one conformance suite."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from dragoman.engine.push_configs import Hook, Hooks, Outbox
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot
-from dragoman.model.card import AgentCard
-from dragoman.model.ops import Call, ListTasks, Principal, PushConfig, Request, Scope, SendMessage, Service
+from dragoman.model.ops import Call, ListTasks, PushConfig, Scope, Service
 from dragoman.model.task import TaskState
-
-if TYPE_CHECKING:
-    from dragoman.engine.turn import Turn
 
 
 class LeaseLost(Exception):
@@ -322,31 +318,6 @@ class Bus(Protocol):
     async def close(self) -> None: ...
 
 
-class Program(Protocol):
-    """What the engine runs: an agent, as far as the engine needs to know one."""
-
-    @property
-    def card(self) -> AgentCard: ...
-
-    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
-        """Check a message before it is accepted; raises the `A2AError` to answer with. True: the answer may be a bare
-        Message. `first` began the task that the message goes on with."""
-        ...
-
-    @property
-    def authorize(self) -> Callable[[Call, Request], Awaitable[None]] | None:
-        """Asked before each operation, and raises the `A2AError` to answer with; None: what the scope allows is allowed."""
-        ...
-
-    async def extended_card(self, principal: Principal) -> AgentCard | None:
-        """The card for a caller who has said who it is; None: there is none. Raises `Forbidden`."""
-        ...
-
-    async def work(self, turn: Turn) -> Any:
-        """Do the work of one turn, writing through `turn`. Returning completes the task."""
-        ...
-
-
 class Peers(Protocol):
     """The agents that agents here may call."""
 
@@ -355,18 +326,6 @@ class Peers(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class Observer(Protocol):
-    """Watches what the runner does. It must neither fail nor wait."""
-
-    def turn(self, turn: Turn) -> AbstractContextManager[None]:
-        """Around each run of an agent's function."""
-        ...
-
-    def settled(self, snapshot: Snapshot) -> None:
-        """A task came to rest: it ended, or waits for somebody."""
-        ...
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -50,7 +50,7 @@ class Cancel(Wire, frozen=True, kw_only=True):
     principal: str = ""
 
 
-class Started(Wire, frozen=True, kw_only=True):
+class TurnStarted(Wire, frozen=True, kw_only=True):
     """Turn `n` begins, to answer the message at `mail`."""
 
     n: int
@@ -101,7 +101,7 @@ class Note(Wire, frozen=True, kw_only=True):
 Body = (
     Mail
     | Cancel
-    | Started
+    | TurnStarted
     | StatusUpdate
     | ArtifactUpdate
     | Message
@@ -115,7 +115,7 @@ Body = (
 KINDS: dict[str, type[Any]] = {
     "message": Mail,
     "cancel": Cancel,
-    "turn": Started,
+    "turn": TurnStarted,
     "status": StatusUpdate,
     "ask": StatusUpdate,
     "artifact": ArtifactUpdate,
@@ -215,7 +215,7 @@ def number(records: Sequence[Record], first: int) -> None:
         record.seq = seq
 
 
-class Building(Growing):
+class ArtifactInProgress(Growing):
     """An artifact in the log: which turn wrote to it last, and whether it was said to be whole."""
 
     __slots__ = ("turn", "closed", "before")
@@ -232,7 +232,7 @@ class Snapshot:
     """A log folded so far. `apply` moves it on; `task` is what a peer may see of it now."""
 
     __slots__ = ("_question", "_task", "answering", "artifacts", "asked", "canceling", "children", "context_id", "history",
-                 "mail", "mails", "metadata", "notes", "read", "reply", "running", "said", "scope", "seq", "size", "status",
+                 "mail", "mails", "metadata", "notes", "read", "reply", "running", "status_updates", "scope", "seq", "size", "status",
                  "steps", "task_id", "turn")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
@@ -255,9 +255,9 @@ class Snapshot:
         self.mails: list[tuple[int, Mail]] = []
         self.history: list[Message] = []
         self.status = TaskStatus(state=TaskState.SUBMITTED, timestamp=created)
-        self.artifacts: dict[str, Building] = {}
+        self.artifacts: dict[str, ArtifactInProgress] = {}
         self.metadata: dict[str, Any] = {}
-        self.said: list[StatusUpdate] = []
+        self.status_updates: list[StatusUpdate] = []
         """The status updates of the running turn that its function made, in order."""
         self.steps: dict[str, Step] = {}
         self.children: dict[str, Child] = {}
@@ -332,7 +332,7 @@ class Snapshot:
                 have.extend(body.artifact)
                 have.closed = body.last_chunk
             else:
-                self.artifacts[body.artifact.artifact_id] = Building(body, self.turn)
+                self.artifacts[body.artifact.artifact_id] = ArtifactInProgress(body, self.turn)
             return
         match record.kind:
             case "message":
@@ -352,10 +352,10 @@ class Snapshot:
                 self.mail = record.seq
                 self.canceling = body
             case "turn":
-                assert isinstance(body, Started)
+                assert isinstance(body, TurnStarted)
                 self.turn, self.answering, self.running = body.n, body.mail, True
                 self.read = max(self.read, body.mail)
-                self.said, self.steps, self.children, self.notes = [], {}, {}, []
+                self.status_updates, self.steps, self.children, self.notes = [], {}, {}, []
                 self.asked = self._question = None
             case "status" | "ask":
                 assert isinstance(body, StatusUpdate)
@@ -367,7 +367,7 @@ class Snapshot:
                     if body.status.state.over:
                         self.running = False
                     elif body.status.message is not None or body.metadata:
-                        self.said.append(body)
+                        self.status_updates.append(body)
                 elif self._question is not None:
                     self.asked = record.seq, self._question
             case "reply":

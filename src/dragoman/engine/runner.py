@@ -1,12 +1,14 @@
-"""Runs tasks: a node with a name and a heartbeat.
+"""Runs tasks: a node with a name and a heartbeat, and one task while it runs.
 
-It holds leases, and only the holder of a lease writes a task's output. What ends a turn (`run.py`):
+The node holds leases, and only the holder of a lease writes a task's output. What ends a turn:
 
 * the function returns, raises, or asks: the task settles (completed, failed, input-required, ...) and the lease goes back
 * mail came meanwhile: the turn does not settle, another one begins
 * somebody cancels: the function is cancelled, and after a grace period the task is canceled even if it is stuck
 * the node stops: the function is cancelled, nothing settles, the lease goes back and another node runs the turn again
-* the lease is lost: somebody else runs it already; nothing more is written
+* the lease is lost: another node runs the task; nothing more is written
+
+Only the function itself is ever interrupted (`Run.inside`).
 """
 
 from __future__ import annotations
@@ -15,19 +17,40 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Protocol
 
+from dragoman.engine.delegate import cancel_children, unfinished_children
+from dragoman.engine.journal import Journal, catch_up
 from dragoman.engine.load import Load
-from dragoman.engine.protocols import MAIL, Bus, Delivered, Lease, LeaseLost, Observer, Peers, Program, Store
-from dragoman.engine.records import Snapshot
-from dragoman.engine.run import Run
-from dragoman.errors import TaskNotFound, Unavailable, keep_going
-from dragoman.model.ids import new_id
-from dragoman.model.ops import Scope
-from dragoman.model.task import TaskState
+from dragoman.engine.protocols import (
+    MAIL,
+    Bus,
+    Delivered,
+    Lease,
+    LeaseLost,
+    NewMail,
+    Peers,
+    Store,
+    topic,
+)
+from dragoman.engine.recorded import Recorded
+from dragoman.engine.records import Child, Mail, Record, Snapshot
+from dragoman.engine.turn import Rejected, Turn
+from dragoman.errors import A2AError, TaskNotFound, Unavailable, keep_going
+from dragoman.model.card import AgentCard
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ids import new_id, timestamp
+from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
+from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
 
 logger = logging.getLogger("dragoman.runner")
+
+FAILED = "The agent could not complete this task."
+DELEGATION_FAILED = "An agent that this task needs could not do its part."
+GAVE_UP = "The task was interrupted too often and was given up."
+
 
 LOOK = 0.1
 """How often, at most, a node looks for what others said to the tasks it runs."""
@@ -39,6 +62,43 @@ def now() -> float:
     """This machine's clock, which nobody sets. Where there is such a clock, it goes on while the machine sleeps, because
     the leases of other machines do."""
     return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
+
+
+class Program(Protocol):
+    """What the engine runs: an agent, as far as the engine needs to know one."""
+
+    @property
+    def card(self) -> AgentCard: ...
+
+    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+        """Check a message before it is accepted; raises the `A2AError` to answer with. True: the answer may be a bare
+        Message. `first` began the task that the message goes on with."""
+        ...
+
+    @property
+    def authorize(self) -> Callable[[Call, Request], Awaitable[None]] | None:
+        """Asked before each operation, and raises the `A2AError` to answer with; None: what the scope allows is allowed."""
+        ...
+
+    async def extended_card(self, principal: Principal) -> AgentCard | None:
+        """The card for a caller who has said who it is; None: there is none. Raises `Forbidden`."""
+        ...
+
+    async def work(self, turn: Turn) -> Any:
+        """Do the work of one turn, writing through `turn`. Returning completes the task."""
+        ...
+
+
+class Observer(Protocol):
+    """Watches what the runner does. It must neither fail nor wait."""
+
+    def turn(self, turn: Turn) -> AbstractContextManager[None]:
+        """Around each run of an agent's function."""
+        ...
+
+    def settled(self, snapshot: Snapshot) -> None:
+        """A task came to rest: it ended, or waits for somebody."""
+        ...
 
 
 class Runner:
@@ -158,8 +218,8 @@ class Runner:
         self.stopped = True
         for run in self._runs:  # stuck: they may go on, and nobody listens
             run.tell(None)
-            if run.turn is not None:
-                run.turn.journal.dead = True
+            if run.record is not None:
+                run.record.journal.dead = True
         self._wake_waiting()
         for task in self._tasks:
             task.cancel()
@@ -340,17 +400,17 @@ class Runner:
     def cancel(self, run: Run) -> None:
         if not run.inside or run.why:
             return  # it will find the cancel when it settles
-        if run.turn is not None:
-            run.turn.cancelled = True
+        if run.record is not None:
+            run.record.cancelled = True
         run.interrupt("cancel")
         run.alarm = asyncio.get_running_loop().call_later(self._grace, self._abandon, run)
 
     def _abandon(self, run: Run) -> None:
         """The grace period is over. A function that is still there is stuck: cancel the task without it."""
-        if run not in self._runs or run.why != "cancel" or run.turn is None:
+        if run not in self._runs or run.why != "cancel" or run.record is None:
             return
         logger.warning("task %s: the agent did not stop; canceled without it", run.lease.task)
-        run.turn.journal.dead = True
+        run.record.journal.dead = True
         run.why = "lost"
         self._drop(run)
         orphan = asyncio.create_task(self._cancel_stuck(run))
@@ -363,3 +423,269 @@ class Runner:
                 await run.end([], TaskState.CANCELED)
         finally:
             run.tell(None)
+
+
+class Run:
+    """A task and the lease to run it."""
+
+    def __init__(
+        self, runner: Runner, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None
+    ) -> None:
+        self._runner = runner
+        self.lease, self.snapshot, self._stored = lease, snapshot, stored
+        self.log = runner.store.scope(lease.scope)
+        self._topic = topic(lease.scope, lease.task)
+        self.job: asyncio.Task[None]
+        self.record: Recorded | None = None
+        self.alarm: asyncio.TimerHandle | None = None
+        """Rings when the function was told to stop and had its time to do so."""
+        self.inside = False
+        """The agent's function is running: the only time when it can be interrupted."""
+        self.settled: asyncio.Future[Snapshot | None] = runner.loop.create_future()
+        """The task as it came to rest; None if that is not for us to say. For the one who sent the message."""
+        self.why = ""
+        """Why it was interrupted: `cancel`, `stop`, `lost`, or `broken` (nothing more can be written)."""
+
+    def interrupt(self, why: str) -> None:
+        if self.inside and not self.why:
+            self.why = why
+            self.job.cancel()
+            if why == "lost":
+                self.tell(None)  # somebody else will say how it ends; the function may not even stop
+
+    def lose(self) -> None:
+        """Somebody else has the task: nothing more is written, and nothing begins that must happen once."""
+        if self.record is not None:
+            self.record.journal.dead = True
+        self.interrupt("lost")
+
+    async def work(self) -> None:
+        """Run the task until it settles, or is not ours any more."""
+        lease = self.lease
+        try:
+            with self._runner.bus.listen(self._topic, self._hear):
+                settled = await self._turns()
+            if not settled:
+                await self._give_back(failed=False)
+        except LeaseLost:
+            logger.info("task %s is not ours any more", lease.task)
+        except asyncio.CancelledError:
+            if self.why not in ("stop", "lost", "broken"):
+                raise
+            if self.why == "broken" and self.record is not None:
+                logger.error("task %s could not be run", lease.task, exc_info=self.record.journal.broken)
+            if self.why != "lost":
+                await self._give_back(failed=self.why == "broken")
+        except Unavailable as error:
+            logger.warning("task %s: %s", lease.task, error)
+            self._runner.again(lease)
+        except Exception:
+            logger.exception("task %s could not be run", lease.task)
+            await self._give_back(failed=True)
+        finally:
+            self.record = None  # it holds us: together we would wait for the collector
+
+    async def _give_back(self, *, failed: bool) -> None:
+        try:
+            await self._runner.store.release(self.lease, failed=failed)
+        except Unavailable:
+            self._runner.again(self.lease)  # it is still ours, and nobody else would run it
+
+    def _hear(self, records: Sequence[Record]) -> None:
+        if not records:
+            self._runner.doubt(self)  # something was said, and we were not told what
+        elif records[0].kind == "cancel":  # mail comes alone
+            self._runner.cancel(self)
+
+    async def _turns(self) -> bool:
+        """Take turns. False: this node stops, and the task goes on elsewhere."""
+        lease, runner, log = self.lease, self._runner, self.log
+        resume = self.snapshot.running
+        while not runner.stopping:
+            snapshot = self.snapshot
+            program = runner.programs(lease.scope)
+            if snapshot.canceling is not None:
+                if runner.peers is not None:
+                    await cancel_children(runner.peers, snapshot)
+                await self.end([], TaskState.CANCELED)
+                return True
+            waits_for: list[Child] = []
+            if lease.attempt > 1 and runner.peers is not None:
+                waits_for = await unfinished_children(runner.peers, snapshot)
+            if lease.attempt > runner.max_attempts and not waits_for:
+                logger.error("task %s: given up after %d attempts", lease.task, lease.attempt - 1)
+                await self.end([], TaskState.FAILED, GAVE_UP)
+                return True
+            if program is None:
+                logger.error("task %s: there is no agent %r here", lease.task, lease.scope.agent)
+                await self.end([], TaskState.FAILED, FAILED)
+                return True
+            if not resume and not snapshot.unread:
+                if await self._settle([], snapshot.mail):
+                    return True
+                self.snapshot = await log.load(lease.task)
+                continue
+            journal = Journal(log, runner.bus, lease, snapshot, self.interrupt, runner.loop)
+            record = self.record = Recorded(
+                journal, resume=resume, stored=self._stored, confirmed=runner.confirmed
+            )
+            for child in waits_for:  # as long as they work, it is not this task that makes no progress
+                journal.put(Record("child", child))
+            final = await self._turn(program, record)
+            records = await record.take_rest()
+            self.snapshot = journal.snapshot
+            if journal.dead:
+                raise journal.broken or LeaseLost(lease.task)
+            if final is None:
+                await self.end(records, TaskState.CANCELED)
+                return True
+            if final.kind == "ask" and record.question is not None:
+                records.append(Record("question", record.question))  # which one the `ask` after it is
+            if self.snapshot.mail <= record.read and await self._settle([*records, final], record.read):
+                return True
+            if records:
+                await journal.append(records)
+            resume = final.kind == "ask"  # the mail may be the answer; anything else begins a turn of its own
+            self.snapshot = await log.load(lease.task)
+        return False
+
+    async def _turn(self, program: Program, record: Recorded) -> Record | None:
+        """Run the function once. Returns the record that ends the turn, or None if the task is being canceled."""
+        final = await self._run_function(program, record)
+        try:
+            if final is not None:
+                final.encode()
+        except Exception:
+            logger.exception("task %s: its last record has no JSON form", record.task_id)
+            final = _failed(record, FAILED)
+        return final
+
+    async def _run_function(self, program: Program, record: Recorded) -> Record | None:
+        runner = self._runner
+        turn = Turn(record, runner.peers)
+        try:
+            self.inside = True
+            if runner.observer is None:
+                await program.work(turn)
+            else:
+                with runner.observer.turn(turn):
+                    await program.work(turn)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            return self._raised(record, error)
+        finally:
+            self.inside = False
+        if self.why:
+            await self._absorb_interruption()
+        record.report_differences()
+        if record.parked is not None:
+            logger.warning("task %s: the agent asked and did not wait for the answer", record.task_id)
+            return record.status_record(*record.parked, "ask")
+        if record.reply is not None and not record.visible:
+            return Record("reply", record.reply)
+        return record.status_record(*record.final)
+
+    def _raised(self, record: Recorded, error: BaseException) -> Record | None:
+        """How the turn ends if the function raised `error`. Raises if the turn does not end."""
+        if self.why == "cancel":
+            self.job.uncancel()
+            self.why = ""
+            return None
+        if self.why:
+            raise asyncio.CancelledError from error
+        if isinstance(error, BaseExceptionGroup):
+            error = _most_specific(error)
+        if record.parked is not None and not isinstance(error, LeaseLost):
+            record.report_differences()
+            return record.status_record(*record.parked, "ask")
+        match error:
+            case Rejected():
+                reason = record.message(str(error)) if str(error) else None
+                return record.status_record(TaskState.REJECTED, reason)
+            case LeaseLost():
+                raise error
+            case A2AError():
+                return _failed(record, DELEGATION_FAILED if error.delegated else error.message)
+            case asyncio.CancelledError() if self.job.cancelling():
+                raise error  # not by us: the loop itself is ending
+            case asyncio.CancelledError():
+                logger.warning("task %s: the agent cancelled itself", record.task_id)
+            case _:
+                logger.error("task %s: the agent raised", record.task_id, exc_info=error)
+        return _failed(record, FAILED)
+
+    async def _absorb_interruption(self) -> None:
+        """The function returned before, or although, it was interrupted. Take the interruption before it reaches our own code."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        self.job.uncancel()
+        why, self.why = self.why, ""
+        if why in ("lost", "broken"):
+            raise LeaseLost(self.lease.task)
+
+    async def end(self, records: list[Record], state: TaskState, text: str = "") -> None:
+        """Settle whatever mail there is."""
+        while not await self._settle([*records, _status(self.snapshot, state, text)], self.snapshot.mail):
+            self.snapshot = await self.log.load(self.lease.task)
+
+    async def _settle(self, records: list[Record], mail: int) -> bool:
+        """Write the last of it and give the lease back. False if there is mail after `mail`."""
+        lease, runner, pause = self.lease, self._runner, 0.05
+        while True:
+            try:
+                await self.log.settle(lease, records, mail=mail)
+                break
+            except NewMail:
+                return False
+            except Unavailable:
+                if runner.stopped:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 5.0)
+        if records:
+            runner.bus.wake(self._topic, records)
+            try:
+                self.snapshot = await catch_up(self.log, self.snapshot, records)
+            except (TaskNotFound, Unavailable):
+                return True
+            if runner.observer is not None:
+                runner.observer.settled(self.snapshot)
+            self.tell(self.snapshot)
+        return True
+
+    def tell(self, snapshot: Snapshot | None) -> None:
+        """Say how the task came to rest, to whoever waits for that."""
+        if not self.settled.done():
+            self.settled.set_result(snapshot)
+
+
+def _most_specific(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The lost lease or the rejection in a group of errors, else the group."""
+    for kind in (LeaseLost, Rejected):
+        found: BaseException | None = group.subgroup(kind)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if found is not None:
+            return found
+    return group
+
+
+def _failed(record: Recorded, text: str) -> Record:
+    return record.status_record(TaskState.FAILED, record.message(text))
+
+
+def _status(snapshot: Snapshot, state: TaskState, text: str = "") -> Record:
+    message = None
+    if text:
+        message = Message(
+            message_id=f"{snapshot.task_id}-{snapshot.turn}-end",
+            role=Role.AGENT,
+            parts=(Part(text=text),),
+            task_id=snapshot.task_id,
+            context_id=snapshot.context_id,
+        )
+    status = TaskStatus(state=state, message=message, timestamp=timestamp())
+    return Record(
+        "status", StatusUpdate(task_id=snapshot.task_id, context_id=snapshot.context_id, status=status)
+    )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.engine.journal import Journal
 from dragoman.engine.records import Mail, Record
-from dragoman.engine.turn import Turn
+from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError
 from dragoman.executor.cards import AgentCard
 from dragoman.executor.context import RequestContext
@@ -58,7 +58,7 @@ class EventQueue:
         self._turn = turn
         self._again = [
             id
-            for id, known in turn.snapshot.artifacts.items()
+            for id, known in record_of(turn).snapshot.artifacts.items()
             if known.turn == turn.n and not known.before and _RANDOM.match(id)
         ]
         """Ids that an interrupted run of this turn made up, and this one has not yet made up anew."""
@@ -90,19 +90,19 @@ class EventQueue:
             case _:
                 kind = type(event)
                 raise TypeError(f"{kind.__module__}.{kind.__name__} is no event of dragoman.executor")
-        return Done(self._turn.journal)
+        return Done(record_of(self._turn).journal)
 
     def close(self, immediate: bool = False) -> Done:
         """Nothing more comes."""
         last, self._last = self._last, None
-        if last is not None and self._turn.final == (TaskState.COMPLETED, None, {}):
+        if last is not None and record_of(self._turn).final == (TaskState.COMPLETED, None, {}):
             self._turn.finish(TaskState.COMPLETED, last)
         elif last is not None:
             self._turn.say(last)
-        return Done(self._turn.journal)
+        return Done(record_of(self._turn).journal)
 
     def _message(self, message: Message) -> None:
-        if self._turn.shown:
+        if record_of(self._turn).visible:
             self._last = message
         else:
             self._turn.reply(message)
@@ -129,7 +129,7 @@ class EventQueue:
         )
         if not update.append:
             writer.restart()
-        waiting = self._turn.journal.waiting
+        waiting = record_of(self._turn).journal.waiting
         before = len(waiting)
         writer.put_together(artifact.parts, last=update.last_chunk)
         if not artifact.parts and update.last_chunk:
@@ -142,7 +142,7 @@ class EventQueue:
 
     def _standing(self, artifact: Artifact) -> None:
         """An artifact of a whole task: new, or as it is on record."""
-        known = self._turn.snapshot.artifacts.get(artifact.artifact_id)
+        known = record_of(self._turn).snapshot.artifacts.get(artifact.artifact_id)
         if known is None or known.artifact() != artifact:
             self._artifact(ArtifactUpdate(task_id="", context_id="", artifact=artifact, last_chunk=True))
 
@@ -219,6 +219,6 @@ class ExecutorAgent(Agent):
             logger.info("task %s: %s", turn.task_id, error)
         except Exception:
             logger.info("task %s: the executor's cancel raised", turn.task_id, exc_info=True)
-        _, said, metadata = turn.final
+        _, said, metadata = record_of(turn).final
         if said is not None or metadata:
             turn.say(said or (), metadata)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from dragoman.engine.turn import Turn
+from dragoman.engine.turn import Turn, record_of
 from dragoman.hub.characters import Characters
 from dragoman.hub.model import Delta, Model, ModelError, Prompt, Stop, ToolCall, Usage, estimate
 
@@ -56,15 +56,15 @@ async def ask(
         if heard is not None:
             await heard(reply.text)
         return reply
-    await turn.may_begin()
+    await record_of(turn).may_begin()
     reply = await respond(model, prompt, heard, lost)
-    await turn.record(key, reply)
+    await record_of(turn).record(key, reply)
     return reply
 
 
 def asked(turn: Turn, key: str) -> Reply | None:
     """The reply that is on record."""
-    step = turn.recorded(key)
+    step = record_of(turn).steps.get(key)
     return None if step is None else msgspec.json.decode(step.value, type=Reply)
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.buses import open_bus
 from dragoman.client.peers import Peers
-from dragoman.engine.protocols import Program
+from dragoman.engine.runner import Program
 from dragoman.hub.api_about import ModelInfo
 from dragoman.hub.catalogue import Entry
 from dragoman.hub.compaction import Talk

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engine.protocols import LeaseLost
+from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError
 from dragoman.hub.characters import mended
 from dragoman.hub.commands import ENDS
@@ -95,13 +96,13 @@ class Dispatch:
     async def _one(self, key: str, command: Command, used: dict[str, int]) -> Result:
         session, turn = self._session, self._session.turn
         tool, refusal = self._tool(command), self._refusal(command, used)
-        if (step := turn.recorded(key)) is not None:
+        if (step := record_of(turn).steps.get(key)) is not None:
             result = msgspec.json.decode(step.value, type=Result)
             session.budget.spent += result.spent
             session.telling.counts = dict(result.counts)
             session.pictures += result.pictures
         else:
-            await turn.may_begin()
+            await record_of(turn).may_begin()
             before, seen = session.budget.spent, len(session.pictures)
             body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
             result = Result(
@@ -112,7 +113,7 @@ class Dispatch:
                 pictures=tuple(session.pictures[seen:]),
                 interrupted=body is INTERRUPTED,
             )
-            await turn.record(key, result)
+            await record_of(turn).record(key, result)
         how = {"ok": result.ok, **({"interrupted": True} if result.interrupted else {})}
         await session.telling.tell("tool_call", tool=tool.label(command), **how)
         if result.ok and command.name in _SAFE:

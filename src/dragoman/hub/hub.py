@@ -22,7 +22,7 @@ from dragoman.dialects.arbiter import Resubscribe
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Bus, Peers, Push, Store
 from dragoman.engine.records import Snapshot
-from dragoman.engine.run import FAILED
+from dragoman.engine.runner import FAILED
 from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound, keep_going
 from dragoman.hub import events
 from dragoman.hub.admission import Admission

@@ -16,9 +16,10 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.engine.protocols import LeaseLost, Program
+from dragoman.engine.protocols import LeaseLost
 from dragoman.engine.records import Mail
-from dragoman.engine.turn import Turn
+from dragoman.engine.runner import Program
+from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.catalogue import Catalogue, Entry
 from dragoman.hub.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
@@ -135,7 +136,7 @@ class Resident:
     async def work(self, turn: Turn) -> None:
         all = self._all
         tenant = all.tenants.look(self._tenant)
-        _, latest = turn.snapshot.mails[-1]  # whoever has the new token may go on with an old task
+        _, latest = record_of(turn).snapshot.mails[-1]  # whoever has the new token may go on with an old task
         if tenant is None or tenant.disabled or latest.generation not in (None, tenant.generation):
             await turn.cancel_children()
             turn.finish(TaskState.FAILED, STOPPED, _failure(self.agent))

@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.records import Building
-from dragoman.engine.turn import Turn
-from dragoman.engine.writer import ArtifactWriter
+from dragoman.engine.recorded import ArtifactWriter
+from dragoman.engine.records import ArtifactInProgress
+from dragoman.engine.turn import Turn, record_of
 from dragoman.model.content import Part
 
 STREAMS = 1000
@@ -151,9 +151,9 @@ class Telling:
             self._text.finish()
             self._text.close()
 
-    def _told(self) -> Building | None:
+    def _told(self) -> ArtifactInProgress | None:
         """The text of this turn that is on record."""
-        known = self._turn.snapshot.artifacts.get(self._text_id)
+        known = record_of(self._turn).snapshot.artifacts.get(self._text_id)
         return known if known is not None and known.turn == self._turn.n else None
 
     def _writer(self) -> ArtifactWriter:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from dragoman.engine.turn import Turn, record_of
+
 if TYPE_CHECKING:
-    from dragoman.engine.turn import Turn
     from dragoman.hub.constitution import Constitution
     from dragoman.hub.model import Usage
     from dragoman.hub.telling import Telling
@@ -92,12 +93,12 @@ class Session(Struct, kw_only=True):
     @property
     def broken_off(self) -> bool:
         """The command was begun before a crash, as one that must not run twice."""
-        return self.turn.recorded(self._begun) is not None
+        return record_of(self.turn).steps.get(self._begun) is not None
 
     async def begin(self, label: str) -> None:
         """Put on record that the command begins."""
-        await self.turn.record(self._begun, label)
-        await self.turn.may_begin()
+        await record_of(self.turn).record(self._begun, label)
+        await record_of(self.turn).may_begin()
 
     @property
     def _begun(self) -> str:

@@ -7,6 +7,7 @@ import hashlib
 from contextlib import aclosing, suppress
 
 from dragoman.engine.records import Child, Record
+from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError, Unreachable
 from dragoman.hub.remotes import PREFIX, Remotes
 from dragoman.hub.tool import Command, Session
@@ -30,15 +31,15 @@ class A2ATool:
         """A call is, when the remote's task is known, or when the remote knows a message that it has had already."""
         verb, _, rest = command.args.partition(" ")
         key, turn, name = f"call/{session.key}", session.turn, rest.strip().partition(" ")[0]
-        if key in turn.children or turn.recorded(key) is not None:
+        if key in record_of(turn).children or record_of(turn).steps.get(key) is not None:
             return True
         if verb != "call" or self._remotes is None:
             return True
         if session.broken_off:
             task = await self._remotes.has(name, _message_id(session))
             if task:  # go on with it, as if the remote had said so in time
-                turn.children[key] = child = Child(key=key, peer=PREFIX + name, task=task)
-                await turn.put(Record("child", child))
+                record_of(turn).children[key] = child = Child(key=key, peer=PREFIX + name, task=task)
+                await record_of(turn).commit(Record("child", child))
             return bool(task)
         try:
             return await self._remotes.deduplicates(name)
