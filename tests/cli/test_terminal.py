@@ -16,9 +16,9 @@ import pytest
 
 from dragoman import Agent, Turn
 from dragoman.cli import show
-from dragoman.client.heard import Heard
 from dragoman.client.reply import Piece
 from dragoman.model.content import Artifact, Part
+from dragoman.model.fold import LazyFold
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.server.application import application
 from dragoman.server.runtime import running
@@ -126,7 +126,7 @@ def piece(text: str, *, replaces: bool = False, artifact: str = "1") -> Piece:
     event = ArtifactUpdate(
         task_id="t", context_id="c", artifact=Artifact(artifact_id=artifact, parts=(Part(text=text),))
     )
-    return Piece(event, text, TaskState.WORKING, Heard(), replaces=replaces)
+    return Piece(event, text, TaskState.WORKING, LazyFold(), replaces=replaces)
 
 
 PIECES = [piece("half an "), piece("a whole ", replaces=True), piece("answer"), piece("more", artifact="2")]

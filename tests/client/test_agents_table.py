@@ -161,7 +161,7 @@ def test_every_verb_shows_it(
     assert main(["chat", "locked"]) == 0
     assert "GOOD DAY" in capsys.readouterr().out
     monkeypatch.setenv("WORD", "wrong")
-    assert main(["send", "locked", "hello"]) == 1
+    assert main(["send", "locked", "hello"]) == 4
 
 
 @pytest.mark.parametrize("by", ["url", "localhost", "name"])
@@ -171,11 +171,11 @@ def test_send_shows_the_token_of_the_hub(
     table(f'[agents]\nlocked = "{url}"\n')
     target = {"url": url, "localhost": url.replace("127.0.0.1", "localhost"), "name": "locked"}[by]
     monkeypatch.setenv("DRAGOMAN_TOKEN", "w0rd")
-    assert main(["send", target, "hello"]) == 1  # it is not the hub
+    assert main(["send", target, "hello"]) == 4  # it is not the hub
     monkeypatch.setenv("DRAGOMAN_URL", url)
     assert main(["send", target, "hello"]) == 0
     table(f'[agents.locked]\nurl = "{url}"\ncredentials = "wrong"\n')  # which says more
-    assert main(["send", target, "hello"]) == (1 if by != "localhost" else 0)
+    assert main(["send", target, "hello"]) == (4 if by != "localhost" else 0)
 
 
 async def test_an_agent_that_calls_shows_it(url: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.client import Policy
-from dragoman.client.resume import Lasting
+from dragoman.client.resumable_stream import RetryingService
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS
 from dragoman.errors import Unreachable
@@ -59,7 +59,7 @@ class Peer:
 
 
 async def told(peer: Peer) -> tuple[str, list[str]]:
-    service = Lasting(peer, Policy(shortest=0.001, longest=0.002))
+    service = RetryingService(peer, Policy(shortest=0.001, longest=0.002))
     text, reports = "", []
     async for batch in service.stream(Call(), SEND):
         for response in batch:

@@ -20,13 +20,18 @@ import pytest
 
 from dragoman.auth.canonical import canonical
 from dragoman.auth.signing import Trust
-from dragoman.client import direct
+from dragoman.client.deduplicate import (
+    ReplayFilter,
+    StreamPosition,
+    missed_events,
+    parts_after,
+    parts_after_with_duplicates,
+)
 from dragoman.client.discover import absolute, channel_address, given
 from dragoman.client.origin import origin_of
-from dragoman.client.replay import Replay, missed
 from dragoman.client.reply import Stream
 from dragoman.client.routes import routes
-from dragoman.client.told import Place, continued, rest_of
+from dragoman.client.transport import jsonrpc
 from dragoman.client.transport.gzip_body import Inflater
 from dragoman.client.transport.http1 import Connection
 from dragoman.client.transport.http_exchange import document_of
@@ -204,9 +209,9 @@ for _name, _text in (
     for _kind, _read in (
         ("document", lambda body: document_of(body, "it")),
         ("decoded", decoded),
-        ("direct", direct.event),
+        ("direct", jsonrpc.read_model_event),
         ("list", lambda body: decoded(b"[" + body + b"0]")),
-        ("text", lambda body: direct.event(b'{"result":{"x":"' + body + b'"}}')),
+        ("text", lambda body: jsonrpc.read_model_event(b'{"result":{"x":"' + body + b'"}}')),
     ):
         CASES[f"json_{_name}_{_kind}"] = (
             1 << 18,
@@ -387,10 +392,10 @@ def fold_of_chunks_with_metadata(n: int) -> Work:
 @case(1000)
 def place_in_a_text_that_repeats_itself(n: int) -> Work:
     def work() -> None:
-        place = Place("a" * n)
+        place = StreamPosition("a" * n)
         for _ in range(n):
-            place.knows("a")
-            place.step("a")
+            place.contains("a")
+            place.advance("a")
 
     return work
 
@@ -399,7 +404,11 @@ def place_in_a_text_that_repeats_itself(n: int) -> Work:
 def parts_that_are_compared(n: int) -> Work:
     parts = [Part(text="a") if i % 2 else Part(data=i) for i in range(n)]
     twice = [part for part in parts for _ in range(2)]
-    return lambda: (rest_of(parts, parts), continued(twice, parts), rest_of([Part(text="a" * n)], parts))
+    return lambda: (
+        parts_after(parts, parts),
+        parts_after_with_duplicates(twice, parts),
+        parts_after([Part(text="a" * n)], parts),
+    )
 
 
 @case(500)
@@ -419,14 +428,14 @@ def stream_that_is_told_again_in_small_chunks(n: int) -> Work:
     def work() -> None:
         fold = Fold()
         fold.apply(_task("a" * n))
-        replay = Replay(fold, [each.status for each in said])
+        replay = ReplayFilter(fold, [each.status for each in said])
         events: list[Event] = [_task("a" * n * 2), *said, _chunk("a", append=False), *[_chunk("a")] * (n * 2)]
         for event in events:
-            if not replay.follows(event):
+            if not replay.is_continuous(event):
                 continue
             for new in replay.read(event):
                 fold.apply(new)
-        missed(fold, _task("a" * n * 3))
+        missed_events(fold, _task("a" * n * 3))
 
     return work
 

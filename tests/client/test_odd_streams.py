@@ -99,7 +99,7 @@ async def test_a_server_that_tells_everything_again_is_heard_once(cut: int) -> N
 async def test_a_stream_that_stays_open_after_the_end_is_left(
     story: list[dict[str, Any]], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.reading._GRACE", 0.05)
+    monkeypatch.setattr("dragoman.client.resumable_stream._CLOSE_SECONDS", 0.05)
     site = Site({"/card.json": page(card(capabilities={"streaming": True}))})
     left = asyncio.Event()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.client import Policy
-from dragoman.client.resume import Lasting
+from dragoman.client.resumable_stream import RetryingService
 from dragoman.client.transport.transport import NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS
@@ -50,8 +50,8 @@ class Peer:
         yield [StreamResponse(self._answer(request))]
 
 
-def lasting(peer: Peer, patience: float = 10.0, **more: Any) -> Lasting:
-    return Lasting(peer, Policy(attempts=2, shortest=0.001, longest=0.002, patience=patience), **more)
+def lasting(peer: Peer, patience: float = 10.0, **more: Any) -> RetryingService:
+    return RetryingService(peer, Policy(attempts=2, shortest=0.001, longest=0.002, patience=patience), **more)
 
 
 async def test_a_message_that_one_of_our_servers_has_is_waited_for_while_it_is_away() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.client.replay import Replay, missed
-from dragoman.client.told import rest_of
+from dragoman.client.deduplicate import ReplayFilter, missed_events, parts_after
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
@@ -58,7 +57,7 @@ def same(one: Fold, other: Fold) -> bool:
     for id in ids:
         a = one.artifacts[id].parts if id in one.artifacts else []
         b = other.artifacts[id].parts if id in other.artifacts else []
-        if rest_of(a, b) != () or rest_of(b, a) != ():
+        if parts_after(a, b) != () or parts_after(b, a) != ():
             return False
     return one.state is other.state
 
@@ -69,10 +68,10 @@ def test_the_task_as_it_is_tells_what_was_missed(story: list[Event], data: st.Da
     reader, whole = folded(story[:cut]), folded(story)
     task = whole.task
     assert isinstance(task, Task)
-    for event in missed(reader, task):
+    for event in missed_events(reader, task):
         reader.apply(event)
     assert same(reader, whole)
-    assert missed(reader, task) == []
+    assert missed_events(reader, task) == []
 
 
 @given(stories(replacing=False), st.data())
@@ -81,7 +80,7 @@ def test_a_stream_told_again_from_the_first_event_is_heard_once(
 ) -> None:
     cut = data.draw(st.integers(0, len(story)))
     reader, whole = folded(story[:cut]), folded(story)
-    replay = Replay(reader, [event.status for event in story[:cut] if isinstance(event, StatusUpdate)])
+    replay = ReplayFilter(reader, [event.status for event in story[:cut] if isinstance(event, StatusUpdate)])
     news: list[Event] = []
     for event in story:
         for new in replay.read(event):
@@ -108,22 +107,22 @@ def test_the_task_and_then_what_happens_is_heard_once(story: list[Event], data: 
     at = data.draw(st.integers(cut, len(story)))
     reader, whole = folded(story[:cut]), folded(story)
     snapshot = folded(story[:at]).task
-    replay = Replay(reader)
+    replay = ReplayFilter(reader)
     if snapshot is not None:
         for new in replay.read(snapshot):
             reader.apply(new)
     for n, event in enumerate(story[at:], at + 1):
         now = folded(story[:n]).task
         assert now is not None
-        for new in replay.read(event) if replay.follows(event) else replay.catch_up(event, now):
+        for new in replay.read(event) if replay.is_continuous(event) else replay.catch_up(event, now):
             reader.apply(new)
     assert same(reader, whole)
 
 
 def test_text_continues_wherever_it_was_cut() -> None:
     whole = [Part(text="one "), Part(text="two"), Part(data=1), Part(text="three")]
-    assert rest_of(whole, [Part(text="one t")]) == (Part(text="wo"), Part(data=1), Part(text="three"))
-    assert rest_of(whole, [Part(text="one two"), Part(data=1), Part(text="three")]) == ()
-    assert rest_of(whole, [Part(text="one two"), Part(data=2)]) is None
-    assert rest_of(whole, [Part(text="one two three")]) is None
-    assert rest_of(whole[:1], whole) is None
+    assert parts_after(whole, [Part(text="one t")]) == (Part(text="wo"), Part(data=1), Part(text="three"))
+    assert parts_after(whole, [Part(text="one two"), Part(data=1), Part(text="three")]) == ()
+    assert parts_after(whole, [Part(text="one two"), Part(data=2)]) is None
+    assert parts_after(whole, [Part(text="one two three")]) is None
+    assert parts_after(whole[:1], whole) is None

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from dragoman.client.content import id_of, sending, task_of
 from dragoman.client.credentials import described
-from dragoman.client.discover import extended
+from dragoman.client.discover import get_extended_card
 from dragoman.client.link import Link, Options, open_link
 from dragoman.client.options import ConnectOptions, SendOptions
 from dragoman.client.reply import Reply, Stream, TaskFailed
@@ -287,9 +287,9 @@ class Client:
         await self._ask(DeletePushConfig(task_id=id_of(task), id=id, tenant=self._tenant))
 
     async def extended_card(self) -> AgentCard:
-        """The card for those who have shown who they are."""
-        if self.version in ("0.2", "0.2-type"):
-            return (await extended(self.link.transport, self.url)).card
+        """The card that the agent shows to authenticated callers."""
+        if path := self.link.peer.dialect.extended_card_path:
+            return (await get_extended_card(self.link.transport, self.url, path)).card
         card: AgentCard = await self._ask(GetExtendedCard(tenant=self._tenant))
         return card
 
@@ -329,7 +329,7 @@ class Client:
     async def _wait(self, task: str, deadline: float | None) -> Reply:
         call = Call(deadline=deadline)
         asked = GetTask(id=task, tenant=self._tenant)
-        now: Task = await self._within(call, self.link.service.repeated(call, asked, patient=True))
+        now: Task = await self._within(call, self.link.service.call(call, asked, patient=True))
         if now.state.over:
             return Reply.of(self, now)
         stream = Stream(self, self._batches(call, SubscribeToTask(id=task, tenant=self._tenant)), deadline)

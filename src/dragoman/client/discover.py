@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from dragoman.auth.signing import Verified
 
 _WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-_EXTENDED = "/agent/authenticatedExtendedCard"
 _OF_CARDS = (
     "supportedInterfaces", "additionalInterfaces", "preferredTransport", "protocolVersion", "capabilities", "skills",
     "defaultInputModes", "defaultOutputModes",
@@ -243,13 +242,13 @@ def _meant(found: Found, url: str) -> None:
         raise _AnotherAgent(f"there is no agent at {url}: at its root is {found.card.name!r}{where}")
 
 
-async def extended(transport: Transport, url: str) -> Found:
-    """The extended card of an agent of 0.2, which has it on a page: below its endpoint, or beside."""
+async def get_extended_card(transport: Transport, url: str, path: str) -> Found:
+    """The extended card of an agent that has it on a page (0.2): below its endpoint, or beside it."""
     endpoint = url.rstrip("/")
     try:
-        return await CARDS.get(transport, endpoint + _EXTENDED, secret=True)
+        return await CARDS.get(transport, endpoint + path, secret=True)
     except Unreachable:
-        return await CARDS.get(transport, urljoin(endpoint, "." + _EXTENDED), secret=True)
+        return await CARDS.get(transport, urljoin(endpoint, "." + path), secret=True)
 
 
 def absolute(url: str, found_at: str) -> str:

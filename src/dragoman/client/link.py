@@ -17,8 +17,8 @@ from dragoman.client.agents_table import entry_for, read_agents
 from dragoman.client.authorize import Authorized
 from dragoman.client.discover import Found, address, find, given
 from dragoman.client.origin import origin_of
-from dragoman.client.resume import Lasting
-from dragoman.client.retry import Policy, pause, transient
+from dragoman.client.resumable_stream import RetryingService
+from dragoman.client.retry import Policy, is_transient, pause
 from dragoman.client.routes import Routed, routes
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.network import AddressGuard, HttpTransport
@@ -53,7 +53,7 @@ class Options(Struct, frozen=True, kw_only=True):
 class Link(NamedTuple):
     found: Found
     peer: Routed
-    service: Lasting
+    service: RetryingService
     transport: Authorized
 
 
@@ -145,7 +145,7 @@ async def _open(transport: Authorized, where: Any, options: Options) -> Link:
     transport.origin = origin_of(options.origin or (where if isinstance(where, str) else ways[0].url))
     transport.credential = _credential(options, found.card, transport.origin)
     peer = Routed(ways, transport, silence=options.policy.silence, remembered=elsewhere)
-    return Link(found, peer, Lasting(peer, options.policy, streams=_streams(found.card)), transport)
+    return Link(found, peer, RetryingService(peer, options.policy, streams=_streams(found.card)), transport)
 
 
 async def _find(transport: Authorized, url: str, options: Options) -> Found:
@@ -181,7 +181,7 @@ async def _patiently(transport: Authorized, url: str, policy: Policy, **how: Any
             raise Unreachable(f"{url} did not show its card within {_CARD_TIMEOUT:g} s") from None
         except A2AError as error:
             attempt += 1
-            if attempt >= policy.attempts or isinstance(error, NotSent) or not transient(error):
+            if attempt >= policy.attempts or isinstance(error, NotSent) or not is_transient(error):
                 raise
             await pause(policy, attempt, error, None)
 

@@ -8,12 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dragoman.client.heard import Heard
-from dragoman.client.told import rest_of
+from dragoman.client.deduplicate import parts_after
 from dragoman.errors import A2AError
 from dragoman.model.content import Artifact, Message, Part, files_of
 from dragoman.model.content import text_of as text_of_parts
-from dragoman.model.fold import Growing
+from dragoman.model.fold import Growing, LazyFold
 from dragoman.model.ops import Batch
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.values import convert, spoken
@@ -137,14 +136,14 @@ def text_of(result: Task | Message) -> str:
 class Piece:
     """One event of a stream, and what it adds to the answer."""
 
-    __slots__ = ("_heard", "_parts", "_text", "event", "replaces", "state")
+    __slots__ = ("_events", "_parts", "_text", "event", "replaces", "state")
 
     def __init__(
         self,
         event: Event,
         text: str | None,
         state: TaskState,
-        heard: Heard,
+        events: LazyFold,
         *,
         parts: tuple[Part, ...] | None = None,
         replaces: bool = False,
@@ -159,7 +158,7 @@ class Piece:
         It happens when an agent that was interrupted says something else the second time. If the event is a `Task`, all
         that was shown of the answer is void. Programs that cannot take back what they printed begin on a new line.
         """
-        self._heard = heard
+        self._events = events
 
     @property
     def text(self) -> str:
@@ -197,7 +196,7 @@ class Piece:
     @property
     def task(self) -> Task | None:
         """The task, as far as the stream has been read."""
-        return self._heard.fold.task
+        return self._events.fold.task
 
 
 class Stream:
@@ -217,13 +216,13 @@ class Stream:
         goes_on: bool = False,
     ) -> None:
         self._client = client
-        self._heard = Heard()
+        self._events = LazyFold()
         self._before = known
         self._goes_on = goes_on
         self._artifacts: set[str] = set()
         """Those of which something was told, here or before."""
         for artifact in known.artifacts if known is not None else ():
-            self._heard.fold.artifacts[artifact.artifact_id] = Growing(artifact)
+            self._events.fold.artifacts[artifact.artifact_id] = Growing(artifact)
             self._artifacts.add(artifact.artifact_id)
         self._state = TaskState.UNSPECIFIED
         self._deadline = deadline
@@ -248,19 +247,19 @@ class Stream:
 
     @property
     def task(self) -> Task | None:
-        return self._heard.fold.task
+        return self._events.fold.task
 
     @property
     def reply(self) -> Reply:
         """All that was heard so far."""
-        fold = self._heard.fold
+        fold = self._events.fold
         result = fold.message or fold.task
         if result is None:
             raise RuntimeError("nothing was heard yet: read the stream first")
         return Reply.of(self._client, result)
 
     async def _read(self, batches: AsyncIterator[Batch]) -> AsyncGenerator[Piece]:
-        heard = self._heard
+        events = self._events
         async with aclosing(batches):  # type: ignore[type-var]
             while (batch := await self._batch(batches)) is not None:
                 for response in batch:
@@ -273,10 +272,10 @@ class Stream:
                         self._goes_on = False
                         self._artifacts.add(event.artifact.artifact_id)
                         self._told = self._told or bool(event.artifact.text)
-                        piece = Piece(event, None, self._state, heard)
-                    heard.add(event)
+                        piece = Piece(event, None, self._state, events)
+                    events.add(event)
                     yield piece
-        if self._state.interrupted and (task := heard.fold.task) is not None:
+        if self._state.interrupted and (task := events.fold.task) is not None:
             self._client.keep_asking(task)
 
     async def _batch(self, batches: AsyncIterator[Batch]) -> Batch | None:
@@ -286,7 +285,7 @@ class Stream:
             async with asyncio.timeout(max(0.0, self._deadline - time.time())):
                 return await anext(batches, None)
         except TimeoutError:
-            raise TimeoutError(self._client.too_late(self._heard.fold.task_id)) from None
+            raise TimeoutError(self._client.too_late(self._events.fold.task_id)) from None
 
     def _again(self, event: ArtifactUpdate) -> Piece:
         """An artifact from its beginning, of which something was told: more of the same, or another one instead."""
@@ -294,12 +293,12 @@ class Stream:
         parts = event.artifact.parts if new is None else new
         text = text_of_parts(parts)
         self._told = self._told or bool(text)
-        return Piece(event, text, self._state, self._heard, parts=parts, replaces=new is None)
+        return Piece(event, text, self._state, self._events, parts=parts, replaces=new is None)
 
     def _new(self, artifact: Artifact) -> tuple[Part, ...] | None:
         """What an artifact has beyond what was told of it; None if that is not how it begins."""
-        told = self._heard.fold.artifacts.get(artifact.artifact_id)
-        return artifact.parts if told is None else rest_of(artifact.parts, told.parts)
+        told = self._events.fold.artifacts.get(artifact.artifact_id)
+        return artifact.parts if told is None else parts_after(artifact.parts, told.parts)
 
     def _report(self, event: Event) -> Piece:
         """What an event says about the task, or instead of one; and keep its state."""
@@ -319,7 +318,7 @@ class Stream:
             if said is not None and (state.interrupted or (state.terminal and not self._told and not text)):
                 text = said.text  # agents without artifacts say their answer last
         self._told = self._told or bool(text)
-        return Piece(event, text, self._state, self._heard, parts=parts, replaces=replaces)
+        return Piece(event, text, self._state, self._events, parts=parts, replaces=replaces)
 
     def _picture(self, task: Task, *, first: bool) -> tuple[str, tuple[Part, ...], bool]:
         """What the task as a whole adds: text, parts, and whether they are instead of all that was told."""

@@ -273,9 +273,14 @@ class Routed:
         )
 
     def _may_mean_version(self, n: int) -> bool:
-        """Whether "invalid request" can mean that route `n` is of another version. Arbiter says it of canceled tasks."""
+        """True if InvalidRequest can mean that route `n` speaks another version."""
         route, known = self._routes[n], self._settled and n == self._n
-        return not (known or self._peer.ours or route.binding != JSONRPC or route.dialect.name == "arbiter")
+        return not (
+            known
+            or self._peer.ours
+            or route.binding != JSONRPC
+            or route.dialect.cancel_error_is_invalid_request
+        )
 
     def _settle(self, n: int, request: Request) -> None:
         if not self._settled and isinstance(request, SendMessage):

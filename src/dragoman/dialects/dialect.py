@@ -69,6 +69,8 @@ class Dialect(Protocol):
     """The extended card has signatures."""
     extended_card_has_one_error: bool = True
     """An agent without an extended card answers `ExtendedCardNotConfigured`, whatever the reason is."""
+    extended_card_path: str = ""
+    """The page with the extended card, below the endpoint; empty if an operation returns the card."""
 
     # How its documents travel.
     rest_version: str = "0.3"

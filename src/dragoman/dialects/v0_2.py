@@ -23,6 +23,7 @@ class V0_2(V0_3):
     name = family = "0.2"
     version = ""
     subscribe_errors_as_events = False
+    extended_card_path = "/agent/authenticatedExtendedCard"
 
     methods = {op: name for op, name in V0_3.methods.items() if op is not ops.EXTENDED_CARD}
 

@@ -121,3 +121,21 @@ class Fold:
     def _named(self, task: str, context: str) -> None:
         self.task_id = task or self.task_id
         self.context_id = context or self.context_id
+
+
+class LazyFold:
+    """Collects events and folds them only when `fold` is read: most streams end without that."""
+
+    def __init__(self, task_id: str = "") -> None:
+        self._fold = Fold()
+        self._fold.task_id = task_id
+        self._pending: list[Event] = []
+        self.add = self._pending.append
+
+    @property
+    def fold(self) -> Fold:
+        if self._pending:
+            for event in self._pending:
+                self._fold.apply(event)
+            self._pending.clear()
+        return self._fold

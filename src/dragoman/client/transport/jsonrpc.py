@@ -1,7 +1,7 @@
 """A `Service` over JSON-RPC, in any dialect.
 
 One operation is one POST; a streaming one is answered with server-sent events. Nothing is repeated or resumed here:
-`resume.py` does that for every binding.
+`resumable_stream.py` does that for every binding.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.client import direct
 from dragoman.client.transport.http_exchange import UNARY, document_of, headers_of, is_stream, read_stream
 from dragoman.client.transport.transport import Response, Transport, error_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import Frame
+from dragoman.dialects.tidy import looks_snake
 from dragoman.errors import A2AError, InvalidAgentResponse, UnsupportedOperation
+from dragoman.model.content import Message
 from dragoman.model.ids import new_id
 from dragoman.model.ops import (
     PUSH_DELETE,
@@ -32,11 +35,11 @@ from dragoman.model.ops import (
     StreamResponse,
     SubscribeToTask,
 )
-from dragoman.model.task import Event
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskStatus
 
 
 class JsonRpc:
-    """Speaks one dialect to one URL. A stream that has begun and then sends nothing for `silence` seconds is dead."""
+    """A `Service` in one dialect at one URL. A stream that has begun counts as dead after `silence` seconds without data."""
 
     def __init__(
         self, transport: Transport, url: str, dialect: Dialect, *, silence: float | None = None
@@ -46,7 +49,7 @@ class JsonRpc:
         self.dialect = dialect
         self.ours = False
         """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
-        self._direct = dialect.name == "1.0"
+        self._fast = dialect.model_json
         self._silence = silence
         self._ids = count(1)
 
@@ -54,7 +57,7 @@ class JsonRpc:
         op = UNARY[type(request)]
         response = await self._post(call, op, request, "application/json")
         body = await response.read()
-        if op is SEND and self._direct and (answer := direct.event(body)) is not None:
+        if op is SEND and self._fast and (answer := read_model_event(body)) is not None:
             return answer
         if op is PUSH_DELETE:
             return self._check_done(response, body)
@@ -71,12 +74,12 @@ class JsonRpc:
                 return
 
             def read(frame: Frame) -> list[Event]:
-                if self._direct and (event := direct.event(frame.data)) is not None:
+                if self._fast and (event := read_model_event(frame.data)) is not None:
                     return [event]
                 document = document_of(frame.data, self.url)
                 if "result" not in document:
                     if "error" not in document and frame.event not in ("", "message"):
-                        return []  # a ping: not of this protocol, and no harm
+                        return []  # a ping of another protocol
                     raise self._error(document, 200)
                 return reader.read(document["result"])
 
@@ -91,7 +94,7 @@ class JsonRpc:
         if not method:
             raise UnsupportedOperation(f"this agent speaks A2A {self.dialect.name}, which has no {op.name}")
         if self.dialect.names_tasks and isinstance(request, SendMessage) and not request.message.task_id:
-            # The same name for the same send, so that a repeated one is not another task.
+            # The same id for the same send, so that a repeated send does not make another task.
             named = replace(request.message, task_id=call.idempotency_key or new_id())
             request = replace(request, message=named)
         params = self.dialect.write_request(op, request)
@@ -116,7 +119,7 @@ class JsonRpc:
         raise self._error(document, response.status)
 
     def _check_done(self, response: Response, body: bytes) -> None:
-        """An answer that has nothing to say: some peers leave out a `result` that is null."""
+        """Check an answer without a value. Some peers leave out a `result` that is null."""
         document = document_of(body, self.url)
         if document.get("error") is not None or not ("result" in document or "jsonrpc" in document):
             raise self._error(document, response.status)
@@ -126,3 +129,44 @@ class JsonRpc:
         if not isinstance(error, dict):
             return InvalidAgentResponse(f"{self.url} answered with neither a result nor an error")
         return self.dialect.read_error(error, http=http)
+
+
+class _EventResult(Struct, rename="camel", gc=False):
+    artifact_update: ArtifactUpdate | None = None
+    status_update: StatusUpdate | None = None
+    task: Task | None = None
+    message: Message | None = None
+
+
+class _EventAnswer(Struct, gc=False):
+    result: _EventResult | None = None
+
+
+_decode_answer = msgspec.json.Decoder(_EventAnswer).decode
+
+
+def read_model_event(answer: bytes) -> Event | None:
+    """Decode a JSON-RPC answer of 1.0 straight into the model. None if only the dialect can read it.
+
+    The model's JSON is 1.0's own, so an answer that follows the specification to the letter needs no mapping. That is ten
+    times faster, which matters in a stream of many small events.
+    """
+    try:
+        result = _decode_answer(answer).result
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if result is None or looks_snake(answer):
+        return None
+    if result.artifact_update is not None:
+        return result.artifact_update
+    if result.status_update is not None:
+        return result.status_update if _has_our_timestamp(result.status_update.status) else None
+    if result.task is not None:
+        return result.task if _has_our_timestamp(result.task.status) else None
+    return result.message
+
+
+def _has_our_timestamp(status: TaskStatus) -> bool:
+    """True if the timestamp is absent, or written as we write it."""
+    time = status.timestamp
+    return not time or (len(time) == 24 and time[19] == "." and time[23] == "Z")

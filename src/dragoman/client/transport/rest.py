@@ -50,7 +50,7 @@ class Rest:
         self.dialect = dialect
         self.ours = False
         """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
-        self._version = "1.0" if dialect.name == "1.0" else "0.3"
+        self._version = dialect.rest_version
         self._silence = silence
         self._verbs: dict[Op, str] = {}
         """Those that worked, where there is a choice."""

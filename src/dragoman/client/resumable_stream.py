@@ -1,0 +1,332 @@
+"""A `Service` that retries calls and resumes streams.
+
+A stream is read across all the connections that it takes. If a connection breaks, the client subscribes to the task. If
+the agent does not offer that, the client polls the task. A Dragoman server continues a subscription after the last event
+(`Last-Event-ID`). With other servers the peer's current task is compared with what was received (`deduplicate.py`). Each
+event is passed on once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from dragoman.client.deduplicate import ReplayFilter, missed_events
+from dragoman.client.retry import Peer, Policy, RetryingCalls, is_transient, pause
+from dragoman.errors import (
+    A2AError,
+    Forbidden,
+    MethodNotFound,
+    Unauthenticated,
+    Unavailable,
+    Unreachable,
+    UnsupportedOperation,
+)
+from dragoman.model.content import Message
+from dragoman.model.fold import Fold, LazyFold
+from dragoman.model.ids import new_id
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    CancelTask,
+    CreatePushConfig,
+    GetTask,
+    Request,
+    SendMessage,
+    StreamResponse,
+    SubscribeToTask,
+)
+from dragoman.model.task import TERMINAL, ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
+
+_NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
+_CLOSE_SECONDS = 1.0
+"""How long a stream may stay open after its last event."""
+_MAX_STATUSES = 1000
+"""How many received statuses are compared with a stream that starts again."""
+
+
+class RetryingService:
+    """A `Service` on top of a peer's. `streams`: the card offers streaming."""
+
+    def __init__(self, peer: Peer, policy: Policy | None = None, *, streams: bool = True) -> None:
+        self.peer = peer
+        self.policy = policy or Policy()
+        self.streams = streams
+        self._calls = RetryingCalls(peer, self.policy)
+        self._open_streams: set[ResumableStream] = set()
+
+    async def call(self, call: Call, request: Request, *, patient: bool = False) -> Any:
+        """The result of `request`. `patient` as for `RetryingCalls.call`."""
+        dialect = self.peer.dialect
+        if isinstance(request, SendMessage):
+            call = _with_key(call)
+            if request.configuration.return_immediately and self.streams and dialect.always_waits:
+                return await self._send_without_waiting(call, request)
+        if isinstance(request, CreatePushConfig) and not request.config.id and dialect.names_configs:
+            request = replace(request, config=replace(request.config, id=new_id()))
+        result = await self._calls.call(call, request, patient=patient)
+        if isinstance(request, CancelTask) and self._open_streams and not self.peer.ours:
+            self._poll_soon(request.id)
+        return result
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        call = _with_key(call) if isinstance(request, SendMessage) else call
+        stream = ResumableStream(self._calls, call, request, streams=self.streams)
+        self._open_streams.add(stream)
+        try:
+            async with aclosing(stream.read()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            self._open_streams.discard(stream)
+
+    async def _send_without_waiting(self, call: Call, request: SendMessage) -> Task | Message:
+        """Open a stream and return at its first event: the agent has the message then."""
+        fold = Fold()
+        async with aclosing(self.stream(call, request)) as batches:  # type: ignore[type-var]
+            async for batch in batches:
+                for response in batch:
+                    fold.apply(response.event)
+                break
+        first = fold.message or fold.task
+        if first is None:
+            raise Unreachable("the stream ended without an event")
+        return first
+
+    def _poll_soon(self, task: str) -> None:
+        """Some servers leave the streams of a canceled task open. Streams that are still open in a while poll instead."""
+        for stream in self._open_streams:
+            if stream.task_id == task:
+                asyncio.get_running_loop().call_later(_CLOSE_SECONDS, stream.stop_waiting)
+
+
+class ResumableStream:
+    """One stream that is being read."""
+
+    def __init__(
+        self, calls: RetryingCalls, call: Call, request: SendMessage | SubscribeToTask, *, streams: bool
+    ) -> None:
+        self._calls = calls
+        self._peer = calls.peer
+        self._policy = calls.policy
+        self._call = call
+        self._request = request
+        self._sends = isinstance(request, SendMessage)
+        self._streams = streams
+        self._events = LazyFold(request.id if isinstance(request, SubscribeToTask) else "")
+        self._statuses: deque[TaskStatus] = deque(maxlen=_MAX_STATUSES)
+        self._after = call.after
+        self._asked = False
+        """The agent asked for input in this stream, not only before it."""
+        self._ended = False
+        """The last event was the end of the task."""
+        self._progress = False
+        """The present connection has sent something new."""
+        self._wait: asyncio.Timeout | None = None
+        self._polls = False
+
+    @property
+    def task_id(self) -> str:
+        return self._fold.task_id
+
+    @property
+    def _fold(self) -> Fold:
+        return self._events.fold
+
+    def stop_waiting(self) -> None:
+        """Stop waiting for the peer to send something, and poll the task."""
+        self._polls = True
+        if self._wait is not None:
+            self._wait.reschedule(asyncio.get_running_loop().time())
+
+    async def read(self) -> AsyncGenerator[Batch]:
+        request = self._request
+        fallback = self._send_and_poll if self._sends and not self._streams else None
+        failures, lost_at = 0, time.monotonic()
+        while fallback is None:
+            self._progress = False
+            error: A2AError | None = None
+            try:
+                async with aclosing(self._read_connection(request)) as batches:
+                    async for batch in batches:
+                        yield batch
+            except A2AError as raised:
+                error = raised
+            if self._is_done(clean=error is None):
+                return
+            if self._progress:
+                failures, lost_at = 0, time.monotonic()
+            failures += 1
+            fallback = self._choose_fallback(request, error, failures)
+            if fallback is None:
+                error = error or Unreachable("the stream ended before the task did")
+                if not self._fold.task_id and (started := await self._find_task(failures, error)) is not None:
+                    self._fold.task_id = started.id
+                if self._fold.task_id:
+                    request = SubscribeToTask(id=self._fold.task_id, tenant=self._request.tenant)
+                    if time.monotonic() - lost_at > self._policy.patience:
+                        raise error
+                await pause(self._policy, failures, error, self._call.deadline)
+        async with aclosing(fallback()) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _find_task(self, failures: int, error: A2AError) -> Task | None:
+        """The stream broke before we knew its task. None if it may be started again; raises `error` if it must not."""
+        if failures < self._policy.attempts and await self._calls.may_repeat(
+            self._call, self._request, error
+        ):
+            return None
+        started = await self._calls.find_started_task(self._call, self._request, error)
+        if started is None:
+            raise error
+        return started
+
+    def _choose_fallback(
+        self, request: SendMessage | SubscribeToTask, error: A2AError | None, failures: int
+    ) -> Callable[[], AsyncGenerator[Batch]] | None:
+        """How to continue without a stream. None while a stream may still work. Raises an error that is final."""
+        if self._polls and self._fold.task_id:
+            return self._poll
+        if error is None:
+            return self._poll if failures > 2 else None  # the peer accepts subscriptions, and sends nothing
+        if is_transient(error):
+            fails = isinstance(error, Unavailable) and failures >= self._policy.attempts
+            return self._poll if fails and self._fold.task_id and not self._peer.ours else None
+        if isinstance(error, _NOT_OFFERED):
+            return self._poll if self._fold.task_id else self._send_and_poll
+        if isinstance(request, SubscribeToTask) and not isinstance(error, Unauthenticated | Forbidden):
+            return self._poll  # it cannot be subscribed to, perhaps because it is finished
+        raise error
+
+    def _is_done(self, *, clean: bool) -> bool:
+        if self._ended:
+            return True
+        fold = self._fold
+        if not fold.state.interrupted:
+            return False
+        if self._sends and fold.state is TaskState.INPUT_REQUIRED and (clean or self._asked):
+            return True
+        return clean and not (self._peer.ours and not self._peer.dialect.ends_on_interrupt)
+
+    async def _read_connection(self, request: SendMessage | SubscribeToTask) -> AsyncGenerator[Batch]:
+        """The events of one connection, without those that were received before."""
+        again = request is not self._request
+        dialect = self._peer.dialect
+        numbered = self._peer.ours and dialect.resumable and bool(self._after)
+        call = replace(self._call, after=self._after) if numbered and again else self._call
+        replay = (
+            ReplayFilter(self._fold, self._statuses, repeats=dialect.subscription_repeats) if again else None
+        )
+        batches = cast(AsyncGenerator[Batch], self._peer.stream(call, request))
+        async with aclosing(batches):
+            while (batch := await self._next(batches)) is not None:
+                if replay is None:
+                    self._progress = True
+                    self._add_all(batch)
+                    yield batch
+                    continue
+                out: list[StreamResponse] = []
+                for response in batch:
+                    for event in await self._new_events(response, replay, numbered):
+                        out.append(StreamResponse(event, response.seq))
+                        self._add(out[-1])
+                    if self._peer.ours and response.seq:
+                        self._after = response.seq
+                    if self._ended:
+                        break
+                if out:
+                    self._progress = True
+                    yield out
+                if self._ended or (self._sends and self._asked):
+                    return
+
+    async def _next(self, batches: AsyncIterator[Batch]) -> Batch | None:
+        complete = self._ended or (self._sends and self._asked)
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS if complete else None) as self._wait:
+                return await anext(batches, None)
+        except TimeoutError as error:
+            if complete:  # though the peer does not close the stream
+                return None
+            raise Unreachable("the stream went on after its task was canceled") from error
+        finally:
+            self._wait = None
+
+    def _add_all(self, batch: Batch) -> None:
+        """`_add` each. Most events are chunks of artifacts, and only the last number counts."""
+        add = self._events.add
+        for response in batch:
+            if type(response.event) is ArtifactUpdate:
+                add(response.event)
+            else:
+                self._add(response)
+        self._after = next((response.seq for response in reversed(batch) if response.seq), self._after)
+
+    def _add(self, response: StreamResponse) -> None:
+        event = response.event
+        self._events.add(event)
+        if response.seq:
+            self._after = response.seq
+        if type(event) is ArtifactUpdate:
+            return
+        if isinstance(event, StatusUpdate):
+            self._statuses.append(event.status)
+            self._asked = event.status.state is TaskState.INPUT_REQUIRED
+            self._ended = event.status.state in TERMINAL
+        else:
+            self._ended = not isinstance(event, Task) or event.status.state in TERMINAL
+
+    async def _new_events(
+        self, response: StreamResponse, replay: ReplayFilter, numbered: bool
+    ) -> list[Event]:
+        event, _ = response.event, self._fold  # `replay` holds the fold: bring it up to date first
+        if numbered and not isinstance(event, Task):
+            return [event] if not response.seq or response.seq > (self._after or 0) else []
+        if self._peer.dialect.subscription_repeats or replay.is_continuous(event):
+            return replay.read(event)
+        return replay.catch_up(event, await self._get_task())
+
+    async def _get_task(self) -> Task:
+        request = GetTask(id=self._fold.task_id, tenant=self._request.tenant)
+        task: Task = await self._calls.call(self._call, request, patient=True)
+        return task
+
+    async def _poll(self) -> AsyncGenerator[Batch]:
+        interval = self._policy.shortest
+        while True:
+            task = await self._get_task()
+            known = self._fold.status is not None
+            news = [StreamResponse(event) for event in (missed_events(self._fold, task) if known else [task])]
+            if news:
+                for response in news:
+                    self._add(response)
+                yield news
+                interval = self._policy.shortest
+            if self._fold.over:
+                return
+            await asyncio.sleep(interval)
+            interval = min(self._policy.longest, interval * 1.5)
+
+    async def _send_and_poll(self) -> AsyncGenerator[Batch]:
+        request = self._request
+        assert isinstance(request, SendMessage)
+        configuration = replace(request.configuration, return_immediately=True)
+        sent = await self._calls.call(self._call, replace(request, configuration=configuration))
+        response = StreamResponse(sent)
+        self._add(response)
+        yield [response]
+        if not self._fold.over:
+            async with aclosing(self._poll()) as batches:
+                async for batch in batches:
+                    yield batch
+
+
+def _with_key(call: Call) -> Call:
+    return call if call.idempotency_key else replace(call, idempotency_key=new_id())
