@@ -29,17 +29,17 @@ import dragoman
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.v1_0 import _leniently
 from dragoman.errors import A2AError
-from dragoman.hub import phrases
-from dragoman.hub.api_runs import for_event
-from dragoman.hub.commands import parse
-from dragoman.hub.constitution import Advisor, Constitution
-from dragoman.hub.fetcher import _CODECS, page_text
-from dragoman.hub.filter import TextFilter
-from dragoman.hub.gate import verdict
-from dragoman.hub.intent import guess
-from dragoman.hub.markup import html_text
-from dragoman.hub.model import ChatMessage, Prompt
+from dragoman.hub.agents.commands import parse
+from dragoman.hub.agents.constitution import Advisor, Constitution
+from dragoman.hub.agents.gate import verdict
+from dragoman.hub.agents.routing import guess
+from dragoman.hub.agents.text_filter import TextFilter
+from dragoman.hub.api.requests import for_event
 from dragoman.hub.models.demo import reply
+from dragoman.hub.models.model import ChatMessage, Prompt
+from dragoman.hub.schedules import natural_dates as phrases
+from dragoman.hub.tools.fetcher import _CODECS, page_text
+from dragoman.hub.tools.markup import html_text
 from dragoman.model.answers import choice
 from dragoman.model.ops import ListTasks
 from dragoman.observe.logs import PlainLines, redacted
@@ -53,11 +53,11 @@ MEGABYTE = 1 << 20
 OURS = {
     "dialects.paths._VARIABLE": "our own templates",
     "dialects.tidy: \\w+": "our own names",
-    "hub.routing._PARAMETER": "our own routes",
-    "hub.openapi._PARAMETER": "our own routes",
-    "hub.openapi: \\w+": "our own routes",
-    "hub.intent: \\w+": "our own list of words",
-    "hub.markup: \\w+": "our own list of words",
+    "hub.api.routes._PARAMETER": "our own routes",
+    "hub.api.openapi._PARAMETER": "our own routes",
+    "hub.api.openapi: \\w+": "our own routes",
+    "hub.agents.routing: \\w+": "our own list of words",
+    "hub.tools.markup: \\w+": "our own list of words",
     "bindings.openapi: \\{(\\w+)(?:=([^}]*))?\\}": "our own templates",
     "bindings.openapi: \\{(\\w+)\\}": "our own templates",
 }
@@ -66,7 +66,7 @@ OURS = {
 BUILT = {
     "dialects.paths.Path.pattern": "our own templates; what comes of it is in _PLACES",
     "dialects.paths.Path.written": "a form of ours: `tasks/*/pushNotificationConfigs/*`",
-    "hub.routing.Table.__init__": "our own routes: words, and `[^/]+` between slashes",
+    "hub.api.routes.Table.__init__": "our own routes: words, and `[^/]+` between slashes",
 }
 """Functions that put an expression together from parts."""
 
@@ -151,53 +151,57 @@ WORST: dict[str, tuple[Case, ...]] = {
     ),
     "executor.elsewhere._SHAPES": (("fullmatch", "A", "Request", "!"), ("fullmatch", "ClientA", "a", "!")),
     "executor.execution._RANDOM": (("match", "", "a", ""), ("match", "", "aaaaaaaa-", "")),
-    "hub.api_files: [0-9a-f]{64}": (("findall", "", "a" * 63 + "-", ""), ("findall", "", "a", "")),
-    "hub.artifacts._DEVICES": (("fullmatch", "con.", ".", "\n"),),
-    "hub.artifacts._MIME": (("fullmatch", "a/b", ";a=b", "!"), ("fullmatch", "", "a", "/")),
-    "hub.artifacts: /+": (("sub", "", "/", "a"), ("sub", "", "/a", "")),
-    "hub.characters._HALF": (("search", "", "é", ""),),
-    "hub.characters._FIRST": (("search", "", "\ud800", "a"),),
-    "hub.commands._FENCE": (
+    "hub.api.files: [0-9a-f]{64}": (("findall", "", "a" * 63 + "-", ""), ("findall", "", "a", "")),
+    "hub.conversations.artifacts._DEVICES": (("fullmatch", "con.", ".", "\n"),),
+    "hub.conversations.artifacts._MIME": (("fullmatch", "a/b", ";a=b", "!"), ("fullmatch", "", "a", "/")),
+    "hub.conversations.artifacts: /+": (("sub", "", "/", "a"), ("sub", "", "/a", "")),
+    "hub.models.utf8_repair._HALF": (("search", "", "é", ""),),
+    "hub.models.utf8_repair._FIRST": (("search", "", "\ud800", "a"),),
+    "hub.agents.commands._FENCE": (
         ("fullmatch", "", " ", "a"),
         ("fullmatch", "", "`", "a`"),
         ("fullmatch", "```", "a", "`"),
         ("fullmatch", "", "~", "\n"),
     ),
-    "hub.commands._CLOSED": (("fullmatch", "[END ", "A ", ""),),
-    "hub.commands._CLOSING": (("fullmatch", "[END ", "A ", "a"),),
-    "hub.commands._OPENED": (("match", "[/", "a", ""),),
-    "hub.constitution.ID": (("fullmatch", "", "a", ""),),
-    "hub.constitution: ^[A-Za-z0-9_-]{1,64}(?!\\n)$": (("search", "", "a", "\n"),),
-    "hub.dispatch._CHILD_FAILED": (
+    "hub.agents.commands._CLOSED": (("fullmatch", "[END ", "A ", ""),),
+    "hub.agents.commands._CLOSING": (("fullmatch", "[END ", "A ", "a"),),
+    "hub.agents.commands._OPENED": (("match", "[/", "a", ""),),
+    "hub.agents.constitution.ID": (("fullmatch", "", "a", ""),),
+    "hub.agents.constitution: ^[A-Za-z0-9_-]{1,64}(?!\\n)$": (("search", "", "a", "\n"),),
+    "hub.agents.dispatch._CHILD_FAILED": (
         ("search", "", "[child 1/1 — /agent ", "]"),
         ("search", "", "[child 1/1 — /agent ]]]]]\n", ""),
         ("search", "", "\n", ""),
         ("search", "[child ", "1", ""),
     ),
-    "hub.fetcher._CHARSET": (("search", "", "charset=", ""), ("search", "", "charset='", "")),
-    "hub.gate._SIGNAL": (
+    "hub.tools.fetcher._CHARSET": (("search", "", "charset=", ""), ("search", "", "charset='", "")),
+    "hub.agents.gate._SIGNAL": (
         ("search", "", "<signal>", ""),
         ("search", "<signal>", "a", ""),
         ("search", "<signal>", " ", ""),
         ("search", "<signal>a", " ", ""),
         ("search", "", "<signal>a ", ""),
     ),
-    "hub.intent._OBJECT": (("search", "", "{", ""), ("search", "", "{a", ""), ("search", "{", "a", "")),
-    "hub.intent: @([A-Za-z0-9_-]+)": (("findall", "", "@", ""), ("findall", "", "@a", "")),
-    "hub.intent: [^\\W_]{3,}": (("findall", "", "aa_", ""), ("findall", "", "a", "")),
-    "hub.intent: (ing|ers?|ed|es|s|e|y|ies)$": (("sub", "", "e", "a"), ("sub", "", "ing", "a")),
-    "hub.markup._NAME": (("match", "", "a", "!"),),
-    "hub.markup._END": (
+    "hub.agents.routing._OBJECT": (
+        ("search", "", "{", ""),
+        ("search", "", "{a", ""),
+        ("search", "{", "a", ""),
+    ),
+    "hub.agents.routing: @([A-Za-z0-9_-]+)": (("findall", "", "@", ""), ("findall", "", "@a", "")),
+    "hub.agents.routing: [^\\W_]{3,}": (("findall", "", "aa_", ""), ("findall", "", "a", "")),
+    "hub.agents.routing: (ing|ers?|ed|es|s|e|y|ies)$": (("sub", "", "e", "a"), ("sub", "", "ing", "a")),
+    "hub.tools.markup._NAME": (("match", "", "a", "!"),),
+    "hub.tools.markup._END": (
         ("search", "", "</", ""),
         ("search", "", "</scrip", ""),
         ("search", "", "</scripts", ""),
     ),
-    "hub.markup._LONG_NUMBER": (
+    "hub.tools.markup._LONG_NUMBER": (
         ("sub", "", "&#", ""),
         ("sub", "", "&#1111111111", ""),
         ("sub", "&#", "1", ""),
     ),
-    "hub.markup: \\n{3,}": (("sub", "", "\n\na", ""), ("sub", "", "\n", "")),
+    "hub.tools.markup: \\n{3,}": (("sub", "", "\n\na", ""), ("sub", "", "\n", "")),
     "hub.models.demo._RULES": (
         ("search", "", "US", ""),
         ("search", "", "hello t", ""),
@@ -210,14 +214,14 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("search", "[/agent a", "]", "b"),
     ),
     "hub.models.filed._NAME": (("search", "", "NAME: ", "\n"), ("search", "", "NAME:\n", "")),
-    "hub.phrases._FORMS": (
+    "hub.schedules.natural_dates._FORMS": (
         ("fullmatch", "in ", "1", ""),
         ("fullmatch", "every ", "day ", ""),
         ("fullmatch", "", "every ", ""),
     ),
-    "hub.recall: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
-    "hub.spoken._PICTURE": (("fullmatch", "image/", "a", ""),),
-    "hub.tenants._NAME": (("fullmatch", "", "a ", ""),),
+    "hub.memory.search: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
+    "hub.conversations.message_input._PICTURE": (("fullmatch", "image/", "a", ""),),
+    "hub.tenants.tenants._NAME": (("fullmatch", "", "a ", ""),),
     "hub.tools.browse._ADDRESS": (("match", "", "a", ""),),
     "hub.tools.files: #(\\d{1,15})(?:\\s+via=mem:#?(\\d{1,15}))?": (
         ("fullmatch", "#1", " ", "v"),

@@ -22,7 +22,7 @@ from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.grpc_channel import open_channel
 from dragoman.client.transport.transport import NotSent
 from dragoman.errors import A2AError, Unreachable, UnsupportedOperation
-from dragoman.hub.remotes import Remote, Remotes
+from dragoman.hub.tools.remote_agents import Remote, Remotes
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import Call, Request
 from dragoman.server.grpc import Grpc as Server

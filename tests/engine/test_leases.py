@@ -12,8 +12,8 @@ from dragoman.buses import LocalBus
 from dragoman.engine import runner
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Held
-from dragoman.hub import asking
-from dragoman.hub.model import Delta, Prompt
+from dragoman.hub.models import ask as asking
+from dragoman.hub.models.model import Delta, Prompt
 from dragoman.model.ops import GetTask
 from dragoman.model.task import TaskState
 from dragoman.stores.memory import MemoryStore

@@ -13,9 +13,9 @@ from dragoman.agent.agent import Agent
 from dragoman.cli import main
 from dragoman.engine.turn import Turn
 from dragoman.errors import Unauthenticated
-from dragoman.hub.asking import respond
-from dragoman.hub.model import Prompt
-from dragoman.hub.residents import Stoppable, speaking_for
+from dragoman.hub.agents.programs import Stoppable, speaking_for
+from dragoman.hub.models.ask import respond
+from dragoman.hub.models.model import Prompt
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Scope, SendMessage
 from tests.hub.house import SCOUT, Caller, events, house, message

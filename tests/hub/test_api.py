@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.hub.model import ModelError
+from dragoman.hub.models.model import ModelError
 from dragoman.hub.models.scripted import Scripted, by_agent
 from tests.hub.house import SCOUT, events, house, kinds, message
 
@@ -342,7 +342,7 @@ def _refs(value: object) -> list[str]:
 async def test_a_tenant_has_two_hundred_agents_however_they_are_made(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.hub.catalogue.MOST", 2)
+    monkeypatch.setattr("dragoman.hub.agents.catalogue.MOST", 2)
     async with house() as hub:
         acme = await hub.tenant("acme")
         for id, status in (("a", 201), ("b", 201), ("c", 409)):

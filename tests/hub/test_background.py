@@ -14,8 +14,8 @@ from dragoman.cli import main
 from dragoman.engine import follow
 from dragoman.engine.engine import Engine
 from dragoman.errors import Unavailable, keep_going
-from dragoman.hub.container import Container
-from dragoman.hub.retention import Retention
+from dragoman.hub.conversations.retention import Retention
+from dragoman.hub.sandbox.container import Container
 from dragoman.observe import metrics
 from dragoman.stores import open_store
 from tests.hub.house import events, house

@@ -17,7 +17,7 @@ from dragoman.hub.assembly import application
 from dragoman.hub.database import Database
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import Settings, WrongSetting, settings
-from dragoman.hub.tenants import Tenants
+from dragoman.hub.tenants.tenants import Tenants
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, house
 

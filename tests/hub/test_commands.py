@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.hub.commands import parse
-from dragoman.hub.filter import TextFilter
+from dragoman.hub.agents.commands import parse
+from dragoman.hub.agents.text_filter import TextFilter
 
 NAMES = ("/fetch", "/write", "/mem", "/parallel", "/agent", "/todo", "/help")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub.compaction import KEPT
-from dragoman.hub.model import ModelError, Prompt
+from dragoman.hub.conversations.history import KEPT
+from dragoman.hub.models.model import ModelError, Prompt
 from dragoman.hub.models.scripted import ScriptedModel
 from tests.hub.house import SCOUT, Caller, events, house
 

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.errors import Unavailable
 from dragoman.hub.database import Database
-from dragoman.hub.tenants import Tenants
+from dragoman.hub.tenants.tenants import Tenants
 from tests.hub.house import House, house
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.hub.database import Database
-from dragoman.hub.refusals import NotFound
+from dragoman.hub.errors import NotFound
 from tests.hub.house import Caller, events, house
 
 

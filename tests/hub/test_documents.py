@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dragoman.hub import mcp_servers, remotes
-from dragoman.hub.model import ChatMessage, Delta, Prompt
 from dragoman.hub.models.filed import FiledModel
-from dragoman.hub.scheduler import Scheduler
-from dragoman.hub.schedules import Schedules
+from dragoman.hub.models.model import ChatMessage, Delta, Prompt
+from dragoman.hub.schedules.scheduler import Scheduler
+from dragoman.hub.schedules.schedules import Schedules
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
+from dragoman.hub.tools import mcp_servers
+from dragoman.hub.tools import remote_agents as remotes
 from tests.hub.house import house
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub import copying, process
-from dragoman.hub.process import Process
-from dragoman.hub.sandbox import Sandbox
-from dragoman.hub.workspace import Workspace
+from dragoman.hub.sandbox import folder_copy as copying
+from dragoman.hub.sandbox import process
+from dragoman.hub.sandbox.process import Process
+from dragoman.hub.sandbox.sandbox import Sandbox
+from dragoman.hub.sandbox.workspace import Workspace
 from tests.hub.escaping import SECRET
 from tests.hub.test_sandbox import namespaces
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub.constitution import Advisor, Constitution, Intent
+from dragoman.hub.agents.constitution import Advisor, Constitution, Intent
+from dragoman.hub.agents.thinking import ITERATIONS
 from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.thinking import ITERATIONS
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import Task, TaskState
 from dragoman.stores import open_store

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from dragoman.hub.constitution import matches_glob
-from dragoman.hub.routing import ADMIN
+from dragoman.hub.agents.constitution import matches_glob
+from dragoman.hub.api.routes import ADMIN
 from dragoman.server.runtime import running
 from tests.hub.house import Caller, House, house
 

@@ -13,9 +13,9 @@ from dragoman.client.client import connect
 from dragoman.client.credentials import Bearer
 from dragoman.client.retry import Policy
 from dragoman.dialects.sse import Frame
+from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
-from dragoman.hub.scratchpads import SHARED, Scratchpads
-from dragoman.hub.todos import Todos
+from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
 from dragoman.model.task import TaskState
 from tests.hub.killing import ADMIN, Process, call, listen, recorded
 

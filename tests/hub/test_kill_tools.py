@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from dragoman import Agent
-from dragoman.hub.dispatch import INTERRUPTED
+from dragoman.hub.agents.dispatch import INTERRUPTED
 from tests.hub.killing import ADMIN, Process, call, listen, recorded
 from tests.serving import lasting_port
 

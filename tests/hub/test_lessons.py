@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.hub.commands import parse
+from dragoman.hub.agents.commands import parse
 from tests.hub.house import SCOUT, house
 
 

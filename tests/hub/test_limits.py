@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman.hub.asking import respond
+from dragoman.hub.conversations.idempotency import Keys
 from dragoman.hub.database import Database
-from dragoman.hub.idempotency import Keys
 from dragoman.hub.metrics import Metrics
-from dragoman.hub.model import ModelError
+from dragoman.hub.models.ask import respond
 from dragoman.hub.models.hosted import HostedModel
+from dragoman.hub.models.model import ModelError
+from dragoman.hub.models.retrying import SteadyModel
 from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.models.steady import SteadyModel
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, events, house, message
 from tests.hub.test_models import BUSY, DOWN, prompt

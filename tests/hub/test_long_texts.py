@@ -11,18 +11,22 @@ from typing import Any
 import pytest
 
 from dragoman.engine.records import Record
-from dragoman.hub import api_about, conversations, intent, recall, routing
-from dragoman.hub.constitution import LARGEST, Constitution, Intent
-from dragoman.hub.conversations import Conversations
+from dragoman.hub.agents import routing as intent
+from dragoman.hub.agents.constitution import LARGEST, Constitution, Intent
+from dragoman.hub.agents.event_writer import Telling
+from dragoman.hub.api import about as api_about
+from dragoman.hub.api import routes as routing
+from dragoman.hub.conversations import conversations
+from dragoman.hub.conversations.conversations import Conversations
+from dragoman.hub.conversations.events import Reading
+from dragoman.hub.conversations.requests import Asked
+from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
-from dragoman.hub.events import Reading
-from dragoman.hub.memory import _NEIGHBOURS, Memories
-from dragoman.hub.model import ToolCall
+from dragoman.hub.memory import search as recall
+from dragoman.hub.memory.memories import _NEIGHBOURS, Memories
 from dragoman.hub.models.hosted import _events
-from dragoman.hub.requests import Asked
-from dragoman.hub.telling import Telling
-from dragoman.hub.tenants import Tenants
-from dragoman.hub.todos import Todos
+from dragoman.hub.models.model import ToolCall
+from dragoman.hub.tenants.tenants import Tenants
 from dragoman.hub.tools.todo import TodoTool
 from dragoman.model.content import Artifact, Part
 from dragoman.model.task import ArtifactUpdate

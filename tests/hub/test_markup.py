@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.hub.fetcher import MAX_HTML, page_text
-from dragoman.hub.markup import html_text
+from dragoman.hub.tools.fetcher import MAX_HTML, page_text
+from dragoman.hub.tools.markup import html_text
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub.asking import respond
-from dragoman.hub.constitution import Constitution
-from dragoman.hub.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, about
+from dragoman.hub.agents.constitution import Constitution
 from dragoman.hub.models import embedded
+from dragoman.hub.models.ask import respond
 from dragoman.hub.models.choice import ChosenModel
 from dragoman.hub.models.embedded import EmbeddedModel
 from dragoman.hub.models.hosted import HostedModel
+from dragoman.hub.models.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, about
+from dragoman.hub.models.retrying import SteadyModel
 from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.models.steady import SteadyModel
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.stores import open_store
 from tests.hub.conftest import House, say

@@ -12,14 +12,14 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.errors import Unavailable
-from dragoman.hub.occupancy import Occupancy
+from dragoman.hub.folder_lock import Occupancy
 from tests.hub.house import house
 from tests.hub.killing import ADMIN, Process, call
 
 HOLD = """
 import sys
 from pathlib import Path
-from dragoman.hub.occupancy import Occupancy
+from dragoman.hub.folder_lock import Occupancy
 Occupancy(Path(sys.argv[1])).take()
 print("taken", flush=True)
 sys.stdin.read()

@@ -11,18 +11,18 @@ import msgspec
 import pytest
 
 from dragoman.errors import A2AError, Unreachable
-from dragoman.hub import pictures
-from dragoman.hub.artifacts import Artifacts
-from dragoman.hub.asking import respond
-from dragoman.hub.constitution import Constitution
+from dragoman.hub.agents.constitution import Constitution
+from dragoman.hub.conversations.artifacts import Artifacts
 from dragoman.hub.database import Database
-from dragoman.hub.fetcher import LIMIT, HttpFetcher, Page
-from dragoman.hub.model import ChatMessage, Image, Prompt, ToolCall, about
+from dragoman.hub.models.ask import respond
 from dragoman.hub.models.filed import EchoModel
 from dragoman.hub.models.hosted import HostedModel
+from dragoman.hub.models.model import ChatMessage, Image, Prompt, ToolCall, about
 from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.pictures import Pictures
-from dragoman.hub.toolbox import toolbox
+from dragoman.hub.tools import pictures
+from dragoman.hub.tools.fetcher import LIMIT, HttpFetcher, Page
+from dragoman.hub.tools.pictures import Pictures
+from dragoman.hub.tools.toolbox import toolbox
 from dragoman.push.guard import Guard
 from dragoman.stores import open_store
 from tests.hub.conftest import Begin, House

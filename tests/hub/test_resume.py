@@ -10,17 +10,17 @@ import pytest
 
 from dragoman.engine.protocols import LeaseLost, Log
 from dragoman.errors import Unavailable
-from dragoman.hub.constitution import Advisor, Constitution
-from dragoman.hub.dispatch import INTERRUPTED
-from dragoman.hub.events import Reading
-from dragoman.hub.model import ModelError, Prompt, ToolCall
+from dragoman.hub.agents.constitution import Advisor, Constitution
+from dragoman.hub.agents.dispatch import INTERRUPTED
+from dragoman.hub.conversations.events import Reading
+from dragoman.hub.conversations.requests import Asked
+from dragoman.hub.models.model import ModelError, Prompt, ToolCall
 from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.requests import Asked
-from dragoman.hub.tenants import Tenant
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tenants.tenants import Tenant
 from dragoman.hub.tools.advise import AdviseTool
 from dragoman.hub.tools.exec import ExecTool
 from dragoman.hub.tools.files import WriteTool
+from dragoman.hub.tools.tool import Command, Session
 from dragoman.model.ops import GetTask, ListTasks, Scope, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate, Task, TaskState
 from dragoman.stores import open_store

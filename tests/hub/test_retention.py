@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
-from dragoman.hub.retention import Retention
+from dragoman.hub.conversations.retention import Retention
 from tests.hub.house import SCOUT, Caller, House, house, message
 
 LATER = 10 * 86_400.0

@@ -17,18 +17,19 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub import copying, process
-from dragoman.hub.artifacts import QuotaExceeded
-from dragoman.hub.container import Container
+from dragoman.hub.conversations.artifacts import QuotaExceeded
 from dragoman.hub.database import Database
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.owner import Owner
-from dragoman.hub.pictures import Pictures
-from dragoman.hub.process import Process
-from dragoman.hub.sandbox import OUTPUT_LIMIT, Sandbox
-from dragoman.hub.toolbox import toolbox
-from dragoman.hub.workspace import Workspace
+from dragoman.hub.sandbox import folder_copy as copying
+from dragoman.hub.sandbox import process
+from dragoman.hub.sandbox.container import Container
+from dragoman.hub.sandbox.process import Process
+from dragoman.hub.sandbox.run_as import Owner
+from dragoman.hub.sandbox.sandbox import OUTPUT_LIMIT, Sandbox
+from dragoman.hub.sandbox.workspace import Workspace
+from dragoman.hub.tools.pictures import Pictures
+from dragoman.hub.tools.toolbox import toolbox
 from tests.hub.conftest import Begin
 from tests.hub.house import house as opened_hub
 from tests.hub.test_tools import database, fed
@@ -332,7 +333,7 @@ def test_what_becomes_a_link_while_it_is_saved_is_not_followed(
         return about
 
     with monkeypatch.context() as patch:
-        patch.setattr("dragoman.hub.copying.os.lstat", swapped)
+        patch.setattr("dragoman.hub.sandbox.folder_copy.os.lstat", swapped)
         copying.copy(workspace.root, tmp_path / "before")
     saved = {str(p.relative_to(tmp_path / "before")): p for p in (tmp_path / "before").rglob("*")}
     assert {"a", "z"} <= saved.keys() <= {"a", "z", "folder"}
@@ -536,7 +537,7 @@ async def test_a_container_of_a_hub_that_is_roots_is_nobodys(tmp_path: Path) -> 
 
 @root
 def test_root_that_may_not_be_anybody_else_runs_commands_and_says_what_they_can_read(tmp_path: Path) -> None:
-    code = "from dragoman.hub.owner import owner, warning; print(owner(), warning())"
+    code = "from dragoman.hub.sandbox.run_as import owner, warning; print(owner(), warning())"
     drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", code]
     if shutil.which("setpriv") is None:
         pytest.skip("there is no setpriv")

@@ -15,10 +15,11 @@ from dragoman.agent.agent import Agent
 from dragoman.cli import main
 from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams, Unauthenticated
-from dragoman.hub import phrases, schedules
-from dragoman.hub.model import ModelError
-from dragoman.hub.scheduler import Scheduler
-from dragoman.hub.schedules import Schedules
+from dragoman.hub.models.model import ModelError
+from dragoman.hub.schedules import natural_dates as phrases
+from dragoman.hub.schedules import schedules
+from dragoman.hub.schedules.scheduler import Scheduler
+from dragoman.hub.schedules.schedules import Schedules
 from tests.hub.house import SCOUT, Caller, House, events, house
 
 MONDAY = datetime(2100, 1, 4, 10, 30)
@@ -339,7 +340,7 @@ async def test_who_comes_back_hears_what_was_missed_at_another_hub_too(
             await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", f"look {n}")
             clock.now += 60
             await ended(scheduler, acme, n)
-        monkeypatch.setattr("dragoman.hub.scheduler.EVERY", 0.01)
+        monkeypatch.setattr("dragoman.hub.schedules.scheduler.EVERY", 0.01)
         elsewhere = Scheduler(hub.hub, Schedules(hub.hub.database))
         heard = elsewhere.listen(acme.tenant, after=1)
         told = [(await asyncio.wait_for(anext(heard), 5))[0] for _ in range(4)]
@@ -363,7 +364,7 @@ async def test_who_comes_back_hears_what_was_missed_at_another_hub_too(
 async def test_who_listens_with_a_token_that_is_no_more_hears_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dragoman.hub.scheduler.EVERY", 0.01)
+    monkeypatch.setattr("dragoman.hub.schedules.scheduler.EVERY", 0.01)
     async with house() as hub:
         acme = await hub.tenant("acme")
         live = acme.open("GET", "/v1/notifications/stream")

@@ -17,25 +17,25 @@ import uvicorn
 from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams
-from dragoman.hub.artifacts import Artifacts, QuotaExceeded, clean_path
-from dragoman.hub.constitution import Advisor, Constitution
+from dragoman.hub.agents.constitution import Advisor, Constitution
+from dragoman.hub.conversations.artifacts import Artifacts, QuotaExceeded, clean_path
+from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
-from dragoman.hub.fetcher import HttpFetcher
-from dragoman.hub.markup import html_text
-from dragoman.hub.mcp_servers import McpServer, McpServers, read_registry
-from dragoman.hub.memory import Memories, RelationExists
+from dragoman.hub.memory.memories import Memories, RelationExists
+from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
+from dragoman.hub.memory.search import Search
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.reach import Reach
-from dragoman.hub.recall import Search
-from dragoman.hub.remotes import Remote, Remotes
-from dragoman.hub.remotes import read_registry as read_remotes
-from dragoman.hub.scratchpads import SHARED, Scratchpads
 from dragoman.hub.settings import Settings
-from dragoman.hub.todos import Todos
-from dragoman.hub.tool import Command, Session
-from dragoman.hub.toolbox import toolbox
+from dragoman.hub.tools.fetcher import HttpFetcher
+from dragoman.hub.tools.markup import html_text
+from dragoman.hub.tools.mcp_servers import McpServer, McpServers, read_registry
+from dragoman.hub.tools.remote_agents import Remote, Remotes
+from dragoman.hub.tools.remote_agents import read_registry as read_remotes
 from dragoman.hub.tools.search import Hit
+from dragoman.hub.tools.tool import Command, Session
+from dragoman.hub.tools.toolbox import toolbox
 from dragoman.model.ops import CancelTask, ListTasks
 from dragoman.model.task import TaskState
 from dragoman.push.guard import Guard

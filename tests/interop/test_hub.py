@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.hub.remotes import Remote, Remotes
+from dragoman.hub.tools.remote_agents import Remote, Remotes
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ops import Call, Scope, SendMessage

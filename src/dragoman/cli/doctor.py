@@ -16,15 +16,16 @@ from dragoman.cli import show
 from dragoman.cli.hub import add_options, read
 from dragoman.cli.load import missing, split
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub import mcp_servers, remotes
 from dragoman.hub.database import Database
 from dragoman.hub.models import embedded
 from dragoman.hub.models.hosted import missing_key
-from dragoman.hub.owner import owner, warning
-from dragoman.hub.process import Process
 from dragoman.hub.reach import AGENTS, SERVERS
+from dragoman.hub.sandbox.process import Process
+from dragoman.hub.sandbox.run_as import owner, warning
 from dragoman.hub.settings import KEYS, Settings
-from dragoman.hub.tenants import Tenants
+from dragoman.hub.tenants.tenants import Tenants
+from dragoman.hub.tools import mcp_servers
+from dragoman.hub.tools import remote_agents as remotes
 
 _OK, _WARN, _BAD = "ok", "note", "WRONG"
 

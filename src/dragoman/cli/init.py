@@ -13,7 +13,7 @@ from dragoman.cli.hub import read
 from dragoman.errors import A2AError
 from dragoman.hub.database import Database
 from dragoman.hub.settings import CONFIG, Settings
-from dragoman.hub.tenants import Tenants
+from dragoman.hub.tenants.tenants import Tenants
 
 _FILES = {
     "a2a_agents.json": '{\n  "agents": {}\n}\n',

@@ -11,7 +11,7 @@ from dragoman.cli import show
 from dragoman.cli.hub import read
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.database import Database
-from dragoman.hub.tenants import Tenants
+from dragoman.hub.tenants.tenants import Tenants
 
 EPILOG = """\
   dragoman tenant add acme          prints its token, this once

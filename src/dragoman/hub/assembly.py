@@ -12,33 +12,33 @@ from dragoman.agent.agent import Agent
 from dragoman.buses import open_bus
 from dragoman.client.peers import Peers
 from dragoman.engine.runner import Program
-from dragoman.hub.api_about import ModelInfo
-from dragoman.hub.catalogue import Entry
-from dragoman.hub.compaction import Talk
-from dragoman.hub.constitution import INDEX, Constitution
+from dragoman.hub.agents.catalogue import Entry
+from dragoman.hub.agents.constitution import INDEX, Constitution
+from dragoman.hub.agents.constitution_agent import ConstitutionAgent
+from dragoman.hub.agents.programs import Stoppable
+from dragoman.hub.agents.prompt import roster
+from dragoman.hub.api.about import ModelInfo
+from dragoman.hub.api.authentication import by_name
+from dragoman.hub.conversations.history import Talk
+from dragoman.hub.conversations.idempotency import Keys
+from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.database import Database
-from dragoman.hub.doors import by_name
 from dragoman.hub.hub import Hub
-from dragoman.hub.idempotency import Keys
-from dragoman.hub.loop import ConstitutionAgent
 from dragoman.hub.metrics import Metrics
-from dragoman.hub.model import Model, ModelError, about
 from dragoman.hub.models import embedded
 from dragoman.hub.models.choice import ChosenModel
 from dragoman.hub.models.demo import DemoModel
 from dragoman.hub.models.filed import EchoModel, FiledModel
-from dragoman.hub.models.steady import SteadyModel
-from dragoman.hub.pictures import Pictures
-from dragoman.hub.prompt import roster
-from dragoman.hub.quotas import Quotas
+from dragoman.hub.models.model import Model, ModelError, about
+from dragoman.hub.models.retrying import SteadyModel
 from dragoman.hub.reach import Reach
-from dragoman.hub.residents import Stoppable
-from dragoman.hub.retention import Retention
-from dragoman.hub.scheduler import Scheduler
-from dragoman.hub.schedules import Schedules
+from dragoman.hub.schedules.scheduler import Scheduler
+from dragoman.hub.schedules.schedules import Schedules
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
-from dragoman.hub.tenants import Tenant
+from dragoman.hub.tenants.quotas import Quotas
+from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.tools.pictures import Pictures
 from dragoman.push.deliver import courier
 from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys

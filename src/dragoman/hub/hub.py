@@ -24,32 +24,32 @@ from dragoman.engine.protocols import Bus, Peers, Push, Store
 from dragoman.engine.records import Snapshot
 from dragoman.engine.runner import FAILED
 from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound, keep_going
-from dragoman.hub import events
-from dragoman.hub.admission import Admission
-from dragoman.hub.artifacts import Artifacts
-from dragoman.hub.asides import with_asides
-from dragoman.hub.catalogue import Catalogue
-from dragoman.hub.constitution import INDEX, Constitution
-from dragoman.hub.conversations import Conversations
+from dragoman.hub.agents.catalogue import Catalogue
+from dragoman.hub.agents.constitution import INDEX, Constitution
+from dragoman.hub.agents.constitution_agent import NATIVE
+from dragoman.hub.agents.programs import BROKE_DOWN, BROKEN, VERSION, Make, Residents
+from dragoman.hub.conversations import events
+from dragoman.hub.conversations.artifacts import Artifacts
+from dragoman.hub.conversations.conversations import Conversations
+from dragoman.hub.conversations.events import Event, Reading
+from dragoman.hub.conversations.idempotency import Keys
+from dragoman.hub.conversations.message_input import told
+from dragoman.hub.conversations.requests import Asked, Requests
+from dragoman.hub.conversations.resubscribe_notes import with_asides
+from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
-from dragoman.hub.events import Event, Reading
-from dragoman.hub.fetcher import Fetcher
-from dragoman.hub.idempotency import Keys
-from dragoman.hub.loop import NATIVE
-from dragoman.hub.memory import Memories
+from dragoman.hub.errors import NotFound
+from dragoman.hub.folder_lock import Occupancy
+from dragoman.hub.memory.memories import Memories
+from dragoman.hub.memory.scratchpads import Scratchpads
 from dragoman.hub.metrics import Metrics
-from dragoman.hub.occupancy import Occupancy
-from dragoman.hub.outside import Outside
-from dragoman.hub.quotas import Quotas
 from dragoman.hub.record import Record
-from dragoman.hub.refusals import NotFound
-from dragoman.hub.requests import Asked, Requests
-from dragoman.hub.residents import BROKE_DOWN, BROKEN, VERSION, Make, Residents
-from dragoman.hub.scratchpads import Scratchpads
-from dragoman.hub.spoken import told
-from dragoman.hub.tenants import Tenant, Tenants
-from dragoman.hub.todos import Todos
-from dragoman.hub.watch import Watch
+from dragoman.hub.tenants.admission import Admission
+from dragoman.hub.tenants.quotas import Quotas
+from dragoman.hub.tenants.tenants import Tenant, Tenants
+from dragoman.hub.tenants.watch import Watch
+from dragoman.hub.tools.fetcher import Fetcher
+from dragoman.hub.tools.outside import Outside
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import (
     Batch,

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from dragoman.engine.records import Snapshot
-from dragoman.hub.events import state_of
-from dragoman.hub.loop import VIA
-from dragoman.hub.tenants import Tenant
+from dragoman.hub.agents.constitution_agent import VIA
+from dragoman.hub.conversations.events import state_of
+from dragoman.hub.tenants.tenants import Tenant
 
 _Labels = tuple[tuple[str, str], ...]
 

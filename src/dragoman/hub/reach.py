@@ -13,21 +13,22 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from dragoman.errors import InvalidParams
-from dragoman.hub import mcp_servers, remotes
-from dragoman.hub.container import Container
 from dragoman.hub.database import Database
-from dragoman.hub.fetcher import HttpFetcher
-from dragoman.hub.mcp_servers import McpServers
 from dragoman.hub.metrics import Metrics
-from dragoman.hub.model import Model
-from dragoman.hub.owner import owner, warning
-from dragoman.hub.process import Process
-from dragoman.hub.remotes import Remotes
-from dragoman.hub.sandbox import Cell, Sandbox
+from dragoman.hub.models.model import Model
+from dragoman.hub.sandbox.container import Container
+from dragoman.hub.sandbox.process import Process
+from dragoman.hub.sandbox.run_as import owner, warning
+from dragoman.hub.sandbox.sandbox import Cell, Sandbox
 from dragoman.hub.settings import CONFIG, Settings
-from dragoman.hub.tool import Tool
-from dragoman.hub.toolbox import toolbox
+from dragoman.hub.tools import mcp_servers
+from dragoman.hub.tools import remote_agents as remotes
+from dragoman.hub.tools.fetcher import HttpFetcher
+from dragoman.hub.tools.mcp_servers import McpServers
+from dragoman.hub.tools.remote_agents import Remotes
 from dragoman.hub.tools.search import BraveSearch
+from dragoman.hub.tools.tool import Tool
+from dragoman.hub.tools.toolbox import toolbox
 from dragoman.push.guard import Guard
 
 log = logging.getLogger(__name__)

@@ -17,26 +17,24 @@ from collections.abc import Mapping, Sequence
 
 from dragoman.agent.agent import Agent
 from dragoman.errors import A2AError, Unauthenticated
-from dragoman.hub import (
-    api_about,
-    api_admin,
-    api_agents,
-    api_conversations,
-    api_files,
-    api_judge,
-    api_memory,
-    api_runs,
-    api_schedules,
-    api_todos,
-)
-from dragoman.hub.api_about import ModelInfo
-from dragoman.hub.doors import AGENTS, Known, bearer, holder
+from dragoman.hub.api import about as api_about
+from dragoman.hub.api import admin as api_admin
+from dragoman.hub.api import agents as api_agents
+from dragoman.hub.api import conversations as api_conversations
+from dragoman.hub.api import files as api_files
+from dragoman.hub.api import gate as api_judge
+from dragoman.hub.api import memory as api_memory
+from dragoman.hub.api import requests as api_runs
+from dragoman.hub.api import schedules as api_schedules
+from dragoman.hub.api import todos as api_todos
+from dragoman.hub.api.about import ModelInfo
+from dragoman.hub.api.authentication import AGENTS, Known, bearer, holder
+from dragoman.hub.api.routes import ANYBODY, Answer, Route, Table, Visit, refused, say
+from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
-from dragoman.hub.model import Model
-from dragoman.hub.refusals import NotConfigured, NotFound
-from dragoman.hub.routing import ANYBODY, Answer, Route, Table, Visit, refused, say
-from dragoman.hub.scheduler import Scheduler
-from dragoman.hub.tenants import Tenant
+from dragoman.hub.models.model import Model
+from dragoman.hub.schedules.scheduler import Scheduler
+from dragoman.hub.tenants.tenants import Tenant
 from dragoman.server.cors import Cors
 from dragoman.server.http_exchange import Disconnected, Exchange
 from dragoman.server.mount import Mount

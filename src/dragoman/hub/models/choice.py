@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 
-from dragoman.hub.model import About, Model, ModelError, ModelEvent, Prompt, about
+from dragoman.hub.models.model import About, Model, ModelError, ModelEvent, Prompt, about
 
 
 class ChosenModel:

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 
-from dragoman.hub.model import About, Delta, ModelEvent, Prompt, Stop, Usage
+from dragoman.hub.models.model import About, Delta, ModelEvent, Prompt, Stop, Usage
 
 _RULES = (
     ("currency", re.compile(r"\b(USD|EUR|GBP|INR|JPY|CHF)\b", re.IGNORECASE)),

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.hub.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, Usage
+from dragoman.hub.models.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, Usage
 
 NAME = "embedded/smollm2-135m"
 _BROKE = "the embedded model failed"

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.hub.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, Usage
+from dragoman.hub.models.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, Usage
 
 _NAME = re.compile(r"^NAME: (.+)$", re.MULTILINE)
 

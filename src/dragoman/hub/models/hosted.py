@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.hub.characters import mended
-from dragoman.hub.model import (
+from dragoman.hub.models.model import (
     About,
     ChatMessage,
     Delta,
@@ -31,6 +30,7 @@ from dragoman.hub.model import (
     Usage,
     in_words,
 )
+from dragoman.hub.models.utf8_repair import mended
 from dragoman.hub.settings import KEYS
 from dragoman.observe.logs import describe
 

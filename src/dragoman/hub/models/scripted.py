@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from dragoman.hub.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, ToolCall, Usage
+from dragoman.hub.models.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, ToolCall, Usage
 
 Piece: TypeAlias = str | ModelError | ToolCall | asyncio.Event | Usage | Stop
 """An event holds the stream until it is set."""

@@ -9,8 +9,8 @@ from contextlib import aclosing, suppress
 from dragoman.engine.records import Child, Record
 from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError, Unreachable
-from dragoman.hub.remotes import PREFIX, Remotes
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.tools.remote_agents import PREFIX, Remotes
+from dragoman.hub.tools.tool import Command, Session
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ops import Call, CancelTask, Scope

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dragoman.hub.asking import ask
-from dragoman.hub.model import ChatMessage, Model, Prompt, about
-from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.models.ask import ask
+from dragoman.hub.models.model import ChatMessage, Model, Prompt, about
+from dragoman.hub.tools.tool import Command, Session, harmless
 
 _SYSTEM = "You advise another agent. Answer its question directly, in a few sentences, with your reasons."
 

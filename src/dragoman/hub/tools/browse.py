@@ -11,8 +11,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 
 from dragoman.errors import A2AError
-from dragoman.hub.mcp_servers import McpServers
-from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.tools.mcp_servers import McpServers
+from dragoman.hub.tools.tool import Command, Session, harmless
 
 BROWSER = "playwright"
 NAVIGATE, SNAPSHOT = "browser_navigate", "browser_snapshot"

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 from dragoman.errors import A2AError
-from dragoman.hub.constitution import ID, INDEX_ID
-from dragoman.hub.telling import events_id
-from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.agents.constitution import ID, INDEX_ID
+from dragoman.hub.agents.event_writer import events_id
+from dragoman.hub.tools.tool import Command, Session, harmless
 from dragoman.model.fold import Fold
 from dragoman.model.task import TaskState
 

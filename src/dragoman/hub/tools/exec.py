@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dragoman.errors import Unavailable
-from dragoman.hub.sandbox import Sandbox
-from dragoman.hub.tool import Command, Session
+from dragoman.hub.sandbox.sandbox import Sandbox
+from dragoman.hub.tools.tool import Command, Session
 
 DISABLED = "commands are disabled on this hub"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dragoman.errors import A2AError
-from dragoman.hub.fetcher import Fetcher
-from dragoman.hub.model import Image
-from dragoman.hub.pictures import Pictures
-from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.models.model import Image
+from dragoman.hub.tools.fetcher import Fetcher
+from dragoman.hub.tools.pictures import Pictures
+from dragoman.hub.tools.tool import Command, Session, harmless
 
 
 class FetchTool:

@@ -11,13 +11,13 @@ import mimetypes
 import re
 
 from dragoman.errors import A2AError
-from dragoman.hub.artifacts import Artifacts, clean_path
-from dragoman.hub.memory import Memories
-from dragoman.hub.model import Image
-from dragoman.hub.pictures import Pictures
-from dragoman.hub.sandbox import Sandbox
-from dragoman.hub.tool import Command, Session, harmless
-from dragoman.hub.workspace import READ_LIMIT
+from dragoman.hub.conversations.artifacts import Artifacts, clean_path
+from dragoman.hub.memory.memories import Memories
+from dragoman.hub.models.model import Image
+from dragoman.hub.sandbox.sandbox import Sandbox
+from dragoman.hub.sandbox.workspace import READ_LIMIT
+from dragoman.hub.tools.pictures import Pictures
+from dragoman.hub.tools.tool import Command, Session, harmless
 
 RESPONSE_LIMIT = 10 * 1024 * 1024
 NO_STORE = "files are kept with a conversation, and this request has none"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.hub.capabilities import bundle_of
-from dragoman.hub.tool import Command, Session, Tool, harmless
+from dragoman.hub.agents.capabilities import bundle_of
+from dragoman.hub.tools.tool import Command, Session, Tool, harmless
 
 
 class HelpTool:

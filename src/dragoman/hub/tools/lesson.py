@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dragoman.errors import A2AError
-from dragoman.hub.entries import Entry
-from dragoman.hub.memory import Memories
-from dragoman.hub.recall import Search
-from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.memory.entries import Entry
+from dragoman.hub.memory.memories import Memories
+from dragoman.hub.memory.search import Search
+from dragoman.hub.tools.tool import Command, Session, harmless
 
 TYPE = "learning"
 REMINDED = 3

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.mcp_servers import McpServers
-from dragoman.hub.tool import Command, Session
 from dragoman.hub.tools.browse import BROWSER, Check, refusal
+from dragoman.hub.tools.mcp_servers import McpServers
+from dragoman.hub.tools.tool import Command, Session
 
 
 class McpCommand:

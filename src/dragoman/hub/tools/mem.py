@@ -6,11 +6,11 @@ import re
 from collections.abc import Awaitable, Callable
 
 from dragoman.errors import A2AError
-from dragoman.hub.entries import RELATIONS, TYPES, Entry
-from dragoman.hub.memory import Memories
-from dragoman.hub.recall import Search
-from dragoman.hub.scratchpads import SHARED, Scratchpads
-from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.memory.entries import RELATIONS, TYPES, Entry
+from dragoman.hub.memory.memories import Memories
+from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
+from dragoman.hub.memory.search import Search
+from dragoman.hub.tools.tool import Command, Session, harmless
 
 BODY_LIMIT = 32 * 1024
 USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's

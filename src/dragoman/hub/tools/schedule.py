@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from dragoman.errors import A2AError
-from dragoman.hub.schedules import ACTIVE, PAUSED, Schedule, Schedules
-from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.schedules.schedules import ACTIVE, PAUSED, Schedule, Schedules
+from dragoman.hub.tools.tool import Command, Session, harmless
 
 _VERBS = {"pause": PAUSED, "resume": ACTIVE}
 

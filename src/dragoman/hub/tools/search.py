@@ -14,7 +14,7 @@ from msgspec import Struct
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import Transport
 from dragoman.errors import A2AError, Unreachable
-from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.tools.tool import Command, Session, harmless
 
 MOST = 20
 _TAG = re.compile(r"<[^<>]+>")

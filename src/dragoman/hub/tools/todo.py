@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.errors import A2AError
-from dragoman.hub.todos import LONGEST_SUBJECT, OPEN, STATES, Todo, Todos
-from dragoman.hub.tool import Command, Session, harmless
+from dragoman.hub.conversations.todos import LONGEST_SUBJECT, OPEN, STATES, Todo, Todos
+from dragoman.hub.tools.tool import Command, Session, harmless
 
 _STATES = {"start": "in_progress", "done": "completed", "cancel": "canceled", "reopen": "pending"}
 

@@ -1,0 +1,1 @@
+"""Agents made of constitutions: their documents, prompts, commands and turns."""

@@ -1,0 +1,235 @@
+"""The agents of each tenant: constitutions, `index`, and agents that are code.
+
+Versions of a constitution are kept, because a task goes on with the one that it began with; `forget` is for those that
+nobody needs. `index` and code agents are there for every tenant, and are nobody's to change.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.agent.agent import Agent
+from dragoman.errors import InvalidParams
+from dragoman.hub.agents.constitution import INDEX, INDEX_ID, Constitution, card, read
+from dragoman.hub.database import Database
+from dragoman.hub.errors import Conflict, NotFound
+from dragoman.model.card import AgentCard
+
+MOST = 200
+"""How many agents a tenant may have, and how many an orchestrator hears of."""
+
+_ENTRY = """
+select agents.agent_id, agents.version, document, created_at, updated_at from agents
+join agent_versions using (tenant_id, agent_id, version) where tenant_id = ?
+"""
+_ONE = _ENTRY + "and agent_id = ?"
+_ALL = _ENTRY + "order by updated_at desc, agent_id limit ?"
+_VERSION = """
+select agent_id, version, document, at as created_at, at as updated_at from agent_versions
+where tenant_id = ? and agent_id = ? and version = ?
+"""
+_EVER = "select 1 from agent_versions where tenant_id = ? and agent_id = ? limit 1"
+_COUNT = "select count(*) from agents where tenant_id = ?"
+_NEXT = "select coalesce(max(version), 0) + 1 from agent_versions where tenant_id = ? and agent_id = ?"
+_KEEP = """
+insert into agent_versions (tenant_id, agent_id, version, inline, document, at) values (?, ?, ?, ?, ?, ?)
+"""
+_PUT = """
+insert into agents (tenant_id, agent_id, version, created_at, updated_at) values (?, ?, ?, ?, ?)
+on conflict do update set version = excluded.version, updated_at = excluded.updated_at
+"""
+_FORGET = """
+delete from agent_versions where (tenant_id, agent_id, version) in (
+    select tenant_id, agent_id, version from agent_versions old where at < ?1
+    and (inline = 1 or exists (
+        select 1 from agent_versions where tenant_id = old.tenant_id and agent_id = old.agent_id
+        and version > old.version and inline = 0 and at < ?1
+    ))
+    and not exists (
+        select 1 from requests where tenant_id = old.tenant_id and agent_id = old.agent_id
+        and (version = old.version or version is null)
+    )
+    and not exists (
+        select 1 from agents where tenant_id = old.tenant_id and agent_id = old.agent_id and version = old.version
+    ) limit ?2
+)
+"""
+_DELETE = "delete from agents where tenant_id = ? and agent_id = ?"
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One version of an agent that is a constitution. `index` has version 0."""
+
+    id: str
+    constitution: Constitution
+    version: int = 0
+    created_at: int = 0
+    updated_at: int = 0
+
+    @property
+    def card(self) -> AgentCard:
+        return card(self.constitution, self.id, str(self.updated_at or 1))
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """As the API shows it: every member, said or not."""
+        out: dict[str, Any] = {
+            field.name: msgspec.to_builtins(getattr(self.constitution, field.name))
+            for field in msgspec.structs.fields(Constitution)
+        }
+        if self.constitution.advisor is None:
+            del out["advisor"]
+        if self.updated_at:
+            out |= {"created_at": self.created_at, "updated_at": self.updated_at, "version": self.version}
+        return out
+
+
+class Catalogue:
+    def __init__(
+        self, database: Database, code: Sequence[Agent] = (), *, index: Constitution = INDEX
+    ) -> None:
+        self._db = database
+        self.index = Entry(id=INDEX_ID, constitution=index)
+        self.code = {agent.id: agent for agent in code}
+        if len(self.code) != len(code) or INDEX_ID in self.code:
+            raise ValueError(f"agents that are code need ids of their own, and none may be {INDEX_ID!r}")
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def find(self, tenant: int, agent: str) -> Entry | Agent | None:
+        """Who answers to a name now."""
+        if agent == INDEX_ID:
+            return self.index
+        if (code := self.code.get(agent)) is not None:
+            return code
+        row = self._db.look(lambda db: db.execute(_ONE, (tenant, agent)).fetchone())
+        return None if row is None else _entry(row)
+
+    def at(self, tenant: int, agent: str, version: int) -> Entry | None:
+        """A version that was once there; of `index` there is one."""
+        if version == 0:
+            return self.index if agent == INDEX_ID else None
+        row = self._db.look(lambda db: db.execute(_VERSION, (tenant, agent, version)).fetchone())
+        return None if row is None else _entry(row)
+
+    def ever(self, tenant: int, agent: str) -> bool:
+        """Whether there is, or was, such an agent: its tasks outlive it."""
+        if agent == INDEX_ID or agent in self.code:
+            return True
+        return self._db.look(lambda db: db.execute(_EVER, (tenant, agent)).fetchone()) is not None
+
+    async def list(self, tenant: int, limit: int = MOST) -> list[Entry]:
+        """`index` first, then what changed last."""
+        # decoded where they are read: together they may have fifty megabytes
+        there = await self._db.read(lambda db: [_entry(row) for row in db.execute(_ALL, (tenant, limit))])
+        return [self.index, *there]
+
+    async def company(self, tenant: int) -> Sequence[Constitution]:
+        """All of a tenant's agents as others hear of them, those that are code, too."""
+        written = [entry.constitution for entry in await self.list(tenant)]
+        return written + [
+            Constitution(id=agent.id, name=agent.name, role="code", goal=agent.card.description)
+            for agent in self.code.values()
+        ]
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    async def create(self, tenant: int, document: Any) -> Entry:
+        """Raises `InvalidParams` and `Conflict`."""
+        constitution = self._read(document)
+
+        def create(db: sqlite3.Connection) -> Entry:
+            if (row := db.execute(_ONE, (tenant, constitution.id)).fetchone()) is not None:
+                raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).shown)
+            _check_room(db, tenant)
+            return _put(db, tenant, constitution)
+
+        return await self._db.run(create)
+
+    async def replace(self, tenant: int, agent: str, document: Any, *, make: bool = False) -> Entry:
+        """Put a whole constitution in the place of another; `make`: or where there is none. Raises `NotFound`, `Conflict`."""
+        constitution = self._read(document, agent)
+        if constitution.id != agent:
+            why = f"differs from {agent!r}, which the address says"
+            raise InvalidParams(f"the id of an agent does not change: it {why}", fields=(("id", why),))
+
+        def replace(db: sqlite3.Connection) -> Entry:
+            if db.execute(_ONE, (tenant, agent)).fetchone() is None:
+                if not make:
+                    raise NotFound(f"there is no agent {agent!r}")
+                _check_room(db, tenant)
+            return _put(db, tenant, constitution)
+
+        return await self._db.run(replace)
+
+    async def delete(self, tenant: int, agent: str) -> None:
+        """Raises `NotFound`. What runs goes on."""
+        self._check(agent)
+        gone = await self._db.run(lambda db: db.execute(_DELETE, (tenant, agent)).rowcount)
+        if not gone:
+            raise NotFound(f"there is no agent {agent[:80]!r}")
+
+    def inline(self, document: Any, id: str = "") -> Constitution:
+        """An agent that comes with a request or a conversation. Raises `InvalidParams`."""
+        constitution = read(document, id=id)
+        self._check(constitution.id)
+        return constitution
+
+    async def keep(self, tenant: int, constitution: Constitution) -> Entry:
+        """An agent that comes with a request and is there for it alone."""
+        return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True))
+
+    async def forget(self, before: int, limit: int) -> int:
+        """Versions that no request on record is for: of agents that came with requests, from before a time, and those that
+        another took the place of before it. Returns how many."""
+        return await self._db.run(lambda db: db.execute(_FORGET, (before, limit)).rowcount)
+
+    def _read(self, document: Any, id: str = "") -> Constitution:
+        if isinstance(document, dict) and (wrapped := document.get("agent_def")) is not None:
+            document = wrapped
+        self._check(id)
+        constitution = read(document, id=id)
+        self._check(constitution.id)
+        return constitution
+
+    def _check(self, agent: str) -> None:
+        if agent == INDEX_ID or agent in self.code:
+            kind = "built in" if agent == INDEX_ID else "code"
+            raise InvalidParams(f"agent {agent!r} is {kind}, and not to be changed", fields=(("id", kind),))
+
+
+def _check_room(db: sqlite3.Connection, tenant: int) -> None:
+    if db.execute(_COUNT, (tenant,)).fetchone()[0] >= MOST:
+        raise Conflict(f"a tenant has at most {MOST} agents: delete one first")
+
+
+def _keep(db: sqlite3.Connection, tenant: int, constitution: Constitution, *, inline: bool = False) -> Entry:
+    version = db.execute(_NEXT, (tenant, constitution.id)).fetchone()[0]
+    now = int(time.time())
+    text = msgspec.json.encode(constitution).decode()
+    db.execute(_KEEP, (tenant, constitution.id, version, inline, text, now))
+    return Entry(
+        id=constitution.id, constitution=constitution, version=version, created_at=now, updated_at=now
+    )
+
+
+def _put(db: sqlite3.Connection, tenant: int, constitution: Constitution) -> Entry:
+    kept = _keep(db, tenant, constitution)
+    db.execute(_PUT, (tenant, kept.id, kept.version, kept.created_at, kept.updated_at))
+    return _entry(db.execute(_ONE, (tenant, kept.id)).fetchone())
+
+
+def _entry(row: sqlite3.Row) -> Entry:
+    return Entry(
+        id=row["agent_id"],
+        constitution=msgspec.json.decode(row["document"], type=Constitution),
+        version=row["version"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )

@@ -1,0 +1,365 @@
+"""A constitution: an agent as a document. What it is for, how it speaks, which model it thinks with, what it may do.
+
+`read` takes a JSON object and explains everything that is wrong with it at once. `card` is what other agents see of it.
+`schema` is the reference. What else the hub keeps of an agent (when it was made, which version) is the catalogue's.
+
+    from dragoman.hub.agents.constitution import INDEX, Constitution, card, read, schema
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.agents.capabilities import BUNDLES, KNOWN, SKILLS, bundle_of
+from dragoman.model.card import (
+    AgentCard,
+    Capabilities,
+    HttpAuthScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    Skill,
+    StringList,
+)
+
+INDEX_ID = "index"
+ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+TOKEN_SCHEMES = {"bearer": SecurityScheme(http_auth_security_scheme=HttpAuthScheme(scheme="bearer"))}
+TOKEN_REQUIRED = (SecurityRequirement(schemes={"bearer": StringList()}),)
+"""What every card of a hub asks for: a tenant's token."""
+
+LARGEST = 256 * 1024
+"""Bytes that a whole constitution may have."""
+
+Short = Annotated[str, Meta(max_length=200)]
+Long = Annotated[str, Meta(max_length=20_000)]
+
+
+class Advisor(Struct, frozen=True, kw_only=True):
+    """A second model: asked by the agent with `/advise` (`consult`), or asked before an answer leaves (`gate`)."""
+
+    model: Annotated[Short, Meta(description="The model that advises.")] = ""
+    mode: Annotated[
+        Literal["consult", "gate"],
+        Meta(description="`consult`: the agent may ask it. `gate`: it also approves each answer."),
+    ] = "consult"
+    prompt: Annotated[
+        Long, Meta(description="What the advisor is told about its task; empty: the usual.")
+    ] = ""
+    max_redirects: Annotated[
+        int, Meta(ge=0, le=5, description="How often the gate may send an answer back.")
+    ] = 2
+    malformed_halts: Annotated[
+        bool, Meta(description="A verdict that cannot be read stops the answer; otherwise it lets it pass.")
+    ] = True
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """How the agent's structured memory is searched."""
+
+    intent_routing: Annotated[
+        bool, Meta(description="Entries of the type that a question seems to be about rank higher.")
+    ] = True
+    age_decay: Annotated[bool, Meta(description="Older entries rank lower.")] = True
+    age_half_life_days: Annotated[float, Meta(gt=0, le=36_500)] = 90
+    age_floor: Annotated[float, Meta(ge=0, le=1)] = 0.5
+
+
+class Intent(Struct, frozen=True, kw_only=True):
+    """Whether a request is handed to a specialist before the agent itself thinks about it."""
+
+    mode: Annotated[
+        Literal["off", "heuristic", "hybrid", "llm"],
+        Meta(
+            description="`heuristic` goes by words of agents' roles and goals, `llm` asks a model, `hybrid` if words leave it open."
+        ),
+    ] = "off"
+    min_confidence: Annotated[float, Meta(ge=0, le=1)] = 0.8
+    apply_routing: Annotated[bool, Meta(description="False: only say who would have got it.")] = True
+    model: Short = ""
+
+
+class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent as a document. Members that are not listed here are ignored."""
+
+    id: Annotated[
+        str,
+        Meta(pattern=r"^[A-Za-z0-9_-]{1,64}(?!\n)$", description="Its name in addresses and in `/agent`."),
+    ] = ""
+    name: Annotated[Short, Meta(description="Its name for people; empty: the id.")] = ""
+    role: Annotated[Short, Meta(description="What it is, in a word or two: `research-analyst`.")] = ""
+    personality: Annotated[Long, Meta(description="How it speaks and decides.")] = ""
+    goal: Annotated[Long, Meta(description="What it is to achieve; orchestrators choose it by this.")] = ""
+    model: Annotated[Short, Meta(description="`provider/name`; empty: the hub's default.")] = ""
+    max_tokens: Annotated[int, Meta(ge=1, le=1_000_000, description="Per model call.")] = 1024
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 0.3
+    brevity: Literal["lite", "full", "ultra"] = "full"
+    mode: Annotated[
+        Literal["", "standard", "conversational", "spoken", "writer", "planner"],
+        Meta(description="The voice it speaks in; empty is `standard`."),
+    ] = ""
+    channel: Annotated[
+        Literal["", "text", "voice"], Meta(description="`voice`: answers are read aloud; empty is `text`.")
+    ] = ""
+    rules: Annotated[tuple[Long, ...], Meta(max_length=100, description="What it always or never does.")] = ()
+    capabilities: Annotated[
+        tuple[Short, ...],
+        Meta(
+            max_length=64,
+            description="The commands it may use, an allow-list: `/fetch`, or a bundle: `web`. A command grants its "
+            "bundle. Empty: all of them.",
+        ),
+    ] = ()
+    event_types: Annotated[tuple[Short, ...], Meta(max_length=64)] = ()
+    advisor: Advisor | None = None
+    memory: Memory = Memory()
+    intent: Intent = Intent()
+    budget: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Tokens that one request may use, those of agents it asks included; 0: no limit.",
+        ),
+    ] = 0
+    context_history: Annotated[
+        bool, Meta(description="Remember earlier tasks of the same A2A context; off: each task stands alone.")
+    ] = False
+
+    @property
+    def title(self) -> str:
+        return self.name or self.id
+
+    @property
+    def gated(self) -> bool:
+        """Its advisor reads answers before they leave."""
+        return self.advisor is not None and self.advisor.mode == "gate"
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """The bundles it may use."""
+        if not self.capabilities:
+            return frozenset(BUNDLES)
+        return frozenset(bundle_of(capability) for capability in self.capabilities)
+
+
+INDEX = Constitution(
+    id=INDEX_ID,
+    name="Index",
+    role="orchestrator",
+    personality="Calm and direct. Does what is quicker done than described, and gives the rest to whoever does it best.",
+    goal="understand what is wanted, bring in the agents that fit, and answer with one voice",
+    max_tokens=2048,
+    mode="conversational",
+    rules=(
+        "Delegate only what another agent does better; answer small talk and simple questions yourself.",
+        "Give an agent everything it needs in its task: it does not see this conversation.",
+        "When results are in, answer the question; do not recite who did what.",
+    ),
+)
+"""The orchestrator that every tenant has. It is nobody's to change, and nobody delegates to it."""
+
+
+def read(doc: Any, *, id: str = "") -> Constitution:
+    """The constitution in a JSON object. Raises `InvalidParams` with a reason for each field that is wrong.
+
+    `id` stands in for a document that has none. An `advisor` may also be the name of a model; so may the older
+    `advisor_model`. Capabilities come out as commands: `web` as `/search /fetch /browse`.
+    """
+    if not isinstance(doc, dict):
+        raise InvalidParams("an agent definition is a JSON object", fields=(("agent_def", "is no object"),))
+    if len(msgspec.json.encode(doc)) > LARGEST:  # also what is ignored: it may be kept with a conversation
+        raise _too_large()
+    doc = {**doc, "id": id if doc.get("id") in (None, "") else doc["id"]}
+    if not doc.get("advisor") and isinstance(doc.get("advisor_model"), str) and doc["advisor_model"]:
+        doc["advisor"] = {"model": doc["advisor_model"]}
+    elif isinstance(doc.get("advisor"), str):
+        doc["advisor"] = {"model": doc["advisor"]} if doc["advisor"] else None
+    wrong: list[tuple[str, str]] = []
+    if doc["id"] == "":
+        wrong.append(("id", "is missing"))
+        del doc["id"]
+    values = _values(Constitution, doc, "", wrong)
+    if "capabilities" in values:
+        values["capabilities"] = _capabilities(values["capabilities"], wrong)
+    if isinstance(advisor := doc.get("advisor"), dict) and advisor.get("model") in (None, ""):
+        wrong.append(("advisor.model", "is missing: name the model that advises"))
+    if wrong:
+        reasons = "; ".join(f"{name} {why}" for name, why in wrong)
+        raise InvalidParams(f"this is no agent definition: {reasons}", fields=wrong)
+    constitution = Constitution(**values)
+    if len(msgspec.json.encode(constitution)) > LARGEST:
+        raise _too_large()
+    return constitution
+
+
+def _too_large() -> InvalidParams:
+    why = f"has more than {LARGEST} bytes in all"
+    return InvalidParams(f"this is no agent definition: it {why}", fields=(("agent_def", why),))
+
+
+def matches_glob(text: str, pattern: str) -> bool:
+    """`*` is any text, `?` any character, `[a-z]` one of these, `[!a-z]` none of them. Upper and lower case differ.
+
+    All ways to match are followed at once: bit n of `state` says that the first n characters of the pattern, stars not
+    counted, can be what was read so far. So every character is looked at once, whatever the pattern is.
+    """
+    fits, otherwise, stars, end = _automaton(pattern)
+    state = 1
+    for character in text:
+        state = (state & fits.get(character, otherwise)) << 1 | (state & stars)
+        if not state:
+            return False
+    return bool(state & end)
+
+
+def _automaton(pattern: str) -> tuple[dict[str, int], int, int, int]:
+    """Which places of the pattern a character fits, which any other one does; the places with a star; the end."""
+    fits: dict[str, int] = {}
+    anything = stars = place = at = 0
+    refused: list[tuple[int, set[str]]] = []
+    while at < len(pattern):
+        character, bit = pattern[at], 1 << place
+        close = pattern.find("]", at + 2 + (pattern[at + 1 : at + 2] == "!")) if character == "[" else -1
+        at += 1
+        if character == "*":
+            stars |= bit
+            continue
+        if character == "?":
+            anything |= bit
+        elif close > 0:
+            inside = pattern[at:close]
+            at = close + 1
+            if inside.startswith("!"):
+                anything |= bit
+                refused.append((bit, _members(inside[1:])))
+            else:
+                for each in _members(inside):
+                    fits[each] = fits.get(each, 0) | bit
+        else:
+            fits[character] = fits.get(character, 0) | bit
+        place += 1
+    for each in {each for _, members in refused for each in members}:
+        fits.setdefault(each, 0)
+    fits = {each: mask | anything for each, mask in fits.items()}
+    for bit, members in refused:
+        for each in members:
+            fits[each] &= ~bit
+    return fits, anything, stars, 1 << place
+
+
+def _members(inside: str) -> set[str]:
+    """The characters of a class; of a range the first few hundred."""
+    out: set[str] = set()
+    at = 0
+    while at < len(inside):
+        if inside[at + 1 : at + 2] == "-" and at + 2 < len(inside):
+            low, high = ord(inside[at]), ord(inside[at + 2])
+            out.update(chr(code) for code in range(low, min(high + 1, low + 512)))
+            at += 3
+        else:
+            out.add(inside[at])
+            at += 1
+    return out
+
+
+def card(constitution: Constitution, agent_id: str = "", version: str = "") -> AgentCard:
+    """What other agents see. Where it is reached is the server's to say."""
+    agent_id = agent_id or constitution.id
+    about = " — ".join(word for word in (constitution.role, constitution.goal) if word)
+    return AgentCard(
+        name=constitution.name or agent_id,
+        description=about or "an agent of this hub",
+        version=INDEX_ID if agent_id == INDEX_ID else version or "1",
+        capabilities=Capabilities(streaming=True, push_notifications=False),
+        default_input_modes=("text/plain",),
+        default_output_modes=("text/plain", "application/json"),
+        skills=(_CHAT, *(_skill(capability) for capability in constitution.capabilities)),
+        security_schemes=TOKEN_SCHEMES,
+        security_requirements=TOKEN_REQUIRED,
+    )
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a constitution, as `read` takes it."""
+    out = msgspec.json.schema(Constitution)
+    shapes = out["$defs"]
+    for shape, needed in (("Constitution", "id"), ("Advisor", "model")):
+        shapes[shape]["required"] = [needed]
+        del shapes[shape]["properties"][needed]["default"]
+    shapes["Advisor"]["properties"]["model"]["minLength"] = 1
+    named = {"type": "string", "maxLength": 200, "description": "The model that advises, and is asked."}
+    shapes["Constitution"]["properties"]["advisor"]["anyOf"].insert(1, named)
+    return out
+
+
+_CHAT = Skill(id="chat", name="chat", description="Talk with it in plain text.", tags=("text",))
+
+
+def _skill(capability: str) -> Skill:
+    name, description = SKILLS.get(
+        capability, (capability.removeprefix("/") or "capability", f"What {capability} does.")
+    )
+    return Skill(id=name, name=name, description=description, tags=(capability,))
+
+
+def _capabilities(given: tuple[str, ...], wrong: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The commands that are meant, in order, each once. What nobody knows goes to `wrong`, with what it may have meant."""
+    out: dict[str, None] = {}
+    for i, word in enumerate(given):
+        plain = word.strip().lower()
+        if (commands := BUNDLES.get(plain)) is not None:
+            out.update(dict.fromkeys(commands))
+        elif (command := "/" + plain.removeprefix("/")) in KNOWN:
+            out[command] = None
+        else:
+            names = [*KNOWN, *BUNDLES]
+            near = difflib.get_close_matches(command, names, 1, 0.5) or difflib.get_close_matches(
+                plain, names, 1, 0.5
+            )
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KNOWN)}"
+            wrong.append((f"capabilities[{i}]", f"{word!r} is not known: {hint}"))
+    return tuple(out)
+
+
+_NESTED: dict[str, type[Struct]] = {"advisor": Advisor, "memory": Memory, "intent": Intent}
+
+
+def _values(kind: type[Struct], doc: dict[str, Any], at: str, wrong: list[tuple[str, str]]) -> dict[str, Any]:
+    """The members of an object, as they are meant; null is as good as absent. What makes no sense goes to `wrong`."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        if (value := doc.get(field.name)) is None:
+            continue
+        nested = _NESTED.get(field.name) if kind is Constitution and isinstance(value, dict) else None
+        try:
+            if nested is not None:
+                value = _values(nested, value, f"{field.name}.", wrong)
+            values[field.name] = msgspec.convert(value, nested or field.type)
+        except msgspec.ValidationError as error:
+            wrong.append(_explained(at + field.name, str(error)))
+    return values
+
+
+def _explained(name: str, error: str) -> tuple[str, str]:
+    """`Expected int, got str - at $.mode` as a field and a reason."""
+    why, _, path = error.replace("`", "").partition(" - at ")
+    field = name + path.removeprefix("$")
+    if field == "id" and "regex" in why:
+        return field, "has 1 to 64 letters, digits, _ and -"
+    if why.startswith("Invalid enum value"):
+        return field, f"is one of {', '.join(repr(word) for word in _choices(Constitution, field))}"
+    return field, why[:1].lower() + why[1:]
+
+
+def _choices(kind: Any, field: str) -> tuple[str, ...]:
+    """The words that a field takes."""
+    name, _, rest = field.partition(".")
+    type = get_type_hints(kind)[name]
+    inside = next((each for each in (type, *get_args(type)) if hasattr(each, "__struct_fields__")), None)
+    return _choices(inside, rest) if inside is not None else get_args(type)

@@ -1,0 +1,181 @@
+"""Carry out the commands of a reply, each once.
+
+In order: the total budget, the capability gate, the limits per reply, what was read already, and then the tool itself.
+The result is on record before anybody hears of it, and before the next command begins. What goes back to the model is one
+block per command.
+
+A command that must not run twice is on record also when it begins (`begun/tool/3/1`). If a crash breaks it off, nobody
+knows what it has done: it does not run again, and the model is told so.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.engine.protocols import LeaseLost
+from dragoman.engine.turn import record_of
+from dragoman.errors import A2AError
+from dragoman.hub.agents.commands import ENDS
+from dragoman.hub.models.utf8_repair import mended
+from dragoman.hub.tools.delegate import children
+from dragoman.hub.tools.help import AbsentTool
+from dragoman.hub.tools.tool import Command, Session, Tool
+
+BODY_LIMIT = 16 * 1024
+TOTAL_LIMIT = 32 * 1024
+EXHAUSTED = "[TOOL RESULTS TRUNCATED: budget exhausted]"
+END = "[END TOOL RESULTS]"
+LOOP = "[LOOP DETECTED] {title} failed again in the same way. Do not repeat it: try another way, or answer without it."
+
+_LIMITS = {
+    "/fetch": ("pages", 3),
+    "/browse": ("pages", 3),
+    "/search": ("searches", 4),
+    "/advise": ("questions", 2),
+}
+_SAFE = frozenset({"/fetch", "/search"})
+"""Reading these twice in a turn gives the same, so it is read once. Everything else may have changed."""
+INTERRUPTED = (
+    "ERR: interrupted: the hub was restarted while this ran, so it may or may not have taken effect, in whole or in part. "
+    "It was not run again. Find out what it did before you repeat it."
+)
+_CHILD_FAILED = re.compile(r"^\[child \d+/\d+ — /agent [^\n]*\]\nERR:", re.MULTILINE)
+_FAILURES = ("ERR:", "UPSTREAM FAILED", "SKIPPED:", "TRUNCATED:")
+
+logger = logging.getLogger("dragoman.hub")
+
+
+class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a command, as recorded, with what it left behind in the turn."""
+
+    body: str
+    ok: bool
+    spent: int = 0
+    counts: dict[str, int] = {}
+    pictures: tuple[str, ...] = ()
+    interrupted: bool = False
+
+
+class Dispatch:
+    """Runs commands for one turn."""
+
+    def __init__(self, tools: Sequence[Tool], session: Session) -> None:
+        self._tools = {name: tool for tool in tools for name in tool.names}
+        self._session = session
+        self._read: dict[str, str] = {}
+        self._failed: set[str] = set()
+
+    async def run(self, iteration: int, commands: Sequence[Command]) -> list[str]:
+        """A block for each command, fewer if there is no more room."""
+        blocks: list[str] = []
+        used: dict[str, int] = {}
+        failed: set[str] = set()
+        total = 0
+        for n, command in enumerate(commands, 1):
+            if total >= TOTAL_LIMIT:
+                blocks.append(EXHAUSTED)
+                break
+            result = await self._one(f"tool/{iteration}/{n}", command, used)
+            room = TOTAL_LIMIT - total
+            body = result.body if room >= BODY_LIMIT else _cut(result.body, room)
+            block = f"[{_title(command)}]\n{body}\n[END {_word(command)}]"
+            if not result.ok:
+                failed.add(what := f"{command.title}\n{command.body}")
+                if what in self._failed:
+                    block = f"{LOOP.format(title=command.title[:200])}\n{block}"
+            total += min(len(result.body.encode()), BODY_LIMIT)
+            blocks.append(block)
+        self._failed = failed
+        return blocks
+
+    async def _one(self, key: str, command: Command, used: dict[str, int]) -> Result:
+        session, turn = self._session, self._session.turn
+        tool, refusal = self._tool(command), self._refusal(command, used)
+        if (step := record_of(turn).steps.get(key)) is not None:
+            result = msgspec.json.decode(step.value, type=Result)
+            session.budget.spent += result.spent
+            session.telling.counts = dict(result.counts)
+            session.pictures += result.pictures
+        else:
+            await record_of(turn).may_begin()
+            before, seen = session.budget.spent, len(session.pictures)
+            body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
+            result = Result(
+                body=_cut(body, BODY_LIMIT),
+                ok=_went_well(body),
+                spent=session.budget.spent - before,
+                counts=dict(session.telling.counts),
+                pictures=tuple(session.pictures[seen:]),
+                interrupted=body is INTERRUPTED,
+            )
+            await record_of(turn).record(key, result)
+        how = {"ok": result.ok, **({"interrupted": True} if result.interrupted else {})}
+        await session.telling.tell("tool_call", tool=tool.label(command), **how)
+        if result.ok and command.name in _SAFE:
+            self._read[command.title] = result.body
+        return result
+
+    def _tool(self, command: Command) -> Tool:
+        """A model that calls tools may call one that is not there."""
+        return self._tools.get(command.name) or AbsentTool(command.name, "there is no such command")
+
+    def _refusal(self, command: Command, used: dict[str, int]) -> str:
+        tool, granted = self._tool(command), self._session.constitution.granted
+        if tool.bundle and tool.bundle not in granted:
+            return f"ERR: capability not granted: this agent may not use {command.name}"
+        if command.name in _LIMITS:
+            what, most = _LIMITS[command.name]
+            used[what] = used.get(what, 0) + 1
+            if used[what] > most:
+                return f"SKIPPED: max {most} {what} in one reply"
+        if not command.closed:
+            return f"ERR: the block was not closed with {ENDS[command.name]}; nothing was done"
+        return ""
+
+    async def _run(self, tool: Tool, command: Command, key: str) -> str:
+        session = self._session
+        session.key = key
+        try:
+            if not await tool.repeatable(command, session):
+                if session.broken_off:
+                    return INTERRUPTED
+                await session.begin(tool.label(command))
+            return mended(await tool.run(command, session))
+        except A2AError as error:
+            return f"ERR: {error.message}"
+        except LeaseLost:
+            raise
+        except Exception:  # a broken tool is the tool's failure, not the turn's
+            logger.exception("task %s: %s broke", session.turn.task_id, command.name)
+            return f"ERR: {command.name} broke down; this is not your fault, and trying again will not help"
+
+
+def _word(command: Command) -> str:
+    if command.name == "/mem":
+        return "SHARED MEMORY" if command.args.lower().startswith("shared") else "MEMORY"
+    return command.name[1:].upper()
+
+
+def _title(command: Command) -> str:
+    if command.name == "/parallel":
+        return f"{command.name} {len(children(command.body or ''))} children"
+    return command.title[:400]
+
+
+def _cut(body: str, room: int) -> str:
+    raw = body.encode()
+    if len(raw) <= room:
+        return body
+    return raw[:room].decode("utf-8", "ignore") + f"\n[cut: {len(raw)} bytes in all]"
+
+
+def _went_well(body: str) -> bool:
+    if body.startswith(_FAILURES) or _CHILD_FAILED.search(body) is not None:
+        return False
+    last = body.rstrip().rpartition("\n")[2]
+    return not (last.startswith("[exit ") and last != "[exit 0]") and not last.startswith("[timed out")

@@ -1,0 +1,242 @@
+"""The agents of the hub as the engine sees them: one program for each agent of each tenant.
+
+A resident is the agent at the version that a task began with. Around its work it keeps count of what runs, and it stops
+what runs for a tenant that is disabled or has another token: before each model call, and while a model speaks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from dragoman.agent.agent import Agent
+from dragoman.engine.protocols import LeaseLost
+from dragoman.engine.records import Mail
+from dragoman.engine.runner import Program
+from dragoman.engine.turn import Turn, record_of
+from dragoman.errors import A2AError, TaskNotFound
+from dragoman.hub.agents.catalogue import Catalogue, Entry
+from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
+from dragoman.hub.agents.constitution_agent import VIA
+from dragoman.hub.conversations.requests import Requests
+from dragoman.hub.models.model import About, Model, ModelError, ModelEvent, Prompt, about
+from dragoman.hub.tenants.quotas import Quotas
+from dragoman.hub.tenants.tenants import Tenant, Tenants
+from dragoman.model.card import AgentCard, SecurityRequirement, Skill, StringList
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
+from dragoman.model.task import TaskState
+
+OURS = ("x-arbiter.", "x-dragoman.")
+"""Metadata by which the hub talks to itself. Nobody else's is believed."""
+VERSION = "x-dragoman.version"
+"""Which version of the agent a request is for."""
+STOPPED = "the tenant is disabled, or has another token by now"
+BROKEN, BROKE_DOWN = "internal_error", "the agent broke down"
+"""What failed was neither the model nor a command, but the hub."""
+
+Make = Callable[[Tenant, Entry], Program]
+"""Makes an agent of a constitution."""
+
+logger = logging.getLogger("dragoman.hub")
+
+_KEPT = 500
+_LOOK = 0.25
+"""Seconds between two looks at the tenant while a model speaks."""
+_began: ContextVar[Tenant] = ContextVar("tenant")
+
+
+class Residents:
+    """`push`: the hub sends push notifications, and the cards of its agents say so."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        tenants: Tenants,
+        quotas: Quotas,
+        requests: Requests,
+        make: Make,
+        *,
+        push: bool = False,
+    ) -> None:
+        self.catalogue, self.tenants, self.quotas, self.requests = catalogue, tenants, quotas, requests
+        self._make, self._push = make, push
+        self._made: dict[tuple[int, Entry], Program] = {}
+
+    def find(self, scope: Scope) -> Program | None:
+        """What the engine asks: who works on the tasks of a scope?"""
+        if not scope.tenant.isdigit() or not self.catalogue.ever(int(scope.tenant), scope.agent):
+            return None
+        return Resident(self, int(scope.tenant), scope.agent)
+
+    def card(self, found: Entry | Agent | None, id: str) -> AgentCard:
+        """What others see of an agent here."""
+        return AgentCard(name=id) if found is None else self.housed(found.card, found)
+
+    def housed(self, card: AgentCard, found: Entry | Agent) -> AgentCard:
+        """A card as it is true here: whatever an agent that is code asks for elsewhere, in a hub it is a tenant's token."""
+        push = self._push and (isinstance(found, Entry) or card.capabilities.push_notifications)
+        return replace(
+            card,
+            capabilities=replace(card.capabilities, push_notifications=push),
+            skills=tuple(_housed(skill) for skill in card.skills),
+            security_schemes=TOKEN_SCHEMES,
+            security_requirements=TOKEN_REQUIRED,
+        )
+
+    def made(self, tenant: Tenant, entry: Entry) -> Program:
+        key = tenant.id, entry
+        program = self._made.get(key)
+        if program is None:
+            if len(self._made) >= _KEPT:
+                self._made.clear()
+            program = self._made[key] = self._make(tenant, entry)
+        return program
+
+
+class Resident:
+    """A `Program`."""
+
+    def __init__(self, residents: Residents, tenant: int, agent: str) -> None:
+        self._all, self._tenant, self.agent = residents, tenant, agent
+
+    @property
+    def card(self) -> AgentCard:
+        return self._all.card(self._all.catalogue.find(self._tenant, self.agent), self.agent)
+
+    @property
+    def authorize(self) -> Callable[[Call, Request], Awaitable[None]] | None:
+        code = self._all.catalogue.code.get(self.agent)
+        return None if code is None else code.authorize
+
+    async def extended_card(self, principal: Principal) -> AgentCard | None:
+        code = self._all.catalogue.code.get(self.agent)
+        card = None if code is None else await code.extended_card(principal)
+        return None if card is None or code is None else self._all.housed(card, code)
+
+    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+        tenant = self._all.tenants.look(self._tenant)
+        version = (request.metadata if first is None else first.metadata).get(VERSION)
+        found: Entry | Agent | None
+        if isinstance(version, int):
+            found = self._all.catalogue.at(self._tenant, self.agent, version)
+        else:
+            found = self._all.catalogue.find(self._tenant, self.agent)
+        if found is None or tenant is None:
+            raise TaskNotFound("", message=f"there is no agent {self.agent!r}")
+        program = found if isinstance(found, Agent) else self._all.made(tenant, found)
+        return program.admit(request, principal, first)
+
+    async def work(self, turn: Turn) -> None:
+        all = self._all
+        tenant = all.tenants.look(self._tenant)
+        _, latest = record_of(turn).snapshot.mails[-1]  # whoever has the new token may go on with an old task
+        if tenant is None or tenant.disabled or latest.generation not in (None, tenant.generation):
+            await turn.cancel_children()
+            turn.finish(TaskState.FAILED, STOPPED, _failure(self.agent))
+            return
+        given = turn.first.metadata
+        with all.quotas.running(tenant, self.agent, turn.task_id, asked=VIA in given):
+            if VIA in given:
+                conversation = given.get("x-arbiter.conversation_id", 0)
+                await all.requests.note(
+                    tenant.id,
+                    turn.task_id,
+                    self.agent,
+                    via=given[VIA],
+                    conversation=conversation,
+                    version=given.get(VERSION),
+                )
+            program = await self._program(tenant, turn)
+            if program is None:
+                turn.finish(TaskState.FAILED, "the agent is gone", _failure(self.agent, "not_found"))
+                return
+            with speaking_for(tenant):
+                if isinstance(program, Agent):
+                    await program.work(turn)
+                else:
+                    await self._think(program, turn)
+
+    async def _think(self, program: Program, turn: Turn) -> None:
+        """The work of a constitution. If it is the hub that fails, the task says so, and nothing of how."""
+        try:
+            await program.work(turn)
+        except (A2AError, LeaseLost):
+            raise
+        except Exception:
+            logger.exception("task %s: agent %s broke down", turn.task_id, self.agent)
+            said = Message(message_id=f"{turn.task_id}-err", role=Role.AGENT, parts=(Part(text=BROKE_DOWN),))
+            turn.finish(TaskState.FAILED, said, _failure(self.agent, BROKEN, BROKE_DOWN))
+
+    async def _program(self, tenant: Tenant, turn: Turn) -> Program | None:
+        """The agent as it was when the task began."""
+        catalogue = self._all.catalogue
+        if (code := catalogue.code.get(self.agent)) is not None:
+            return code
+        version: Any = turn.first.metadata.get(VERSION)
+        if not isinstance(version, int):
+            found = catalogue.find(self._tenant, self.agent)
+            now = found.version if isinstance(found, Entry) else -1
+            version = await turn.step("constitution", lambda: now)
+        entry = catalogue.at(self._tenant, self.agent, version)
+        return None if entry is None else self._all.made(tenant, entry)
+
+
+@contextmanager
+def speaking_for(tenant: Tenant) -> Iterator[None]:
+    """Models that are asked in here stop when the tenant may not go on."""
+    token = _began.set(tenant)
+    try:
+        yield
+    finally:
+        _began.reset(token)
+
+
+class Stoppable:
+    """A `Model` that says no more once the tenant may not."""
+
+    def __init__(self, model: Model, tenants: Tenants) -> None:
+        self._model, self._tenants = model, tenants
+        self.plain = getattr(model, "plain", False)
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        self._check()
+        looked = time.monotonic()
+        async with aclosing(cast(Any, self._model.respond(prompt))) as events:
+            async for event in events:
+                if (now := time.monotonic()) - looked > _LOOK:
+                    looked = now
+                    self._check()
+                yield event
+
+    def about(self, name: str) -> About:
+        return about(self._model, name)
+
+    def _check(self) -> None:
+        began = _began.get(None)
+        if began is None:
+            return
+        now = self._tenants.look(began.id)
+        if now is None or now.disabled or now.generation != began.generation:
+            raise ModelError("unauthorized", STOPPED)
+
+
+def _housed(skill: Skill) -> Skill:
+    """What it needs beside the token are scopes, under whatever scheme."""
+    if not skill.security_requirements:
+        return skill
+    asked = [scopes.list for each in skill.security_requirements for scopes in each.schemes.values()]
+    scopes = tuple(dict.fromkeys(scope for scopes in asked for scope in scopes))
+    return replace(
+        skill, security_requirements=(SecurityRequirement(schemes={"bearer": StringList(list=scopes)}),)
+    )
+
+
+def _failure(agent: str, code: str = "unauthorized", why: str = STOPPED) -> dict[str, Any]:
+    return {"x-arbiter.agent_id": agent, "x-arbiter.error": why, "x-arbiter.error_type": code}

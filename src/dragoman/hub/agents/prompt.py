@@ -1,0 +1,82 @@
+"""What a model is told: the system prompt of a constitution, the roster, the feedback between replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.hub.agents.constitution import INDEX_ID, Constitution
+from dragoman.hub.tools.tool import Tool
+
+_VOICES = {
+    "standard": "You are a capable agent. Answer precisely and without preamble.",
+    "conversational": "You are talking with a person. Be natural, clear and helpful.",
+    "spoken": "Your words are read aloud. Use short sentences and no formatting.",
+    "writer": "You write. Deliver finished prose, not notes about it.",
+    "planner": "You plan. Break work into ordered steps, each with a result that can be checked.",
+}
+_BREVITY = {
+    "lite": "Take the room you need, but do not repeat yourself.",
+    "full": "Be brief: say what matters and stop.",
+    "ultra": "Answer in as few words as possible.",
+}
+_COMMANDS = """COMMANDS
+A line that begins with one of these commands, in the first column, is carried out when your reply ends; the results come
+back as the next message. Use one only when you need it, and never invent its result. Inside a code fence nothing is
+carried out. When you have what you need, answer without any command: that is your final answer.
+"""
+_TOOLS = "Use your tools when you need them. When you have what you need, answer without calling any."
+_ADVISOR = (
+    "ADVISOR: a stronger model can be asked with /advise <question>. Ask when a decision is hard to undo."
+)
+
+CONTINUE = (
+    "Your reply was cut off inside {name}. Go on exactly where it stopped, without repeating anything, and end the block "
+    "with {end}."
+)
+
+
+def system(
+    constitution: Constitution, tools: Sequence[Tool], *, plain: bool = False, native: bool = False
+) -> str:
+    """`plain`: for a small model, which a list of commands would only confuse. `native`: it sees its tools otherwise."""
+    c = constitution
+    voice = _VOICES["spoken" if c.channel == "voice" else c.mode or "standard"]
+    parts = [f"{voice} {_BREVITY[c.brevity]}"]
+    if not plain and tools:
+        parts.append(_TOOLS if native else _COMMANDS + "\n".join(tool.usage for tool in tools))
+    about = {"NAME": c.title, "ROLE": c.role, "PERSONALITY": c.personality, "GOAL": c.goal}
+    parts.append("\n".join(f"{word}: {value}" for word, value in about.items() if value))
+    if c.rules:
+        parts.append("RULES:\n" + "\n".join(f"- {rule}" for rule in c.rules))
+    if c.advisor is not None and "advise" in c.granted and not plain:
+        parts.append(_ADVISOR)
+    return "\n\n".join(parts)
+
+
+def roster(agents: Iterable[Constitution], remotes: Iterable[str] = ()) -> str:
+    """Who an orchestrator can ask: the agents here, and lines about those elsewhere."""
+    lines = [_line(agent) for agent in agents if agent.id != INDEX_ID]
+    blocks = []
+    if lines:
+        blocks.append("AGENTS — delegate with /agent <id> <task>:\n" + "\n".join(lines))
+    if elsewhere := [f"  {line}" for line in remotes]:
+        blocks.append(
+            "REMOTE A2A AGENTS — delegate with /a2a call <name> <message> (distinct trust boundary; no shared memory):\n"
+            + "\n".join(elsewhere)
+        )
+    return "\n".join(blocks)
+
+
+def query(text: str, *, preambles: Iterable[str] = (), roster: str = "") -> str:
+    """The message a model gets for what a user said."""
+    before = [block for block in (*preambles, roster) if block]
+    return "\n\n".join([*before, f"QUERY: {text}"]) if before else text
+
+
+def _line(agent: Constitution) -> str:
+    name = f" ({agent.name})" if agent.name and agent.name != agent.id else ""
+    role = f" [{agent.role}]" if agent.role else ""
+    model = f" {agent.model.rpartition('/')[2]}" if agent.model else ""
+    advisor = f"+advisor:{agent.advisor.model.rpartition('/')[2]}" if agent.advisor else ""
+    goal = f" — {agent.goal}" if agent.goal else ""
+    return f"  {agent.id}{name}{role}{model}{advisor}{goal}"

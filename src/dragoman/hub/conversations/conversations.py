@@ -1,0 +1,233 @@
+"""Conversations: what was said to an agent, request by request, and what it answered.
+
+A message is kept before its request begins. Its answer is added when the request is found complete: by whoever follows
+it, or by whoever next looks at the conversation, so that no crash and no client that left can lose it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.hub.database import Database
+from dragoman.hub.errors import NotFound
+
+REPLAYED = 100
+"""How many messages an agent is reminded of."""
+MAX_CHARACTERS = 8 << 20
+"""Of the messages that are read at once: of fewer than were asked for, if they are long, but of one at least."""
+
+_FIELDS = "id, tenant_id, title, agent_id, agent_def, archived, created_at, updated_at"
+_COUNT = "(select count(*) from messages where conversation_id = conversations.id) as message_count"
+_ONE = f"select {_FIELDS}, {_COUNT} from conversations where tenant_id = ? and id = ?"
+_LIST = f"""
+select {_FIELDS}, {_COUNT} from conversations where tenant_id = ? and updated_at < ?
+order by updated_at desc, id desc limit ?
+"""
+_NEW = """
+insert into conversations (tenant_id, title, agent_id, agent_def, created_at, updated_at)
+values (?, ?, ?, ?, ?, ?)
+"""
+_CHANGE = """
+update conversations set title = coalesce(?, title), archived = coalesce(?, archived), updated_at = ?
+where tenant_id = ? and id = ?
+"""
+_DELETE = "delete from conversations where tenant_id = ? and id = ?"
+_TOUCH = "update conversations set updated_at = ? where id = ?"
+_SAY = """
+insert or ignore into messages
+(conversation_id, role, content, input_tokens, output_tokens, created_at, request_id) values (?, ?, ?, ?, ?, ?, ?)
+"""
+_SETTLE = "update messages set settled = 1 where request_id = ? and role = 'user'"
+_UNSAY = "delete from messages where request_id = ? and role = 'user'"
+_OPEN = """
+select request_id from messages indexed by messages_unanswered
+where conversation_id = ? and role = 'user' and settled = 0 order by id
+"""
+_OPEN_BEFORE = """
+select distinct tenant_id, conversation_id from messages join conversations on conversations.id = conversation_id
+where messages.created_at < ? and role = 'user' and settled = 0 limit ?
+"""
+_MESSAGES = """
+select id, conversation_id, role, content, input_tokens, output_tokens, created_at, request_id
+from messages where conversation_id = ? and id > ? order by id limit ?
+"""
+_BEFORE = """
+select messages.id, role, content from messages join conversations on conversations.id = conversation_id
+where conversation_id = ? and messages.id > summed_up_to
+and messages.id < (select id from messages where request_id = ? and role = 'user')
+order by messages.id desc limit ?
+"""
+_SUMMARY = "select summary from conversations where id = ?"
+_SUM_UP = "update conversations set summary = ?, summed_up_to = ? where id = ? and summed_up_to < ?"
+
+
+class Conversation(Struct, frozen=True, kw_only=True):
+    id: int
+    tenant_id: int
+    title: str
+    agent_id: str
+    agent_def: Any
+    archived: bool
+    created_at: int
+    updated_at: int
+    message_count: int
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        out = msgspec.structs.asdict(self)
+        if self.agent_def is None:
+            del out["agent_def"]
+        return out
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """A message, as an agent is reminded of it."""
+
+    id: int
+    role: str
+    content: str
+
+
+class Conversations:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def create(
+        self,
+        tenant: int,
+        *,
+        title: str = "",
+        agent: str = "index",
+        agent_def: Any = None,
+    ) -> Conversation:
+        now = int(time.time())
+        text = None if agent_def is None else msgspec.json.encode(agent_def).decode()
+
+        def create(db: sqlite3.Connection) -> Conversation:
+            id = db.execute(_NEW, (tenant, title, agent, text, now, now)).lastrowid
+            return _conversation(db.execute(_ONE, (tenant, id)).fetchone())
+
+        return await self._db.run(create)
+
+    def find(self, tenant: int, id: int) -> Conversation:
+        """Raises `NotFound`."""
+        row = self._db.look(lambda db: db.execute(_ONE, (tenant, id)).fetchone())
+        if row is None:
+            raise NotFound(f"there is no conversation {id}")
+        return _conversation(row)
+
+    async def list(self, tenant: int, *, before: int = 0, limit: int = 50) -> Sequence[Conversation]:
+        """What was said last first; `before` a time goes on from there."""
+        values = (tenant, before or 2**62, limit)
+        rows = await self._db.read(lambda db: db.execute(_LIST, values).fetchall())
+        return [_conversation(row) for row in rows]
+
+    async def change(
+        self,
+        tenant: int,
+        id: int,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+    ) -> Conversation:
+        """What is None stays as it is. Raises `NotFound`."""
+        values = (title, archived, int(time.time()), tenant, id)
+        await self._db.run(lambda db: db.execute(_CHANGE, values))
+        return self.find(tenant, id)
+
+    async def delete(self, tenant: int, id: int) -> None:
+        """With its messages, files and todos. Raises `NotFound`."""
+        if not await self._db.run(lambda db: db.execute(_DELETE, (tenant, id)).rowcount):
+            raise NotFound(f"there is no conversation {id}")
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    async def ask(self, conversation: int, request: str, text: str) -> None:
+        """Keep what a user says, before anybody answers. Raises `NotFound`."""
+        now = int(time.time())
+
+        def say(db: sqlite3.Connection) -> None:
+            db.execute(_SAY, (conversation, "user", text, 0, 0, now, request))
+            db.execute(_TOUCH, (now, conversation))
+
+        try:
+            await self._db.run(say)
+        except sqlite3.IntegrityError:  # it was deleted meanwhile
+            raise NotFound(f"there is no conversation {conversation}") from None
+
+    async def unask(self, request: str) -> None:
+        """The request was refused."""
+        await self._db.run(lambda db: db.execute(_UNSAY, (request,)))
+
+    async def answer(
+        self, conversation: int, request: str, text: str | None, *, read: int = 0, written: int = 0
+    ) -> None:
+        """Keep the answer to a request, once; None: there is none."""
+        now = int(time.time())
+
+        def say(db: sqlite3.Connection) -> None:
+            if text is not None:
+                db.execute(_SAY, (conversation, "assistant", text, read, written, now, request))
+                db.execute(_TOUCH, (now, conversation))
+            db.execute(_SETTLE, (request,))
+
+        await self._db.run(say)
+
+    async def unanswered(self, conversation: int) -> Sequence[str]:
+        """Requests whose end nobody has noticed yet."""
+        rows = await self._db.read(lambda db: db.execute(_OPEN, (conversation,)).fetchall())
+        return [row[0] for row in rows]
+
+    async def open(self, before: int, limit: int) -> Sequence[tuple[int, int]]:
+        """Conversations in which something from before a time is unanswered, and whose they are: tenant, conversation."""
+        rows = await self._db.read(lambda db: db.execute(_OPEN_BEFORE, (before, limit)).fetchall())
+        return [(row["tenant_id"], row["conversation_id"]) for row in rows]
+
+    async def messages(
+        self, conversation: int, *, after: int = 0, limit: int = 200
+    ) -> Sequence[dict[str, Any]]:
+        """Oldest first; as many as `limit` says and `MAX_CHARACTERS` lets."""
+
+        def read(db: sqlite3.Connection) -> list[dict[str, Any]]:
+            return [dict(row) for row in _in_bounds(db.execute(_MESSAGES, (conversation, after, limit)))]
+
+        return await self._db.read(read)
+
+    async def before(
+        self, conversation: int, request: str, limit: int = REPLAYED
+    ) -> tuple[str, Sequence[Said]]:
+        """What was said before a request: a summary of what is long ago, and the rest, oldest first."""
+
+        def before(db: sqlite3.Connection) -> tuple[str, Sequence[Said]]:
+            rows = list(_in_bounds(db.execute(_BEFORE, (conversation, request, limit))))
+            summary = db.execute(_SUMMARY, (conversation,)).fetchone()
+            return summary["summary"] if summary is not None else "", [Said(**row) for row in reversed(rows)]
+
+        return await self._db.read(before)
+
+    async def sum_up(self, conversation: int, summary: str, last: int) -> None:
+        """Keep a summary of everything up to the message `last`."""
+        await self._db.run(lambda db: db.execute(_SUM_UP, (summary, last, conversation, last)))
+
+
+def _in_bounds(rows: Iterable[sqlite3.Row]) -> Iterator[sqlite3.Row]:
+    """The first messages, as long as they are not too long together. The rest is not read."""
+    room = MAX_CHARACTERS
+    for row in rows:
+        if room < MAX_CHARACTERS and len(row["content"]) > room:
+            return
+        room -= len(row["content"])
+        yield row
+
+
+def _conversation(row: sqlite3.Row) -> Conversation:
+    values = dict(row)
+    values["archived"] = bool(values["archived"])
+    values["agent_def"] = msgspec.json.decode(values["agent_def"]) if values["agent_def"] else None
+    return Conversation(**values)

@@ -1,0 +1,290 @@
+"""A task's log as the events of the native API.
+
+Every event is a reading of a record, and its id is the record's number, so a reader that comes back with the last id it
+saw misses nothing and sees nothing twice. `request_received` is the message that began the task, `done` its end; between
+them are the notes that the agent left for us (`telling.py`) and the text of its answer. An agent that is code leaves no
+notes: what it tells its peers is told here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dragoman.engine.follow import Readers, follow
+from dragoman.engine.protocols import Bus, Log
+from dragoman.engine.records import Mail, Note, Record, Snapshot
+from dragoman.hub.conversations.requests import Asked
+from dragoman.hub.models.model import Usage
+from dragoman.hub.tenants.tenants import Tenant
+from dragoman.model.content import Message, Part
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState
+
+SHORT = 200
+"""How much of a message `request_received` repeats."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Event(NamedTuple):
+    kind: str
+    payload: dict[str, Any]
+    seq: int = 0
+    """0: it has no place of its own in the log."""
+
+    @property
+    def frame(self) -> bytes:
+        id = b"id: %d\n" % self.seq if self.seq else b""
+        return b"%bevent: %b\ndata: %b\n\n" % (id, self.kind.encode(), _encode(self.payload))
+
+
+class EventFrames:
+    """Writes them out; `done` is the last."""
+
+    def batch(self, batch: Sequence[Event]) -> tuple[bytes, bool]:
+        return b"".join([event.frame for event in batch]), any(event.kind == "done" for event in batch)
+
+
+async def events(
+    log: Log,
+    bus: Bus,
+    snapshot: Snapshot,
+    reading: Reading,
+    since: int = 0,
+    *,
+    others: Readers | None = None,
+) -> AsyncIterator[list[Event]]:
+    """The events after `since`, until `done`. It waits for what has not happened yet."""
+    async for records in follow(log, bus, snapshot, 0, others=others):
+        batch = [event for record in records for event in reading.tell(record) if record.seq > since]
+        waits = records[-1].kind == "ask"
+        if waits:
+            batch += reading.waiting(records[-1])
+        if batch:
+            yield batch
+        if waits or any(record.terminal for record in records):
+            return
+
+
+class Reading:
+    """One reading of one log, from its beginning."""
+
+    def __init__(self, tenant: Tenant, asked: Asked, *, code: bool = False) -> None:
+        self._tenant, self._asked, self._code = tenant, asked, code
+        self._text = f"{asked.request_id}-text-0"
+        self._mail: Mail | None = None
+        self._files = 0
+        self._used = Usage()
+        """By the agent itself; for a request that ends without saying so."""
+        self._said: dict[str, list[str]] = {}
+        """What was said, by artifact, in pieces: it is put together once."""
+        self._streams: dict[int, str] = {}
+        """The streams that began and have not ended, and whose they are."""
+
+    def tell(self, record: Record) -> list[Event]:
+        """What a record means to a reader of the native API. Only the last event has the record's number."""
+        told = self._tell(record)
+        return [Event(kind, payload) for kind, payload in told[:-1]] + [
+            Event(kind, payload, record.seq) for kind, payload in told[-1:]
+        ]
+
+    def _tell(self, record: Record) -> list[tuple[str, dict[str, Any]]]:
+        body = record.body
+        match body:
+            case Mail() if self._mail is None:
+                self._mail = body
+                return [("request_received", self._received(body))]
+            case Note():
+                if body.name == "file":
+                    self._files += int(body.data.get("size", 0))
+                elif body.name == "token_usage" and body.data["stream_id"] == 0:
+                    self._used += Usage(
+                        input_tokens=body.data["input_tokens"], output_tokens=body.data["output_tokens"]
+                    )
+                elif body.name == "stream_start":
+                    self._streams[body.data["stream_id"]] = body.data["agent"]
+                elif body.name == "stream_end":
+                    self._streams.pop(body.data["stream_id"], None)
+                return [(body.name, body.data)]
+            case ArtifactUpdate():
+                return self._artifact(body)
+            case StatusUpdate() if record.terminal:
+                return self._done(
+                    body.status.state, body.status.message, body.metadata, body.status.timestamp
+                )
+            case StatusUpdate():
+                return self._status(record, body)
+            case Message() if record.kind == "reply":
+                return self._done(TaskState.COMPLETED, body, {}, "")
+        return []
+
+    def waiting(self, record: Record) -> list[Event]:
+        """The last events of a request that waits for somebody's answer."""
+        assert isinstance(record.body, StatusUpdate)
+        question = record.body.status.message
+        error = {"error": "the agent asks for an answer", "error_code": record.body.status.state.word}
+        text = question.text if question is not None else ""
+        done = self._end(False, text, {}, record.body.status.timestamp) | error
+        return [*(Event(kind, payload) for kind, payload in self._ends(False)), Event("done", done)]
+
+    # -- what the log does not say by itself -------------------------------------------------------------------
+
+    def _received(self, mail: Mail) -> dict[str, Any]:
+        text = mail.message.text
+        out = {
+            "request_id": self._asked.request_id,
+            "agent": self._asked.agent_id,
+            "tenant_id": self._tenant.id,
+            "tenant": self._tenant.name,
+            "message": text if len(text) <= SHORT else text[:SHORT] + "…",
+        }
+        channel = mail.metadata.get("x-arbiter.channel")
+        return {**out, "channel": channel} if channel else out
+
+    def _artifact(self, update: ArtifactUpdate) -> list[tuple[str, dict[str, Any]]]:
+        artifact = update.artifact
+        if artifact.artifact_id == self._text:
+            return self._delta(self._text, artifact.text, replaces=not update.append and bool(self._said))
+        if not self._code:
+            return []  # a note says the same
+        out = []
+        for part in artifact.parts:
+            if part.text is not None:
+                out += self._delta(artifact.artifact_id, part.text)
+            elif part.data is not msgspec.UNSET:
+                out.append(("data", {**self._who, "name": artifact.name, "data": part.data}))
+            else:
+                out.append(("file", self._file(part, artifact.name)))
+        return out
+
+    def _delta(self, id: str, text: str, *, replaces: bool = False) -> list[tuple[str, dict[str, Any]]]:
+        if not text and not replaces:
+            return []
+        if replaces:
+            self._said.clear()
+        self._said.setdefault(id, []).append(text)
+        return [("text", {**self._who, "delta": text, **({"replaces": True} if replaces else {})})]
+
+    def _file(self, part: Part, name: str) -> dict[str, Any]:
+        path = part.filename or name
+        if part.raw is None:
+            return {**self._who, "path": path, "size": 0, "url": part.url}
+        self._files += len(part.raw)
+        try:
+            encoding, content = "utf-8", part.raw.decode()
+        except UnicodeDecodeError:
+            encoding, content = "base64", msgspec.to_builtins(part.raw)
+        return {**self._who, "path": path, "size": len(part.raw), "encoding": encoding, "content": content}
+
+    def _status(self, record: Record, update: StatusUpdate) -> list[tuple[str, dict[str, Any]]]:
+        out: list[tuple[str, dict[str, Any]]] = []
+        if self._code and not self._streams:
+            self._streams[0] = self._asked.agent_id
+            out.append(("stream_start", self._who))
+        text = update.status.message.text if update.status.message is not None else ""
+        if text and record.kind == "ask":
+            out.append(("question", {**self._who, "message": text, "state": update.status.state.word}))
+        elif text:
+            out.append(("progress", {**self._who, "message": text}))
+        return out
+
+    def _done(
+        self, state: TaskState, message: Message | None, metadata: dict[str, Any], at: str
+    ) -> list[tuple[str, dict[str, Any]]]:
+        ok = state is TaskState.COMPLETED
+        said = "\n".join("".join(pieces) for pieces in self._said.values())
+        text = message.text if message is not None else said
+        out = self._ends(ok)
+        end = self._end(ok, text if ok else said, metadata, at)
+        if not ok:
+            error, code = _failure(state, text, metadata)
+            out.append(("error", {"message": error, "reason": code}))
+            end |= {"error": error, "error_code": code}
+        return [*out, ("done", end)]
+
+    def _ends(self, ok: bool) -> list[tuple[str, dict[str, Any]]]:
+        """The ends of streams that nobody ended: an agent that is code says nothing of its own, and others were stopped."""
+        open = [("stream_end", {"agent": a, "stream_id": n, "ok": ok}) for n, a in self._streams.items()]
+        return open[::-1]
+
+    def _end(self, ok: bool, content: str, metadata: dict[str, Any], at: str) -> dict[str, Any]:
+        end = {
+            "ok": ok,
+            "content": content,
+            "input_tokens": metadata.get("x-arbiter.input_tokens", self._used.input_tokens),
+            "output_tokens": metadata.get("x-arbiter.output_tokens", self._used.output_tokens),
+            "files_bytes": self._files,
+            "tenant_id": self._tenant.id,
+            "request_id": self._asked.request_id,
+            "duration_ms": _between(self._mail.at if self._mail else "", at),
+        }
+        if self._asked.conversation_id:
+            end["conversation_id"] = self._asked.conversation_id
+        if metadata.get("x-arbiter.gate_approved"):
+            end["gate_approved"] = True
+        return end
+
+    @property
+    def _who(self) -> dict[str, Any]:
+        return {"agent": self._asked.agent_id, "stream_id": 0, "depth": 0}
+
+
+def state_of(snapshot: Snapshot) -> str:
+    """`running`, `completed`, `failed` or `canceled`."""
+    if not snapshot.terminal:
+        return "running"
+    if snapshot.reply is not None:
+        return "completed"
+    return "failed" if snapshot.state is TaskState.REJECTED else snapshot.state.word
+
+
+def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
+    """What a request that has ended said last, and the tokens that it `read` and has `written`."""
+    said, used = snapshot.reply or snapshot.status.message, snapshot.metadata
+    text = said.text if said is not None else snapshot.task.text
+    return text, {
+        "read": used.get("x-arbiter.input_tokens", 0),
+        "written": used.get("x-arbiter.output_tokens", 0),
+    }
+
+
+def shown(asked: Asked, snapshot: Snapshot) -> dict[str, Any]:
+    """A request as the API shows it."""
+    error = ""
+    if snapshot.terminal and state_of(snapshot) != "completed":
+        text = snapshot.status.message.text if snapshot.status.message is not None else ""
+        error = _failure(snapshot.state, text, snapshot.metadata)[0]
+    return {
+        "request_id": asked.request_id,
+        "agent_id": asked.agent_id,
+        "conversation_id": asked.conversation_id,
+        "via": asked.via,
+        "state": state_of(snapshot),
+        "started_at": asked.started_at or _seconds(snapshot.mails[0][1].at),
+        "completed_at": _seconds(snapshot.status.timestamp) if snapshot.terminal else 0,
+        "error_message": error,
+        "last_seq": snapshot.seq,
+    }
+
+
+def _failure(state: TaskState, text: str, metadata: dict[str, Any]) -> tuple[str, str]:
+    """What went wrong: a sentence, and a code."""
+    if state is TaskState.CANCELED:
+        return "the request was canceled", "cancelled"
+    error = metadata.get("x-arbiter.error") or text or "the agent failed"
+    word = "rejected" if state is TaskState.REJECTED else "internal_error"
+    return str(error), str(metadata.get("x-arbiter.error_type") or word)
+
+
+def _seconds(at: str) -> int:
+    return int(datetime.fromisoformat(at).timestamp()) if at else 0
+
+
+def _between(start: str, end: str) -> int:
+    """Milliseconds."""
+    if not start or not end:
+        return 0
+    return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() * 1000)

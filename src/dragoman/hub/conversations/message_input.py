@@ -1,0 +1,102 @@
+"""What a caller of the native API says: words, and pictures among them.
+
+A picture comes along in base64, or is fetched from where it is said to be, through the guard that `/fetch` has. It is
+read before the request begins, if the tenant may ask at all, and belongs to its message: nothing is fetched a second time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+
+from msgspec import Struct
+
+from dragoman.errors import A2AError, InvalidParams
+from dragoman.hub.tools.fetcher import Fetcher
+from dragoman.model.content import Part
+
+_PICTURE = re.compile(r"image/[\w.+-]{1,64}", re.ASCII)
+PICTURES = 20 << 20
+"""Bytes that the pictures of one message may have together."""
+MOST = 20
+"""How many they may be."""
+MOST_PIECES = 1000
+"""Parts of one message, words and pictures."""
+
+
+class Source(Struct):
+    """Where a picture is: `base64`, with `media_type` and `data`, or `url`."""
+
+    type: str = ""
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+
+
+class Piece(Struct):
+    """A part of a message: `text`, or an `image` with its `source`."""
+
+    type: str = "text"
+    text: str = ""
+    source: Source | None = None
+
+
+async def parts(message: str | list[Piece], fetcher: Fetcher | None) -> tuple[Part, ...]:
+    """Raises `InvalidParams`, also if a picture cannot be had."""
+    pieces = [Piece(text=message)] if isinstance(message, str) else message
+    out: list[Part] = []
+    room = PICTURES
+    if len(pieces) > MOST_PIECES:
+        raise _wrong("message", f"has more than {MOST_PIECES} parts")
+    if sum(piece.type == "image" for piece in pieces) > MOST:
+        raise _wrong("message", f"has more than {MOST} pictures")
+    for n, piece in enumerate(pieces):
+        field = f"message[{n}]"
+        if piece.type == "text":
+            out.append(Part(text=piece.text))
+        elif piece.type == "image" and piece.source is not None:
+            picture = await _picture(piece.source, field, fetcher, room)
+            room -= len(picture.raw or b"")
+            out.append(picture)
+        else:
+            raise _wrong(
+                f"{field}.type", f"is {piece.type[:40]!r}: text, or image with a source, is understood"
+            )
+    if not any(part.raw or (part.text or "").strip() for part in out):
+        raise _wrong("message", "says nothing")
+    return tuple(out)
+
+
+def told(said: tuple[Part, ...]) -> str:
+    """A message as a conversation keeps it: words."""
+    lines = [part.text if part.text is not None else f"[a picture: {part.media_type}]" for part in said]
+    return "\n".join(lines)
+
+
+async def _picture(source: Source, field: str, fetcher: Fetcher | None, room: int) -> Part:
+    kind = source.media_type.strip().lower()
+    if source.type == "base64":
+        try:
+            content = base64.b64decode(source.data, validate=True)
+        except (binascii.Error, ValueError):
+            raise _wrong(f"{field}.source.data", "is not base64") from None
+    elif source.type == "url" and fetcher is not None:
+        try:
+            page = await fetcher.fetch(source.url, limit=room)
+        except A2AError as error:
+            raise _wrong(f"{field}.source.url", error.message) from None
+        if page.status >= 400:
+            raise _wrong(f"{field}.source.url", f"answered HTTP {page.status}")
+        content, kind = page.content, page.media_type
+    else:
+        raise _wrong(f"{field}.source.type", f"is {source.type[:40]!r}: base64 and url are understood")
+    if not _PICTURE.fullmatch(kind) or not content:
+        raise _wrong(f"{field}.source", f"is no picture, but {kind[:80] or 'of no media type'}")
+    if len(content) > room:
+        raise _wrong(f"{field}.source", f"pictures may have {PICTURES >> 20} MB together")
+    return Part(raw=content, media_type=kind)
+
+
+def _wrong(field: str, why: str) -> InvalidParams:
+    return InvalidParams(f"{field} {why}", fields=((field, why),))

@@ -1,0 +1,79 @@
+"""Forgets what was asked long ago: finished tasks, the requests that found them, the agents that came with those.
+
+In this order, a bounded batch at a time: answers that nobody has looked at go into their conversations, tasks go, then
+requests whose task has gone, then agents that were there for such a request alone. What has not finished stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+
+from dragoman.engine.protocols import Store
+from dragoman.engine.push_configs import now
+from dragoman.errors import A2AError, keep_going
+from dragoman.hub.errors import NotFound
+from dragoman.hub.hub import Hub
+from dragoman.model.ids import timestamp
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+EVERY = 60.0
+
+
+class Retention:
+    """`seconds`: how long a finished request is kept, by a clock that nobody sets."""
+
+    def __init__(self, hub: Hub, store: Store, seconds: float, *, clock: Callable[[], float] = now) -> None:
+        self._hub, self._store, self._seconds, self._clock = hub, store, seconds, clock
+        self._seen = 0
+        """The last request that was looked at; at the end it begins again."""
+        self._working: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._working = asyncio.create_task(self._work(), name="dragoman-hub-retention")
+
+    async def stop(self) -> None:
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait((self._working,))
+
+    async def look(self) -> bool:
+        """Forget one batch of each; whether there may be more."""
+        before = self._clock() - self._seconds
+        await self._settle(int(before))
+        tasks = await self._store.purge(timestamp(before), limit=BATCH)
+        requests = await self._requests(int(before))
+        agents = await self._hub.catalogue.forget(int(before), BATCH)
+        return BATCH in (tasks, requests, agents)
+
+    async def _settle(self, before: int) -> None:
+        for tenant, conversation in await self._hub.conversations.open(before, BATCH):
+            if (known := self._hub.tenants.look(tenant)) is not None:
+                await self._hub.settle(known, conversation)
+
+    async def _requests(self, before: int) -> int:
+        """Forget requests whose task has gone; how many were looked at."""
+        hub = self._hub
+        old = await hub.requests.old(before, self._seen, BATCH)
+        gone = []
+        for _, tenant, asked in old:
+            try:
+                if (known := hub.tenants.look(tenant)) is not None:
+                    await hub.snapshot(known, asked)
+            except NotFound:
+                gone.append((tenant, asked.request_id, asked.agent_id))
+        if gone:
+            await hub.requests.forget(gone)
+        self._seen = old[-1][0] if len(old) == BATCH else 0
+        return len(old)
+
+    async def _work(self) -> None:
+        while True:
+            more = False
+            with keep_going(log, "forgetting what is old", A2AError, sqlite3.Error):
+                more = await self.look()
+            await asyncio.sleep(0.05 if more else EVERY)

@@ -1,0 +1,1 @@
+"""Scratchpads and structured memory."""

@@ -1,0 +1,312 @@
+"""Structured memory: typed entries with relations between them, found by their words.
+
+An entry that is not true any more is not deleted: it gets an end, and can be read as of a moment before. How they are found
+is in `recall.py`. `once` names a write that may be asked for again after a crash (`Database.once`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman.errors import A2AError, InvalidParams
+from dragoman.hub.database import Database
+from dragoman.hub.memory.entries import RELATIONS, TYPES, Entry, Relation, entry_of
+from dragoman.hub.memory.search import Search, recall
+
+CONTENT_LIMIT = 64 * 1024
+MOST_TAGS = 32
+
+
+class RelationExists(A2AError):
+    """There is such a relation already: `existing_id`."""
+
+    reason, rpc, http, grpc = "ALREADY_EXISTS", -32000, 409, "ALREADY_EXISTS"
+
+    def __init__(self, existing_id: int) -> None:
+        super().__init__("there is such a relation already")
+        self.existing_id = existing_id
+
+
+class Memories:
+    """The entries of every tenant. One of another tenant is not there."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    # -- entries -----------------------------------------------------------------------------------------------
+
+    async def add(
+        self,
+        tenant: str | int,
+        type: str,
+        title: str,
+        content: str = "",
+        *,
+        source: str = "",
+        tags: Sequence[str] = (),
+        artifact_id: int | None = None,
+        conversation: int = 0,
+        supersedes: Sequence[int] = (),
+        at: int | None = None,
+        once: str = "",
+    ) -> Entry:
+        """Raises `InvalidParams`. What it supersedes ends, and a relation says so."""
+        check(type, title, content, source, tags)
+        tenant, now = int(tenant), int(time.time())
+
+        def work(db: sqlite3.Connection) -> Entry:
+            _artifact(db, tenant, artifact_id)
+            entry = db.execute(
+                "insert into memories (tenant_id, conversation_id, type, title, content, source, tags, artifact_id, "
+                "valid_from, created_at, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning *",
+                (
+                    tenant,
+                    conversation,
+                    type,
+                    title.strip(),
+                    content,
+                    source,
+                    "\n".join(tags),
+                    artifact_id,
+                    at or now,
+                    at or now,
+                    at or now,
+                ),
+            ).fetchone()
+            for old in supersedes:
+                if not _supersede(db, tenant, entry["id"], old, now):
+                    raise InvalidParams(f"there is no entry #{old} to supersede")
+            return entry_of(entry)
+
+        return await self._db.once(once, work, Entry)
+
+    async def get(self, tenant: str | int, id: int) -> Entry | None:
+        row = await self._db.read(
+            lambda db: db.execute(
+                "select * from memories where tenant_id = ? and id = ?", (int(tenant), id)
+            ).fetchone()
+        )
+        return None if row is None else entry_of(row)
+
+    async def list(
+        self,
+        tenant: str | int,
+        *,
+        types: Sequence[str] = (),
+        tag: str = "",
+        since: int = 0,
+        before: int | None = None,
+        as_of: int | None = None,
+        conversation: int | None = None,
+        source: str = "",
+        limit: int = 50,
+    ) -> Sequence[Entry]:
+        """Newest first."""
+        moment = as_of if as_of is not None else int(time.time())
+        where = ["tenant_id = ?", "valid_from <= ?", "(valid_to is null or valid_to > ?)", "updated_at >= ?"]
+        values: list[Any] = [int(tenant), moment, moment, since]
+        if types:
+            where.append(f"type in ({', '.join('?' * len(types))})")
+            values += types
+        if tag:
+            where.append("instr(lower(char(10) || tags || char(10)), lower(?)) > 0")
+            values.append(f"\n{tag}\n")
+        if before is not None:
+            where.append("updated_at < ?")
+            values.append(before)
+        if conversation is not None:
+            where.append("conversation_id = ?")
+            values.append(conversation)
+        if source:
+            where.append("source = ?")
+            values.append(source)
+        statement = (
+            f"select * from memories where {' and '.join(where)} order by updated_at desc, id desc limit ?"
+        )
+        rows = await self._db.read(lambda db: db.execute(statement, (*values, limit)).fetchall())
+        return [entry_of(row) for row in rows]
+
+    async def change(self, tenant: str | int, id: int, **changes: Any) -> Entry | None:
+        """Change `type`, `title`, `content`, `source`, `tags` or `artifact_id`; None if there is no such entry."""
+        known = await self.get(tenant, id)
+        if known is None:
+            return None
+        new = {name: changes.get(name, getattr(known, name)) for name in _CHANGEABLE}
+        check(new["type"], new["title"], new["content"], new["source"], new["tags"])
+        new["tags"] = "\n".join(new["tags"])
+
+        def work(db: sqlite3.Connection) -> Entry | None:
+            _artifact(db, int(tenant), new["artifact_id"])
+            row = db.execute(
+                f"update memories set {', '.join(f'{name} = ?' for name in new)}, updated_at = ? "
+                "where tenant_id = ? and id = ? returning *",
+                (*new.values(), int(time.time()), int(tenant), id),
+            ).fetchone()
+            return None if row is None else entry_of(row)
+
+        return await self._db.run(work)
+
+    async def invalidate(self, tenant: str | int, id: int, *, once: str = "") -> bool:
+        """It is not true any more. False: there is none that was."""
+        now = int(time.time())
+        return await self._db.once(
+            once,
+            lambda db: (
+                db.execute(
+                    "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and id = ? and valid_to is null",
+                    (now, now, int(tenant), id),
+                ).rowcount
+                > 0
+            ),
+            bool,
+        )
+
+    async def delete(self, tenant: str | int, id: int) -> bool:
+        return await self._db.run(
+            lambda db: (
+                db.execute("delete from memories where tenant_id = ? and id = ?", (int(tenant), id)).rowcount
+                > 0
+            )
+        )
+
+    async def search(self, tenant: str | int, search: Search, *, as_of: int | None = None) -> Sequence[Entry]:
+        """Best first."""
+        moment = as_of if as_of is not None else int(time.time())
+        return await self._db.read(lambda db: recall(db, int(tenant), search, moment))
+
+    # -- relations ---------------------------------------------------------------------------------------------
+
+    async def relate(
+        self, tenant: str | int, source: int, relation: str, target: int, *, once: str = ""
+    ) -> Relation:
+        """Raises `InvalidParams`, and `RelationExists`."""
+        return await self._db.once(
+            once, lambda db: _relate(db, int(tenant), source, relation, target), Relation
+        )
+
+    async def relations(
+        self,
+        tenant: str | int,
+        entry: int | None = None,
+        *,
+        source: int | None = None,
+        target: int | None = None,
+        relation: str | None = None,
+        limit: int = -1,
+    ) -> Sequence[Relation]:
+        """All of them, or those of one entry, in both directions; from one, to one, of one kind."""
+        wanted = {
+            "? in (source_id, target_id)": entry,
+            "source_id = ?": source,
+            "target_id = ?": target,
+            "relation = ?": relation,
+        }
+        where = " and ".join(
+            ["tenant_id = ?", *(term for term, value in wanted.items() if value is not None)]
+        )
+        values = (int(tenant), *(value for value in wanted.values() if value is not None), limit)
+        statement = f"select * from relations where {where} order by id limit ?"
+        rows = await self._db.read(lambda db: db.execute(statement, values).fetchall())
+        return [Relation(**row) for row in rows]
+
+    async def unrelate(self, tenant: str | int, id: int) -> bool:
+        return await self._db.run(
+            lambda db: (
+                db.execute("delete from relations where tenant_id = ? and id = ?", (int(tenant), id)).rowcount
+                > 0
+            )
+        )
+
+    async def around(
+        self, tenant: str | int, id: int, *, depth: int = 1, limit: int = 50
+    ) -> Sequence[tuple[int, Entry]]:
+        """The entries near one, with their distance, nearest first."""
+
+        def look(db: sqlite3.Connection) -> list[tuple[int, Entry]]:
+            found: dict[int, int] = {id: 0}
+            edge = [id]
+            for distance in range(1, depth + 1):
+                near: list[int] = []
+                for entry in edge:
+                    for (other,) in db.execute(_NEIGHBOURS, (int(tenant), entry)):
+                        if len(found) > limit:
+                            break
+                        if other not in found:
+                            found[other] = distance
+                            near.append(other)
+                edge = near
+            one = "select * from memories where tenant_id = ? and id = ?"
+            rows = [(n, db.execute(one, (int(tenant), other)).fetchone()) for other, n in found.items() if n]
+            return [(distance, entry_of(row)) for distance, row in rows if row is not None]
+
+        return await self._db.read(look)
+
+
+_NEIGHBOURS = """
+select case source_id when ?2 then target_id else source_id end from relations
+where tenant_id = ?1 and (source_id = ?2 or target_id = ?2) order by id
+"""
+
+
+_CHANGEABLE = ("type", "title", "content", "source", "tags", "artifact_id")
+
+
+def check(type: str, title: str, content: str, source: str, tags: Sequence[str]) -> None:
+    """Raises `InvalidParams`."""
+    wrong = []
+    if type not in TYPES:
+        wrong.append(("type", f"is one of {', '.join(TYPES)}"))
+    if not 1 <= len(title.strip()) <= 200:
+        wrong.append(("title", "has 1 to 200 characters"))
+    if len(content.encode()) > CONTENT_LIMIT:
+        wrong.append(("content", f"has at most {CONTENT_LIMIT} bytes"))
+    if len(source) > 200:
+        wrong.append(("source", "has at most 200 characters"))
+    if len(tags) > MOST_TAGS or any(not 1 <= len(tag) <= 64 or "\n" in tag for tag in tags):
+        wrong.append(("tags", f"are at most {MOST_TAGS}, of 1 to 64 characters"))
+    if wrong:
+        raise InvalidParams("; ".join(f"{field} {why}" for field, why in wrong), fields=wrong)
+
+
+def _artifact(db: sqlite3.Connection, tenant: int, artifact: int | None) -> None:
+    if (
+        artifact is not None
+        and not db.execute(
+            "select 1 from artifacts where tenant_id = ? and id = ?", (tenant, artifact)
+        ).fetchone()
+    ):
+        raise InvalidParams(f"there is no artifact #{artifact}", fields=(("artifact_id", "is unknown"),))
+
+
+def _supersede(db: sqlite3.Connection, tenant: int, new: int, old: int, now: int) -> bool:
+    ended = db.execute(
+        "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and id = ? and id != ? and valid_to is null",
+        (now, now, tenant, old, new),
+    )
+    if ended.rowcount:
+        _relate(db, tenant, new, "supersedes", old)
+    return bool(ended.rowcount)
+
+
+def _relate(db: sqlite3.Connection, tenant: int, source: int, relation: str, target: int) -> Relation:
+    if relation not in RELATIONS:
+        raise InvalidParams(f"a relation is one of {', '.join(RELATIONS)}")
+    if source == target:
+        raise InvalidParams("an entry does not relate to itself")
+    for id in (source, target):
+        if not db.execute("select 1 from memories where tenant_id = ? and id = ?", (tenant, id)).fetchone():
+            raise InvalidParams(f"there is no entry #{id}")
+    known = db.execute(
+        "select id from relations where source_id = ? and target_id = ? and relation = ?",
+        (source, target, relation),
+    ).fetchone()
+    if known is not None:
+        raise RelationExists(known["id"])
+    row = db.execute(
+        "insert into relations (tenant_id, source_id, target_id, relation, created_at) values (?, ?, ?, ?, ?) returning *",
+        (tenant, source, target, relation, int(time.time())),
+    ).fetchone()
+    return Relation(**row)

@@ -1,0 +1,143 @@
+"""Find entries by their words.
+
+BM25 ranks them (a word in the title counts more than one in the text), an entry whose type or tag was asked for gains, or
+whose type the question seems to be about, and so does a newer one. Entries of the conversation are ranked on their own as
+well, and both rankings are merged by place.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.hub.agents.constitution import Memory as Ranking
+from dragoman.hub.memory.entries import Entry, entry_of
+
+_STOP_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and are as at be but by can did do does for from had has have how i in is it its me my not of on or our "
+        "she so than that the their them then there they this to was we were what when where which who why will with "
+        "you your",
+    )
+)
+_CUES = {
+    type: frozenset(cues.split())
+    for type, cues in {
+        "user": "favorite favourite prefer prefers preferred preference likes dislikes name birthday wants",
+        "feedback": "feedback complained complaint correction corrected wrong should never always",
+        "project": "plan plans deadline milestone release decision decided status roadmap task tasks",
+        "reference": "source sources link url paper article documentation docs page cite",
+        "learning": "learned learnt lesson lessons conclusion conclusions finding findings cause",
+        "context": "current currently now today recently blocker blocked focus",
+    }.items()
+}
+"""Words by which a question shows what kind of entry would answer it."""
+MAX_QUERY = 64 * 1024
+"""Characters of a query that are read."""
+_RRF = 60
+_IN_CONVERSATION, _IN_TENANT = 1.5, 1.0
+_DAY = 86_400
+_SEARCH = """
+select m.*, bm25(memory_words, 10.0, 4.0, 8.0, 2.0) as score from memory_words
+join memories m on m.id = memory_words.rowid
+where memory_words match ? and m.tenant_id = ? and m.valid_from <= ? and (m.valid_to is null or m.valid_to > ?) {more}
+order by score limit ?
+"""
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    """What is looked for, and where."""
+
+    query: str
+    types: Sequence[str] = ()
+    """Of one of these it is likely to be; others are found, too."""
+    tag: str = ""
+    source: str = ""
+    """Only entries of this source and of one of `types` are found."""
+    conversation: int = 0
+    """Its own entries go before those of no conversation."""
+    wide: bool = False
+    """Those of other conversations are found, too."""
+    ranking: Ranking = Ranking()
+    limit: int = 20
+
+
+def recall(db: sqlite3.Connection, tenant: int, search: Search, moment: int) -> Sequence[Entry]:
+    """The entries that held at `moment` and have words of the query, best first."""
+    if not (words := _words(search.query[:MAX_QUERY])):
+        return []
+    match = _match(words)
+    types = frozenset(search.types or (_meant(words) if search.ranking.intent_routing else ()))
+    tags = {*words, search.tag.lower()}
+
+    def found(more: str, *values: Any) -> Sequence[Entry]:
+        if search.source:
+            more += f" and m.source = ? and m.type in ({', '.join('?' * len(search.types))})"
+            values = (*values, search.source, *search.types)
+        limits = (match, tenant, moment, moment, *values, search.limit * 3)
+        rows = db.execute(_SEARCH.format(more=more), limits).fetchall()
+        scores = {
+            entry: row["score"] * _boost(entry, words, types, tags) * _age(entry, moment, search.ranking)
+            for row in rows
+            for entry in (entry_of(row),)
+        }
+        return sorted(scores, key=lambda entry: scores[entry])  # the lower, the better
+
+    here = search.conversation
+    if not here:
+        return fuse([(_IN_TENANT, found(""))], search.limit)
+    around = found("") if search.wide else found("and m.conversation_id in (0, ?)", here)
+    return fuse(
+        [(_IN_TENANT, around), (_IN_CONVERSATION, found("and m.conversation_id = ?", here))], search.limit
+    )
+
+
+def fuse(rankings: Sequence[tuple[float, Sequence[Entry]]], limit: int) -> Sequence[Entry]:
+    """Several rankings as one, each with its weight, by the places that entries have in them."""
+    scores: dict[int, float] = {}
+    entries: dict[int, Entry] = {}
+    for weight, ranked in rankings:
+        for place, entry in enumerate(ranked, 1):
+            entries[entry.id] = entry
+            scores[entry.id] = scores.get(entry.id, 0.0) + weight / (_RRF + place)
+    best = sorted(entries, key=lambda id: (-scores[id], -id))
+    return [entries[id] for id in best[:limit]]
+
+
+def _words(query: str) -> list[str]:
+    words = [word.lower() for word in re.findall(r"\w+", query)]
+    return [word for word in words if word not in _STOP_WORDS][:32] or words[:32]
+
+
+def _match(words: list[str]) -> str:
+    """The phrase, or the words near one another, or any of them."""
+    quoted = [f'"{word}"' for word in words]
+    ways = [" OR ".join(quoted)]
+    if 2 <= len(words) <= 6:
+        ways = ['"' + " ".join(words) + '"', f"NEAR({' '.join(quoted)}, 8)", *ways]
+    return " OR ".join(ways)
+
+
+def _meant(words: list[str]) -> list[str]:
+    """The types that a question is about, by how it is put."""
+    return [type for type, cues in _CUES.items() if cues.intersection(words)]
+
+
+def _boost(entry: Entry, words: list[str], types: frozenset[str], tags: set[str]) -> float:
+    boost = 1.3 if entry.type in types or entry.type in words else 1.0
+    return boost * (1.2 if any(tag.lower() in tags for tag in entry.tags) else 1.0)
+
+
+def _age(entry: Entry, now: int, ranking: Ranking) -> float:
+    if not ranking.age_decay:
+        return 1.0
+    days, half = (now - entry.updated_at) / _DAY, ranking.age_half_life_days
+    for bound, factor in ((min(30.0, half), 1.0), (half, 0.9), (2 * half, 0.75), (4 * half, 0.6)):
+        if days <= bound:
+            return max(factor, ranking.age_floor)
+    return ranking.age_floor

@@ -1,0 +1,116 @@
+"""One call of a model, recorded.
+
+A reply is a value: what was said, what it cost, why it stopped, or how it failed. It is on record before anything is
+done with it, so a turn that runs again after a crash gets it from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.engine.turn import Turn, record_of
+from dragoman.hub.models.model import Delta, Model, ModelError, Prompt, Stop, ToolCall, Usage, estimate
+from dragoman.hub.models.utf8_repair import Characters
+
+Heard = Callable[[str], Awaitable[None]]
+Lost = Callable[[Usage], Awaitable[None]]
+
+
+class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    stop: str = "end_turn"
+    error: str = ""
+    """Safe to show; empty if it went well."""
+    error_code: str = ""
+
+    def followed_by(self, more: Reply) -> Reply:
+        """This reply and its continuation as one."""
+        return msgspec.structs.replace(
+            more,
+            text=self.text + more.text,
+            usage=self.usage + more.usage,
+        )
+
+
+async def ask(
+    turn: Turn,
+    key: str,
+    model: Model,
+    prompt: Prompt,
+    heard: Heard | None = None,
+    lost: Lost | None = None,
+) -> Reply:
+    """The model's reply to `prompt`, asked once for this turn. `heard` gets the text as it comes.
+
+    `lost` hears what a call has used, about, that is canceled while the model speaks.
+    """
+    if (reply := asked(turn, key)) is not None:
+        if heard is not None:
+            await heard(reply.text)
+        return reply
+    await record_of(turn).may_begin()
+    reply = await respond(model, prompt, heard, lost)
+    await record_of(turn).record(key, reply)
+    return reply
+
+
+def asked(turn: Turn, key: str) -> Reply | None:
+    """The reply that is on record."""
+    step = record_of(turn).steps.get(key)
+    return None if step is None else msgspec.json.decode(step.value, type=Reply)
+
+
+async def respond(
+    model: Model, prompt: Prompt, heard: Heard | None = None, lost: Lost | None = None
+) -> Reply:
+    """`ask`, without a record of it."""
+    said: list[str] = []
+    calls: list[ToolCall] = []
+    characters = Characters()
+
+    async def say(text: str) -> None:
+        if text:
+            said.append(text)
+            if heard is not None:
+                await heard(text)
+
+    usage, stop, failed = Usage(), "end_turn", ModelError("", "")
+    try:
+        async with aclosing(cast(Any, model.respond(prompt))) as stream:
+            events: AsyncIterator[Any] = stream
+            async for event in events:
+                match event:
+                    case Delta(text):
+                        await say(characters.feed(text))
+                    case ToolCall():
+                        calls.append(event)
+                    case Usage():
+                        usage = event
+                    case Stop(reason):
+                        stop = reason
+        await say(characters.close())
+    except ModelError as error:
+        failed, stop, calls = error, "error", []
+    except asyncio.CancelledError:
+        if said and lost is not None:
+            await lost(usage if usage.total else estimate(prompt, len("".join(said))))
+        raise
+    text = "".join(said)
+    if failed.message and text and not usage.total:
+        usage = estimate(prompt, len(text))
+    return Reply(
+        text=text,
+        tool_calls=tuple(calls),
+        usage=usage,
+        stop=stop,
+        error=failed.message,
+        error_code=failed.code,
+    )

@@ -1,0 +1,103 @@
+"""A model that is asked again when its provider stumbles, and left alone when it keeps falling.
+
+Only before the first token: what a caller has heard cannot be unsaid. The circuit is per provider (the part of the model's
+name before the slash): after five failures in a row nobody is asked for half a minute, then one may try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, cast
+
+from dragoman.hub.models.model import About, Model, ModelError, ModelEvent, Prompt, about
+
+WAITS = (1.0, 2.0)
+"""Seconds before the second and the third attempt."""
+
+_KINDS = {"rate_limited": "429", "provider_error": "5xx"}
+"""Failures that are the provider's. One that gives no answer at all counts as 5xx."""
+
+
+class _Circuit:
+    """How a provider has been doing."""
+
+    __slots__ = ("failures", "until", "trying")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until = 0.0
+        self.trying = False
+
+
+class SteadyModel:
+    """`counted(provider, what)` hears of `calls`, `retries`, `failures`, of which some are `429` or `5xx`, and
+    `circuit_open`: for metrics."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        waits: tuple[float, ...] = WAITS,
+        threshold: int = 5,
+        open_seconds: float = 30.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        counted: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._model, self._waits = model, waits
+        self._threshold, self._open_seconds = threshold, open_seconds
+        self._sleep, self._clock = sleep, clock
+        self._counted = counted or (lambda provider, what: None)
+        self._circuits: dict[str, _Circuit] = {}
+        self.plain = getattr(model, "plain", False)
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        model = about(self._model, prompt.model)
+        # What a tenant writes before the slash is not kept, nor shown to who reads the numbers, if it is nobody's name.
+        provider = model.name.partition("/")[0] if model.known else "unknown"
+        circuit = self._circuits.setdefault(provider, _Circuit())
+        self._enter(provider, circuit)
+        for wait in (*self._waits, None):
+            begun = False
+            self._counted(provider, "calls")
+            try:
+                async with aclosing(cast(Any, self._model.respond(prompt))) as events:
+                    async for event in events:
+                        begun = True
+                        yield event
+                circuit.failures, circuit.trying = 0, False
+                return
+            except ModelError as error:
+                self._counted(provider, "failures")
+                if (kind := _KINDS.get(error.code)) is not None:
+                    self._counted(provider, kind)
+                if begun or not error.retryable or wait is None:
+                    self._failed(circuit, error)
+                    raise
+            except BaseException:  # the caller has gone: that says nothing about the provider
+                circuit.trying = False
+                raise
+            self._counted(provider, "retries")
+            await self._sleep(wait)
+
+    def about(self, name: str) -> About:
+        return about(self._model, name)
+
+    def _enter(self, provider: str, circuit: _Circuit) -> None:
+        if circuit.failures < self._threshold:
+            return
+        if circuit.trying or self._clock() < circuit.until:
+            self._counted(provider, "circuit_open")
+            raise ModelError("circuit_open", "the model provider keeps failing; it is given a moment's rest")
+        circuit.trying = True
+
+    def _failed(self, circuit: _Circuit, error: ModelError) -> None:
+        circuit.trying = False
+        if error.code in ("provider_error", "rate_limited"):
+            circuit.failures += 1
+            circuit.until = self._clock() + self._open_seconds
+        else:
+            circuit.failures = 0  # it answered: the mistake is ours

@@ -1,0 +1,150 @@
+"""A cell that is a container of Docker, one for each tenant: no network, nothing to write to but the tenant's folder.
+
+It is started when a tenant runs its first command and taken away when it has been idle for long, or when a command had to
+be killed. What is in the folder stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dragoman.errors import Unavailable, keep_going
+from dragoman.hub.sandbox.child_process import start
+from dragoman.hub.sandbox.run_as import Owner
+from dragoman.observe.logs import redacted
+
+log = logging.getLogger(__name__)
+
+WORKSPACE = "/workspace"
+_PASSED_ON = (
+    "PATH",
+    "HOME",
+    "DOCKER_HOST",
+    "DOCKER_CONTEXT",
+    "DOCKER_CONFIG",
+    "DOCKER_TLS_VERIFY",
+    "DOCKER_CERT_PATH",
+)
+"""What the docker command itself needs. None of it reaches a container."""
+
+
+class Container:
+    """`image` must have `sh`. `idle`: seconds after which a container that does nothing is taken away. `owner`: as whom
+    commands run, where the hub itself is root."""
+
+    def __init__(
+        self,
+        image: str,
+        *,
+        memory_mb: int = 512,
+        cpus: float = 1.0,
+        processes: int = 256,
+        idle: float = 1800.0,
+        owner: Owner | None = None,
+        program: str = "docker",
+        clock: Callable[[], float] = time.monotonic,
+        counted: Callable[[str, float], None] | None = None,
+    ) -> None:
+        self._image, self._program, self._idle, self._clock = image, program, idle, clock
+        user = owner or Owner(os.getuid(), os.getgid())
+        self._limits = [
+            "--network=none",
+            "--read-only",
+            "--tmpfs=/tmp:size=64m",
+            f"--memory={memory_mb}m",
+            f"--memory-swap={memory_mb}m",
+            f"--cpus={cpus:g}",
+            f"--pids-limit={processes}",
+            "--cap-drop=ALL",
+            "--security-opt=no-new-privileges",
+            f"--user={user.uid}:{user.gid}",
+        ]
+        self._counted = counted or (lambda what, by: None)
+        self._names: dict[str, str] = {}
+        self._used: dict[str, float] = {}
+        """When each tenant's container was last needed."""
+        self._reaping: asyncio.Task[None] | None = None
+
+    async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
+        name = self._names.setdefault(tenant, _name(tenant, folder))
+        if tenant not in self._used or not await self._runs(name):
+            await self._start(tenant, name, folder)
+        self._used[tenant] = self._clock()
+        if self._reaping is None:
+            self._reaping = asyncio.create_task(self._reap())
+        return [self._program, "exec", f"--workdir={WORKSPACE}", name, "sh", "-c", command], _environment()
+
+    async def clear(self, tenant: str) -> None:
+        """Killing `docker exec` leaves what it began: the container goes, and another one comes when it is needed."""
+        await self._remove(tenant)
+
+    async def close(self) -> None:
+        if self._reaping is not None:
+            self._reaping.cancel()
+            await asyncio.wait((self._reaping,))
+        for tenant in list(self._used):
+            await self._remove(tenant)
+
+    async def reap(self) -> None:
+        """Take away what has been idle for too long."""
+        now = self._clock()
+        for tenant, used in list(self._used.items()):
+            if now - used >= self._idle:
+                await self._remove(tenant)
+                self._counted("container_reaped", 1)
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(min(60.0, self._idle))
+            with keep_going(log, "taking away idle containers", Unavailable):
+                await self.reap()
+
+    async def _runs(self, name: str) -> bool:
+        code, said = await self._docker("inspect", "--format={{.State.Running}}", name)
+        return not code and said.strip() == "true"
+
+    async def _start(self, tenant: str, name: str, folder: Path) -> None:
+        await self._docker(
+            "rm", "--force", name
+        )  # a hub that died may have left one, with its last command in it
+        mount = f"--mount=type=bind,source={folder},target={WORKSPACE}"
+        named = [f"--name={name}", "--label=dragoman", "--init", f"--env=HOME={WORKSPACE}"]
+        code, said = await self._docker(
+            "run", "--detach", *named, *self._limits, mount, self._image, "sleep", "infinity"
+        )
+        if code:
+            log.error("docker could not start %s: %s", name, redacted(said.strip()[:500]))
+            raise Unavailable("there is no place to run commands right now")
+        self._counted("container_started", 1)
+        if tenant not in self._used:
+            self._counted("containers_running", 1)
+
+    async def _remove(self, tenant: str) -> None:
+        if self._used.pop(tenant, None) is not None:
+            self._counted("containers_running", -1)
+            await self._docker("rm", "--force", self._names[tenant])
+
+    async def _docker(self, *arguments: str) -> tuple[int, str]:
+        try:
+            process = await start([self._program, *arguments], environment=_environment())
+        except OSError as error:
+            log.error("docker cannot be run: %s", error)
+            raise Unavailable("there is no place to run commands right now") from error
+        assert process.output is not None
+        said = await process.output.read()
+        return await process.wait(), said.decode("utf-8", "replace")
+
+
+def _name(tenant: str, folder: Path) -> str:
+    """Of this hub's, on a machine that may have several."""
+    return f"dragoman-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}-t{tenant}"
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name in _PASSED_ON}

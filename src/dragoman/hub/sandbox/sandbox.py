@@ -1,0 +1,186 @@
+"""Where commands run: in the folder of their tenant, in a cell that keeps them from everything else.
+
+A sandbox sees to what is the same in every cell: one command at a time for a tenant, its time, its output, and the limit
+of its folder. The cell is a confined process (`hub/process.py`) or a container (`hub/container.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.hub.sandbox.child_process import ChildProcess, start
+from dragoman.hub.sandbox.run_as import Owner
+from dragoman.hub.sandbox.workspace import Workspace, floor
+
+OUTPUT_LIMIT = 32 * 1024
+_LOOK = 0.5
+"""Seconds between two looks at how much a running command has written."""
+
+T = TypeVar("T")
+
+
+class Ran(Struct, frozen=True, kw_only=True):
+    output: str
+    code: int
+    timed_out: bool = False
+    seconds: float = 0.0
+
+
+class Cell(Protocol):
+    async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
+        """The process that runs a shell command in a tenant's folder, and its environment. Raises `A2AError`."""
+        ...
+
+    async def clear(self, tenant: str) -> None:
+        """That process was killed: nothing of the command may go on."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Sandbox:
+    """`seconds` for a command, `disk` bytes for a tenant's folder. `owner`: whose the folders are, if not the hub's own
+    user's. `counted` hears what happens: for metrics."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cell: Cell,
+        *,
+        seconds: float = 30.0,
+        disk: int = 1 << 30,
+        owner: Owner | None = None,
+        counted: Callable[[str, float], None] | None = None,
+    ) -> None:
+        self._folder, self._cell, self._seconds, self._disk = folder.resolve(), cell, seconds, disk
+        self._owner = owner
+        self._counted = counted or (lambda what, by: None)
+        self._busy: dict[str, asyncio.Lock] = {}
+
+    async def run(self, tenant: str, command: str) -> Ran:
+        """Run a shell command to its end, or the end of its time. Cancelling kills it. Raises `A2AError`."""
+        workspace = self._workspace(tenant)
+        async with self._lock(tenant):
+            room = await _thread(workspace.save)
+            undone = spoilt = False
+            try:
+                ran, spoilt = await self._run(tenant, workspace, command, room)
+            finally:
+                undone = await _thread(lambda: workspace.settle(room, spoilt=spoilt))
+                self._counted("rollback", int(undone))
+        if not undone:
+            return ran
+        why = f"[undone: the workspace may have {self._disk} bytes, and is as it was before the command]"
+        return replace(ran, output=f"{ran.output}\n{why}".lstrip(), code=ran.code or 1)
+
+    async def write(self, tenant: str, path: str, content: bytes) -> None:
+        """Raises `InvalidParams` and `QuotaExceeded`."""
+        await self._file(tenant, lambda workspace: workspace.write(path, content))
+
+    async def read(self, tenant: str, path: str) -> bytes | None:
+        return await self._file(tenant, lambda workspace: workspace.read(path))
+
+    async def list(self, tenant: str) -> list[tuple[str, int]]:
+        return await self._file(tenant, lambda workspace: workspace.list())
+
+    async def close(self) -> None:
+        await self._cell.close()
+
+    async def _run(self, tenant: str, workspace: Workspace, command: str, room: int) -> tuple[Ran, bool]:
+        """How it went, and whether it took too much room meanwhile."""
+        arguments, environment = await self._cell.enter(tenant, workspace.root, command)
+        began = time.monotonic()
+        process = await start(arguments, environment=environment, folder=workspace.root)
+        assert process.output is not None
+        kept = bytearray()
+        reading = asyncio.create_task(_read(process.output, kept))
+        watching = asyncio.create_task(_fills(workspace, process, room))
+        ended = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait((ended, watching), timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            late = not ended.done() and not watching.done()
+            filled = watching.done()
+        finally:
+            self._counted("exec", 1)
+            self._counted("exec_ms", (time.monotonic() - began) * 1000)
+            killed = not ended.done()
+            await _end(process, reading)
+            watching.cancel()
+            await asyncio.wait((watching, ended))
+            if killed:
+                await self._cell.clear(tenant)
+        if filled:
+            watching.result()  # raises what kept it from looking
+        if late:
+            self._counted("exec_timeout", 1)
+        ran = Ran(output=_text(kept), code=ended.result(), timed_out=late, seconds=self._seconds)
+        return ran, filled
+
+    async def _file(self, tenant: str, work: Callable[[Workspace], T]) -> T:
+        async with self._lock(tenant):
+            return await _thread(lambda: work(self._workspace(tenant)))
+
+    def _workspace(self, tenant: str) -> Workspace:
+        return Workspace(
+            self._folder / f"t{tenant}",
+            self._folder / ".before" / f"t{tenant}",
+            limit=self._disk,
+            owner=self._owner,
+        )
+
+    def _lock(self, tenant: str) -> asyncio.Lock:
+        return self._busy.setdefault(tenant, asyncio.Lock())
+
+
+async def _thread(work: Callable[[], T]) -> T:
+    """Do `work` on a thread, to its end: who is cancelled meanwhile has the folder until then."""
+    doing = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait((doing,))
+        raise
+
+
+async def _fills(workspace: Workspace, process: ChildProcess, room: int) -> None:
+    """Ends when the folder has more than it may, with what is deleted and still open; or when the disk is nearly full.
+
+    A folder in which it takes long to look is looked at less often.
+    """
+    device, least = workspace.device, floor(workspace.free())
+
+    def full() -> bool:
+        return workspace.used() + process.deleted_bytes(device) > room or workspace.free() < least
+
+    while True:
+        began = time.monotonic()
+        if await asyncio.to_thread(full):
+            return
+        await asyncio.sleep(max(_LOOK, 4 * (time.monotonic() - began)))
+
+
+async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
+    """All of it, of which the first part is kept."""
+    while chunk := await stream.read(65_536):
+        kept += chunk[: max(0, OUTPUT_LIMIT - len(kept))]
+
+
+async def _end(process: ChildProcess, reading: asyncio.Task[None]) -> None:
+    """Kill what is left of a command, and have its last words."""
+    process.kill()
+    await process.wait()
+    await asyncio.wait((reading,), timeout=1.0)  # one that ran away may hold on to its end of the pipe
+    reading.cancel()
+    await asyncio.wait((reading,))
+
+
+def _text(kept: bytearray) -> str:
+    text = bytes(kept).decode("utf-8", "replace")
+    return text + "\n[output cut]" if len(kept) >= OUTPUT_LIMIT else text

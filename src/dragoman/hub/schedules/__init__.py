@@ -1,0 +1,1 @@
+"""Work that runs later or repeatedly."""

@@ -1,0 +1,155 @@
+"""Does what is due: a request for each run, like any other request of the tenant's, and a word to who listens.
+
+It looks every few seconds. What it knows is in the database: a hub that was down does what became due meanwhile, once,
+and a run whose request it had begun is ended when the request has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from dragoman.errors import A2AError, RateLimited, keep_going
+from dragoman.hub.agents.programs import STOPPED
+from dragoman.hub.conversations import events
+from dragoman.hub.conversations.events import Event
+from dragoman.hub.conversations.message_input import parts
+from dragoman.hub.errors import NotFound
+from dragoman.hub.hub import Hub
+from dragoman.hub.schedules.schedules import PAUSED, Run, Schedule, Schedules
+from dragoman.hub.tenants.tenants import Tenant
+
+log = logging.getLogger(__name__)
+
+EVERY = 5.0
+_GONE = "its agent or its conversation is gone"
+
+
+class Scheduler:
+    def __init__(self, hub: Hub, schedules: Schedules) -> None:
+        self._hub, self.schedules = hub, schedules
+        self._told = asyncio.Event()
+        """Set, and another one from then on, when something happens to a run."""
+        self._ticking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._ticking = asyncio.create_task(self._tick())
+
+    async def stop(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.wait((self._ticking,))
+
+    async def look(self) -> None:
+        """Begin what is due, and end what has ended."""
+        for schedule in await self.schedules.due():
+            await self._alone(self._fire(schedule))
+        for run in await self.schedules.open():
+            await self._alone(self._follow(run))
+
+    async def listen(self, tenant: Tenant, after: int | None = None) -> AsyncIterator[list[Event]]:
+        """What happens to a tenant's runs from now on, or after a notification, for as long as its token is good."""
+        seen = await self.schedules.last(tenant.id) if after is None else after
+        yield [Event("open", {"ok": True})]
+        while True:
+            told = self._told  # before looking: what is told meanwhile is not missed
+            while news := await self.schedules.told(tenant.id, seen):
+                for seen, said in news:
+                    yield [Event("notification", said, seen)]
+            with suppress(TimeoutError):  # another hub wakes nobody here
+                async with asyncio.timeout(EVERY):
+                    await told.wait()
+            now = self._hub.tenants.look(tenant.id)
+            if now is None or now.disabled or now.generation != tenant.generation:
+                return
+
+    async def _tick(self) -> None:
+        while True:
+            await self._alone(self.look())
+            await asyncio.sleep(EVERY)
+
+    async def _alone(self, work: Awaitable[None]) -> None:
+        """What fails for one tenant must not keep the others from their turn, nor now from later."""
+        with keep_going(log, "doing what is scheduled", A2AError, sqlite3.Error):
+            await work
+
+    async def _fire(self, schedule: Schedule) -> None:
+        tenant = self._hub.tenants.look(schedule.tenant_id)
+        if tenant is None or not self._there(schedule):
+            await self.schedules.mark(schedule.tenant_id, schedule.id, PAUSED)
+            log.warning("schedule %d is paused: %s", schedule.id, _GONE)
+            return
+        run = await self.schedules.begin(schedule)
+        if run is not None:
+            self._wake()
+            await self._ask(tenant, schedule, run)
+
+    def _there(self, schedule: Schedule) -> bool:
+        try:
+            if schedule.conversation_id:
+                self._hub.conversations.find(schedule.tenant_id, schedule.conversation_id)
+        except NotFound:
+            return False
+        return self._hub.catalogue.find(schedule.tenant_id, schedule.agent_id) is not None
+
+    async def _ask(self, tenant: Tenant, schedule: Schedule, run: Run) -> None:
+        try:
+            asked = await self._hub.ask(
+                tenant,
+                schedule.agent_id,
+                partial(parts, schedule.message, None),
+                key=f"\0run/{run.id}",  # no client can say that
+                conversation=schedule.conversation_id,
+            )
+        except RateLimited:
+            return  # the tenant has enough to do; later
+        except A2AError as error:
+            await self._end(run, error=error.message)
+        else:
+            await self.schedules.begun(run, asked.request_id)
+
+    async def _follow(self, run: Run) -> None:
+        """End a run whose request has ended; begin the request of one that has none."""
+        tenant = self._hub.tenants.look(run.tenant_id)
+        schedule = await self.schedules.get(run.tenant_id, run.task_id)
+        if tenant is None or schedule is None:
+            return
+        if not run.request_id:
+            if schedule.generation != tenant.generation:
+                await self._end(run, error=STOPPED)
+            elif self._there(schedule):
+                await self._ask(tenant, schedule, run)
+            else:
+                await self._end(run, error=_GONE)
+            return
+        try:
+            snapshot = await self._hub.snapshot(tenant, self._hub.find(tenant, run.request_id))
+        except NotFound:
+            await self._end(run, error="its request is gone")
+            return
+        if not (snapshot.terminal or snapshot.state.interrupted):
+            return
+        if schedule.conversation_id:
+            with suppress(NotFound):
+                await self._hub.settle(tenant, schedule.conversation_id)
+        text, used = events.answer_of(snapshot)
+        if snapshot.state.interrupted:
+            # It can be answered over A2A; what comes again does not wait for that.
+            await self._end(run, error=f"the agent asks for an answer: {text}", **used)
+        elif events.state_of(snapshot) == "completed":
+            await self._end(run, answer=text, **used)
+        else:
+            await self._end(run, error=text or events.state_of(snapshot), **used)
+
+    async def _end(self, run: Run, **outcome: Any) -> None:
+        await self.schedules.end(run, **outcome)
+        self._wake()
+
+    def _wake(self) -> None:
+        told, self._told = self._told, asyncio.Event()
+        told.set()

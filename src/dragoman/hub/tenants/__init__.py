@@ -1,0 +1,1 @@
+"""Tenants, their tokens and limits."""

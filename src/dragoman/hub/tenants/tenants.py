@@ -1,0 +1,241 @@
+"""Who may use the hub: tenants, their tokens, and the administrator's.
+
+A token is shown once, when it is made; the hub keeps its SHA-256. Disabling a tenant or giving it another token raises
+its `generation`: what began under an older one stops (`hub.py` watches, and `residents.py` looks before each model call).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.database import Database
+from dragoman.hub.errors import Conflict, NotFound
+from dragoman.model.ops import Principal
+
+TENANT, ADMIN = "atr_", "adm_"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}")
+_TOUCH = 60
+"""Seconds between two notes of when a token was last used."""
+
+_FIELDS = "id, name, disabled, generation, max_running, per_minute, created_at, last_used_at"
+_ALL = f"select {_FIELDS} from tenants order by id"
+_BY_ID = f"select {_FIELDS} from tenants where id = ?"
+_BY_NAME = f"select {_FIELDS} from tenants where name = ?"
+_BY_HASH = f"select token_hash, {_FIELDS} from tenants where token_hash = ?"
+_ADD = "insert into tenants (name, token_hash, created_at) values (?, ?, ?)"
+_TOUCHED = "update tenants set last_used_at = ? where id = ?"
+_DISABLE = "update tenants set disabled = ?, generation = generation + ? where id = ?"
+_ROTATE = "update tenants set token_hash = ?, generation = generation + 1 where id = ?"
+_CARRY = """
+update schedules set generation = generation + 1 where tenant_id = ?1
+and generation + 1 = (select generation from tenants where id = ?1)
+"""
+_PAUSE = "update schedules set status = 'paused' where tenant_id = ? and status = 'active'"
+_LIMIT = "update tenants set max_running = ?, per_minute = ? where id = ?"
+_AUDIT = "insert into audit (at, actor, action, tenant_id, detail) values (?, ?, ?, ?, ?)"
+_AUDITED = """
+select id, at, actor, action, tenant_id, detail from audit where id < ? order by id desc limit ?
+"""
+_SECRET = "select value from secrets where name = 'admin'"
+_KEEP = "insert or replace into secrets (name, value) values ('admin', ?)"
+
+
+class Tenant(Struct, frozen=True, kw_only=True):
+    id: int
+    name: str
+    disabled: bool
+    generation: int
+    max_running: int | None
+    """How much of its work may run at once; None: what the hub allows everybody."""
+    per_minute: int | None
+    created_at: int
+    last_used_at: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the scope of its tasks: names of tenants may change hands, numbers do not."""
+        return str(self.id)
+
+    @property
+    def principal(self) -> Principal:
+        """The tenant as a caller, who has shown the token of this generation."""
+        return Principal(id=self.key, tenant=self.key, generation=self.generation)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        out = {"id": self.id, "name": self.name, "disabled": self.disabled}
+        out |= {"created_at": self.created_at, "last_used_at": self.last_used_at}
+        return out | {"max_concurrent": self.max_running, "rate_per_min": self.per_minute}
+
+
+class Tenants:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._touched: dict[int, float] = {}
+
+    # -- who is calling ----------------------------------------------------------------------------------------
+
+    def holder(self, token: str) -> Tenant | None:
+        """Whose token this is; None if nobody's, or of somebody who is disabled."""
+        if not token.startswith(TENANT):
+            return None
+        hashed = digest(token)
+        row = self._db.look(lambda db: db.execute(_BY_HASH, (hashed,)).fetchone())
+        if row is None or not hmac.compare_digest(row["token_hash"], hashed) or row["disabled"]:
+            return None
+        return _tenant(row)
+
+    async def touch(self, tenant: Tenant) -> None:
+        """Note that its token was used, once in a while."""
+        now = time.time()
+        if now - self._touched.get(tenant.id, 0.0) >= _TOUCH:
+            self._touched[tenant.id] = now
+            await self._db.run(lambda db: db.execute(_TOUCHED, (int(now), tenant.id)))
+
+    def look(self, id: int) -> Tenant | None:
+        """The tenant as it is now."""
+        row = self._db.look(lambda db: db.execute(_BY_ID, (id,)).fetchone())
+        return None if row is None else _tenant(row)
+
+    # -- what administrators do --------------------------------------------------------------------------------
+
+    async def add(self, name: str, *, actor: str = "admin") -> tuple[Tenant, str]:
+        """A new tenant and its token. Raises `InvalidParams` and `Conflict`."""
+        name = name.strip()
+        why = ""
+        if not _NAME.fullmatch(name):
+            why = "is 1 to 100 letters, digits, spaces and ._@- , and begins with a letter or a digit"
+        elif name.isdigit():
+            why = "is no number: it would be taken for that of another tenant"
+        if why:
+            raise InvalidParams(f"the name of a tenant {why}", fields=(("name", why),))
+        token = new_token(TENANT)
+
+        def add(db: sqlite3.Connection) -> Tenant:
+            if (row := db.execute(_BY_NAME, (name,)).fetchone()) is not None:
+                raise Conflict(f"there is a tenant {name!r} already", existing=_tenant(row).shown)
+            id = db.execute(_ADD, (name, digest(token), _now())).lastrowid
+            _note(db, actor, "tenant.create", id or 0, name)
+            return _tenant(db.execute(_BY_ID, (id,)).fetchone())
+
+        return await self._db.run(add), token
+
+    async def list(self) -> Sequence[Tenant]:
+        rows = await self._db.read(lambda db: db.execute(_ALL).fetchall())
+        return [_tenant(row) for row in rows]
+
+    def find(self, named: str) -> Tenant:
+        """By number, or by name. Raises `NotFound`."""
+        by_id = named.isascii() and named.isdigit() and len(named) < 16
+        row = self._db.look(lambda db: db.execute(_BY_ID, (int(named),)).fetchone()) if by_id else None
+        row = row or self._db.look(lambda db: db.execute(_BY_NAME, (named,)).fetchone())
+        if row is None:
+            raise NotFound(f"there is no tenant {named[:100]!r}")
+        return _tenant(row)
+
+    async def disable(self, tenant: Tenant, disabled: bool, *, actor: str = "admin") -> Tenant:
+        def change(db: sqlite3.Connection) -> Tenant:
+            db.execute(_DISABLE, (disabled, int(disabled), tenant.id))
+            if disabled:  # what runs stops; what is scheduled rests until the tenant is back
+                db.execute(_CARRY, (tenant.id,))
+            _note(db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name)
+            return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
+
+        return await self._db.run(change)
+
+    async def rotate(self, tenant: Tenant, *, actor: str = "admin") -> tuple[Tenant, str]:
+        """Another token; the one before stops working at once. What is scheduled is paused: it may be a thief's."""
+        token = new_token(TENANT)
+
+        def change(db: sqlite3.Connection) -> Tenant:
+            db.execute(_ROTATE, (digest(token), tenant.id))
+            db.execute(_PAUSE, (tenant.id,))
+            _note(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
+            return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
+
+        return await self._db.run(change), token
+
+    async def limit(
+        self, tenant: Tenant, max_running: int | None, per_minute: int | None, *, actor: str = "admin"
+    ) -> Tenant:
+        """Give a tenant limits of its own; None: those of everybody."""
+
+        def change(db: sqlite3.Connection) -> Tenant:
+            db.execute(_LIMIT, (max_running, per_minute, tenant.id))
+            _note(db, actor, "tenant.limit", tenant.id, f"{max_running} at once, {per_minute} a minute")
+            return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
+
+        return await self._db.run(change)
+
+    async def audit(self, *, before: int = 0, limit: int = 50) -> Sequence[dict[str, Any]]:
+        rows = await self._db.read(
+            lambda db: db.execute(_AUDITED, (before or 2**62, limit)).fetchall(),
+        )
+        return [dict(row) for row in rows]
+
+    # -- the administrator's token -----------------------------------------------------------------------------
+
+    async def admin(self, token: str = "", *, show: Callable[[str], None] | None = None) -> str:
+        """See to it that there is an admin token: the given one, or the one there is, or a new one, which is returned.
+
+        `show` gets a new one before it counts: one that nobody has seen is never in force.
+        """
+        made = ""
+        if not token:
+            if self.has_admin:
+                return ""
+            token = made = new_token(ADMIN)
+            if show is not None:
+                show(made)
+        await self._db.run(lambda db: db.execute(_KEEP, (digest(token),)))
+        return made
+
+    async def rotate_admin(self, *, show: Callable[[str], None], actor: str = "cli") -> None:
+        """Another admin token; the one before stops working at once. `show` gets it before it counts."""
+        token = new_token(ADMIN)
+        show(token)
+
+        def change(db: sqlite3.Connection) -> None:
+            db.execute(_KEEP, (digest(token),))
+            _note(db, actor, "admin.rotate_token", 0, "")
+
+        await self._db.run(change)
+
+    @property
+    def has_admin(self) -> bool:
+        return self._db.look(lambda db: db.execute(_SECRET).fetchone()) is not None
+
+    def is_admin(self, token: str) -> bool:
+        row = self._db.look(lambda db: db.execute(_SECRET).fetchone())
+        return row is not None and hmac.compare_digest(row["value"], digest(token))
+
+
+def new_token(kind: str) -> str:
+    return kind + secrets.token_hex(32)
+
+
+def digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _tenant(row: sqlite3.Row) -> Tenant:
+    values = {key: row[key] for key in row.keys() if key != "token_hash"}  # noqa: SIM118
+    return Tenant(**{**values, "disabled": bool(row["disabled"])})
+
+
+def _note(db: sqlite3.Connection, actor: str, action: str, tenant: int, detail: str) -> None:
+    db.execute(_AUDIT, (_now(), actor, action, tenant, detail))
+
+
+def _now() -> int:
+    return int(time.time())

@@ -1,0 +1,155 @@
+"""Read a page that a model has asked for, as text.
+
+The address is a stranger's choice, so the one who builds a fetcher decides which connections may be made: `dial` is that
+decision (`push/guard.py` has one that keeps to the public internet). Redirects go through it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+from urllib.parse import urljoin
+
+from msgspec import Struct
+
+from dragoman.client.transport.network import Dial, HttpTransport
+from dragoman.client.transport.transport import Response
+from dragoman.errors import Unreachable
+from dragoman.hub.tools.markup import html_text
+
+LIMIT = 8 << 20
+REDIRECTS = 10
+MAX_HTML = 2 << 20
+"""Characters of a page that are looked at: a model reads a hundredth of that."""
+READERS = 2
+"""Pages that are turned into text at once, each in a thread: hostile ones take their share of a core, not all of it."""
+
+_PIECE = 65_536
+_CHARSET = re.compile(r"charset=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
+_CODECS = {
+    label: codec
+    for codec, labels in {
+        "utf-8": "utf8",
+        "utf-16-le": "utf-16 utf16 utf-16le",
+        "utf-16-be": "utf-16be",
+        "cp1252": "ascii us-ascii iso-8859-1 iso8859-1 latin1 latin-1 windows-1252",
+        "iso8859-15": "iso-8859-15 latin9 latin-9",
+        "gb18030": "gb2312 gbk gb-2312",
+        "big5hkscs": "big5 big5-hkscs",
+        "euc-jp": "eucjp x-euc-jp",
+        "shift_jis": "shift-jis sjis x-sjis windows-31j",
+        "iso2022_jp": "iso-2022-jp",
+        "euc-kr": "euckr ks_c_5601-1987 windows-949",
+        "koi8-r": "koi8",
+        "koi8-u": "",
+        "mac-roman": "macintosh",
+        **{f"iso8859-{n}": f"iso-8859-{n}" for n in (2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 14, 16)},
+        **{f"cp{n}": f"windows-{n}" for n in (1250, 1251, 1253, 1254, 1255, 1256, 1257, 1258, 874)},
+    }.items()
+    for label in (codec, *labels.split())
+}
+"""The character encodings of the web, by the names that pages give them. The page chooses, so it chooses among these: Python
+has others, which are not for text (`punycode`, `idna`), take the square of the time, or are never forgotten once asked for."""
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    url: str
+    status: int
+    media_type: str
+    text: str
+    content: bytes = b""
+    """Of a picture."""
+
+
+class Fetcher(Protocol):
+    async def fetch(self, url: str, *, limit: int = LIMIT) -> Page:
+        """At most `limit` bytes. Raises `A2AError` with a sentence for the model."""
+        ...
+
+
+class HttpFetcher:
+    def __init__(self, dial: Dial, *, timeout: float = 30.0, agent: str = "dragoman") -> None:
+        self._http = HttpTransport(dial=dial)
+        self._timeout, self._agent = timeout, agent
+        self._readers = ThreadPoolExecutor(READERS, "dragoman-pages")
+
+    async def fetch(self, url: str, *, limit: int = LIMIT) -> Page:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._fetch(url, limit)
+        except TimeoutError:
+            raise Unreachable(f"{_shown(url)} did not answer within {self._timeout:g} s") from None
+
+    async def close(self) -> None:
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        await self._http.close()
+
+    async def _fetch(self, url: str, limit: int) -> Page:
+        headers = {
+            "User-Agent": self._agent,
+            "Accept": "text/html, text/plain;q=0.9, image/*;q=0.8, */*;q=0.5",
+        }
+        for _ in range(REDIRECTS + 1):
+            if not url.lower().startswith(("http://", "https://")):
+                raise Unreachable(f"{_shown(url)} is not an http or https URL")
+            response = await self._http.request("GET", url.partition("#")[0], headers)
+            where = response.headers.get("location", "")
+            if response.status in (301, 302, 303, 307, 308) and where:
+                await response.close()
+                url = _joined(url, where)
+                continue
+            return await self._page(url, response, limit)
+        raise Unreachable(f"{_shown(url)}: more than {REDIRECTS} redirects")
+
+    async def _page(self, url: str, response: Response, limit: int) -> Page:
+        body = bytearray()
+        async for chunk in response.chunks():
+            body += chunk
+            if len(body) > limit:
+                await response.close()
+                raise Unreachable(f"{_shown(url)} has more than {limit >> 20} MB")
+        kind, _, rest = response.headers.get("content-type", "text/plain").partition(";")
+        kind = kind.strip().lower()
+        if kind.startswith("image/") and not kind.endswith("xml"):
+            return Page(url=url, status=response.status, media_type=kind, text="", content=bytes(body))
+        loop = asyncio.get_running_loop()
+        text = await loop.run_in_executor(self._readers, page_text, bytes(body), kind, rest)
+        return Page(url=url, status=response.status, media_type=kind, text=text)
+
+
+def page_text(body: bytes, kind: str, parameters: str = "") -> str:
+    """The text of a page of this media type. What its encoding cannot be is U+FFFD. Takes time: not for the event loop."""
+    if not kind.startswith("text/") and not kind.endswith(("json", "xml", "javascript")):
+        return f"({kind[:100]}, {len(body)} bytes: not text)"
+    named = _CHARSET.search(parameters)
+    codec = _CODECS.get(named[1].lower(), "utf-8") if named is not None else "utf-8"
+    if kind not in ("text/html", "application/xhtml+xml"):
+        return _decoded(body, codec)
+    return html_text(_decoded(body, codec, MAX_HTML))
+
+
+def _decoded(body: bytes, codec: str, limit: int | None = None) -> str:
+    """In pieces: a codec holds on to the interpreter, and other threads wait for it. `limit`: this many characters."""
+    decoder = codecs.getincrementaldecoder(codec)("replace")
+    out: list[str] = []
+    size = 0
+    for at in range(0, len(body), _PIECE):
+        out.append(decoder.decode(body[at : at + _PIECE], final=at + _PIECE >= len(body)))
+        size += len(out[-1])
+        if limit is not None and size > limit:
+            break
+    return "".join(out)[:limit].removeprefix("\ufeff")
+
+
+def _joined(url: str, where: str) -> str:
+    try:
+        return urljoin(url, where)
+    except ValueError:
+        raise Unreachable(f"{_shown(url)} points at {where[:200]!r}, which is no URL") from None
+
+
+def _shown(url: str) -> str:
+    return url.partition("?")[0][:200]

@@ -1,0 +1,139 @@
+"""A tool: what a `/command` in a model's reply runs.
+
+Tools are plain: a command and a session in, text out. The loop does what is common to all of them: the capability gate,
+budgets, the recorded step, truncation, the block around the result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from dragoman.engine.turn import Turn, record_of
+
+if TYPE_CHECKING:
+    from dragoman.hub.agents.constitution import Constitution
+    from dragoman.hub.agents.event_writer import Telling
+    from dragoman.hub.models.model import Usage
+
+_ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
+"""What of a usage is told if there is any."""
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """One command of a reply: `/write notes.md` with its body, `/fetch https://example.com` without."""
+
+    name: str
+    """With the slash: `/fetch`."""
+    args: str = ""
+    body: str | None = None
+    closed: bool = True
+    """A block command whose end was found."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.args}".strip()
+
+
+class Budget:
+    """The tokens a request may use, those of the agents it asks included. It only shrinks on the way down."""
+
+    def __init__(self, *limits: int) -> None:
+        self._limit = min((limit for limit in limits if limit > 0), default=0)
+        self.spent = 0
+
+    @property
+    def left(self) -> int | None:
+        """None: no limit."""
+        return max(0, self._limit - self.spent) if self._limit else None
+
+
+class Session(Struct, kw_only=True):
+    """Where a command runs: for whom, as which agent, in which conversation."""
+
+    tenant: str
+    agent: str
+    constitution: Constitution
+    turn: Turn
+    telling: Telling
+    """For what others should hear of while the command runs."""
+    budget: Budget
+    key: str = ""
+    """Names the command within the turn; the same after a restart."""
+    conversation: int = 0
+    """0: none (every call over A2A). Files then cannot be kept, and memory is not tied to a conversation."""
+    depth: int = 0
+    stream_id: int = 0
+    original: str = ""
+    """What the user asked in the first place."""
+    pictures: list[str] = []
+    """Keys of the pictures that commands gave since the model last spoke; it sees them with its next prompt."""
+    scratch: dict[str, Any] = {}
+    """What tools remember during one run of a turn."""
+
+    async def pay(self, usage: Usage, model: str) -> None:
+        """Count what a call of a model used, and say so."""
+        self.budget.spent += usage.total
+        more = {name: value for name in _ONLY_IF if (value := getattr(usage, name))}
+        await self.telling.tell(
+            "token_usage",
+            model=model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            **more,
+        )
+
+    @property
+    def once(self) -> str:
+        """Names the command for good: what it writes under this key is written once, also if a restart runs it again."""
+        turn, scope = self.turn, self.turn.scope
+        return f"{scope.tenant}/{scope.agent}/{turn.task_id}/{turn.n}/{self.key}"
+
+    @property
+    def broken_off(self) -> bool:
+        """The command was begun before a crash, as one that must not run twice."""
+        return record_of(self.turn).steps.get(self._begun) is not None
+
+    async def begin(self, label: str) -> None:
+        """Put on record that the command begins."""
+        await record_of(self.turn).record(self._begun, label)
+        await record_of(self.turn).may_begin()
+
+    @property
+    def _begun(self) -> str:
+        return f"begun/{self.key}"
+
+
+async def harmless(tool: object, command: Command, session: Session) -> bool:
+    """`repeatable` of tools that only read, that write only here (`Session.once`), or that have us follow a task."""
+    return True
+
+
+class Tool(Protocol):
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The commands it answers: `("/fetch",)`."""
+        ...
+
+    @property
+    def bundle(self) -> str:
+        """What a constitution grants: web, exec, write, read, mem, delegation, mcp, a2a, advise, todos; empty: always."""
+        ...
+
+    @property
+    def usage(self) -> str:
+        """A line or more for the system prompt and for `/help`."""
+        ...
+
+    def label(self, command: Command) -> str:
+        """What `tool_call` events call it: `fetch:https://...`, `agent:scout`, `mcp:server.tool`."""
+        ...
+
+    async def repeatable(self, command: Command, session: Session) -> bool:
+        """Whether a command that a crash broke off may simply run again. One that may not is begun once, and never again."""
+        ...
+
+    async def run(self, command: Command, session: Session) -> str:
+        """The body of the result block. A failure is a text that begins with `ERR:`; only a broken tool raises."""
+        ...

@@ -1,0 +1,90 @@
+"""All the commands of a hub, put together from what the operator has given it.
+
+What is not given is there all the same, and says why it cannot be used: a model that asks for it learns something.
+"""
+
+from __future__ import annotations
+
+from dragoman.hub.conversations.artifacts import Artifacts
+from dragoman.hub.conversations.todos import Todos
+from dragoman.hub.database import Database
+from dragoman.hub.memory.memories import Memories
+from dragoman.hub.memory.scratchpads import Scratchpads
+from dragoman.hub.models.model import Model
+from dragoman.hub.sandbox.sandbox import Sandbox
+from dragoman.hub.schedules.schedules import Schedules
+from dragoman.hub.tools.a2a import A2ATool
+from dragoman.hub.tools.advise import AdviseTool
+from dragoman.hub.tools.browse import BROWSER, BrowseTool, Check
+from dragoman.hub.tools.delegate import AgentTool, ParallelTool
+from dragoman.hub.tools.exec import ExecTool
+from dragoman.hub.tools.fetch import FetchTool
+from dragoman.hub.tools.fetcher import Fetcher
+from dragoman.hub.tools.files import ListTool, ReadTool, WriteTool
+from dragoman.hub.tools.help import AbsentTool, HelpTool
+from dragoman.hub.tools.lesson import LessonTool
+from dragoman.hub.tools.mcp import McpCommand
+from dragoman.hub.tools.mcp_servers import McpServers
+from dragoman.hub.tools.mem import MemTool
+from dragoman.hub.tools.pictures import Pictures
+from dragoman.hub.tools.remote_agents import Remotes
+from dragoman.hub.tools.schedule import ScheduleTool
+from dragoman.hub.tools.search import Search, SearchTool
+from dragoman.hub.tools.todo import TodoTool
+from dragoman.hub.tools.tool import Session, Tool
+
+_ABSENT = {
+    "/browse": f"this hub has no browser (an MCP server {BROWSER!r} would be one); use /fetch",
+    "/map": "a hub draws no map of the workspace; use /list",
+    "/pane": "there are no panes on a server; use /agent",
+}
+
+
+def toolbox(
+    database: Database,
+    *,
+    model: Model,
+    fetcher: Fetcher | None = None,
+    check: Check | None = None,
+    search: Search | None = None,
+    mcp: McpServers | None = None,
+    remotes: Remotes | None = None,
+    sandbox: Sandbox | None = None,
+) -> tuple[Tool, ...]:
+    """Every command. `model` answers `/advise`, and says who sees; `check` refuses addresses."""
+    pictures = Pictures(database, model)
+    artifacts, memories, todo = Artifacts(database), Memories(database), TodoTool(Todos(database))
+
+    async def context(session: Session) -> list[str]:
+        """What an agent that is asked is told of the work so far."""
+        lines = []
+        if session.conversation:
+            known = await memories.list(session.tenant, conversation=session.conversation, limit=15)
+            lines += (
+                ["pipeline memory:", *(f"- #{entry.id} {entry.title}" for entry in known)] if known else []
+            )
+        open_todos = await todo.lines(session)
+        return [*lines, *(["open todos:", *open_todos] if open_todos else [])]
+
+    tools: list[Tool] = [
+        SearchTool(search),
+        FetchTool(fetcher, pictures),
+        WriteTool(artifacts, sandbox),
+        ReadTool(artifacts, memories, pictures, sandbox),
+        ListTool(artifacts, sandbox),
+        MemTool(Scratchpads(database), memories),
+        AgentTool(context),
+        ParallelTool(context),
+        McpCommand(mcp, check),
+        A2ATool(remotes),
+        AdviseTool(model),
+        ExecTool(sandbox),
+        todo,
+        LessonTool(memories),
+        ScheduleTool(Schedules(database)),
+    ]
+    if mcp is not None and BROWSER in mcp.names:
+        tools.append(BrowseTool(mcp, check))
+    served = {name for tool in tools for name in tool.names}
+    absent = (AbsentTool(name, why) for name, why in _ABSENT.items() if name not in served)
+    return (*tools, HelpTool(tools), *absent)
