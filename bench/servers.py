@@ -30,7 +30,7 @@ class Server:
     arguments: Callable[[str, int, Path], list[str]]
     """From a binding, the port it shall be on and an empty directory to what follows `python`."""
     tuned: bool = False
-    """Started with the garbage collector that `agent.run()` sets."""
+    """TurnStarted with the garbage collector that `agent.run()` sets."""
     dialect: str = "v1"
     """What it speaks over JSON-RPC."""
     bindings: tuple[str, ...] = BINDINGS

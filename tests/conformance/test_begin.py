@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.protocols import Delivered, Held, Lease, LeaseLost, Log, NewMail, Store, TaskExists
+from dragoman.engine.protocols import Delivered, HeldLease, Lease, LeaseLost, Log, NewMail, Store, TaskExists
 from dragoman.engine.records import Record
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import StatusUpdate, TaskState
 from tests.conformance.conftest import SCOPE
 from tests.conformance.records import chunk, mail, reply, status, turn
-from tests.conformance.test_hooks import due, hook
+from tests.conformance.test_push_queue import due, webhook
 
 DONE, ASKS = TaskState.COMPLETED, TaskState.INPUT_REQUIRED
 
@@ -39,7 +39,7 @@ async def test_it_is_there_when_it_is_stored(store: Store, log: Log) -> None:
     await stored(begun)
     assert [record.kind for record in await log.read("t")] == ["message"]
     assert (await log.find(ListTasks(), limit=10)).total == 1
-    assert list(await store.renew("n1", ttl=60)) == [Held(lease.key, 1, 1)]
+    assert list(await store.renew("n1", ttl=60)) == [HeldLease(lease.key, 1, 1)]
     assert list(await store.claim("n2", limit=10)) == []
     with pytest.raises(TaskNotFound):
         await store.scope(Scope("rival", "echo", "eve")).load("t")
@@ -115,7 +115,7 @@ async def test_it_can_be_given_back(store: Store, log: Log) -> None:
 
 
 async def test_its_hook_is_told_all_of_it(store: Store, log: Log) -> None:
-    _, lease = await begin(log, hook=hook())
+    _, lease = await begin(log, webhook=webhook())
     await log.settle(lease, [turn(), status(DONE)], mail=1)
     (delivery,) = await due(store)
     assert (delivery.task, delivery.cursor, delivery.last) == ("t", 1, 3)

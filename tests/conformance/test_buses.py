@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dragoman.engine.protocols import MAIL, Bus, topic
+from dragoman.engine.protocols import MAIL_TOPIC, Bus, topic
 from dragoman.engine.records import Record
 from dragoman.model.ops import Scope
 from tests.conformance.records import chunk
@@ -84,7 +84,7 @@ async def test_topics_of_different_scopes_differ(bus: Bus) -> None:
     heard: list[int] = []
     with bus.listen(topic(Scope("t", "a", "o"), "1"), lambda records: heard.append(1)):
         bus.wake(topic(Scope("t", "a", "x"), "1"))
-        bus.wake(MAIL)
+        bus.wake(MAIL_TOPIC)
     assert heard == []
 
 
@@ -137,7 +137,9 @@ class Ear:
 LONG = topic(Scope("t", "a", "o" * 10_000), "1")
 
 
-@pytest.mark.parametrize("name", [MAIL, "t/a/o/1", LONG, "t/ä/\0/1"], ids=["mail", "task", "long", "odd"])
+@pytest.mark.parametrize(
+    "name", [MAIL_TOPIC, "t/a/o/1", LONG, "t/ä/\0/1"], ids=["mail", "task", "long", "odd"]
+)
 async def test_another_process_hears_that_there_is_news_and_not_what(
     buses: tuple[Bus, Bus], name: str
 ) -> None:

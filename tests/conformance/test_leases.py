@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.engine.protocols import Held, LeaseLost, Log, NewMail, Store
+from dragoman.engine.protocols import HeldLease, LeaseLost, Log, NewMail, Store
 from dragoman.engine.records import Record
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
@@ -80,7 +80,7 @@ async def test_a_node_that_lapsed_loses_its_tasks_and_cannot_write_any_more(
         with pytest.raises(LeaseLost):
             await write
     await store.release(zombie)
-    assert list(await store.renew("n2", ttl=60)) == [Held(lease.key, 2, 1)]
+    assert list(await store.renew("n2", ttl=60)) == [HeldLease(lease.key, 2, 1)]
     assert await log.append(lease, [chunk("fresh")]) == 3
     assert (await log.load("t")).task.artifacts[0].text == "fresh"
 
@@ -90,7 +90,7 @@ async def test_a_lapsed_node_that_nobody_replaced_may_go_on(store: Store, log: L
     assert lease is not None
     clock.forward(61)
     assert await log.append(lease, [chunk()]) == 2
-    assert list(await store.renew("n1", ttl=60)) == [Held(lease.key, 1, 1)]
+    assert list(await store.renew("n1", ttl=60)) == [HeldLease(lease.key, 1, 1)]
 
 
 @pytest.mark.parametrize("hours", [1, -1])
@@ -130,7 +130,7 @@ async def test_a_lapsed_node_keeps_what_it_holds_and_its_claim_renews_its_lease(
     for _ in range(3):
         assert list(await store.claim("n1", limit=10)) == []
     assert list(await store.claim("n2", limit=10)) == []
-    assert list(await store.renew("n1", ttl=60)) == [Held(lease.key, 1, 1)]
+    assert list(await store.renew("n1", ttl=60)) == [HeldLease(lease.key, 1, 1)]
 
 
 async def test_a_node_that_claims_is_alive_so_that_nobody_takes_what_it_claimed(
@@ -142,7 +142,7 @@ async def test_a_node_that_claims_is_alive_so_that_nobody_takes_what_it_claimed(
     (lease,) = await store.claim("n1", limit=10)
     clock.forward(50)
     assert list(await store.claim("n2", limit=10)) == []
-    assert list(await store.renew("n1", ttl=60)) == [Held(lease.key, 1, 1)]
+    assert list(await store.renew("n1", ttl=60)) == [HeldLease(lease.key, 1, 1)]
 
 
 async def test_nodes_that_lapsed_together_do_not_take_each_others_tasks(
@@ -154,7 +154,7 @@ async def test_nodes_that_lapsed_together_do_not_take_each_others_tasks(
         assert list(await store.claim(node, limit=10)) == []
     for node, lease in leases.items():
         assert lease is not None
-        assert list(await store.renew(node, ttl=60)) == [Held(lease.key, 1, 1)]
+        assert list(await store.renew(node, ttl=60)) == [HeldLease(lease.key, 1, 1)]
 
 
 async def test_who_does_not_take_over_claims_only_what_nobody_holds(
@@ -190,7 +190,7 @@ async def test_renewing_tells_what_the_node_still_holds_and_the_last_mail(store:
     await log.append(one, [turn()])
     await log.deliver("t1", mail())
     held = await store.renew("n1", ttl=60)
-    assert sorted(held, key=lambda h: h.key) == [Held(one.key, 1, 3), Held(two.key, 1, 1)]
+    assert sorted(held, key=lambda h: h.key) == [HeldLease(one.key, 1, 3), HeldLease(two.key, 1, 1)]
 
 
 async def test_what_a_leaving_node_held_can_be_claimed_at_once(store: Store, log: Log) -> None:

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dragoman.engine.protocols import Delivered, Found, Lease, LeaseLost, NewMail, Store, TaskExists
+from dragoman.engine.protocols import Delivered, FoundTasks, Lease, LeaseLost, NewMail, Store, TaskExists
 from dragoman.engine.records import Cancel, Record
 from dragoman.errors import A2AError
 from dragoman.model.ops import ListTasks, Scope
@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
             return folded(value.snapshot), value.seq, lease, value.duplicate
         case Lease():
             return value.scope, value.task, value.fence, value.attempt
-        case Found():
+        case FoundTasks():
             return [folded(s) for s in value.snapshots], value.next, value.total
         case Record():
             return value.seq, value.kind, value.raw
@@ -241,7 +241,7 @@ class Agreement(RuleBasedStateMachine):
         moment = f"2026-01-01T00:00:00.{since:03}Z" if since else ""
         query = ListTasks(context_id=context, status=state, status_timestamp_after=moment, page_token=token)
         expected, _ = self.both(handle, lambda s, _: s.scope(scope).find(query, limit=limit))
-        if isinstance(expected, Found) and expected.next:
+        if isinstance(expected, FoundTasks) and expected.next:
             self.cursors = [expected.next, *self.cursors][:5]
 
     @invariant()

@@ -11,7 +11,7 @@ from dragoman import Agent, Turn
 from dragoman.buses import LocalBus
 from dragoman.engine import runner
 from dragoman.engine.engine import Engine
-from dragoman.engine.protocols import Held
+from dragoman.engine.protocols import HeldLease
 from dragoman.hub.models import ask as asking
 from dragoman.hub.models.model import Delta, Prompt
 from dragoman.model.ops import GetTask
@@ -46,7 +46,7 @@ class Silent(MemoryStore):
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
+    async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
         await self.answers.wait()
         return await super().renew(node, ttl=ttl)
 

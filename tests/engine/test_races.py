@@ -16,7 +16,7 @@ from dragoman import errors
 from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
 from dragoman.engine.engine import Engine
-from dragoman.engine.protocols import MAIL, Lease
+from dragoman.engine.protocols import MAIL_TOPIC, Lease
 from dragoman.engine.records import Cancel, Snapshot
 from dragoman.engine.runner import Run
 from dragoman.engine.turn import Turn
@@ -133,9 +133,9 @@ async def test_a_node_that_is_kept_busy_stays_alive(start: Start) -> None:
     await gates.at("x").wait()
     other = await start(gates.agent, ttl=0.3)
     for _ in range(100):  # more than its time to live
-        busy._bus.wake(MAIL)
+        busy._bus.wake(MAIL_TOPIC)
         await asyncio.sleep(0.01)
-    other._bus.wake(MAIL)
+    other._bus.wake(MAIL_TOPIC)
     await asyncio.sleep(0.05)
     assert other.runner.running == 0
     gates.gate("x").set()
@@ -322,7 +322,7 @@ async def test_nobody_listens_to_a_task_that_is_over(start: Start) -> None:
     assert isinstance(bus, LocalBus)
     while engine.runner.running:
         await asyncio.sleep(0)
-    assert list(bus._listeners) == [MAIL]
+    assert list(bus._listeners) == [MAIL_TOPIC]
 
 
 async def test_a_reader_that_does_not_read_holds_nothing_in_memory(start: Start) -> None:
@@ -438,7 +438,7 @@ async def test_a_thousand_tasks_leave_nothing_behind(tmp_path: Any) -> None:
     for _ in range(20):
         await asyncio.gather(*(one(n) for n in range(50)))
     assert await left() <= before
-    assert isinstance(engine._bus, LocalBus) and list(engine._bus._listeners) == [MAIL]
+    assert isinstance(engine._bus, LocalBus) and list(engine._bus._listeners) == [MAIL_TOPIC]
     assert not engine.readers and not engine.runner._orphans and not engine.runner._doubtful
     await engine.stop(drain=0)
 

@@ -19,7 +19,7 @@ from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound, Unauthenticated
 from dragoman.model.card import AgentCard, Interface, Skill
 from tests.hub.house import SCOUT, house, message
-from tests.push.hook import Hook
+from tests.push.webhook import Receiver
 from tests.server.wire import Answer
 
 HOME = "/v1/a2a/agents/index"
@@ -413,7 +413,7 @@ async def test_agents_answer_over_grpc_to_those_who_bring_a_token() -> None:
 
 @pytest.mark.parametrize("version", ["", "1.0", "0.3"])
 async def test_push_notifications_are_sent_once_they_are_enabled(version: str) -> None:
-    async with Hook() as hook, house(["one two"], push=True, allow_private=True) as hub:
+    async with Receiver() as hook, house(["one two"], push=True, allow_private=True) as hub:
         acme = await hub.tenant("acme")
         label = {"a2a_version": version} if version else {}
         card = (await acme("GET", f"{HOME}/agent-card.json")).json
@@ -432,7 +432,7 @@ async def test_push_notifications_are_sent_once_they_are_enabled(version: str) -
 
 async def test_a_webhook_hears_of_a_task_that_ends() -> None:
     hold = asyncio.Event()
-    async with Hook() as hook, house([("one", hold, " two")], push=True, allow_private=True) as hub:
+    async with Receiver() as hook, house([("one", hold, " two")], push=True, allow_private=True) as hub:
         acme = await hub.tenant("acme")
         sending = acme.open_rpc("index", "message/send", message("hi"))
         id = await running(hub, acme)

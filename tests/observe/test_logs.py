@@ -52,7 +52,7 @@ def test_what_a_line_is_about_cannot_say_more_than_one_thing() -> None:
     [
         "dgm_s3cretvalue",
         "whsec_s3cretvalue==",
-        "https://user:s3cretvalue@hooks.example/x",
+        "https://user:s3cretvalue@webhooks.example/x",
         "refresh_token=s3cretvalue",
         "X-A2A-Notification-Token: s3cretvalue",
         "DRAGOMAN_ADMIN_TOKEN=s3cretvalue",

@@ -28,7 +28,7 @@ from dragoman.server.application import application
 from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from tests import raw
-from tests.push.hook import Hook, Told
+from tests.push.webhook import Receiver, Told
 
 QUICK = PushOptions(allow_private=True, http=True, pause=0.01, longest_pause=0.05)
 
@@ -42,8 +42,8 @@ async def get(url: str, path: str, headers: dict[str, str] | None = None) -> tup
         await transport.close()
 
 
-def completed(hook: Hook) -> bool:
-    return any(b"COMPLETED" in told.body for told in hook.told)
+def completed(webhook: Receiver) -> bool:
+    return any(b"COMPLETED" in told.body for told in webhook.told)
 
 
 def echo() -> Agent:
@@ -149,8 +149,8 @@ async def test_one_trace_goes_from_the_client_through_a_delegation_to_the_webhoo
     options: Any = {"store": "memory:", "tracer": OpenTelemetry(provider), "push": QUICK}
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with (
-        Hook() as ours,
-        Hook() as theirs,
+        Receiver() as ours,
+        Receiver() as theirs,
         running(application(back, **options)) as inner,
         running(application(front, **options)) as outer,
     ):
@@ -163,8 +163,8 @@ async def test_one_trace_goes_from_the_client_through_a_delegation_to_the_webhoo
         await raw.result(inner, "CreateTaskPushNotificationConfig", config)
         registered.set()
         assert (await asked)["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
-        for hook in (ours, theirs):
-            await hook.until(partial(completed, hook))
+        for webhook in (ours, theirs):
+            await webhook.until(partial(completed, webhook))
     spans: Any = [
         span for span in exporter.get_finished_spans() if span.name != "a2a CreatePushConfig"
     ]  # that one is nobody's errand
@@ -172,8 +172,8 @@ async def test_one_trace_goes_from_the_client_through_a_delegation_to_the_webhoo
     assert {f"{span.context.trace_id:032x}" for span in spans} == {trace}
     agents = {span.attributes["gen_ai.agent.id"]: f"{span.context.span_id:016x}" for span in spans
               if "rpc.method" in span.attributes}  # fmt: skip
-    for agent, hook in (("front", ours), ("back", theirs)):
-        assert {told.headers["traceparent"] for told in hook.told} == {f"00-{trace}-{agents[agent]}-01"}
+    for agent, webhook in (("front", ours), ("back", theirs)):
+        assert {told.headers["traceparent"] for told in webhook.told} == {f"00-{trace}-{agents[agent]}-01"}
 
 
 async def test_the_outcomes_of_notifications_are_counted() -> None:
@@ -187,19 +187,19 @@ async def test_the_outcomes_of_notifications_are_counted() -> None:
     async def never(told: Told) -> int:
         return 410
 
-    async with Hook(refuse_at_first) as hook, Hook(never) as gone:
+    async with Receiver(refuse_at_first) as webhook, Receiver(never) as gone:
         async with running(application(echo(), store="memory:", push=QUICK)) as url:
             async with connect(url) as agent:
-                await agent.send("hello", push=PushConfig(url=hook.url))
+                await agent.send("hello", push=PushConfig(url=webhook.url))
                 await agent.send("hello", push=PushConfig(url=gone.url))
-            await hook.until(partial(completed, hook))
+            await webhook.until(partial(completed, webhook))
             await gone.until(lambda: len(gone.refused) == 1)
             async with asyncio.timeout(10):
                 while True:  # the webhook has it before we have counted it
                     _, text = await get(url, "/metrics")
-                    if value(text, "dragoman_push_total") == len(hook.told) + 3:
+                    if value(text, "dragoman_push_total") == len(webhook.told) + 3:
                         break
-    assert value(text, "dragoman_push_total", outcome="sent") == len(hook.told)
+    assert value(text, "dragoman_push_total", outcome="sent") == len(webhook.told)
     assert value(text, "dragoman_push_total", outcome="failed") == 2
     assert value(text, "dragoman_push_total", outcome="given up") == 1
 

@@ -20,7 +20,7 @@ from dragoman.push.deliver import Courier
 from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
 from dragoman.stores import open_store
-from tests.push.hook import Hook
+from tests.push.webhook import Receiver
 
 QUICK: dict[str, Any] = {"allow_private": True, "pause": 0.01, "longest_pause": 0.05, "timeout": 5.0}
 
@@ -33,19 +33,21 @@ class Office(NamedTuple):
     store: Store
 
     async def send(
-        self, text: str, *, dialect: str = "1.0", task: str = "", hook: Hook | None = None, **more: Any
+        self, text: str, *, dialect: str = "1.0", task: str = "", webhook: Receiver | None = None, **more: Any
     ) -> Any:
-        """Send a message, with a config for `hook` if there is one; the task or the message that comes back."""
+        """Send a message, with a config for `webhook` if there is one; the task or the message that comes back."""
         wait = more.pop("wait", True)
-        config = PushConfig(url=hook.url, **more) if hook is not None else None
+        config = PushConfig(url=webhook.url, **more) if webhook is not None else None
         message = Message(message_id=new_id(), role=Role.USER, parts=(Part(text=text),), task_id=task)
         configuration = Configuration(task_push_notification_config=config, return_immediately=not wait)
         request = SendMessage(message=message, configuration=configuration)
         call = Call(scope=SCOPE, dialect=dialect, names_tasks=dialect in ("0.1", "draft"), trace=TRACE)
         return await self.engine.call(call, request)
 
-    async def register(self, task: str, hook: Hook, *, dialect: str = "1.0", **more: Any) -> PushConfig:
-        config = PushConfig(url=hook.url, task_id=task, **more)
+    async def register(
+        self, task: str, webhook: Receiver, *, dialect: str = "1.0", **more: Any
+    ) -> PushConfig:
+        config = PushConfig(url=webhook.url, task_id=task, **more)
         created: PushConfig = await self.engine.call(
             Call(scope=SCOPE, dialect=dialect), CreatePushConfig(config=config)
         )
@@ -123,6 +125,6 @@ async def office(request: Any, tmp_path: Path) -> AsyncIterator[Open]:
 
 
 @pytest.fixture
-async def hook() -> AsyncIterator[Hook]:
-    async with Hook() as hook:
-        yield hook
+async def webhook() -> AsyncIterator[Receiver]:
+    async with Receiver() as webhook:
+        yield webhook

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dragoman.engine.protocols import Store
 from dragoman.engine.records import PUBLIC
 from dragoman.model.ops import Scope
-from tests.push.hook import Told
+from tests.push.webhook import Told
 
 
 async def expected(store: Store, scope: Scope, task: str) -> list[int]:

@@ -18,16 +18,16 @@ from dragoman.model.ops import (
     Scope,
 )
 from tests.push.conftest import SCOPE, Open
-from tests.push.hook import Answer, Hook, Told
 from tests.push.net import PUBLIC, Net
+from tests.push.webhook import Answer, Receiver, Told
 
 
-class Named(Hook):
+class Named(Receiver):
     """A webhook that has a name on our internet."""
 
     @property
     def url(self) -> str:
-        return "http://hook.example:8080/hook"
+        return "http://webhook.example:8080/webhook"
 
 
 async def test_a_name_that_changes_its_mind_leads_nowhere(office: Open) -> None:
@@ -36,41 +36,41 @@ async def test_a_name_that_changes_its_mind_leads_nowhere(office: Open) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 200 X\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
-    async with Named(answer) as hook:
-        net = Net(hook.port, {"hook.example": [[PUBLIC], ["169.254.169.254"], ["127.0.0.1", PUBLIC]]})
+    async with Named(answer) as webhook:
+        net = Net(webhook.port, {"webhook.example": [[PUBLIC], ["169.254.169.254"], ["127.0.0.1", PUBLIC]]})
         here = await office(guard=net.guard(http=True), max_attempts=3)
-        await here.send("say", hook=hook)
+        await here.send("say", webhook=webhook)
         dead = await _dead(here)
-        assert len(hook.told) == 1 and net.dialled == [PUBLIC]
-        assert "not on the internet" in dead.error and dead.cursor == hook.told[0].seq
+        assert len(webhook.told) == 1 and net.dialled == [PUBLIC]
+        assert "not on the internet" in dead.error and dead.cursor == webhook.told[0].seq
 
 
 async def test_a_redirect_leads_nowhere(office: Open) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 302 X\r\nLocation: http://169.254.169.254/latest/\r\nContent-Length: 0\r\n\r\n"
 
-    async with Named(answer) as hook:
-        net = Net(hook.port, {"hook.example": [[PUBLIC]]})
+    async with Named(answer) as webhook:
+        net = Net(webhook.port, {"webhook.example": [[PUBLIC]]})
         here = await office(guard=net.guard(http=True), max_attempts=2)
-        await here.send("say", hook=hook)
+        await here.send("say", webhook=webhook)
         await _dead(here)
-        assert set(net.asked) == {"hook.example"} and set(net.dialled) == {PUBLIC}
-        assert len(hook.refused) == 2
+        assert set(net.asked) == {"webhook.example"} and set(net.dialled) == {PUBLIC}
+        assert len(webhook.refused) == 2
 
 
 async def test_a_config_that_was_fine_is_looked_at_again_before_each_notification(office: Open) -> None:
     """An operator who becomes stricter need not go through the old configs."""
-    async with Named() as hook:
-        net = Net(hook.port, {"hook.example": [[PUBLIC]]})
+    async with Named() as webhook:
+        net = Net(webhook.port, {"webhook.example": [[PUBLIC]]})
         first = await office(guard=net.guard(http=True))
-        task = await first.send("ask", hook=hook)
-        await hook.heard(2)
+        task = await first.send("ask", webhook=webhook)
+        await webhook.heard(2)
         await first.engine.stop(drain=1)
         second = await office(guard=net.guard(http=True, only=("other.example",)), max_attempts=1)
         dialled = len(net.dialled)
         await second.send("so", task=task.id)
         assert "we do not send there" in (await _dead(second)).error
-        assert len(net.dialled) == dialled and len(hook.told) == 2
+        assert len(net.dialled) == dialled and len(webhook.told) == 2
 
 
 @pytest.mark.parametrize(
@@ -91,21 +91,21 @@ async def test_nothing_that_would_break_a_header_is_kept(office: Open, bad: dict
     config = PushConfig(**{"url": "http://127.0.0.1:1/", "task_id": task.id, **bad})
     with pytest.raises(InvalidParams):
         await here.engine.call(Call(scope=SCOPE), CreatePushConfig(config=config))
-    assert list(await here.store.hooks.list(SCOPE, task.id)) == []
+    assert list(await here.store.push_configs.list(SCOPE, task.id)) == []
 
 
 @pytest.mark.parametrize(
     "stranger", [Scope("", "told", "mallory"), Scope("rival", "told", ""), Scope("", "told", "told")]
 )
 async def test_the_configs_of_others_cannot_be_seen_changed_or_made(
-    office: Open, hook: Hook, stranger: Scope
+    office: Open, webhook: Receiver, stranger: Scope
 ) -> None:
     here = await office()
-    task = await here.send("ask", hook=hook, id="one", token="secret")
+    task = await here.send("ask", webhook=webhook, id="one", token="secret")
     call = Call(scope=stranger)
     requests: list[Any] = [
-        CreatePushConfig(config=PushConfig(url=hook.url, task_id=task.id, id="one")),
-        CreatePushConfig(config=PushConfig(url=hook.url, task_id=task.id)),
+        CreatePushConfig(config=PushConfig(url=webhook.url, task_id=task.id, id="one")),
+        CreatePushConfig(config=PushConfig(url=webhook.url, task_id=task.id)),
         GetPushConfig(task_id=task.id, id="one"),
         GetPushConfig(task_id=task.id),
         ListPushConfigs(task_id=task.id),
@@ -119,14 +119,14 @@ async def test_the_configs_of_others_cannot_be_seen_changed_or_made(
     with pytest.raises(TaskNotFound) as refused:
         await here.engine.call(call, ListPushConfigs(task_id="no such task"))
     assert said == {str(refused.value).replace("no such task", task.id)}  # ours and nobody's look the same
-    (config,) = await here.store.hooks.list(SCOPE, task.id)
+    (config,) = await here.store.push_configs.list(SCOPE, task.id)
     assert (config.config.id, config.config.token) == ("one", "secret")
 
 
-async def test_a_webhook_must_show_that_it_wants_to_be_told(office: Open, hook: Hook) -> None:
+async def test_a_webhook_must_show_that_it_wants_to_be_told(office: Open, webhook: Receiver) -> None:
     here = await office(challenge=True)
     with pytest.raises(InvalidParams):  # it answers 204 to everything
-        await here.send("say", hook=hook)
+        await here.send("say", webhook=webhook)
 
     async def answer(told: Told) -> Answer:
         if told.method == "GET":
@@ -134,18 +134,18 @@ async def test_a_webhook_must_show_that_it_wants_to_be_told(office: Open, hook: 
             return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(token), token)
         return 200
 
-    hook.answer = answer
-    hook.told.clear()
-    await here.send("say", hook=hook)
-    told = await hook.heard(4)
+    webhook.answer = answer
+    webhook.told.clear()
+    await here.send("say", webhook=webhook)
+    told = await webhook.heard(4)
     assert [each.method for each in told] == ["GET", "POST", "POST", "POST"]
 
 
 async def test_the_challenge_goes_nowhere_that_a_notification_would_not(office: Open) -> None:
-    net = Net(names={"hook.example": [["10.0.0.1"]]})
+    net = Net(names={"webhook.example": [["10.0.0.1"]]})
     here = await office(guard=net.guard(http=True), challenge=True)
     task = await here.send("ask")
-    config = PushConfig(url="http://hook.example/", task_id=task.id)
+    config = PushConfig(url="http://webhook.example/", task_id=task.id)
     with pytest.raises(InvalidParams) as refused:
         await here.engine.call(Call(scope=SCOPE), CreatePushConfig(config=config))
     assert net.dialled == [] and "10.0.0.1" not in str(refused.value)
@@ -153,22 +153,22 @@ async def test_the_challenge_goes_nowhere_that_a_notification_would_not(office: 
 
 async def _dead(here: Any) -> Any:
     async with asyncio.timeout(10):
-        while not (found := await here.store.outbox.find(dead=True, limit=10)):
+        while not (found := await here.store.push_queue.find(dead=True, limit=10)):
             await asyncio.sleep(0.01)
     return found[0]
 
 
 async def test_what_is_said_of_a_failure_does_not_say_what_is_in_the_query(
-    office: Open, hook: Hook, caplog: pytest.LogCaptureFixture
+    office: Open, webhook: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     here = await office()
     task = await here.send("ask")
-    config = PushConfig(url=f"{hook.url}?k=p1anted", task_id=task.id)
-    await hook.down()
+    config = PushConfig(url=f"{webhook.url}?k=p1anted", task_id=task.id)
+    await webhook.down()
     with caplog.at_level("INFO"):
         await here.engine.call(Call(scope=SCOPE), CreatePushConfig(config=config))
         async with asyncio.timeout(10):
-            while not (waiting := await here.store.outbox.find(limit=1)) or not waiting[0].error:
+            while not (waiting := await here.store.push_queue.find(limit=1)) or not waiting[0].error:
                 await asyncio.sleep(0.01)
-    assert hook.url in waiting[0].error
+    assert webhook.url in waiting[0].error
     assert "p1anted" not in waiting[0].error + caplog.text

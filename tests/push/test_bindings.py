@@ -12,8 +12,8 @@ from dragoman.model.ops import AuthenticationInfo, PushConfig
 from dragoman.push import PushOptions, read_notification
 from dragoman.server.application import application
 from dragoman.server.runtime import running
-from tests.push.hook import Hook
 from tests.push.test_operations import make
+from tests.push.webhook import Receiver
 
 WAYS = [
     ("1.0", "JSONRPC"),
@@ -30,29 +30,31 @@ LOGIN = AuthenticationInfo(scheme="Bearer", credentials="shh")
 
 
 @pytest.mark.parametrize(("version", "binding"), WAYS)
-async def test_the_whole_way(version: str, binding: str, hook: Hook) -> None:
+async def test_the_whole_way(version: str, binding: str, webhook: Receiver) -> None:
     app = application(make(), store="memory:", grpc_port=0, push=PushOptions(allow_private=True))
     async with running(app) as url, connect(url, version=version, binding=binding) as agent:
-        brought = PushConfig(url=hook.url, id="brought", token="t0k", authentication=LOGIN)
+        brought = PushConfig(url=webhook.url, id="brought", token="t0k", authentication=LOGIN)
         reply = await agent.send("hi", push=brought)
         task = reply.id
         if version == "0.1":  # one config per task, no list, no delete, no secrets
             got = await agent.get_push(task)
-            assert (got.id, got.url, got.token, got.task_id) == ("default", hook.url, "t0k", task)
+            assert (got.id, got.url, got.token, got.task_id) == ("default", webhook.url, "t0k", task)
         else:
             assert await agent.get_push(task, "brought") == _as_kept(brought, task)
-            made = await agent.create_push(task, hook.url + "/2", id="made")
+            made = await agent.create_push(task, webhook.url + "/2", id="made")
             assert [config.id for config in await agent.list_push(task)] == ["brought", "made"]
             for _ in range(2):
                 await agent.delete_push(task, made.id)
             assert [config.id for config in await agent.list_push(task)] == ["brought"]
             with pytest.raises(TaskNotFound):
                 await agent.get_push(task, made.id)
-        await hook.until(lambda: _said(hook, "input-required"))
+        await webhook.until(lambda: _said(webhook, "input-required"))
         await reply.answer("so")
-        await hook.until(lambda: _said(hook, "completed"))
-    assert {told.headers["authorization"] for told in hook.told if told.path == "/hook"} == {"Bearer shh"}
-    assert {told.headers["content-type"] for told in hook.told} == {
+        await webhook.until(lambda: _said(webhook, "completed"))
+    assert {told.headers["authorization"] for told in webhook.told if told.path == "/webhook"} == {
+        "Bearer shh"
+    }
+    assert {told.headers["content-type"] for told in webhook.told} == {
         "application/a2a+json" if version == "1.0" else "application/json"
     }
 
@@ -63,6 +65,6 @@ def _as_kept(config: PushConfig, task: str) -> PushConfig:
     )
 
 
-def _said(hook: Hook, word: str) -> bool:
-    events: list[Any] = [read_notification(told.body) for told in hook.told]
+def _said(webhook: Receiver, word: str) -> bool:
+    events: list[Any] = [read_notification(told.body) for told in webhook.told]
     return any(event.status.state.word == word for event in events if hasattr(event, "status"))

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.auth.keys import KeyRing
 from dragoman.cli import main
-from dragoman.engine.push_configs import Hook as Kept
+from dragoman.engine.push_configs import StoredPushConfig as Kept
 from dragoman.model.ops import PushConfig
 from dragoman.model.task import TaskState
 from dragoman.stores import open_store
@@ -62,7 +62,7 @@ async def test_what_a_server_signs_is_printed_by_a_listener_that_knows_its_keys(
     )
     server = Server(AGENT, store=tmp_path / "tasks.db", options=options)
     port = free_port()
-    url = f"http://127.0.0.1:{port}/hook"
+    url = f"http://127.0.0.1:{port}/webhook"
     where = f"{server.url}/.well-known/jwks.json"
     keys = ("--jwks", where, "--issuer", "https://agent.example", "--audience", url)
     async with server, listening("--port", str(port), "--token", "t0k", "--json", *keys) as printed:
@@ -101,16 +101,16 @@ async def _given_up(path: Path) -> int:
     await store.join("n1", ttl=60)
     log = store.scope(SCOPE)
     for task in ("dead", "waiting", "fine"):
-        hook = Kept(config=PushConfig(id="c", task_id=task, url=f"https://{task}.example/x?key=secret"))
-        lease = (await log.create(task, "c", mail(), node="n1", hook=hook)).lease
+        webhook = Kept(config=PushConfig(id="c", task_id=task, url=f"https://{task}.example/x?key=secret"))
+        lease = (await log.create(task, "c", mail(), node="n1", webhook=webhook)).lease
         assert lease is not None
         await log.settle(lease, [chunk(), status(TaskState.COMPLETED)], mail=1)
-        (delivery,) = await store.outbox.claim_due("n1", limit=1)
+        (delivery,) = await store.push_queue.claim_due("n1", limit=1)
         if task == "fine":
-            await store.outbox.release(delivery, 3)
+            await store.push_queue.release(delivery, 3)
         else:
-            await store.outbox.release(delivery, 1, error="HTTP 500", retry_in=100, dead=task == "dead")
-    key = (await store.outbox.find(dead=True, limit=1))[0].key
+            await store.push_queue.release(delivery, 1, error="HTTP 500", retry_in=100, dead=task == "dead")
+    key = (await store.push_queue.find(dead=True, limit=1))[0].key
     await store.leave("n1")
     await store.close()
     return key

@@ -16,7 +16,7 @@ from dragoman.auth.jose import VerifyingKey, check, decode
 from dragoman.auth.keys import KeyRing, new_key
 from dragoman.model.ops import AuthenticationInfo, Call, DeletePushConfig
 from tests.push.conftest import SCOPE, TRACE, Open, brief
-from tests.push.hook import Answer, Hook, Told
+from tests.push.webhook import Answer, Receiver, Told
 
 
 def states(told: list[Told]) -> list[str]:
@@ -31,10 +31,10 @@ def states(told: list[Told]) -> list[str]:
 # What is told
 
 
-async def test_1_0_hears_every_update_as_it_is(office: Open, hook: Hook) -> None:
+async def test_1_0_hears_every_update_as_it_is(office: Open, webhook: Receiver) -> None:
     here = await office()
-    task = await here.send("say:3", hook=hook)
-    told = await hook.heard(5)
+    task = await here.send("say:3", webhook=webhook)
+    told = await webhook.heard(5)
     assert states(told) == ["working", "artifactUpdate", "artifactUpdate", "artifactUpdate", "completed"]
     chunks = [each.document["artifactUpdate"] for each in told[1:4]]
     assert [chunk["artifact"]["parts"][0]["text"] for chunk in chunks] == ["1,", "2,", "3,"]
@@ -48,64 +48,64 @@ async def test_1_0_hears_every_update_as_it_is(office: Open, hook: Hook) -> None
 
 @pytest.mark.parametrize("dialect", ["0.3", "0.3-proto", "0.2", "0.2-type"])
 async def test_older_versions_hear_of_the_task_when_it_waits_and_when_it_ends(
-    office: Open, hook: Hook, dialect: str
+    office: Open, webhook: Receiver, dialect: str
 ) -> None:
     here = await office()
-    task = await here.send("ask", hook=hook, dialect=dialect)
+    task = await here.send("ask", webhook=webhook, dialect=dialect)
     await here.send("so", task=task.id, dialect=dialect)
-    asked, ended = [each.document for each in await hook.heard(2)]
+    asked, ended = [each.document for each in await webhook.heard(2)]
     assert asked["id"] == ended["id"] == task.id
     assert [asked["status"]["state"], ended["status"]["state"]] == ["input-required", "completed"]
     assert asked["type" if dialect == "0.2-type" else "kind"] == "task"
     assert ended["artifacts"][0]["parts"][0]["text"] == "so it is so" and "artifacts" not in asked
-    assert {each.headers["content-type"] for each in hook.told} == {"application/json"}
+    assert {each.headers["content-type"] for each in webhook.told} == {"application/json"}
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "draft"])
 async def test_the_first_versions_hear_of_a_task_with_its_id_twice_and_no_history(
-    office: Open, hook: Hook, dialect: str
+    office: Open, webhook: Receiver, dialect: str
 ) -> None:
     here = await office()
-    await here.send("say:2", hook=hook, dialect=dialect, task="t1")
-    (told,) = await hook.heard(1)
+    await here.send("say:2", webhook=webhook, dialect=dialect, task="t1")
+    (told,) = await webhook.heard(1)
     document = told.document
     assert (document["taskId"], document["id"], document["status"]["state"]) == ("t1", "t1", "completed")
     assert document["sessionId"] and "history" not in document
     assert [part["text"] for part in document["artifacts"][0]["parts"]] == ["1,", "2,"]
 
 
-async def test_older_versions_can_hear_of_every_status(office: Open, hook: Hook) -> None:
+async def test_older_versions_can_hear_of_every_status(office: Open, webhook: Receiver) -> None:
     here = await office(every_status=True)
-    await here.send("say", hook=hook, dialect="0.3")
-    told = await hook.heard(2)
+    await here.send("say", webhook=webhook, dialect="0.3")
+    told = await webhook.heard(2)
     assert [each.document["status"]["state"] for each in told] == ["working", "completed"]
 
 
-async def test_the_tongue_is_that_of_the_config_not_of_the_task(office: Open, hook: Hook) -> None:
+async def test_the_tongue_is_that_of_the_config_not_of_the_task(office: Open, webhook: Receiver) -> None:
     here = await office()
     task = await here.send("ask", dialect="0.3")
-    await here.register(task.id, hook, dialect="1.0", id="new")
-    async with Hook() as other:
+    await here.register(task.id, webhook, dialect="1.0", id="new")
+    async with Receiver() as other:
         await here.register(task.id, other, dialect="0.2", id="old")
         await here.send("so", task=task.id, dialect="0.1")
-        await hook.until(lambda: "completed" in states(hook.told))
+        await webhook.until(lambda: "completed" in states(webhook.told))
         await other.until(lambda: other.told[-1].document["status"]["state"] == "completed")
         assert other.told[-1].document["kind"] == "task"
 
 
-async def test_a_late_snapshot_is_of_then_not_of_now(office: Open, hook: Hook) -> None:
+async def test_a_late_snapshot_is_of_then_not_of_now(office: Open, webhook: Receiver) -> None:
     open_again = asyncio.Event()
 
     async def answer(told: Told) -> Answer:
         return 204 if open_again.is_set() else 503
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office()
-    task = await here.send("ask", hook=hook, dialect="0.3")
-    await hook.until(lambda: len(hook.refused) > 0)
+    task = await here.send("ask", webhook=webhook, dialect="0.3")
+    await webhook.until(lambda: len(webhook.refused) > 0)
     await here.send("so", task=task.id)
     open_again.set()
-    told = await hook.heard(2)
+    told = await webhook.heard(2)
     assert [each.document["status"]["state"] for each in told] == ["input-required", "completed"]
 
 
@@ -117,64 +117,66 @@ async def test_a_late_snapshot_is_of_then_not_of_now(office: Open, hook: Hook) -
         ("0.1", lambda document: document["artifacts"][0]),
     ],
 )
-async def test_a_bare_message_is_told_too(office: Open, hook: Hook, dialect: str, where: Any) -> None:
+async def test_a_bare_message_is_told_too(office: Open, webhook: Receiver, dialect: str, where: Any) -> None:
     here = await office(brief())
-    await here.send("hi", hook=hook, dialect=dialect, task="t1" if dialect == "0.1" else "")
-    (told,) = await hook.heard(1)
+    await here.send("hi", webhook=webhook, dialect=dialect, task="t1" if dialect == "0.1" else "")
+    (told,) = await webhook.heard(1)
     assert where(told.document)["parts"][0]["text"] == "hello"
 
 
-async def test_who_registers_late_is_told_how_it_ended(office: Open, hook: Hook) -> None:
+async def test_who_registers_late_is_told_how_it_ended(office: Open, webhook: Receiver) -> None:
     here = await office()
     task = await here.send("say:3")
-    await here.register(task.id, hook)
-    assert states(await hook.heard(1)) == ["completed"]
+    await here.register(task.id, webhook)
+    assert states(await webhook.heard(1)) == ["completed"]
 
 
-async def test_a_failure_is_news(office: Open, hook: Hook) -> None:
+async def test_a_failure_is_news(office: Open, webhook: Receiver) -> None:
     here = await office()
-    await here.send("fail", hook=hook)
-    await hook.until(lambda: "failed" in states(hook.told))
+    await here.send("fail", webhook=webhook)
+    await webhook.until(lambda: "failed" in states(webhook.told))
 
 
-async def test_several_webhooks_of_a_task_are_told_each_at_its_own_pace(office: Open, hook: Hook) -> None:
+async def test_several_webhooks_of_a_task_are_told_each_at_its_own_pace(
+    office: Open, webhook: Receiver
+) -> None:
     here = await office()
-    task = await here.send("ask", hook=hook)
+    task = await here.send("ask", webhook=webhook)
     slow = asyncio.Event()
 
     async def answer(told: Told) -> Answer:
         await slow.wait()
         return 200
 
-    async with Hook(answer) as other:
+    async with Receiver(answer) as other:
         await here.register(task.id, other)
         await here.send("so", task=task.id)
-        await hook.until(lambda: "completed" in states(hook.told))
+        await webhook.until(lambda: "completed" in states(webhook.told))
         assert other.told == []
         slow.set()
         await other.until(lambda: "completed" in states(other.told))
 
 
-async def test_a_deleted_config_hears_nothing_more(office: Open, hook: Hook) -> None:
+async def test_a_deleted_config_hears_nothing_more(office: Open, webhook: Receiver) -> None:
     here = await office()
-    task = await here.send("ask", hook=hook, id="one")
-    await hook.until(lambda: "input_required" in states(hook.told))
+    task = await here.send("ask", webhook=webhook, id="one")
+    await webhook.until(lambda: "input_required" in states(webhook.told))
     await here.engine.call(Call(scope=SCOPE), DeletePushConfig(task_id=task.id, id="one"))
-    before = len(hook.told)
-    async with Hook() as other:
+    before = len(webhook.told)
+    async with Receiver() as other:
         await here.register(task.id, other)
         await here.send("so", task=task.id)
         await other.until(lambda: "completed" in states(other.told))
-    assert len(hook.told) == before
+    assert len(webhook.told) == before
 
 
 # How they know that it is us
 
 
-async def test_the_token_and_the_trace_come_along(office: Open, hook: Hook) -> None:
+async def test_the_token_and_the_trace_come_along(office: Open, webhook: Receiver) -> None:
     here = await office()
-    await here.send("say", hook=hook, token="t0k")
-    told = await hook.heard(3)
+    await here.send("say", webhook=webhook, token="t0k")
+    told = await webhook.heard(3)
     assert {each.headers["x-a2a-notification-token"] for each in told} == {"t0k"}
     assert {each.headers["traceparent"] for each in told} == set(TRACE.values())
     assert "authorization" not in told[0].headers and "webhook-signature" not in told[0].headers
@@ -193,21 +195,23 @@ async def test_the_token_and_the_trace_come_along(office: Open, hook: Hook) -> N
     ],
 )
 async def test_what_the_config_asks_for_is_shown(
-    office: Open, hook: Hook, scheme: str, credentials: str, header: str, value: str
+    office: Open, webhook: Receiver, scheme: str, credentials: str, header: str, value: str
 ) -> None:
     here = await office()
     login = AuthenticationInfo(scheme=scheme, credentials=credentials)
-    await here.send("say", hook=hook, authentication=login)
-    assert (await hook.heard(1))[0].headers[header] == value
+    await here.send("say", webhook=webhook, authentication=login)
+    assert (await webhook.heard(1))[0].headers[header] == value
 
 
 @pytest.mark.parametrize("secret", ["shared secret", "whsec_" + b64encode(b"0123456789abcdef").decode()])
 async def test_a_shared_secret_signs_the_id_the_time_and_the_body(
-    office: Open, hook: Hook, secret: str
+    office: Open, webhook: Receiver, secret: str
 ) -> None:
     here = await office()
-    await here.send("say", hook=hook, authentication=AuthenticationInfo(scheme="HMAC", credentials=secret))
-    told = (await hook.heard(1))[0]
+    await here.send(
+        "say", webhook=webhook, authentication=AuthenticationInfo(scheme="HMAC", credentials=secret)
+    )
+    told = (await webhook.heard(1))[0]
     assert "authorization" not in told.headers and secret not in str(told.headers)
     stamp = told.headers["webhook-timestamp"]
     assert abs(int(stamp) - time.time()) < 60
@@ -217,10 +221,12 @@ async def test_a_shared_secret_signs_the_id_the_time_and_the_body(
     assert told.headers["webhook-signature"] == f"v1,{b64encode(digest).decode()}"
 
 
-async def test_the_servers_secret_signs_as_well(office: Open, hook: Hook) -> None:
+async def test_the_servers_secret_signs_as_well(office: Open, webhook: Receiver) -> None:
     here = await office(secret="ours")
-    await here.send("say", hook=hook, authentication=AuthenticationInfo(scheme="HMAC", credentials="theirs"))
-    told = (await hook.heard(1))[0]
+    await here.send(
+        "say", webhook=webhook, authentication=AuthenticationInfo(scheme="HMAC", credentials="theirs")
+    )
+    told = (await webhook.heard(1))[0]
     assert len(told.headers["webhook-signature"].split(" ")) == 2
 
 
@@ -234,12 +240,12 @@ async def test_the_servers_secret_signs_as_well(office: Open, hook: Hook) -> Non
 )
 @pytest.mark.parametrize("algorithm", ["ES256", "EdDSA"])
 async def test_our_key_signs_a_token_for_this_body_and_this_webhook(
-    office: Open, hook: Hook, login: AuthenticationInfo | None, header: str, algorithm: str
+    office: Open, webhook: Receiver, login: AuthenticationInfo | None, header: str, algorithm: str
 ) -> None:
     key = new_key(algorithm)
     here = await office(keys=KeyRing([key]), issuer="https://agent.example")
-    task = await here.send("say", hook=hook, authentication=login)
-    told = (await hook.heard(1))[0]
+    task = await here.send("say", webhook=webhook, authentication=login)
+    told = (await webhook.heard(1))[0]
     token = told.headers[header].removeprefix("Bearer ")
     head, body, signature = token.split(".")
     check(VerifyingKey(key.kid, key.key, (algorithm,)), algorithm, f"{head}.{body}".encode(), signature)
@@ -248,14 +254,14 @@ async def test_our_key_signs_a_token_for_this_body_and_this_webhook(
     assert claims.pop("exp") == claims["iat"] + 300 and abs(claims.pop("iat") - time.time()) < 60
     assert claims == {
         "iss": "https://agent.example",
-        "aud": hook.url,
+        "aud": webhook.url,
         "jti": told.delivery,
         "task_id": task.id,
         "request_body_sha256": hashlib.sha256(told.body).hexdigest(),
     }
 
 
-async def test_a_delivery_has_one_id_however_often_it_is_tried(office: Open, hook: Hook) -> None:
+async def test_a_delivery_has_one_id_however_often_it_is_tried(office: Open, webhook: Receiver) -> None:
     tries = 0
 
     async def answer(told: Told) -> Answer:
@@ -263,52 +269,52 @@ async def test_a_delivery_has_one_id_however_often_it_is_tried(office: Open, hoo
         tries += 1
         return 500 if tries % 3 else 200
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office()
-    await here.send("say:2", hook=hook)
-    told = await hook.heard(4)
+    await here.send("say:2", webhook=webhook)
+    told = await webhook.heard(4)
     assert len({each.delivery for each in told}) == 4
-    assert [each.delivery for each in hook.refused[::2]] == [each.delivery for each in told]
+    assert [each.delivery for each in webhook.refused[::2]] == [each.delivery for each in told]
 
 
 # When it does not get through
 
 
-async def test_an_answer_that_asks_for_patience_gets_it(office: Open, hook: Hook) -> None:
+async def test_an_answer_that_asks_for_patience_gets_it(office: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office(longest_pause=600.0)
-    await here.send("say", hook=hook)
-    await hook.until(lambda: len(hook.refused) == 1)
+    await here.send("say", webhook=webhook)
+    await webhook.until(lambda: len(webhook.refused) == 1)
     (waiting,) = await _waiting(here, lambda found: found[0].attempt == 1)
     assert waiting.error == "it answered HTTP 503" and 5 < waiting.at - time.time() <= 7
 
 
-async def test_a_redirect_is_a_failure(office: Open, hook: Hook) -> None:
+async def test_a_redirect_is_a_failure(office: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 307 X\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office(max_attempts=1)
-    await here.send("say", hook=hook)
+    await here.send("say", webhook=webhook)
     (dead,) = await _waiting(here, lambda found: found[0].dead)
-    assert "redirects are not followed" in dead.error and len(hook.refused) == 1
+    assert "redirects are not followed" in dead.error and len(webhook.refused) == 1
 
 
-async def test_an_endless_answer_is_not_read_to_its_end(office: Open, hook: Hook) -> None:
+async def test_an_endless_answer_is_not_read_to_its_end(office: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 200 X\r\nContent-Length: 999999999\r\n\r\n" + b"x" * 200_000
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office()
-    await here.send("say", hook=hook)
-    assert states(await hook.heard(3)) == ["working", "artifactUpdate", "completed"]
+    await here.send("say", webhook=webhook)
+    assert states(await webhook.heard(3)) == ["working", "artifactUpdate", "completed"]
 
 
 async def test_a_webhook_that_does_not_answer_is_given_some_time_and_no_more(
-    office: Open, hook: Hook
+    office: Open, webhook: Receiver
 ) -> None:
     silence = asyncio.Event()
 
@@ -318,71 +324,73 @@ async def test_a_webhook_that_does_not_answer_is_given_some_time_and_no_more(
             await asyncio.sleep(60)
         return 200
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office(timeout=0.1)
-    await here.send("say", hook=hook)
-    assert states(await hook.heard(3)) == ["working", "artifactUpdate", "completed"]
+    await here.send("say", webhook=webhook)
+    assert states(await webhook.heard(3)) == ["working", "artifactUpdate", "completed"]
 
 
-async def test_after_too_many_attempts_it_is_given_up_and_can_be_told_again(office: Open, hook: Hook) -> None:
+async def test_after_too_many_attempts_it_is_given_up_and_can_be_told_again(
+    office: Open, webhook: Receiver
+) -> None:
     broken = True
 
     async def answer(told: Told) -> Answer:
         return 500 if broken else 200
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office(max_attempts=3)
-    task = await here.send("ask", hook=hook)
+    task = await here.send("ask", webhook=webhook)
     (dead,) = await _waiting(here, lambda found: found[0].dead)
-    assert (dead.attempt, dead.error, len(hook.refused)) == (3, "it answered HTTP 500", 3)
+    assert (dead.attempt, dead.error, len(webhook.refused)) == (3, "it answered HTTP 500", 3)
     await here.send("so", task=task.id)
-    assert len(hook.refused) == 3
+    assert len(webhook.refused) == 3
     broken = False
-    assert await here.store.outbox.redeliver(dead.key)
-    await hook.until(lambda: "completed" in states(hook.told))
-    assert states(hook.told) == ["working", "input_required", "working", "artifactUpdate", "completed"]
+    assert await here.store.push_queue.redeliver(dead.key)
+    await webhook.until(lambda: "completed" in states(webhook.told))
+    assert states(webhook.told) == ["working", "input_required", "working", "artifactUpdate", "completed"]
     assert here.courier.outcomes["given up"] == 1
 
 
-async def test_after_too_long_it_is_given_up(office: Open, hook: Hook) -> None:
+async def test_after_too_long_it_is_given_up(office: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return 500
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office(give_up_after=0.0)
-    await here.send("say", hook=hook)
+    await here.send("say", webhook=webhook)
     (dead,) = await _waiting(here, lambda found: found[0].dead)
     assert dead.attempt == 2
 
 
-async def test_a_webhook_that_is_gone_is_given_up_at_once(office: Open, hook: Hook) -> None:
+async def test_a_webhook_that_is_gone_is_given_up_at_once(office: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return 410
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office()
-    await here.send("say", hook=hook)
+    await here.send("say", webhook=webhook)
     (dead,) = await _waiting(here, lambda found: found[0].dead)
     assert dead.attempt == 1
 
 
-async def test_a_dead_webhook_keeps_no_other_waiting(office: Open, hook: Hook) -> None:
+async def test_a_dead_webhook_keeps_no_other_waiting(office: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         await asyncio.sleep(60)
         return 200
 
-    async with Hook(answer) as tarpit:
+    async with Receiver(answer) as tarpit:
         here = await office(concurrency=8, per_origin=2)
-        tasks = [await here.send("ask", hook=tarpit) for _ in range(12)]
-        await here.register(tasks[0].id, hook)
-        assert states(await hook.heard(1)) == ["input_required"]
+        tasks = [await here.send("ask", webhook=tarpit) for _ in range(12)]
+        await here.register(tasks[0].id, webhook)
+        assert states(await webhook.heard(1)) == ["input_required"]
 
 
 async def _waiting(here: Any, so: Any) -> Any:
     """What was not told, once it is `so`."""
     async with asyncio.timeout(10):
         while True:
-            found = await here.store.outbox.find(limit=10)
+            found = await here.store.push_queue.find(limit=10)
             if found and so(found):
                 return found
             await asyncio.sleep(0.01)

@@ -14,7 +14,7 @@ from dragoman.stores import open_store
 from tests import raw
 from tests.push.conftest import SCOPE, Office, Open
 from tests.push.counting import by_task, check_all_told, expected, first_times
-from tests.push.hook import Answer, Hook, Told
+from tests.push.webhook import Answer, Receiver, Told
 from tests.serving import Server
 
 AGENT = Path(__file__).parent / "agent.py"
@@ -22,14 +22,14 @@ PER_TASK = 12
 """A status when it begins, ten words, a status when it ends."""
 
 
-async def begin(here: Office, hook: Hook, count: int) -> list[str]:
-    sent = [here.send("say:10", hook=hook, wait=False) for _ in range(count)]
+async def begin(here: Office, webhook: Receiver, count: int) -> list[str]:
+    sent = [here.send("say:10", webhook=webhook, wait=False) for _ in range(count)]
     return [task.id for task in await asyncio.gather(*sent)]
 
 
-async def all_told(here: Office, hook: Hook, tasks: list[str]) -> int:
-    await hook.until(lambda: _ended(hook.told) >= set(tasks))
-    return await check_all_told(here.store, SCOPE, tasks, hook.told)
+async def all_told(here: Office, webhook: Receiver, tasks: list[str]) -> int:
+    await webhook.until(lambda: _ended(webhook.told) >= set(tasks))
+    return await check_all_told(here.store, SCOPE, tasks, webhook.told)
 
 
 def _ended(told: list[Told]) -> set[str]:
@@ -38,20 +38,20 @@ def _ended(told: list[Told]) -> set[str]:
     return {end["taskId"] for end in ends if end and end["status"]["state"] == "TASK_STATE_COMPLETED"}
 
 
-async def test_a_webhook_that_is_down_for_a_while(office: Open, hook: Hook) -> None:
+async def test_a_webhook_that_is_down_for_a_while(office: Open, webhook: Receiver) -> None:
     here = await office()
-    await hook.down()
-    tasks = await begin(here, hook, 20)
+    await webhook.down()
+    tasks = await begin(here, webhook, 20)
     async with asyncio.timeout(10):
         while here.courier.outcomes["failed"] < 3:
             await asyncio.sleep(0.01)
-    assert hook.told == []
-    await hook.up()
-    assert await all_told(here, hook, tasks) == 20 * PER_TASK
+    assert webhook.told == []
+    await webhook.up()
+    assert await all_told(here, webhook, tasks) == 20 * PER_TASK
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_webhook_that_comes_and_goes(office: Open, hook: Hook, seed: int) -> None:
+async def test_a_webhook_that_comes_and_goes(office: Open, webhook: Receiver, seed: int) -> None:
     dice = random.Random(seed)
 
     async def answer(told: Told) -> Answer:
@@ -61,24 +61,24 @@ async def test_a_webhook_that_comes_and_goes(office: Open, hook: Hook, seed: int
     async def flap() -> None:
         while True:
             await asyncio.sleep(dice.uniform(0.01, 0.05))
-            await hook.down()
+            await webhook.down()
             await asyncio.sleep(dice.uniform(0.0, 0.03))
-            await hook.up()
+            await webhook.up()
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office()
     flapping = asyncio.create_task(flap())
     try:
-        tasks = await begin(here, hook, 10)
-        assert await all_told(here, hook, tasks) == 10 * PER_TASK
+        tasks = await begin(here, webhook, 10)
+        assert await all_told(here, webhook, tasks) == 10 * PER_TASK
     finally:
         flapping.cancel()
         await asyncio.wait([flapping])
-    assert hook.refused
+    assert webhook.refused
 
 
 async def test_a_webhook_whose_thanks_get_lost_hears_it_again_under_the_same_id(
-    office: Open, hook: Hook
+    office: Open, webhook: Receiver
 ) -> None:
     heard: list[Told] = []
 
@@ -86,15 +86,15 @@ async def test_a_webhook_whose_thanks_get_lost_hears_it_again_under_the_same_id(
         heard.append(told)
         return 200 if len(heard) % 2 == 0 else None  # it dealt with it, and then the connection broke
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office()
-    (task,) = await begin(here, hook, 1)
-    await hook.heard(PER_TASK)
+    (task,) = await begin(here, webhook, 1)
+    await webhook.heard(PER_TASK)
     assert len(heard) == 2 * PER_TASK
     assert first_times(heard) == await expected(here.store, SCOPE, task)
 
 
-async def test_a_slow_webhook(office: Open, hook: Hook) -> None:
+async def test_a_slow_webhook(office: Open, webhook: Receiver) -> None:
     dice = random.Random(0)
     together = most = 0
 
@@ -106,74 +106,74 @@ async def test_a_slow_webhook(office: Open, hook: Hook) -> None:
         together -= 1
         return 200
 
-    hook.answer = answer
+    webhook.answer = answer
     here = await office(per_origin=4)
-    tasks = await begin(here, hook, 10)
-    assert await all_told(here, hook, tasks) == 10 * PER_TASK
+    tasks = await begin(here, webhook, 10)
+    assert await all_told(here, webhook, tasks) == 10 * PER_TASK
     assert most == 4
 
 
-async def test_several_nodes_share_the_work_and_keep_the_order(office: Open, hook: Hook) -> None:
+async def test_several_nodes_share_the_work_and_keep_the_order(office: Open, webhook: Receiver) -> None:
     offices = [await office() for _ in range(3)]
-    tasks = [task for here in offices for task in await begin(here, hook, 5)]
-    assert await all_told(offices[0], hook, tasks) == 15 * PER_TASK
-    assert len(hook.told) == 15 * PER_TASK  # nobody was told twice
+    tasks = [task for here in offices for task in await begin(here, webhook, 5)]
+    assert await all_told(offices[0], webhook, tasks) == 15 * PER_TASK
+    assert len(webhook.told) == 15 * PER_TASK  # nobody was told twice
 
 
-async def test_a_stopped_server_tells_the_rest_after_its_next_start(office: Open, hook: Hook) -> None:
+async def test_a_stopped_server_tells_the_rest_after_its_next_start(office: Open, webhook: Receiver) -> None:
     here = await office()
-    await hook.down()
-    tasks = await begin(here, hook, 5)
+    await webhook.down()
+    tasks = await begin(here, webhook, 5)
     for task in tasks:
         await _completed(here, task)
     await here.engine.stop(drain=0.05)
-    await hook.up()
+    await webhook.up()
     again = await office()
-    assert await all_told(again, hook, tasks) == 5 * PER_TASK
+    assert await all_told(again, webhook, tasks) == 5 * PER_TASK
 
 
-async def test_a_stopping_server_tells_what_it_can(office: Open, hook: Hook) -> None:
+async def test_a_stopping_server_tells_what_it_can(office: Open, webhook: Receiver) -> None:
     here = await office()
-    tasks = await begin(here, hook, 5)
+    tasks = await begin(here, webhook, 5)
     await here.engine.stop(drain=5)
-    assert sum(len(told) for told in by_task(hook.told).values()) == 5 * PER_TASK
-    assert _ended(hook.told) == set(tasks)
+    assert sum(len(told) for told in by_task(webhook.told).values()) == 5 * PER_TASK
+    assert _ended(webhook.told) == set(tasks)
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_killed_server_forgets_nobody(tmp_path: Path, hook: Hook, seed: int) -> None:
+async def test_a_killed_server_forgets_nobody(tmp_path: Path, webhook: Receiver, seed: int) -> None:
     """SIGKILL at any moment, four times, while tasks run and their webhook comes and goes."""
     dice = random.Random(seed)
     store = tmp_path / "tasks.db"
     server = Server(AGENT, store=store, options=("--allow-private-push",), env={"PACE": "0.01"})
     count, words = 8, 20
     async with server:
-        tasks = [await _begin(server, hook, f"{seed}/{n}", words) for n in range(count)]
+        tasks = [await _begin(server, webhook, f"{seed}/{n}", words) for n in range(count)]
         for life in range(4):
             await asyncio.sleep(dice.uniform(0.0, 0.15))
             if life == 2:
-                await hook.down()
+                await webhook.down()
             await server.kill()
             if life == 2:
-                await hook.up()
+                await webhook.up()
             await server.start()
-        await hook.until(lambda: _ended(hook.told) >= set(tasks))
+        await webhook.until(lambda: _ended(webhook.told) >= set(tasks))
     opened = open_store(f"sqlite:///{store}")
     await opened.open()
     try:
         scope = Scope("", "told", "")
-        assert await check_all_told(opened, scope, tasks, hook.told) >= count * (words + 2)
+        assert await check_all_told(opened, scope, tasks, webhook.told) >= count * (words + 2)
     finally:
         await opened.close()
 
 
-async def test_workers_that_share_a_store_tell_everything_once(tmp_path: Path, hook: Hook) -> None:
+async def test_workers_that_share_a_store_tell_everything_once(tmp_path: Path, webhook: Receiver) -> None:
     store = tmp_path / "tasks.db"
     options = ("--allow-private-push", "--workers", "2")
     async with Server(AGENT, store=store, options=options, env={"PACE": "0.002"}) as server:
-        tasks = [await _begin(server, hook, str(n), 20) for n in range(8)]
-        await hook.until(lambda: _ended(hook.told) >= set(tasks))
-        async with Hook() as late:  # registered with whichever worker answers
+        tasks = [await _begin(server, webhook, str(n), 20) for n in range(8)]
+        await webhook.until(lambda: _ended(webhook.told) >= set(tasks))
+        async with Receiver() as late:  # registered with whichever worker answers
             for task in tasks:
                 config = {"taskId": task, "url": late.url}
                 await raw.result(server.url, "CreateTaskPushNotificationConfig", config)
@@ -182,15 +182,17 @@ async def test_workers_that_share_a_store_tell_everything_once(tmp_path: Path, h
     await opened.open()
     try:
         assert (
-            await check_all_told(opened, Scope("", "told", ""), tasks, hook.told) == len(hook.told) == 8 * 22
+            await check_all_told(opened, Scope("", "told", ""), tasks, webhook.told)
+            == len(webhook.told)
+            == 8 * 22
         )
     finally:
         await opened.close()
 
 
-async def _begin(server: Server, hook: Hook, key: str, words: int) -> str:
+async def _begin(server: Server, webhook: Receiver, key: str, words: int) -> str:
     message = {"messageId": key, "role": "ROLE_USER", "parts": [{"text": str(words)}]}
-    config = {"taskPushNotificationConfig": {"url": hook.url}, "returnImmediately": True}
+    config = {"taskPushNotificationConfig": {"url": webhook.url}, "returnImmediately": True}
     result: Any = await raw.result(
         server.url, "SendMessage", {"message": message, "configuration": config}, idempotency_key=key
     )

@@ -13,7 +13,7 @@ from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.push.options import PushOptions
 from dragoman.server.application import application
 
-URL = "https://hook.example/a2a"
+URL = "https://webhook.example/a2a"
 AUTH = {"scheme": "Bearer", "credentials": "shh"}
 AUTHS = {"schemes": ["Bearer"], "credentials": "shh"}
 
@@ -330,14 +330,14 @@ async def test_the_card_says_that_webhooks_are_told(wire: Wire) -> None:
 
 BAD = [
     {"url": ""},
-    {"url": "http://hook.example/"},
+    {"url": "http://webhook.example/"},
     {"url": "https://127.0.0.1/"},
     {"url": "https://169.254.169.254/latest/meta-data"},
     {"url": "https://[::ffff:10.0.0.1]/"},
     {"url": "https://2130706433/"},
-    {"url": "https://user:pass@hook.example/"},
+    {"url": "https://user:pass@webhook.example/"},
     {"url": "file:///etc/passwd"},
-    {"url": "https://hook.example/" + "x" * 3000},
+    {"url": "https://webhook.example/" + "x" * 3000},
     {"token": "x" * 3000},
     {"token": "two\r\nSet-Cookie: lines"},
     {"token": "nul\x00"},
@@ -404,7 +404,7 @@ async def test_a_developer_may_register_loopback() -> None:
     transport = AsgiTransport(application(make(), store="memory:", push=options))
     try:
         wire = Wire(transport)
-        config = {"taskId": await wire.task(), "id": "one", "url": "http://127.0.0.1:1/hook"}
+        config = {"taskId": await wire.task(), "id": "one", "url": "http://127.0.0.1:1/webhook"}
         assert (await wire.rpc("CreateTaskPushNotificationConfig", config, "1.0"))["result"] == config
     finally:
         await transport.close()

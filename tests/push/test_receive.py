@@ -14,7 +14,7 @@ from dragoman.auth import jose
 from dragoman.auth.jwks import GivenKeys
 from dragoman.auth.keys import KeyRing, OurKey, new_key
 from dragoman.client.transport.asgi import AsgiTransport
-from dragoman.engine.push_configs import Hook as Kept
+from dragoman.engine.push_configs import StoredPushConfig as Kept
 from dragoman.errors import A2AError, InvalidParams, Unauthenticated
 from dragoman.model.content import Message
 from dragoman.model.ops import AuthenticationInfo, PushConfig
@@ -27,7 +27,7 @@ from tests.conformance.conftest import Clock, clock
 
 __all__ = ["clock"]
 
-URL = "https://us.example/hook"
+URL = "https://us.example/webhook"
 AGENT = "https://agent.example"
 BODY = (
     b'{"statusUpdate":{"taskId":"t1","contextId":"c","status":{"state":"TASK_STATE_WORKING",'
@@ -184,7 +184,7 @@ BAD: dict[str, Any] = {
     "a strange key by a known name": lambda: _forged(new_key(), header={"kid": KEY.kid}),
     "a kid that is a path": lambda: _forged(KEY, header={"kid": "../../etc/passwd"}),
     "another issuer": lambda: _forged(KEY, iss="https://evil.example"),
-    "another audience": lambda: _forged(KEY, aud="https://other.example/hook"),
+    "another audience": lambda: _forged(KEY, aud="https://other.example/webhook"),
     "another body": lambda: _forged(KEY, request_body_sha256="0" * 64),
     "no body": lambda: _forged(KEY, request_body_sha256=None),
     "another task": lambda: _forged(KEY, task_id="t2"),
@@ -351,7 +351,7 @@ class Seat:
     async def ask(
         self,
         method: str = "POST",
-        path: str = "/hook",
+        path: str = "/webhook",
         headers: Mapping[str, str] | None = None,
         body: bytes = BODY,
     ) -> tuple[int, bytes]:
@@ -413,9 +413,9 @@ async def test_a_second_one_is_not_acknowledged_while_the_first_may_still_fail()
         await go.wait()
 
     transport = AsgiTransport(Webhook(tell, verifier()))
-    first = asyncio.create_task(transport.request("POST", "http://us/hook", signed(), BODY))
+    first = asyncio.create_task(transport.request("POST", "http://us/webhook", signed(), BODY))
     await going.wait()
-    second = await transport.request("POST", "http://us/hook", signed(), BODY)
+    second = await transport.request("POST", "http://us/webhook", signed(), BODY)
     go.set()
     assert (second.status, (await first).status) == (503, 204)
     await transport.close()
@@ -433,24 +433,24 @@ async def test_one_that_was_cut_off_while_it_was_dealt_with_may_come_again() -> 
 
     app = Webhook(tell, verifier())
     transport = AsgiTransport(app)
-    first = asyncio.create_task(transport.request("POST", "http://us/hook", signed(), BODY))
+    first = asyncio.create_task(transport.request("POST", "http://us/webhook", signed(), BODY))
     await going.wait()
     await transport.close()  # as a server does that stops
     with pytest.raises(A2AError):
         await first
     again = AsgiTransport(app)
-    assert (await again.request("POST", "http://us/hook", signed(), BODY)).status == 204
+    assert (await again.request("POST", "http://us/webhook", signed(), BODY)).status == 204
     await again.close()
     assert handed_on == 2
 
 
 async def test_the_app_proves_that_it_is_ours(seat: Seat) -> None:
-    assert await seat.ask("GET", "/hook?validationToken=abc-123", body=b"") == (200, b"abc-123")
+    assert await seat.ask("GET", "/webhook?validationToken=abc-123", body=b"") == (200, b"abc-123")
     for query in (
         "",
         "?validationToken=",
         "?validationToken=%0d%0aSet-Cookie:x",
         "?validationToken=" + "x" * 600,
     ):
-        assert (await seat.ask("GET", "/hook" + query, body=b""))[0] == 404
+        assert (await seat.ask("GET", "/webhook" + query, body=b""))[0] == 404
     assert seat.told == []

@@ -13,7 +13,7 @@ from dragoman.model.ops import AuthenticationInfo, Call, GetPushConfig, ListPush
 from dragoman.push import PushOptions
 from dragoman.push.seal import Seal, new_key, read_keys
 from tests.push.conftest import SCOPE, Office, Open
-from tests.push.hook import Hook
+from tests.push.webhook import Receiver
 
 SECRETS: dict[str, Any] = {
     "token": "t0ken-planted",
@@ -23,16 +23,16 @@ KEY, OTHER = new_key(), new_key()
 
 
 async def kept(office: Office, task: str) -> PushConfig:
-    (hook,) = await office.store.hooks.list(SCOPE, task)
-    return hook.config
+    (webhook,) = await office.store.push_configs.list(SCOPE, task)
+    return webhook.config
 
 
 async def test_who_reads_the_store_reads_no_secrets_and_the_webhook_is_shown_them(
-    office: Open, hook: Hook, tmp_path: Path
+    office: Open, webhook: Receiver, tmp_path: Path
 ) -> None:
     here = await office(seal=(KEY,))
-    task = await here.send("say:1", hook=hook, id="one", **SECRETS)
-    told = await hook.heard(3)
+    task = await here.send("say:1", webhook=webhook, id="one", **SECRETS)
+    told = await webhook.heard(3)
     assert {each.headers["x-a2a-notification-token"] for each in told} == {"t0ken-planted"}
     assert {each.headers["authorization"] for each in told} == {"Bearer credent1als-planted"}
     assert "planted" not in repr(await kept(here, task.id))
@@ -40,10 +40,10 @@ async def test_who_reads_the_store_reads_no_secrets_and_the_webhook_is_shown_the
         assert file.is_dir() or b"planted" not in file.read_bytes()
 
 
-async def test_its_owner_gets_a_config_as_it_was(office: Open, hook: Hook) -> None:
+async def test_its_owner_gets_a_config_as_it_was(office: Open, webhook: Receiver) -> None:
     here = await office(seal=(KEY,))
     task = await here.send("ask")
-    created = await here.register(task.id, hook, id="one", **SECRETS)
+    created = await here.register(task.id, webhook, id="one", **SECRETS)
     assert (created.token, created.authentication) == (SECRETS["token"], SECRETS["authentication"])
     call = Call(scope=SCOPE)
     assert await here.engine.call(call, GetPushConfig(task_id=task.id, id="one")) == created
@@ -51,16 +51,16 @@ async def test_its_owner_gets_a_config_as_it_was(office: Open, hook: Hook) -> No
     assert page.configs == (created,)
 
 
-async def test_what_was_kept_before_there_was_a_key_is_still_good(office: Open, hook: Hook) -> None:
+async def test_what_was_kept_before_there_was_a_key_is_still_good(office: Open, webhook: Receiver) -> None:
     before, after = await office(), await office(seal=(KEY,))
     task = await before.send("ask")
-    await before.register(task.id, hook, id="one", **SECRETS)
+    await before.register(task.id, webhook, id="one", **SECRETS)
     found = await after.engine.call(Call(scope=SCOPE), GetPushConfig(task_id=task.id, id="one"))
     assert found.token == SECRETS["token"]
 
 
 def test_a_new_key_goes_before_the_old_one() -> None:
-    config = PushConfig(url="https://hooks.example", **SECRETS)
+    config = PushConfig(url="https://webhooks.example", **SECRETS)
     old = Seal((KEY,)).close(config)
     assert Seal((OTHER, KEY)).open(old) == config
     new = Seal((OTHER, KEY)).close(config)
@@ -70,31 +70,31 @@ def test_a_new_key_goes_before_the_old_one() -> None:
 
 @pytest.mark.parametrize("keys", [(), (OTHER,)], ids=["no key", "another key"])
 def test_without_the_key_nothing_is_shown(keys: tuple[str, ...]) -> None:
-    sealed = Seal((KEY,)).close(PushConfig(url="https://hooks.example", **SECRETS))
+    sealed = Seal((KEY,)).close(PushConfig(url="https://webhooks.example", **SECRETS))
     with pytest.raises(Unavailable, match="not here"):
         Seal(keys).open(sealed)
 
 
 async def test_a_webhook_whose_key_is_gone_is_not_told_and_the_list_says_why(
-    office: Open, hook: Hook
+    office: Open, webhook: Receiver
 ) -> None:
     here = await office(seal=(KEY,))
     task = await here.send("ask")
-    await here.register(task.id, hook, id="one", **SECRETS)
-    before = len(await hook.heard(1))  # it asks
+    await here.register(task.id, webhook, id="one", **SECRETS)
+    before = len(await webhook.heard(1))  # it asks
     await here.engine.stop(drain=0)
     there = await office()
     await there.send("so", task=task.id)
     async with asyncio.timeout(10):
-        while not (waiting := await there.store.outbox.find(limit=1)) or not waiting[0].error:
+        while not (waiting := await there.store.push_queue.find(limit=1)) or not waiting[0].error:
             await asyncio.sleep(0.01)
     assert waiting[0].error == "the push config is sealed with a key that is not here"
-    assert len(hook.told) == before
+    assert len(webhook.told) == before
 
 
 def test_nobody_can_have_a_secret_that_only_looks_sealed() -> None:
     with pytest.raises(InvalidParams):
-        Seal().close(PushConfig(url="https://hooks.example", token="sealed:gAAAAA"))
+        Seal().close(PushConfig(url="https://webhooks.example", token="sealed:gAAAAA"))
 
 
 def test_what_is_no_key_is_refused_and_keys_are_not_shown() -> None:

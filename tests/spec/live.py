@@ -16,7 +16,7 @@ from dragoman.buses.local import LocalBus
 from dragoman.dialects import select
 from dragoman.dialects.sse import SseReader
 from dragoman.engine.engine import Engine
-from dragoman.engine.push_configs import Hook
+from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
 from dragoman.model import ops
@@ -83,10 +83,10 @@ class Actor(Agent):
 class NoCourier:
     """Takes push configs and never sends anything."""
 
-    async def admit(self, call: Call, config: PushConfig) -> Hook:
-        return Hook(config=replace(config, id=config.id or new_id()), dialect=call.dialect)
+    async def admit(self, call: Call, config: PushConfig) -> StoredPushConfig:
+        return StoredPushConfig(config=replace(config, id=config.id or new_id()), dialect=call.dialect)
 
-    def shown(self, hook: Hook) -> PushConfig:
+    def shown(self, hook: StoredPushConfig) -> PushConfig:
         return hook.config
 
     async def start(self) -> None:

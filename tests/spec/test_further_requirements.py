@@ -22,7 +22,7 @@ from dragoman.push.options import PushOptions
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
-from tests.push.hook import Hook, Told
+from tests.push.webhook import Receiver, Told
 from tests.spec.speakers import JsonRpc
 from tests.spec.test_requirements import (
     ALICE,
@@ -199,7 +199,7 @@ async def test_an_address_in_a_message_is_handed_to_the_agent_and_not_followed()
         """Says where the file is."""
         return turn.files[0].url or ""
 
-    async with Hook() as hook, running(application(agent, store="memory:")) as url:
+    async with Receiver() as hook, running(application(agent, store="memory:")) as url:
         parts = [{"text": "read"}, {"url": hook.url, "mediaType": "text/plain"}]
         answer = await JsonRpc(url).call("SendMessage", message("read", parts=parts))
         assert answer["task"]["artifacts"][0]["parts"][0]["text"] == hook.url
@@ -253,7 +253,10 @@ async def test_a_webhook_that_fails_is_told_again_and_waited_for_as_long_as_it_s
     async def stumbling(told: Told) -> int:
         return answers.pop(0) if answers else 200
 
-    async with Hook(stumbling) as hook, running(application(agent_of(), store="memory:", push=PUSH)) as url:
+    async with (
+        Receiver(stumbling) as hook,
+        running(application(agent_of(), store="memory:", push=PUSH)) as url,
+    ):
         config = {"taskPushNotificationConfig": {"url": hook.url}}
         await JsonRpc(url).call("SendMessage", {**message("hi"), "configuration": config})
         await hook.until(lambda: any(b"TASK_STATE_COMPLETED" in told.body for told in hook.told))

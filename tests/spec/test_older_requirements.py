@@ -13,7 +13,7 @@ from dragoman.model.card import Extension
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
-from tests.push.hook import Hook
+from tests.push.webhook import Receiver
 from tests.spec.speakers import Document
 from tests.spec.test_requirements import ALICE, EXTENSION, PUSH, TOKENS, agent_of, fetch, older
 
@@ -96,7 +96,7 @@ async def test_0_1_gives_history_only_to_those_who_ask(url: str) -> None:
 
 @older("X13", "X15")
 async def test_a_webhook_of_0_1_is_told_the_task_with_the_token_in_a_header(url: str) -> None:
-    async with Hook() as hook:
+    async with Receiver() as hook:
         config = {"url": hook.url, "token": "my-token"}
         await result(url, "tasks/send", task("t", "hi", pushNotification=config))
         (told, *_) = await hook.heard(1)

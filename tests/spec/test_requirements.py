@@ -29,7 +29,7 @@ from dragoman.server.application import application
 from dragoman.server.limits import Limits
 from dragoman.server.runtime import running
 from tests import raw
-from tests.push.hook import Hook
+from tests.push.webhook import Receiver
 from tests.spec.speakers import Document, Grpc, JsonRpc, Refusal, Rest, Speaker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -797,7 +797,7 @@ async def test_an_agent_that_tells_no_webhooks_says_so(binding: str) -> None:
 
 @requirement(113, 167, 172, 173, 174)
 async def test_a_webhook_is_told_everything_with_the_credentials_it_wants(house: House) -> None:
-    async with Hook() as hook:
+    async with Receiver() as hook:
         inline = message("one two")
         inline["configuration"] = {
             "taskPushNotificationConfig": {
@@ -819,7 +819,7 @@ async def test_a_webhook_is_told_everything_with_the_credentials_it_wants(house:
 
 @requirement(168, 169, 170, 171)
 async def test_configs_stay_until_they_are_deleted_and_then_nothing_is_told(house: House) -> None:
-    async with Hook() as kept, Hook() as gone:
+    async with Receiver() as kept, Receiver() as gone:
         task = await house.send("ask")
         for hook, id in ((kept, "kept"), (gone, "gone")):
             made = await house.call(

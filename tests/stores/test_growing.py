@@ -18,7 +18,7 @@ from dragoman.stores.audit_chain import examine
 from dragoman.stores.sqlite.store import SqliteStore
 from tests import postgres
 from tests.conformance.records import chunk, folded, mail, reply, status, step, turn
-from tests.conformance.test_hooks import hook
+from tests.conformance.test_push_queue import webhook
 
 if not postgres.available():
     pytest.skip("there is no PostgreSQL here", allow_module_level=True)
@@ -52,7 +52,7 @@ async def fill(store: Store) -> None:
             assert begun.lease is not None
             await log.append(begun.lease, [turn(), chunk("a"), chunk("b\0")])
             await log.settle(begun.lease, [status(DONE)], mail=1)
-        waits = (await log.create("asks", "c2", mail(), node="n1", hook=hook(task="asks"))).lease
+        waits = (await log.create("asks", "c2", mail(), node="n1", webhook=webhook(task="asks"))).lease
         works = (await log.create("works", "c2", mail(), node="n1")).lease
         bare = (await log.create("bare", "c3", mail(reply=True), node="n1")).lease
         assert waits is not None and works is not None and bare is not None
@@ -87,7 +87,7 @@ async def test_everything_is_where_it_was_and_goes_on(path: Path, url: str) -> N
     await old.leave("n1")
     await old.close()
 
-    assert await copy(path, url) == Copied(tasks=18, hooks=2, entries=20)
+    assert await copy(path, url) == Copied(tasks=18, webhooks=2, entries=20)
 
     new = await opened(url)
     await new.join("n2", ttl=60)
@@ -101,7 +101,7 @@ async def test_everything_is_where_it_was_and_goes_on(path: Path, url: str) -> N
         seen = await log.seen("k3")
         assert seen is not None and seen.snapshot.task_id == "done3"
         assert (await log.create("again", "c", mail(), dedupe="k3")).duplicate
-        assert [h.config.id for h in await new.hooks.list(scope, "asks")] == ["h"]
+        assert [h.config.id for h in await new.push_configs.list(scope, "asks")] == ["h"]
         fresh = await log.create("fresh", "c", mail(), node="n2")
         assert fresh.lease is not None and fresh.lease.key > 18
     taken = await new.claim("n2", limit=100)
@@ -110,7 +110,7 @@ async def test_everything_is_where_it_was_and_goes_on(path: Path, url: str) -> N
     ]  # fmt: skip
     for lease in taken:
         await new.scope(lease.scope).settle(lease, [status(DONE)], mail=1)
-    assert len(await new.outbox.claim_due("n2", limit=10)) == 2
+    assert len(await new.push_queue.claim_due("n2", limit=10)) == 2
     new.audit.record(AuditEntry(at=timestamp(), operation="CancelTask", outcome="ok"))
     while len(await new.audit.entries(limit=100)) < 21:
         await asyncio.sleep(0.001)

@@ -149,7 +149,10 @@ def filled(sql: str) -> str:
         ),
         ("select key from dragoman.tasks where ready and node = 'n1' order by key", "tasks_held"),
         ("select seq from dragoman.log where key = 1 and seq > 5 order by seq", "log_pkey"),
-        ("select hook from dragoman.hooks where cursor < last and not dead and at <= 1", "hooks_due"),
+        (
+            "select webhook from dragoman.webhooks where cursor < last and not dead and at <= 1",
+            "webhooks_due",
+        ),
     ],
 )
 async def test_searches_have_their_index(store: PostgresStore, sql: str, index: str) -> None:
@@ -192,7 +195,7 @@ async def test_while_the_database_is_away_everything_is_unavailable_and_then_goe
             log.find(ListTasks(), limit=1),
             store.claim("n1", limit=1),
             store.renew("n1", ttl=60),
-            store.outbox.when(),
+            store.push_queue.when(),
             store.audit.entries(),
             PostgresStore(url, patience=0.1).open(),
         ):

@@ -41,7 +41,7 @@ async def run(args: argparse.Namespace) -> int:
         return failed(error)
     except (NewerDatabase, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from None
-    print(f"copied: tasks {copied.tasks}, webhooks {copied.hooks}, entries of the audit {copied.entries}")
+    print(f"copied: tasks {copied.tasks}, webhooks {copied.webhooks}, entries of the audit {copied.entries}")
     if copied.left:
         print(
             f"left behind: tasks {copied.left} (PostgreSQL takes no names with a NUL in them, nor very long ones)"

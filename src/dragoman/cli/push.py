@@ -51,7 +51,7 @@ def register(commands: Any) -> None:
 
 async def run_list(args: argparse.Namespace) -> int:
     async def work(store: Store) -> int:
-        found = await store.outbox.find(dead=args.dead, limit=LIMIT)
+        found = await store.push_queue.find(dead=args.dead, limit=LIMIT)
         if args.json:
             show.json([_document(each) for each in found])
         else:
@@ -66,11 +66,11 @@ async def run_list(args: argparse.Namespace) -> int:
 
 async def run_redeliver(args: argparse.Namespace) -> int:
     async def work(store: Store) -> int:
-        keys, outbox = args.keys, store.outbox
+        keys, push_queue = args.keys, store.push_queue
         if args.dead:
-            keys = [*keys, *(each.key for each in await outbox.find(dead=True, limit=LIMIT))]
+            keys = [*keys, *(each.key for each in await push_queue.find(dead=True, limit=LIMIT))]
         cursor = 0 if args.from_start else None
-        missing = [key for key in dict.fromkeys(keys) if not await outbox.redeliver(key, cursor=cursor)]
+        missing = [key for key in dict.fromkeys(keys) if not await push_queue.redeliver(key, cursor=cursor)]
         for key in missing:
             print(f"there is no {key}")
         return 1 if missing else 0
@@ -86,9 +86,9 @@ def _document(delivery: Delivery) -> dict[str, Any]:
         "tenant": delivery.scope.tenant,
         "agent": delivery.scope.agent,
         "task": delivery.task,
-        "config": delivery.hook.config.id,
+        "config": delivery.webhook.config.id,
         "url": _shown(delivery),
-        "dialect": delivery.hook.dialect,
+        "dialect": delivery.webhook.dialect,
         "told": delivery.cursor,
         "last": delivery.last,
         "attempts": delivery.attempt,
@@ -115,4 +115,4 @@ def _row(delivery: Delivery) -> tuple[str, ...]:
 
 def _shown(delivery: Delivery) -> str:
     """Without its query, which may hold a secret."""
-    return delivery.hook.config.url.partition("?")[0]
+    return delivery.webhook.config.url.partition("?")[0]

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.engine.follow import Reader, Readers
 from dragoman.engine.protocols import (
-    MAIL,
+    MAIL_TOPIC,
     Admit,
     Bus,
     Delivered,
@@ -31,7 +31,7 @@ from dragoman.engine.protocols import (
     TaskExists,
     topic,
 )
-from dragoman.engine.push_configs import Hook, now
+from dragoman.engine.push_configs import StoredPushConfig, now
 from dragoman.engine.records import PIECE_BYTES, Cancel, Mail, Record, Snapshot, trimmed
 from dragoman.engine.runner import Program, Run, Runner
 from dragoman.errors import (
@@ -264,48 +264,50 @@ class Engine:
         if self.runner.stopping:
             raise Unavailable("shutting down", retry_after=1)
         _check_message(program, call, request)
-        hook = None
+        webhook = None
         if (config := request.configuration.task_push_notification_config) is not None:
-            hook = await self._push_for(program).admit(call, config)
+            webhook = await self._push_for(program).admit(call, config)
         node = self.runner.admit(inside=call.depth > 0)
         delivered: Delivered | None = None
         try:
             if request.message.task_id:
-                delivered = await self._continue_or_create(program, call, request, node, hook)
+                delivered = await self._continue_or_create(program, call, request, node, webhook)
             else:
                 reply = program.admit(request, call.principal)
-                delivered = await self._create(call, request, new_id(), node, hook, reply=reply, waits=waits)
+                delivered = await self._create(
+                    call, request, new_id(), node, webhook, reply=reply, waits=waits
+                )
         except asyncio.CancelledError:
             self._wake_runners_soon()
             raise
         finally:
             run = self.runner.admitted(node, delivered)
         if run is None and not delivered.duplicate:
-            self._bus.wake(MAIL)
+            self._bus.wake(MAIL_TOPIC)
         if delivered.snapshot.seq > 1 and not delivered.duplicate:
             self._bus.wake(topic(call.scope, delivered.snapshot.task_id))
         return delivered, run
 
     def _wake_runners_soon(self) -> None:
         """A caller left while its message was stored. The store takes back the lease it gave us, and some node claims it."""
-        asyncio.get_running_loop().call_later(0.1, self._bus.wake, MAIL)
+        asyncio.get_running_loop().call_later(0.1, self._bus.wake, MAIL_TOPIC)
 
     async def _continue_or_create(
-        self, program: Program, call: Call, request: SendMessage, node: str, hook: Hook | None
+        self, program: Program, call: Call, request: SendMessage, node: str, webhook: StoredPushConfig | None
     ) -> Delivered:
         """Deliver to a task that exists; or to a new one, if this caller chooses the ids of its tasks."""
         log = self._store.scope(call.scope)
         try:
-            return await self._continue(program, log, call, request, node, hook)
+            return await self._continue(program, log, call, request, node, webhook)
         except TaskNotFound:
             if not call.names_tasks:
                 raise
         task, fresh = request.message.task_id, replace(request, message=replace(request.message, task_id=""))
         program.admit(fresh, call.principal)  # who names a task wants to find it again: its answer is a task
         try:
-            return await self._create(call, fresh, task, node, hook)
+            return await self._create(call, fresh, task, node, webhook)
         except TaskExists:  # somebody was faster with the same id
-            return await self._continue(program, log, call, request, node, hook)
+            return await self._continue(program, log, call, request, node, webhook)
 
     async def _create(
         self,
@@ -313,7 +315,7 @@ class Engine:
         request: SendMessage,
         task: str,
         node: str,
-        hook: Hook | None,
+        webhook: StoredPushConfig | None,
         *,
         reply: bool = False,
         waits: bool = False,
@@ -321,15 +323,21 @@ class Engine:
         log = self._store.scope(call.scope)
         context = request.message.context_id or new_id()
         mail = _mail(call, request, task, context, reply=reply)
-        hook = _for_task(hook, task) if hook else None
+        webhook = _for_task(webhook, task) if webhook else None
         if waits and node and not call.idempotency_key:
-            begun = log.begin(task, context, mail, node=node, hook=hook)
+            begun = log.begin(task, context, mail, node=node, webhook=webhook)
             if begun is not None:
                 return begun
-        return await log.create(task, context, mail, dedupe=call.idempotency_key, node=node, hook=hook)
+        return await log.create(task, context, mail, dedupe=call.idempotency_key, node=node, webhook=webhook)
 
     async def _continue(
-        self, program: Program, log: Log, call: Call, request: SendMessage, node: str, hook: Hook | None
+        self,
+        program: Program,
+        log: Log,
+        call: Call,
+        request: SendMessage,
+        node: str,
+        webhook: StoredPushConfig | None,
     ) -> Delivered:
         task, context = request.message.task_id, request.message.context_id
         if call.idempotency_key and (seen := await log.seen(call.idempotency_key)):
@@ -348,7 +356,7 @@ class Engine:
             _mail(call, request, task, snapshot.context_id),
             dedupe=call.idempotency_key,
             node=node,
-            hook=_for_task(hook, task) if hook else None,
+            webhook=_for_task(webhook, task) if webhook else None,
         )
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -434,14 +442,14 @@ class Engine:
     async def _perform_on_push_configs(
         self, program: Program, call: Call, request: PushRequest
     ) -> PushConfig | PushConfigPage | None:
-        push, configs = self._push_for(program), self._store.hooks
+        push, configs = self._push_for(program), self._store.push_configs
         await self._head(
             call, request.config.task_id if isinstance(request, CreatePushConfig) else request.task_id
         )
         match request:
             case CreatePushConfig():
-                hook = _for_task(await push.admit(call, request.config), request.config.task_id)
-                return push.shown(await configs.put(call.scope, request.config.task_id, hook))
+                webhook = _for_task(await push.admit(call, request.config), request.config.task_id)
+                return push.shown(await configs.put(call.scope, request.config.task_id, webhook))
             case GetPushConfig():
                 return await self._get_push_config(push, call, request)
             case ListPushConfigs():
@@ -451,8 +459,8 @@ class Engine:
                 return None
 
     async def _get_push_config(self, push: Push, call: Call, request: GetPushConfig) -> PushConfig:
-        hooks = await self._store.hooks.list(call.scope, request.task_id)
-        configs = [push.shown(hook) for hook in hooks]
+        webhooks = await self._store.push_configs.list(call.scope, request.task_id)
+        configs = [push.shown(webhook) for webhook in webhooks]
         # A version with one config for each task calls it `default`, and asks without a name.
         for config in sorted(configs, key=lambda config: config.id != "default"):
             if request.id in ("", config.id):
@@ -463,13 +471,13 @@ class Engine:
         )
 
     async def _list_push_configs(self, push: Push, call: Call, request: ListPushConfigs) -> PushConfigPage:
-        hooks = await self._store.hooks.list(call.scope, request.task_id)
+        webhooks = await self._store.push_configs.list(call.scope, request.task_id)
         seen = _shown_before(request) if request.page_token else ()
-        marks = [_mark(hook.uid) for hook in hooks]
+        marks = [_mark(webhook.uid) for webhook in webhooks]
         start = max((n for n, mark in enumerate(marks, 1) if mark in seen), default=0)
-        end = min(len(hooks), start + request.page_size) if request.page_size else len(hooks)
-        token = _page_token(request.task_id, marks[:end]) if end < len(hooks) else ""
-        return PushConfigPage(configs=tuple(map(push.shown, hooks[start:end])), next_page_token=token)
+        end = min(len(webhooks), start + request.page_size) if request.page_size else len(webhooks)
+        token = _page_token(request.task_id, marks[:end]) if end < len(webhooks) else ""
+        return PushConfigPage(configs=tuple(map(push.shown, webhooks[start:end])), next_page_token=token)
 
     async def _extended_card(self, program: Program, call: Call) -> AgentCard:
         if not program.card.capabilities.extended_agent_card:
@@ -509,7 +517,7 @@ class Engine:
         if delivered.lease is not None:
             self.runner.begin(delivered.lease, snapshot)
         else:
-            self._bus.wake(MAIL)
+            self._bus.wake(MAIL_TOPIC)
         if not snapshot.terminal:
             self._bus.wake(topic(call.scope, request.id), [Record("cancel", mail, delivered.seq)])
             with self._reader(call, snapshot, delivered.seq, look=True) as reader:
@@ -656,5 +664,5 @@ def _mark(id: str) -> str:
     return blake2s(id.encode(), digest_size=6).hexdigest()
 
 
-def _for_task(hook: Hook, task: str) -> Hook:
-    return replace(hook, config=replace(hook.config, task_id=task))
+def _for_task(webhook: StoredPushConfig, task: str) -> StoredPushConfig:
+    return replace(webhook, config=replace(webhook.config, task_id=task))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dragoman.engine.push_configs import Hook, Hooks, Outbox
+from dragoman.engine.push_configs import PushConfigStore, PushQueue, StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot
 from dragoman.model.ops import Call, ListTasks, PushConfig, Scope, Service
 from dragoman.model.task import TaskState
@@ -39,7 +39,7 @@ class Lease(Struct, gc=False):
     """How often the task was claimed since it last settled or got on (`Record.progress`); 1 the first time."""
 
 
-class Held(Struct, frozen=True):
+class HeldLease(Struct, frozen=True):
     """A lease that is still ours, and the last mail of its task."""
 
     key: int
@@ -79,7 +79,7 @@ class Head(Struct, frozen=True):
     """Bytes of its log."""
 
 
-class Found(Struct, frozen=True):
+class FoundTasks(Struct, frozen=True):
     snapshots: Sequence[Snapshot]
     """At most as many as asked for; fewer if they are large."""
     next: str
@@ -106,16 +106,16 @@ class Log(Protocol):
         *,
         dedupe: str = "",
         node: str = "",
-        hook: Hook | None = None,
+        webhook: StoredPushConfig | None = None,
     ) -> Awaitable[Delivered]:
         """Begin a task. With `node`, that node holds its lease from the start. Raises `TaskExists`.
 
-        With `hook`, it is there from the first record on.
+        With `webhook`, it is there from the first record on.
         """
         ...
 
     def begin(
-        self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None
+        self, task: str, context: str, mail: Mail, *, node: str, webhook: StoredPushConfig | None = None
     ) -> Delivered | None:
         """`create`, without waiting for the disk: `stored` does, and raises what went wrong. What is written under the
         lease comes after it, or not at all. None if the store would rather be waited for.
@@ -129,9 +129,9 @@ class Log(Protocol):
         *,
         dedupe: str = "",
         node: str = "",
-        hook: Hook | None = None,
+        webhook: StoredPushConfig | None = None,
     ) -> Awaitable[Delivered]:
-        """Add mail and make the task claimable. With `node`, claim it if no node holds it. With `hook`, `put` it.
+        """Add mail and make the task claimable. With `node`, claim it if no node holds it. With `webhook`, `put` it.
 
         Raises `TaskNotFound`, and `TaskClosed` on a finished task.
         """
@@ -172,7 +172,7 @@ class Log(Protocol):
         """
         ...
 
-    async def find(self, query: ListTasks, *, limit: int) -> Found:
+    async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         """Tasks by last status, newest first, ties by id. Raises `InvalidParams` for a cursor it did not make.
 
         A page ends early when the logs of its tasks exceed `PAGE_BYTES`; it holds at least one.
@@ -187,11 +187,11 @@ class Log(Protocol):
 class Push(Protocol):
     """Who sends notifications, as far as the engine needs to know."""
 
-    async def admit(self, call: Call, config: PushConfig) -> Hook:
-        """The hook for a config somebody asks for. Raises `InvalidParams` if we would not send there."""
+    async def admit(self, call: Call, config: PushConfig) -> StoredPushConfig:
+        """The webhook for a config somebody asks for. Raises `InvalidParams` if we would not send there."""
         ...
 
-    def shown(self, hook: Hook) -> PushConfig:
+    def shown(self, webhook: StoredPushConfig) -> PushConfig:
         """The config as its owner gave it, however it is kept. Raises `Unavailable`."""
         ...
 
@@ -206,10 +206,10 @@ class Store(Protocol):
     """The system's view of every scope. Only runners use `claim`."""
 
     @property
-    def hooks(self) -> Hooks: ...
+    def push_configs(self) -> PushConfigStore: ...
 
     @property
-    def outbox(self) -> Outbox: ...
+    def push_queue(self) -> PushQueue: ...
 
     @property
     def audit(self) -> Audit: ...
@@ -227,7 +227,7 @@ class Store(Protocol):
         """
         ...
 
-    async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
+    async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
         """Stay alive for `ttl` seconds from now, and return what the node still holds."""
         ...
 
@@ -391,5 +391,5 @@ def _plain(word: str) -> str:
 PAGE_BYTES = 4 << 20
 """Bytes of the logs that a page of `Log.find` is made from. A single task may be larger."""
 
-MAIL = "mail"
+MAIL_TOPIC = "mail"
 """The topic on which runners hear that something can be claimed."""

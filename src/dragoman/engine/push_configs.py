@@ -1,6 +1,6 @@
 """Who is to be told of a task, and what they have not been told yet: one seam of the engine, with a suite of its own.
 
-A hook is a push config as it is kept. It is a cursor in its task's log, so there is no queue that could differ from that.
+A webhook is a push config as it is kept. It is a cursor in its task's log, so there is no queue that could differ from that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dragoman.model.ops import PushConfig, Scope
 
-MAX_HOOKS = 16
+MAX_PUSH_CONFIGS = 16
 """How many push configs a task may have."""
 
 _BEGAN = time.time() - time.monotonic()
@@ -25,7 +25,7 @@ def now() -> float:
     return _BEGAN + time.monotonic()
 
 
-class Hook(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredPushConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A push config as it is kept: with the tongue it was registered in, which is the one its notifications speak."""
 
     config: PushConfig
@@ -35,13 +35,13 @@ class Hook(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """A hook, and how far it has been told. Whoever claimed it may send, until somebody with a higher `fence` does."""
+    """A webhook, and how far it has been told. Whoever claimed it may send, until somebody with a higher `fence` does."""
 
     key: int
-    """The store's own name for the hook."""
+    """The store's own name for the webhook."""
     scope: Scope
     task: str
-    hook: Hook
+    webhook: StoredPushConfig
     cursor: int
     """Everything up to this record has been told."""
     last: int
@@ -58,35 +58,35 @@ class Delivery(Struct, frozen=True, kw_only=True):
     """Given up. What comes meanwhile waits behind it, for `redeliver`."""
 
 
-class Hooks(Protocol):
+class PushConfigStore(Protocol):
     """The push configs of tasks. A task outside the scope is `TaskNotFound`."""
 
-    async def put(self, scope: Scope, task: str, hook: Hook) -> Hook:
-        """Add a hook, or replace the one with its id, which then goes on from where it is.
+    async def put(self, scope: Scope, task: str, webhook: StoredPushConfig) -> StoredPushConfig:
+        """Add a webhook, or replace the one with its id, which then goes on from where it is.
 
         A new one is told what comes from now on, and how the task ended or what it waits for if it does already.
-        Raises `TaskNotFound`, and `InvalidParams` when the task has `MAX_HOOKS` of them.
+        Raises `TaskNotFound`, and `InvalidParams` when the task has `MAX_PUSH_CONFIGS` of them.
         """
         ...
 
-    async def list(self, scope: Scope, task: str) -> Sequence[Hook]:
+    async def list(self, scope: Scope, task: str) -> Sequence[StoredPushConfig]:
         """Those of a task, oldest first. Raises `TaskNotFound`."""
         ...
 
     async def delete(self, scope: Scope, task: str, id: str) -> None:
-        """Forget a hook, if it is there; nothing is sent any more. Raises `TaskNotFound` if the task is not."""
+        """Forget a webhook, if it is there; nothing is sent any more. Raises `TaskNotFound` if the task is not."""
         ...
 
 
-class Outbox(Protocol):
+class PushQueue(Protocol):
     """What is still to be told to whom. Only couriers use it.
 
-    A hook is due when its task's log has a public record after its cursor: that changes in the transaction that adds
-    the record, so nothing that was committed can be forgotten. One live node at a time holds a hook.
+    A webhook is due when its task's log has a public record after its cursor: that changes in the transaction that adds
+    the record, so nothing that was committed can be forgotten. One live node at a time holds a webhook.
     """
 
     async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
-        """Take up to `limit` hooks that are due and that no live node holds. The fence of each rises.
+        """Take up to `limit` webhooks that are due and that no live node holds. The fence of each rises.
 
         Nobody waits for more than `longest` seconds: a later time is of a clock that was wrong, and means now.
         """
@@ -120,9 +120,9 @@ class Outbox(Protocol):
         ...
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
-        """What is not told yet, oldest hook first; only what was given up, if `dead`."""
+        """What is not told yet, oldest webhook first; only what was given up, if `dead`."""
         ...
 
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
-        """Make a hook due at once, from `cursor` on if given. False if there is no such hook."""
+        """Make a webhook due at once, from `cursor` on if given. False if there is no such webhook."""
         ...

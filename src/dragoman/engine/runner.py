@@ -25,7 +25,7 @@ from dragoman.engine.delegate import cancel_children, unfinished_children
 from dragoman.engine.journal import Journal, catch_up
 from dragoman.engine.load import Load
 from dragoman.engine.protocols import (
-    MAIL,
+    MAIL_TOPIC,
     Bus,
     Delivered,
     Lease,
@@ -227,7 +227,7 @@ class Runner:
                 await task
         with suppress(Unavailable):
             await self.store.leave(self.node)
-            self.bus.wake(MAIL)  # for other nodes: what we gave back is theirs
+            self.bus.wake(MAIL_TOPIC)  # for other nodes: what we gave back is theirs
 
     def begin(self, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None) -> Run:
         """Run a task whose lease we hold, or will hold once it is `stored`, whether there is room or not."""
@@ -267,7 +267,7 @@ class Runner:
         """Claim what can be claimed: when woken, and now and then in any case."""
         loop = asyncio.get_running_loop()
         look = loop.time()
-        with self.bus.listen(MAIL, lambda _: self._work.set()):
+        with self.bus.listen(MAIL_TOPIC, lambda _: self._work.set()):
             while True:
                 again = loop.time() + self._ttl / 3
                 with suppress(TimeoutError):

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.engine.protocols import LeaseLost, NewMail
-from dragoman.engine.push_configs import MAX_HOOKS
+from dragoman.engine.push_configs import MAX_PUSH_CONFIGS
 from dragoman.engine.records import PUBLIC, Record, number
 from dragoman.errors import InvalidParams, TaskClosed
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
@@ -356,5 +356,5 @@ def first_push_row(row: TaskRow) -> PushRow:
 
 def check_push_count(configs: int) -> None:
     """Raises `InvalidParams` if a task that has `configs` push configs may not have another."""
-    if configs >= MAX_HOOKS:
-        raise InvalidParams(f"a task can have up to {MAX_HOOKS} push configs")
+    if configs >= MAX_PUSH_CONFIGS:
+        raise InvalidParams(f"a task can have up to {MAX_PUSH_CONFIGS} push configs")

@@ -134,7 +134,7 @@ def application(
         on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
         metrics=hub.numbers,
         metrics_token=settings.metrics_token,
-        ready=opened.outbox.when,
+        ready=opened.push_queue.when,
         busy=lambda: hub.engine.waits_for(settings.drain),
     )
     return hub, app

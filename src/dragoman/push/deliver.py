@@ -1,8 +1,8 @@
 """The courier: reads the log on behalf of those who registered a webhook, and tells them.
 
 A reader like any other, with its cursor in the store: what was committed is told, in order, at least once, whatever
-happens to us or to the webhook meanwhile. One node at a time holds a hook. A notification that does not get through is
-tried again with growing pauses, and after too many or too long the hook is given up; what comes then waits behind it
+happens to us or to the webhook meanwhile. One node at a time holds a webhook. A notification that does not get through is
+tried again with growing pauses, and after too many or too long the webhook is given up; what comes then waits behind it
 until somebody says `redeliver`. The store says when there is something to tell, and we look for ourselves as well, so a
 lost wake-up costs latency, never data.
 """
@@ -23,7 +23,7 @@ from dragoman.auth.keys import KeyRing
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import Transport
 from dragoman.engine.protocols import LeaseLost, Log, Store
-from dragoman.engine.push_configs import Delivery, Hook, now
+from dragoman.engine.push_configs import Delivery, StoredPushConfig, now
 from dragoman.engine.records import PIECE_BYTES, Mail, Record, Snapshot
 from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ids import new_id
@@ -45,7 +45,7 @@ POLL = 5.0
 REST = 30.0
 """The longest that one webhook's silence keeps us from trying the others of its host."""
 HELD = 1000
-"""How many hooks one node holds at a time; most of them wait for their turn."""
+"""How many webhooks one node holds at a time; most of them wait for their turn."""
 
 
 class _Later(Exception):
@@ -82,9 +82,9 @@ class Courier:
         self._loop_task: asyncio.Task[None] | None = None
         self._stopping = False
         self.outcomes: Counter[str] = Counter()
-        """How often a notification was `sent`, `failed`, or was the last of a hook that was `given up`."""
+        """How often a notification was `sent`, `failed`, or was the last of a webhook that was `given up`."""
 
-    async def admit(self, call: Call, config: PushConfig) -> Hook:
+    async def admit(self, call: Call, config: PushConfig) -> StoredPushConfig:
         try:
             self._guard.check(config.url)
         except Refused as refused:
@@ -97,10 +97,10 @@ class Courier:
             why = "does not answer as the owner of this push config would"
             raise InvalidParams(f"the push config's url {why}", fields=(("url", why),))
         config = self._seal.close(replace(config, id=config.id or new_id(), tenant=""))
-        return Hook(config=config, dialect=call.dialect, uid=new_id())
+        return StoredPushConfig(config=config, dialect=call.dialect, uid=new_id())
 
-    def shown(self, hook: Hook) -> PushConfig:
-        return self._seal.open(hook.config)
+    def shown(self, webhook: StoredPushConfig) -> PushConfig:
+        return self._seal.open(webhook.config)
 
     # -- the node ----------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Courier:
         """Take what is due: when the store has news, when a pause is over, and now and then in any case."""
         loop = asyncio.get_running_loop()
         look = beat = loop.time()
-        with self._store.outbox.listen(self._news.set):
+        with self._store.push_queue.listen(self._news.set):
             while True:
                 self._news.clear()
                 wait = POLL
@@ -139,11 +139,11 @@ class Courier:
                     if loop.time() >= beat:
                         await self._store.renew(self._node, ttl=self._ttl)
                         beat = loop.time() + self._ttl / 3
-                    due = await self._store.outbox.when()
+                    due = await self._store.push_queue.when()
                     if loop.time() >= look or (due is not None and due <= now()):
                         await self._claim()
                         look = loop.time() + POLL
-                        due = await self._store.outbox.when()
+                        due = await self._store.push_queue.when()
                     if due is not None and len(self._jobs) < HELD:
                         wait = min(wait, max(0.01, due - now()))
                 except Unavailable as error:
@@ -158,7 +158,7 @@ class Courier:
         """Begin with what is due. Whether there was anything."""
         claimed = False
         while (room := min(100, HELD - len(self._jobs))) > 0:
-            deliveries = await self._store.outbox.claim_due(self._node, limit=room, longest=self._longest)
+            deliveries = await self._store.push_queue.claim_due(self._node, limit=room, longest=self._longest)
             for delivery in deliveries:
                 claimed = True
                 job = asyncio.create_task(self._deliver(delivery))
@@ -174,23 +174,23 @@ class Courier:
             logger.error("a push config could not be given back", exc_info=error)
         self._news.set()  # there may be more to tell by now
 
-    # -- one hook ----------------------------------------------------------------------------------------------
+    # -- one webhook ----------------------------------------------------------------------------------------------
 
     async def _deliver(self, delivery: Delivery) -> None:
         """Tell a webhook what it has not been told, as far as we get, and give it back."""
-        outbox, told = self._store.outbox, [delivery.cursor]
+        push_queue, told = self._store.push_queue, [delivery.cursor]
         try:
             await self._tell(delivery, told)
-            await _insist(lambda: outbox.release(delivery, told[-1]))
+            await _insist(lambda: push_queue.release(delivery, told[-1]))
         except (LeaseLost, TaskNotFound):
             pass  # another node has it, or it is gone
         except _Later as later:
             pause = later.pause * random.uniform(1.0, 1.2)
-            await _insist(lambda: outbox.release(delivery, told[-1], retry_in=pause))
+            await _insist(lambda: push_queue.release(delivery, told[-1], retry_in=pause))
         except Undelivered as failure:
             await self._failed(delivery, told[-1], failure)
         except Exception as error:
-            logger.exception("the push config %s of task %s", delivery.hook.config.id, delivery.task)
+            logger.exception("the push config %s of task %s", delivery.webhook.config.id, delivery.task)
             await self._failed(delivery, told[-1], Undelivered(f"internal error: {type(error).__name__}"))
 
     async def _tell(self, delivery: Delivery, told: list[int]) -> None:
@@ -204,9 +204,9 @@ class Courier:
                 told[-1] = record.seq
 
     async def _tell_one(self, delivery: Delivery, log: Log, record: Record) -> None:
-        hook = delivery.hook
+        webhook = delivery.webhook
         news = await notification(
-            hook.dialect,
+            webhook.dialect,
             record,
             lambda: _task_at(log, delivery.task, record.seq),
             every_status=self._options.every_status,
@@ -220,17 +220,17 @@ class Courier:
             **await _trace(log, delivery.task, record.seq),
         }
         try:
-            hook = replace(hook, config=self.shown(hook))
+            webhook = replace(webhook, config=self.shown(webhook))
         except Unavailable as unavailable:
             raise Undelivered(unavailable.message) from None
-        id = f"{hook.uid}.{record.seq}"
-        origin = self._origins.of(hook.config.url)
+        id = f"{webhook.uid}.{record.seq}"
+        origin = self._origins.of(webhook.config.url)
         async with origin.slots:
             if pause := origin.resting():
                 raise _Later(pause)
             async with self._slots:
                 headers |= proof(
-                    hook,
+                    webhook,
                     id,
                     delivery.task,
                     news.body,
@@ -243,7 +243,7 @@ class Courier:
                     await post(
                         self._transport,
                         self._guard,
-                        hook.config.url,
+                        webhook.config.url,
                         headers,
                         news.body,
                         timeout=self._options.timeout,
@@ -256,7 +256,7 @@ class Courier:
                     raise
         origin.answered()
         self.outcomes["sent"] += 1
-        await _insist(lambda: self._store.outbox.advance(delivery, record.seq))
+        await _insist(lambda: self._store.push_queue.advance(delivery, record.seq))
 
     async def _failed(self, delivery: Delivery, cursor: int, failure: Undelivered) -> None:
         options = self._options
@@ -272,9 +272,9 @@ class Courier:
         self.outcomes["given up" if given_up else "failed"] += 1
         log = logger.warning if given_up else logger.info
         outcome = "given up" if given_up else f"again in {pause:.1f} s"
-        log("push to %s of task %s: %s; %s", delivery.hook.config.id, delivery.task, failure, outcome)
+        log("push to %s of task %s: %s; %s", delivery.webhook.config.id, delivery.task, failure, outcome)
         await _insist(
-            lambda: self._store.outbox.release(
+            lambda: self._store.push_queue.release(
                 delivery, cursor, retry_in=pause, error=str(failure)[:500], dead=given_up
             )
         )
@@ -323,7 +323,7 @@ async def _trace(log: Log, task: str, seq: int) -> dict[str, str]:
 
 
 async def _insist(write: Callable[[], Awaitable[None]], pause: float = 0.05) -> None:
-    """Write, however long the store is away: a hook that we do not give back is held for as long as we live."""
+    """Write, however long the store is away: a webhook that we do not give back is held for as long as we live."""
     while True:
         try:
             return await write()

@@ -42,7 +42,7 @@ class Refused(OSError):
 class Guard:
     """`allow_private`: for development, loopback and private networks and plain HTTP are fine.
 
-    `only`: the hosts we go to, and no others (`hooks.example.com`, `*.example.com`). `trust`: networks that may be
+    `only`: the hosts we go to, and no others (`webhooks.example.com`, `*.example.com`). `trust`: networks that may be
     reached though they are not public (`10.1.0.0/16`). `http`: plain HTTP is fine. `ports`: which ones; unless given,
     80, 443 and everything from 1024 on.
     """

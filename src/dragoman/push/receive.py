@@ -3,7 +3,7 @@
     verifier = Verifier(token="...")                                   what we put into the push config
     verifier = Verifier(secrets=("whsec_...",))                        HMAC, as the Standard Webhooks specification has it
     verifier = Verifier(keys=FetchedKeys("https://agent.example/.well-known/jwks.json"),
-                        issuer="https://agent.example", audience="https://us.example/hook")
+                        issuer="https://agent.example", audience="https://us.example/webhook")
     received = await verifier.verify(headers, body)
 
 Everything that is configured must be right. Notifications of all versions are understood, whoever sends them.

@@ -25,7 +25,7 @@ import msgspec
 
 from dragoman.auth import jose
 from dragoman.auth.keys import KeyRing
-from dragoman.engine.push_configs import Hook
+from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.model.ops import AuthenticationInfo
 from dragoman.push.credentials import api_key, is_api_key, is_hmac
 
@@ -36,7 +36,7 @@ LIFE = 300
 
 
 def proof(
-    hook: Hook,
+    webhook: StoredPushConfig,
     delivery: str,
     task: str,
     body: bytes,
@@ -46,7 +46,7 @@ def proof(
     issuer: str = "",
 ) -> dict[str, str]:
     """The headers that prove where a notification comes from."""
-    config, now = hook.config, int(time.time())
+    config, now = webhook.config, int(time.time())
     headers = {"webhook-id": delivery, "webhook-timestamp": str(now)}
     if config.token:
         headers[TOKEN] = config.token

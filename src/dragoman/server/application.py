@@ -220,7 +220,7 @@ def _readiness(store: Store, runner: Runner) -> Callable[[], Awaitable[None]]:
             raise StoreDamaged(damage)
         if runner.full:
             raise Unavailable("as many tasks run and wait as may")
-        await store.outbox.when()
+        await store.push_queue.when()
         if time.monotonic() - wrote >= _PROBE:
             await runner.beat()
             wrote = time.monotonic()

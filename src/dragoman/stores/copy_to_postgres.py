@@ -23,11 +23,13 @@ from dragoman.stores.sqlite.store import SqliteStore
 _NODES = "select node from nodes where until > ?"
 _SCOPES = "select scope, tenant, agent, owner from scopes"
 _TASKS = """
-select key, scope, id, context, updated, state, done, reply, hooks, seq, mail, ready, null, fence, attempt, size from tasks
+select key, scope, id, context, updated, state, done, reply, webhooks, seq, mail, ready, null, fence, attempt, size from tasks
 """
 _LOG = f"select place >> 28, place & {(1 << 28) - 1}, body from log"
 _SEEN = "select scope, dedupe, key, seq, at from seen"
-_HOOKS = "select hook, key, id, body, cursor, last, at, attempt, since, error, dead, null, fence from hooks"
+_HOOKS = (
+    "select webhook, key, id, body, cursor, last, at, attempt, since, error, dead, null, fence from webhooks"
+)
 _AUDIT = """
 select id, at, tenant, agent, principal, operation, task, outcome, dialect, trace, coalesce(hash, x'') from audit order by id
 """
@@ -49,7 +51,7 @@ class Copied(Struct):
     """How much there was of what."""
 
     tasks: int = 0
-    hooks: int = 0
+    webhooks: int = 0
     entries: int = 0
     left: int = 0
     """Tasks that stay behind: there is a NUL in a name of theirs, or it is too long. PostgreSQL does not take that."""
@@ -101,21 +103,34 @@ async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
 
     def tasks() -> Iterator[Sequence[Any]]:
         for row in source.execute(_TASKS):
-            key, scope, id, context, updated, state, done, reply, hooks, seq, mail, ready, *lease = row
+            key, scope, id, context, updated, state, done, reply, webhooks, seq, mail, ready, *lease = row
             if scope in scopes and fits(id, context):
                 kept.add(key)
-                yield (key, scope, id, context, updated, state, bool(done), bool(reply), bool(hooks), seq, mail,
+                yield (key, scope, id, context, updated, state, bool(done), bool(reply), bool(webhooks), seq, mail,
                        bool(ready), *lease)  # fmt: skip
             else:
                 copied.left += 1
 
     def webhooks() -> Iterator[Sequence[Any]]:
-        for hook, key, id, body, cursor, last, at, attempt, since, error, dead, *rest in source.execute(
+        for webhook, key, id, body, cursor, last, at, attempt, since, error, dead, *rest in source.execute(
             _HOOKS
         ):
             if key in kept and fits(id):
-                copied.hooks += 1
-                yield hook, key, id, body, cursor, last, at, attempt, since, clean(error), bool(dead), *rest
+                copied.webhooks += 1
+                yield (
+                    webhook,
+                    key,
+                    id,
+                    body,
+                    cursor,
+                    last,
+                    at,
+                    attempt,
+                    since,
+                    clean(error),
+                    bool(dead),
+                    *rest,
+                )
 
     def entries() -> Iterator[Sequence[Any]]:
         for id, *words, hash in source.execute(_AUDIT):
@@ -127,7 +142,7 @@ async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
     await db.execute(_COUNT_TASKS, timeout=HOUR)
     await _put(db, "log", (row for row in source.execute(_LOG) if row[0] in kept))
     await _put(db, "seen", (row for row in source.execute(_SEEN) if row[2] in kept and fits(row[1])))
-    await _put(db, "hooks", webhooks(), "hook")
+    await _put(db, "webhooks", webhooks(), "webhook")
     await _put(db, "audit", entries(), "id")
     return copied
 
@@ -142,9 +157,9 @@ async def _put(db: Connection, table: str, rows: Iterable[Sequence[Any]], number
 
 _COLUMNS = {
     "scopes": "scope tenant agent owner",
-    "tasks": "key scope id context updated state done reply hooks seq mail ready node fence attempt size",
+    "tasks": "key scope id context updated state done reply webhooks seq mail ready node fence attempt size",
     "log": "key seq body",
     "seen": "scope dedupe key seq at",
-    "hooks": "hook key id body cursor last at attempt since error dead node fence",
+    "webhooks": "webhook key id body cursor last at attempt since error dead node fence",
     "audit": "id at tenant agent principal operation task outcome dialect trace hash",
 }

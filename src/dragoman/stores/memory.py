@@ -13,15 +13,15 @@ from msgspec import Struct
 from dragoman.engine.protocols import (
     Admit,
     Delivered,
-    Found,
+    FoundTasks,
     Head,
-    Held,
+    HeldLease,
     Lease,
     LeaseLost,
     NewMail,
     TaskExists,
 )
-from dragoman.engine.push_configs import Hook
+from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot, number
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.inflight import LARGE_BYTES
@@ -29,7 +29,7 @@ from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores import heartbeat
 from dragoman.stores.memory_audit import MemoryAudit
-from dragoman.stores.memory_hooks import MemoryHooks
+from dragoman.stores.memory_push_queue import MemoryPushQueue
 from dragoman.stores.pages import Row, merge, read_filters
 
 DAY = 24 * 60 * 60.0
@@ -128,7 +128,7 @@ class MemoryStore:
         """The tasks that peers can see: by scope, and by scope and context; then by state."""
         self._aged = {True: _Sorted(), False: _Sorted()}
         """All tasks by age: finished or not."""
-        self.hooks = self.outbox = MemoryHooks(self)
+        self.push_configs = self.push_queue = MemoryPushQueue(self)
         self.audit = MemoryAudit()
 
     async def open(self) -> None:
@@ -162,10 +162,10 @@ class MemoryStore:
         await self.leave(node)
         await self.renew(node, ttl=ttl)
 
-    async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
+    async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
         self._ttls[node] = ttl
         self._nodes[node] = heartbeat.now() + ttl
-        return [Held(t.key, t.fence, t.snapshot.mail) for t in self._tasks.values() if t.node == node]
+        return [HeldLease(t.key, t.fence, t.snapshot.mail) for t in self._tasks.values() if t.node == node]
 
     async def leave(self, node: str) -> None:
         self._nodes.pop(node, None)
@@ -173,7 +173,7 @@ class MemoryStore:
         for task in self._tasks.values():
             if task.node == node:
                 task.node = ""
-        self.hooks.leave(node)
+        self.push_configs.leave(node)
 
     async def claim(
         self,
@@ -204,10 +204,10 @@ class MemoryStore:
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
         old = (self._tasks[key] for _, _, key in self._aged[not unfinished].before(before))
-        at_rest = (task for task in old if not task.node and not self.hooks.waiting(task.key))
+        at_rest = (task for task in old if not task.node and not self.push_configs.waiting(task.key))
         chosen = list(islice(at_rest, limit))
         for task in chosen:
-            self.hooks.forget(task.key)
+            self.push_configs.forget(task.key)
             self._unplace(task)
             del self._tasks[task.key]
             keys = self._keys[task.snapshot.scope]
@@ -294,12 +294,12 @@ class MemoryLog:
         *,
         dedupe: str = "",
         node: str = "",
-        hook: Hook | None = None,
+        webhook: StoredPushConfig | None = None,
     ) -> Delivered:
-        return self._create(task, context, mail, dedupe, node, hook)
+        return self._create(task, context, mail, dedupe, node, webhook)
 
     def _create(
-        self, task: str, context: str, mail: Mail, dedupe: str, node: str, hook: Hook | None
+        self, task: str, context: str, mail: Mail, dedupe: str, node: str, webhook: StoredPushConfig | None
     ) -> Delivered:
         if (earlier := self._earlier(dedupe)) is not None:
             return earlier
@@ -311,10 +311,12 @@ class MemoryLog:
         made = _Task(key, Snapshot(self._scope, task, context))
         keys[task] = key
         store._tasks[key] = made
-        return self._take(made, Record("message", mail), dedupe, node, hook)
+        return self._take(made, Record("message", mail), dedupe, node, webhook)
 
-    def begin(self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None) -> Delivered:
-        return self._create(task, context, mail, "", node, hook)
+    def begin(
+        self, task: str, context: str, mail: Mail, *, node: str, webhook: StoredPushConfig | None = None
+    ) -> Delivered:
+        return self._create(task, context, mail, "", node, webhook)
 
     async def deliver(
         self,
@@ -323,17 +325,17 @@ class MemoryLog:
         *,
         dedupe: str = "",
         node: str = "",
-        hook: Hook | None = None,
+        webhook: StoredPushConfig | None = None,
     ) -> Delivered:
         if (earlier := self._earlier(dedupe)) is not None:
             return earlier
         found = self._task(task)
         if found.snapshot.terminal:
             raise TaskClosed(f"task {task!r} is finished")
-        if hook is not None:
-            hook = self._store.hooks.check(found.key, hook)
+        if webhook is not None:
+            webhook = self._store.push_configs.check(found.key, webhook)
         record = Record("message" if isinstance(mail, Mail) else "cancel", mail)
-        return self._take(found, record, dedupe, node, hook)
+        return self._take(found, record, dedupe, node, webhook)
 
     async def seen(self, dedupe: str) -> Delivered | None:
         return self._earlier(dedupe)
@@ -348,7 +350,7 @@ class MemoryLog:
         seq = self._store._add(task, records)
         if task.attempt > 1 and progress:
             task.attempt = 1
-        self._store.hooks.mark(task.key, records)
+        self._store.push_configs.mark(task.key, records)
         return seq
 
     async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
@@ -357,7 +359,7 @@ class MemoryLog:
             raise NewMail(lease.task)
         task.ready, task.node, task.attempt = False, "", 0
         seq = self._store._add(task, records)
-        self._store.hooks.mark(task.key, records)
+        self._store.push_configs.mark(task.key, records)
         return seq
 
     async def read(
@@ -397,7 +399,7 @@ class MemoryLog:
             await admit(found.size)
         return self._task(task).snapshot
 
-    async def find(self, query: ListTasks, *, limit: int) -> Found:
+    async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         filters = read_filters(self._scope, query)
         states = self._store._found.get((self._scope, filters.context or None), {})
         rows: list[Row] = []
@@ -410,12 +412,14 @@ class MemoryLog:
                     updated = known.status.timestamp
                     rows.append((key, known.seq, known.task_id, known.context_id, updated, known.size))
         page, next = merge(rows, filters, limit)
-        return Found([self._store._tasks[row[0]].snapshot for row in page], next, total)
+        return FoundTasks([self._store._tasks[row[0]].snapshot for row in page], next, total)
 
-    def _take(self, task: _Task, record: Record, dedupe: str, node: str, hook: Hook | None) -> Delivered:
+    def _take(
+        self, task: _Task, record: Record, dedupe: str, node: str, webhook: StoredPushConfig | None
+    ) -> Delivered:
         seq = self._store._add(task, (record,))
-        if hook is not None:
-            self._store.hooks.add(task.key, hook, task.snapshot, told=seq)
+        if webhook is not None:
+            self._store.push_configs.add(task.key, webhook, task.snapshot, told=seq)
         task.ready = True
         lease = task.claim(node) if node and not task.node else None
         if dedupe:

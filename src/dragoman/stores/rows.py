@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from dragoman.engine.protocols import AuditEntry
-from dragoman.engine.push_configs import Delivery, Hook
+from dragoman.engine.push_configs import Delivery, StoredPushConfig
 from dragoman.engine.records import Record
 from dragoman.model.ops import Scope
 from dragoman.model.task import StatusUpdate, TaskStatus
 
-encode_hook = msgspec.json.Encoder().encode
-decode_hook = msgspec.json.Decoder(Hook).decode
+encode_push_config = msgspec.json.Encoder().encode
+decode_push_config = msgspec.json.Decoder(StoredPushConfig).decode
 
 
 def outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
@@ -28,13 +28,13 @@ def outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
 
 
 def delivery_of(row: Sequence[Any]) -> Delivery:
-    """A hook that has something to tell, from its row and those of its task and scope."""
+    """A webhook that has something to tell, from its row and those of its task and scope."""
     key, tenant, agent, owner, task, body, cursor, last, fence, attempt, since, at, error, dead = row
     return Delivery(
         key=key,
         scope=Scope(tenant, agent, owner),
         task=task,
-        hook=decode_hook(body),
+        webhook=decode_push_config(body),
         cursor=cursor,
         last=last,
         fence=fence,

@@ -15,13 +15,13 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.engine.protocols import Lease, LeaseLost, NewMail, TaskExists
-from dragoman.engine.push_configs import Hook
+from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import PUBLIC, Cancel, Mail, Record, number, pack
 from dragoman.errors import InvalidParams, TaskClosed, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores.pages import visible
-from dragoman.stores.postgres import push_queue as hooks
+from dragoman.stores.postgres import push_queue as webhooks
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.rows import outcome
 
@@ -36,26 +36,26 @@ using (scope, dedupe) where at > dragoman.clock() - $3::double precision
 and exists (select 1 from dragoman.tasks where tasks.key = seen.key)
 """
 _CREATE = """
-insert into dragoman.tasks (scope, id, context, updated, state, reply, hooks, seq, mail, node, fence, attempt, size)
-select scope, id, context, updated, 'TASK_STATE_SUBMITTED', reply, hooks, 1, 1, node, claims, claims, size
+insert into dragoman.tasks (scope, id, context, updated, state, reply, webhooks, seq, mail, node, fence, attempt, size)
+select scope, id, context, updated, 'TASK_STATE_SUBMITTED', reply, webhooks, 1, 1, node, claims, claims, size
 from unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[], $7::text[], $8::integer[],
-$9::bigint[]) with ordinality as n(scope, id, context, updated, reply, hooks, node, claims, size, place) order by place
+$9::bigint[]) with ordinality as n(scope, id, context, updated, reply, webhooks, node, claims, size, place) order by place
 on conflict (scope, id) do nothing returning scope, id, key
 """
 _KEYS = """
 select scope, id, key from dragoman.tasks join unnest($1::integer[], $2::text[]) as n(scope, id) using (scope, id)
 """
 _LOCK = """
-select key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks, size, scope, reply
+select key, seq, mail, state, updated, done, ready, node, fence, attempt, webhooks, size, scope, reply
 from dragoman.tasks where key = any($1::bigint[]) order by key for update
 """
 _WRITE = """
 with moved as (
     update dragoman.tasks set seq = n.seq, mail = n.mail, state = n.state, updated = n.updated, done = n.done,
-    ready = n.ready, node = n.node, fence = n.fence, attempt = n.attempt, hooks = n.hooks, size = n.size
+    ready = n.ready, node = n.node, fence = n.fence, attempt = n.attempt, webhooks = n.webhooks, size = n.size
     from unnest($1::bigint[], $2::integer[], $3::integer[], $4::text[], $5::text[], $6::boolean[], $7::boolean[],
     $8::text[], $9::integer[], $10::integer[], $11::boolean[], $12::bigint[])
-    as n(key, seq, mail, state, updated, done, ready, node, fence, attempt, hooks, size) where tasks.key = n.key
+    as n(key, seq, mail, state, updated, done, ready, node, fence, attempt, webhooks, size) where tasks.key = n.key
 ), added as (
     insert into dragoman.log (key, seq, body) select * from unnest($13::bigint[], $14::integer[], $15::bytea[])
 ), counted as (
@@ -83,7 +83,7 @@ class Job(Struct):
     mail: Mail | Cancel | None = None
     dedupe: str = ""
     node: str = ""
-    hook: Hook | None = None
+    webhook: StoredPushConfig | None = None
     lease: Lease | None = None
     records: Sequence[Record] = ()
     mail_read: int | None = None
@@ -107,19 +107,19 @@ class Outcome(Struct):
 class _Row:
     """A task's row, locked by us."""
 
-    __slots__ = ("key", "seq", "mail", "state", "updated", "done", "ready", "node", "fence", "attempt", "hooks",
+    __slots__ = ("key", "seq", "mail", "state", "updated", "done", "ready", "node", "fence", "attempt", "webhooks",
                  "size", "scope", "reply", "changed", "was")  # fmt: skip
 
     def __init__(self, values: Iterable[Any]) -> None:
         (self.key, self.seq, self.mail, self.state, self.updated, self.done, self.ready, self.node, self.fence,
-         self.attempt, self.hooks, self.size, self.scope, self.reply) = values  # fmt: skip
+         self.attempt, self.webhooks, self.size, self.scope, self.reply) = values  # fmt: skip
         self.changed = False
         self.was = self.state
         """Its state before this transaction."""
 
     def values(self) -> tuple[Any, ...]:
         return (self.key, self.seq, self.mail, self.state, self.updated, self.done, self.ready, self.node, self.fence,
-                self.attempt, self.hooks, self.size)  # fmt: skip
+                self.attempt, self.webhooks, self.size)  # fmt: skip
 
 
 async def perform(db: Connection, jobs: Sequence[Job]) -> tuple[list[Outcome | Exception], str | None]:
@@ -141,10 +141,10 @@ class _Batch:
         """By how much the number of tasks of a scope in a state changes."""
         self._seen: list[tuple[int, str, int, int]] = []
         self._marks: dict[int, int] = {}
-        self._hooks: list[tuple[int, Hook, int]] = []
-        """To be kept: the task's key, the hook, and where it begins."""
-        self._others: dict[int, dict[str, Hook]] = {}
-        """The hooks of a task that is to have another one."""
+        self._webhooks: list[tuple[int, StoredPushConfig, int]] = []
+        """To be kept: the task's key, the webhook, and where it begins."""
+        self._others: dict[int, dict[str, StoredPushConfig]] = {}
+        """The webhooks of a task that is to have another one."""
 
     async def perform(self) -> list[Outcome | Exception]:
         outcomes: dict[int, Outcome | Exception] = await self._duplicates()
@@ -153,9 +153,9 @@ class _Batch:
         mail = [job for i, job in enumerate(self._jobs) if job.lease is None and i not in outcomes]
         keys = await self._keys(mail)
         await self._lock({*keys.values(), *(job.lease.key for job in self._jobs if job.lease is not None)})
-        self._others = await hooks.of_tasks(
+        self._others = await webhooks.of_tasks(
             self._db,
-            [keys[job.number, job.task] for job in mail if job.hook and (job.number, job.task) in keys],
+            [keys[job.number, job.task] for job in mail if job.webhook and (job.number, job.task) in keys],
         )
         for i, job in enumerate(self._jobs):
             if i not in outcomes:
@@ -186,7 +186,7 @@ class _Batch:
         if not jobs:
             return {}
         rows = [
-            (job.number, job.task, job.context, job.mail.at, job.mail.reply, job.hook is not None, job.node or None,
+            (job.number, job.task, job.context, job.mail.at, job.mail.reply, job.webhook is not None, job.node or None,
              1 if job.node else 0, len(pack((Record("message", job.mail),))))
             for _, job in jobs
             if isinstance(job.mail, Mail)
@@ -220,11 +220,11 @@ class _Batch:
             raise TaskNotFound(job.task)
         if row.done:
             raise TaskClosed(f"task {job.task!r} is finished")
-        if job.hook is not None:
+        if job.webhook is not None:
             others = self._others.setdefault(key, {})
-            job.hook = hooks.checked(others, job.hook)
-            others[job.hook.config.id] = job.hook
-            row.hooks = True
+            job.webhook = webhooks.checked(others, job.webhook)
+            others[job.webhook.config.id] = job.webhook
+            row.webhooks = True
         lease = None
         if job.node and not row.node:
             row.node, row.fence, row.attempt = job.node, row.fence + 1, row.attempt + 1
@@ -248,8 +248,8 @@ class _Batch:
         self._log.append((key, record.seq, pack((record,))))
         if job.dedupe:
             self._seen.append((job.number, job.dedupe, key, record.seq))
-        if job.hook is not None:
-            self._hooks.append((key, job.hook, record.seq))
+        if job.webhook is not None:
+            self._webhooks.append((key, job.webhook, record.seq))
         return Outcome(job, key, record.seq, (record,), lease, waits=waits)
 
     def _append(self, job: Job, lease: Lease) -> Outcome:
@@ -273,7 +273,7 @@ class _Batch:
         elif lease.attempt > 1 and any(record.progress for record in records):
             row.attempt = 1
         row.changed = True
-        news = [record.seq for record in records if record.kind in PUBLIC] if row.hooks else []
+        news = [record.seq for record in records if record.kind in PUBLIC] if row.webhooks else []
         if news:
             self._marks[row.key] = news[-1]
         return Outcome(job, row.key, row.seq, records, news=bool(news))
@@ -298,10 +298,10 @@ class _Batch:
             )
         if self._seen:
             await self._db.execute(_REMEMBER, *_columns(self._seen, 4))
-        for key, hook, begins in self._hooks:
-            await hooks.keep(self._db, key, hook, cursor=begins, last=begins)
+        for key, webhook, begins in self._webhooks:
+            await webhooks.keep(self._db, key, webhook, cursor=begins, last=begins)
         if self._marks:
-            await hooks.mark(self._db, self._marks)
+            await webhooks.mark(self._db, self._marks)
 
 
 def _slot() -> int:

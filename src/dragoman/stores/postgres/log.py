@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dragoman.engine.protocols import Admit, Delivered, Found, Head, Lease
-from dragoman.engine.push_configs import Hook
+from dragoman.engine.protocols import Admit, Delivered, FoundTasks, Head, Lease
+from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
@@ -36,7 +36,7 @@ class PostgresLog:
         *,
         dedupe: str = "",
         node: str = "",
-        hook: Hook | None = None,
+        webhook: StoredPushConfig | None = None,
     ) -> Delivered:
         if not fits(task, context, dedupe):
             raise InvalidParams("an id is text, without a NUL")
@@ -51,12 +51,12 @@ class PostgresLog:
                 mail=mail,
                 dedupe=dedupe,
                 node=node,
-                hook=hook,
+                webhook=webhook,
             )
         )
 
     def begin(
-        self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None
+        self, task: str, context: str, mail: Mail, *, node: str, webhook: StoredPushConfig | None = None
     ) -> Delivered | None:
         return None
 
@@ -67,7 +67,7 @@ class PostgresLog:
         *,
         dedupe: str = "",
         node: str = "",
-        hook: Hook | None = None,
+        webhook: StoredPushConfig | None = None,
     ) -> Delivered:
         number = await self._ledger.reads.scope(self._scope)
         if number is None or not fits(task):
@@ -75,7 +75,7 @@ class PostgresLog:
         if not fits(dedupe):
             raise InvalidParams("a key is text, without a NUL")
         return await self._given(
-            Job(self._scope, number, task, mail=mail, dedupe=dedupe, node=node, hook=hook)
+            Job(self._scope, number, task, mail=mail, dedupe=dedupe, node=node, webhook=webhook)
         )
 
     async def _given(self, job: Job) -> Delivered:
@@ -136,5 +136,5 @@ class PostgresLog:
     async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
         return await self._ledger.reads.load(self._scope, task, admit)
 
-    async def find(self, query: ListTasks, *, limit: int) -> Found:
+    async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         return await self._ledger.reads.find(self._scope, query, limit)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.engine.protocols import PAGE_BYTES, Admit, Found, Head
+from dragoman.engine.protocols import PAGE_BYTES, Admit, FoundTasks, Head
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, unpack
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.inflight import LARGE_BYTES
@@ -167,18 +167,18 @@ class Reads:
         """Apply what was just committed to the kept snapshot."""
         self._snapshots.move(key, records)
 
-    async def find(self, scope: Scope, query: ListTasks, limit: int) -> Found:
+    async def find(self, scope: Scope, query: ListTasks, limit: int) -> FoundTasks:
         filters = read_filters(scope, query)
         if filters.after is not None and not fits(*filters.after):
             why = "is not from a page of this list"
             raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
         number = await self.scope(scope)
         if number is None or not fits(filters.context):
-            return Found((), "", 0)
+            return FoundTasks((), "", 0)
 
         total, rows = await self._database.read(lambda db: _rows(db, number, filters, limit))
         page, next = merge(rows, filters, limit)
-        return Found(await self._as_of(scope, page), next, total)
+        return FoundTasks(await self._as_of(scope, page), next, total)
 
     async def _as_of(self, scope: Scope, rows: Sequence[Row]) -> list[Snapshot]:
         """The tasks of these rows, as they were then. What is kept may have moved on, and may while we read."""

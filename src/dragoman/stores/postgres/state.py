@@ -12,7 +12,7 @@ from dragoman.errors import Unavailable
 from dragoman.stores.postgres.batch import Outcome
 from dragoman.stores.postgres.commits import Commits
 from dragoman.stores.postgres.database import Database
-from dragoman.stores.postgres.push_queue import PostgresHooks
+from dragoman.stores.postgres.push_queue import PostgresPushQueue
 from dragoman.stores.postgres.reads import Reads
 
 _KNOW = "insert into dragoman.nodes (node, until) values ($1, dragoman.clock()) on conflict do nothing"
@@ -25,9 +25,11 @@ AGAIN = 0.1
 
 
 class Ledger:
-    def __init__(self, database: Database, hooks: PostgresHooks, *, keep: int, keep_bytes: int) -> None:
+    def __init__(
+        self, database: Database, webhooks: PostgresPushQueue, *, keep: int, keep_bytes: int
+    ) -> None:
         self.database = database
-        self._hooks, self._keep, self._keep_bytes = hooks, keep, keep_bytes
+        self._webhooks, self._keep, self._keep_bytes = webhooks, keep, keep_bytes
         self.commits: Commits
         """Here, and `reads`, only while the database is open."""
         self.reads: Reads
@@ -105,4 +107,4 @@ class Ledger:
         else:
             self.reads.move(done.key, done.records)
         if done.news:
-            self._hooks.wake()
+            self._webhooks.wake()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from dragoman.engine.protocols import Held, Lease
+from dragoman.engine.protocols import HeldLease, Lease
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
 from dragoman.stores.postgres.address import HOUR, Connection
@@ -17,7 +17,7 @@ from dragoman.stores.postgres.audit import PostgresAudit
 from dragoman.stores.postgres.batch import DAY
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.log import PostgresLog
-from dragoman.stores.postgres.push_queue import PostgresHooks
+from dragoman.stores.postgres.push_queue import PostgresPushQueue
 from dragoman.stores.postgres.state import Ledger
 from dragoman.stores.snapshots import CACHE_BYTES
 
@@ -43,7 +43,7 @@ _LEAVE = """
 update dragoman.tasks set node = null where key in
 (select key from dragoman.tasks where ready and node = $1 order by key for update)
 """
-_LEAVE_HOOKS = "update dragoman.hooks set node = null where node = $1"
+_LEAVE_HOOKS = "update dragoman.webhooks set node = null where node = $1"
 _GONE = "update dragoman.nodes set until = dragoman.clock() where node = $1"
 _FREE = "ready and node is null"
 _ORPHANED = (
@@ -71,14 +71,14 @@ with claimed as (
 _CLAIMS = (_CLAIM.format(which=_ORPHANED), _CLAIM.format(which=_FREE))
 _OLD = """
 select key, seq, size from dragoman.tasks where done = $3 and (done or node is null) and updated < $1
-and (not hooks or not exists
-(select 1 from dragoman.hooks where hooks.key = tasks.key and cursor < last and not dead))
+and (not webhooks or not exists
+(select 1 from dragoman.webhooks where webhooks.key = tasks.key and cursor < last and not dead))
 order by updated limit $2 for update skip locked
 """
 _PURGE = (
     "delete from dragoman.log where key = any($1::bigint[]) and not key = any($2::bigint[])",
     "insert into dragoman.purged (key) select * from unnest($1::bigint[]) as n(key) where key = any($2::bigint[])",
-    "delete from dragoman.hooks where key = any($1::bigint[]) or key = any($2::bigint[])",
+    "delete from dragoman.webhooks where key = any($1::bigint[]) or key = any($2::bigint[])",
     """
     with gone as (
         delete from dragoman.tasks where key = any($1::bigint[]) or key = any($2::bigint[]) returning scope, state, reply
@@ -123,9 +123,9 @@ class PostgresStore:
         """`patience` is how long anybody waits while the database is away; `readers` and `writers` are how many connections
         there are at most, `keep` how many snapshots stay in memory, and `keep_bytes` how large they are together."""
         self._database = Database(url, patience=patience, readers=readers, writers=writers)
-        self.hooks = self.outbox = PostgresHooks(self._database)
+        self.push_configs = self.push_queue = PostgresPushQueue(self._database)
         self.audit = PostgresAudit(self._database)
-        self.ledger = Ledger(self._database, self.hooks, keep=keep, keep_bytes=keep_bytes)
+        self.ledger = Ledger(self._database, self.push_configs, keep=keep, keep_bytes=keep_bytes)
         self._logs: dict[Scope, PostgresLog] = {}
         self._waiting = 0
         self._ttls: dict[str, float] = {}
@@ -159,11 +159,11 @@ class PostgresStore:
 
         await self._database.write(tidy)
 
-    async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
-        async def work(db: Connection) -> Sequence[Held]:
+    async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
+        async def work(db: Connection) -> Sequence[HeldLease]:
             await db.execute(_JOIN, node, ttl)
             self._waiting = await db.fetchval(_WAITING)
-            return [Held(*row) for row in await db.fetch(_HOLDS, node)]
+            return [HeldLease(*row) for row in await db.fetch(_HOLDS, node)]
 
         held = await self._database.write(work)
         self.ledger.nodes.add(node)

@@ -12,7 +12,7 @@ create table dragoman.scopes (
 );
 
 -- One row per task. `state`, `updated` and `done` are what its log folds to, kept here to be searched. A task whose
--- answer may be a bare message (`reply`) is nobody's task until it has a state to show. `hooks`: whether it has any.
+-- answer may be a bare message (`reply`) is nobody's task until it has a state to show. `webhooks`: whether it has any.
 -- `size`: bytes of its log. Every append changes its row, so a page leaves room for the next version of it.
 create table dragoman.tasks (
     key     bigint generated always as identity primary key,
@@ -23,7 +23,7 @@ create table dragoman.tasks (
     state   text not null,
     done    boolean not null default false,
     reply   boolean not null,
-    hooks   boolean not null default false,
+    webhooks   boolean not null default false,
     seq     integer not null,
     mail    integer not null,
     ready   boolean not null default true,
@@ -92,8 +92,8 @@ create table dragoman.nodes (
 );
 
 -- One row per push config: what to send where (`body`), what has been told (`cursor`) and what there is to tell (`last`).
-create table dragoman.hooks (
-    hook    bigint generated always as identity primary key,
+create table dragoman.webhooks (
+    webhook    bigint generated always as identity primary key,
     key     bigint not null,
     id      text not null,
     body    bytea not null,
@@ -109,9 +109,9 @@ create table dragoman.hooks (
     unique (key, id)
 );
 
-create index hooks_due on dragoman.hooks (at) where cursor < last and not dead;
-create index hooks_dead on dragoman.hooks (hook) where dead;
-create index hooks_held on dragoman.hooks (node) where node is not null;
+create index webhooks_due on dragoman.webhooks (at) where cursor < last and not dead;
+create index webhooks_dead on dragoman.webhooks (webhook) where dead;
+create index webhooks_held on dragoman.webhooks (node) where node is not null;
 
 -- Who did what to which task. Each entry carries a hash of itself and of the one before it. Rows are only ever added, and
 -- removed by age.

@@ -8,7 +8,7 @@ create table scopes (
 );
 
 -- One row per task. `state`, `updated` and `done` are what its log folds to, kept here to be searched. A task whose
--- answer may be a bare message (`reply`) is nobody's task until it has a state to show. `hooks`: whether it has webhooks.
+-- answer may be a bare message (`reply`) is nobody's task until it has a state to show. `webhooks`: whether it has webhooks.
 -- `size`: bytes of its log.
 -- autoincrement: a key that named a purged task must never name another one, or an old lease would fit it.
 create table tasks (
@@ -26,7 +26,7 @@ create table tasks (
     node    text,
     fence   integer not null,
     attempt integer not null,
-    hooks   integer not null default 0,
+    webhooks   integer not null default 0,
     size    integer not null,
     unique (scope, id)
 );
@@ -76,8 +76,8 @@ create table nodes (
 ) without rowid;
 
 -- One row per push config: what to send where (`body`), what has been told (`cursor`) and what there is to tell (`last`).
-create table hooks (
-    hook    integer primary key autoincrement,
+create table webhooks (
+    webhook    integer primary key autoincrement,
     key     integer not null,
     id      text not null,
     body    blob not null,
@@ -93,9 +93,9 @@ create table hooks (
     unique (key, id)
 );
 
-create index hooks_due on hooks (at) where cursor < last and dead = 0;
-create index hooks_dead on hooks (hook) where dead = 1;
-create index hooks_held on hooks (node) where node is not null;
+create index webhooks_due on webhooks (at) where cursor < last and dead = 0;
+create index webhooks_dead on webhooks (webhook) where dead = 1;
+create index webhooks_held on webhooks (node) where node is not null;
 
 -- Who did what to which task. Each entry carries a hash of itself and of the one before it. Rows are only ever added, and
 -- removed by age.

@@ -12,14 +12,14 @@ from functools import partial
 from sqlite3 import Connection, IntegrityError
 
 from dragoman.engine.protocols import Lease, TaskExists
-from dragoman.engine.push_configs import Hook
+from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Mail, Record, Snapshot, number, pack
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores.rows import outcome
 from dragoman.stores.sqlite.commits import Finish
 from dragoman.stores.sqlite.file import SqliteFile
-from dragoman.stores.sqlite.push_queue import SqliteHooks
+from dragoman.stores.sqlite.push_queue import SqlitePushQueue
 from dragoman.stores.sqlite.reads import place
 
 _CREATE = """
@@ -41,8 +41,8 @@ class Opening(Lease, kw_only=True, gc=True):
     snapshot: Snapshot
     mail: Record
     node: str
-    hook: Hook | None
-    hooks: SqliteHooks
+    webhook: StoredPushConfig | None
+    webhooks: SqlitePushQueue
     end: Sequence[Record] = ()
     open: bool = False
     """Its end can still be stored together with its beginning."""
@@ -88,8 +88,8 @@ class Opening(Lease, kw_only=True, gc=True):
         file.commits.records.append((place(key, len(records)), body))
         if not mail.reply or state is not TaskState.SUBMITTED:
             file.commits.count(scope, state.value, 1)
-        if self.hook is not None:
-            self.hooks.add(db, key, self.hook, cursor=1, last=1)
+        if self.webhook is not None:
+            self.webhooks.add(db, key, self.webhook, cursor=1, last=1)
         return partial(self._kept, records)
 
     def _kept(self, records: Sequence[Record]) -> int:

@@ -14,8 +14,8 @@ from sqlite3 import Connection
 
 from msgspec import Struct
 
-from dragoman.engine.protocols import Admit, Delivered, Found, Head, Lease, LeaseLost, NewMail
-from dragoman.engine.push_configs import Hook
+from dragoman.engine.protocols import Admit, Delivered, FoundTasks, Head, Lease, LeaseLost, NewMail
+from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot, number, pack
 from dragoman.errors import TaskClosed, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
@@ -25,7 +25,7 @@ from dragoman.stores.rows import outcome
 from dragoman.stores.sqlite.commits import Finish, Job
 from dragoman.stores.sqlite.create import Opening, new_scope
 from dragoman.stores.sqlite.file import SqliteFile
-from dragoman.stores.sqlite.push_queue import SqliteHooks
+from dragoman.stores.sqlite.push_queue import SqlitePushQueue
 from dragoman.stores.sqlite.reads import place
 
 DAY = 24 * 60 * 60.0
@@ -42,7 +42,7 @@ update tasks set seq = ?1, mail = ?1, ready = 1, node = ?2, fence = ?3, attempt 
 _STATUS = "update tasks set state = ?, updated = ? where key = ?"
 # A key that was never committed may come again, so a lease also says whose it was.
 _HELD = """
-select seq, mail, hooks, scope, reply, state from tasks where key = ? and id = ? and fence = ? and node is not null
+select seq, mail, webhooks, scope, reply, state from tasks where key = ? and id = ? and fence = ? and node is not null
 """
 _APPEND = "update tasks set seq = ?, size = size + ?, done = done or ? where key = ?"
 _APPEND_STATUS = """
@@ -57,7 +57,7 @@ update tasks set seq = ?, size = size + ?, done = done or ?, ready = 0, node = n
 where key = ?
 """
 # What it mostly is: nobody else has written to the task, and nobody is to be told. Then one look is enough.
-_NEXT = " where key = ? and id = ? and fence = ? and seq = ? and hooks = 0 and node is not null"
+_NEXT = " where key = ? and id = ? and fence = ? and seq = ? and webhooks = 0 and node is not null"
 _APPEND_NEXT = "update tasks set seq = ?, size = size + ?" + _NEXT
 _SETTLE_NEXT = _SETTLE_STATUS.replace("where key = ?", _NEXT + " and mail = ?")
 _RELEASE = """
@@ -83,10 +83,10 @@ class _Unfolded(Struct, frozen=True):
 class SqliteLog:
     """The scope is bound here, so no statement can forget it."""
 
-    def __init__(self, file: SqliteFile, scope: Scope, hooks: SqliteHooks) -> None:
+    def __init__(self, file: SqliteFile, scope: Scope, webhooks: SqlitePushQueue) -> None:
         self._file = file
         self._scope = scope
-        self._hooks = hooks
+        self._webhooks = webhooks
 
     def create(
         self,
@@ -96,18 +96,18 @@ class SqliteLog:
         *,
         dedupe: str = "",
         node: str = "",
-        hook: Hook | None = None,
+        webhook: StoredPushConfig | None = None,
     ) -> Awaitable[Delivered]:
-        return self._given(partial(self._create, task, context, mail, dedupe, node, hook))
+        return self._given(partial(self._create, task, context, mail, dedupe, node, webhook))
 
     def begin(
-        self, task: str, context: str, mail: Mail, *, node: str, hook: Hook | None = None
+        self, task: str, context: str, mail: Mail, *, node: str, webhook: StoredPushConfig | None = None
     ) -> Delivered | None:
         commits = self._file.commits
         if commits.ailing:
             return None
-        opening = self._opening(task, context, mail, node, hook)
-        opening.open = hook is None
+        opening = self._opening(task, context, mail, node, webhook)
+        opening.open = webhook is None
         opening.stored = commits.submit(opening.store)
         return Delivered(opening.snapshot, 1, opening, stored=opening.stored)
 
@@ -118,9 +118,9 @@ class SqliteLog:
         *,
         dedupe: str = "",
         node: str = "",
-        hook: Hook | None = None,
+        webhook: StoredPushConfig | None = None,
     ) -> Awaitable[Delivered]:
-        return self._given(partial(self._deliver, task, mail, dedupe, node, hook))
+        return self._given(partial(self._deliver, task, mail, dedupe, node, webhook))
 
     async def _given(self, job: Job[Delivered | _Unfolded]) -> Delivered:
         """What a delivery gives. A caller that is cancelled meanwhile runs nothing, so a lease of its goes back."""
@@ -187,7 +187,7 @@ class SqliteLog:
     async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
         return await self._file.reads.load(self._scope, task, admit)
 
-    async def find(self, query: ListTasks, *, limit: int) -> Found:
+    async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         return await self._file.reads.find(self._scope, query, limit)
 
     def _create(
@@ -197,14 +197,14 @@ class SqliteLog:
         mail: Mail,
         dedupe: str,
         node: str,
-        hook: Hook | None,
+        webhook: StoredPushConfig | None,
         db: Connection,
     ) -> Finish[Delivered | _Unfolded]:
         reads = self._file.reads
         scope = reads.scope(self._scope) or new_scope(db, self._scope)
         if dedupe and (earlier := self._earlier(db, scope, dedupe)):
             return earlier
-        opening = self._opening(task, context, mail, node, hook)
+        opening = self._opening(task, context, mail, node, webhook)
         kept = opening.store(db)
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, opening.key, 1, time.time()))
@@ -215,7 +215,9 @@ class SqliteLog:
 
         return finish
 
-    def _opening(self, task: str, context: str, mail: Mail, node: str, hook: Hook | None) -> Opening:
+    def _opening(
+        self, task: str, context: str, mail: Mail, node: str, webhook: StoredPushConfig | None
+    ) -> Opening:
         claims = 1 if node else 0
         snapshot, record = Snapshot(self._scope, task, context, mail.at), Record("message", mail, 1)
         snapshot.apply(record)
@@ -229,8 +231,8 @@ class SqliteLog:
             snapshot=snapshot,
             mail=record,
             node=node,
-            hook=hook,
-            hooks=self._hooks,
+            webhook=webhook,
+            webhooks=self._webhooks,
         )
 
     def _deliver(
@@ -239,7 +241,7 @@ class SqliteLog:
         mail: Mail | Cancel,
         dedupe: str,
         node: str,
-        hook: Hook | None,
+        webhook: StoredPushConfig | None,
         db: Connection,
     ) -> Finish[Delivered | _Unfolded]:
         reads = self._file.reads
@@ -254,8 +256,8 @@ class SqliteLog:
         key, seq, state, updated, done, holder, fence, attempt, reply = row
         if done:
             raise TaskClosed(f"task {task!r} is finished")
-        if hook is not None:
-            hook = self._hooks.check(db, key, hook)
+        if webhook is not None:
+            webhook = self._webhooks.check(db, key, webhook)
         seq += 1
         lease = None
         if node and not holder:
@@ -273,8 +275,8 @@ class SqliteLog:
         self._file.commits.records.append((place(key, seq), body))
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, seq, time.time()))
-        if hook is not None:
-            self._hooks.add(db, key, hook, cursor=seq, last=seq)
+        if webhook is not None:
+            self._webhooks.add(db, key, webhook, cursor=seq, last=seq)
 
         def finish() -> Delivered | _Unfolded:
             snapshot = reads.move(key, (record,))
@@ -303,7 +305,7 @@ class SqliteLog:
             self._count(scope, reply, state, status.state)
         if lease.attempt > 1 and any(record.progress for record in records):
             db.execute(_GOT_ON, (lease.key,))
-        news = bool(hooked) and self._hooks.mark(db, lease.key, records)
+        news = bool(hooked) and self._webhooks.mark(db, lease.key, records)
         return partial(self._moved, lease.key, records, seq, news)
 
     def _settle(self, lease: Lease, records: Sequence[Record], mail: int, db: Connection) -> Finish[int]:
@@ -331,7 +333,7 @@ class SqliteLog:
             how = (seq, len(body), done, status.state.value, status.timestamp)
             db.execute(_SETTLE_STATUS, (*how, lease.key))
             self._count(scope, reply, state, status.state)
-        news = bool(hooked) and self._hooks.mark(db, lease.key, records)
+        news = bool(hooked) and self._webhooks.mark(db, lease.key, records)
         return partial(self._moved, lease.key, records, seq, news)
 
     def _write(self, key: int, seq: int, records: Sequence[Record], body: bytes) -> int:
@@ -352,7 +354,7 @@ class SqliteLog:
                 commits.count(scope, after, 1)
 
     def _held(self, lease: Lease, db: Connection) -> tuple[int, int, int, int, bool, str]:
-        """Of a task that is still ours: the last record, the last mail, whether it has hooks; its scope, `reply` and state."""
+        """Of a task that is still ours: the last record, the last mail, whether it has webhooks; its scope, `reply` and state."""
         if lease.scope != self._scope:
             raise TaskNotFound(lease.task)
         row: tuple[int, int, int, int, bool, str] | None = db.execute(
@@ -365,7 +367,7 @@ class SqliteLog:
     def _moved(self, key: int, records: Sequence[Record], seq: int, news: bool) -> int:
         self._file.reads.move(key, records)
         if news:
-            self._hooks.wake()
+            self._webhooks.wake()
         return seq
 
     def _earlier(self, db: Connection, scope: int, dedupe: str) -> Finish[_Unfolded] | None:

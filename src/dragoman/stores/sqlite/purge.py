@@ -26,7 +26,7 @@ MIN_FREE_PAGES, MAX_FREE_SHARE = 256, 8
 """Free pages are kept for what comes next: so many, or one in so many of the file."""
 
 _AT_REST = """
-(hooks = 0 or not exists (select 1 from hooks where hooks.key = tasks.key and cursor < last and dead = 0))
+(webhooks = 0 or not exists (select 1 from webhooks where webhooks.key = tasks.key and cursor < last and dead = 0))
 """
 _FINISHED = f"""
 select key from tasks indexed by tasks_by_age where done = 1 and updated < ? and {_AT_REST} order by updated limit ?

@@ -1,6 +1,6 @@
 """Push configs in a SQLite file, and what is still to be told to them.
 
-A hook is due when `cursor < last`: `last` moves in the transaction that adds a public record to its task's log, and
+A webhook is due when `cursor < last`: `last` moves in the transaction that adds a public record to its task's log, and
 `cursor` when somebody has been told of it.
 """
 
@@ -15,105 +15,109 @@ from msgspec.structs import replace
 
 from dragoman.engine import push_configs
 from dragoman.engine.protocols import LeaseLost
-from dragoman.engine.push_configs import MAX_HOOKS, Delivery, Hook
+from dragoman.engine.push_configs import MAX_PUSH_CONFIGS, Delivery, StoredPushConfig
 from dragoman.engine.records import PUBLIC, Record
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import heartbeat
-from dragoman.stores.rows import decode_hook, delivery_of, encode_hook
+from dragoman.stores.rows import decode_push_config, delivery_of, encode_push_config
 from dragoman.stores.sqlite.commits import Finish
 from dragoman.stores.sqlite.file import SqliteFile
 
 _TASK = "select key, seq, state, done from tasks where scope = ? and id = ?"
 _KEY = "select key from tasks where scope = ? and id = ?"
-_SAME = "select hook, body from hooks where key = ? and id = ?"
-_COUNT = "select count(*) from hooks where key = ?"
-_ADD = "insert into hooks (key, id, body, cursor, last) values (?, ?, ?, ?, ?)"
-_FLAG = "update tasks set hooks = 1 where key = ?"
+_SAME = "select webhook, body from webhooks where key = ? and id = ?"
+_COUNT = "select count(*) from webhooks where key = ?"
+_ADD = "insert into webhooks (key, id, body, cursor, last) values (?, ?, ?, ?, ?)"
+_FLAG = "update tasks set webhooks = 1 where key = ?"
 _REPLACE = """
-update hooks set body = ?, at = 0, attempt = 0, since = 0, error = '', dead = 0, node = null, fence = fence + 1
-where hook = ?
+update webhooks set body = ?, at = 0, attempt = 0, since = 0, error = '', dead = 0, node = null, fence = fence + 1
+where webhook = ?
 """
-_OF_TASK = "select body from hooks where key = ? order by hook"
-_DELETE = "delete from hooks where key = ? and id = ?"
-_UNFLAG = "update tasks set hooks = exists (select 1 from hooks where hooks.key = tasks.key) where key = ?"
-_MARK = "update hooks set last = ? where key = ?"
+_OF_TASK = "select body from webhooks where key = ? order by webhook"
+_DELETE = "delete from webhooks where key = ? and id = ?"
+_UNFLAG = (
+    "update tasks set webhooks = exists (select 1 from webhooks where webhooks.key = tasks.key) where key = ?"
+)
+_MARK = "update webhooks set last = ? where key = ?"
 _DELIVERY = """
-select hook, tenant, agent, owner, tasks.id, body, cursor, last, hooks.fence, hooks.attempt, since, at, error, dead
-from hooks {index} cross join tasks using (key) cross join scopes using (scope) where cursor < last
+select webhook, tenant, agent, owner, tasks.id, body, cursor, last, webhooks.fence, webhooks.attempt, since, at, error, dead
+from webhooks {index} cross join tasks using (key) cross join scopes using (scope) where cursor < last
 """
 _DUE = (
-    _DELIVERY.format(index="indexed by hooks_due")
+    _DELIVERY.format(index="indexed by webhooks_due")
     + """
 and dead = 0 and at <= ?1
-and (hooks.node is null or hooks.node <> ?4 and hooks.node not in (select node from nodes where until > ?2))
+and (webhooks.node is null or webhooks.node <> ?4 and webhooks.node not in (select node from nodes where until > ?2))
 order by at limit ?3
 """
 )
-_HASTEN = "update hooks indexed by hooks_due set at = 0 where cursor < last and dead = 0 and at > ?"
-_CLAIM = "update hooks set node = ?, fence = fence + 1 where hook = ?"
+_HASTEN = "update webhooks indexed by webhooks_due set at = 0 where cursor < last and dead = 0 and at > ?"
+_CLAIM = "update webhooks set node = ?, fence = fence + 1 where webhook = ?"
 _ADVANCE = """
-update hooks set cursor = ?, attempt = 0, since = 0, at = 0, error = '' where hook = ? and fence = ? and node is not null
+update webhooks set cursor = ?, attempt = 0, since = 0, at = 0, error = '' where webhook = ? and fence = ? and node is not null
 """
 _RELEASE = """
-update hooks set attempt = case when cursor = ?1 then attempt else 0 end,
+update webhooks set attempt = case when cursor = ?1 then attempt else 0 end,
 since = case when cursor = ?1 then since else 0 end, error = case when cursor = ?1 then error else '' end,
-cursor = ?1, at = ?2, node = null where hook = ?3 and fence = ?4
+cursor = ?1, at = ?2, node = null where webhook = ?3 and fence = ?4
 """
 _FAILED = """
-update hooks set attempt = case when cursor = ?1 then attempt + 1 else 1 end,
+update webhooks set attempt = case when cursor = ?1 then attempt + 1 else 1 end,
 since = case when cursor = ?1 and attempt > 0 then since else ?2 end,
-cursor = ?1, at = ?3, error = ?4, dead = ?5, node = null where hook = ?6 and fence = ?7
+cursor = ?1, at = ?3, error = ?4, dead = ?5, node = null where webhook = ?6 and fence = ?7
 """
-_WHEN = "select min(at) from hooks where cursor < last and dead = 0 and node is null"
-_WAITING = _DELIVERY.format(index="") + "order by hook limit ?"
-_DEAD = _DELIVERY.format(index="indexed by hooks_dead") + "and dead = 1 order by hook limit ?"
+_WHEN = "select min(at) from webhooks where cursor < last and dead = 0 and node is null"
+_WAITING = _DELIVERY.format(index="") + "order by webhook limit ?"
+_DEAD = _DELIVERY.format(index="indexed by webhooks_dead") + "and dead = 1 order by webhook limit ?"
 _AGAIN = """
-update hooks set cursor = min(coalesce(?, cursor), last), at = 0, attempt = 0, since = 0, error = '', dead = 0,
-node = null, fence = fence + 1 where hook = ?
+update webhooks set cursor = min(coalesce(?, cursor), last), at = 0, attempt = 0, since = 0, error = '', dead = 0,
+node = null, fence = fence + 1 where webhook = ?
 """
-_LEAVE = "update hooks set node = null where node = ?"
-_PURGE = "delete from hooks where key = ?"
+_LEAVE = "update webhooks set node = null where node = ?"
+_PURGE = "delete from webhooks where key = ?"
 
 
-class SqliteHooks:
-    """`Hooks` and `Outbox` of one file."""
+class SqlitePushQueue:
+    """`PushConfigStore` and `PushQueue` of one file."""
 
     def __init__(self, file: SqliteFile, bury: Callable[[Connection], None]) -> None:
         self._file = file
         self._bury = bury
         self._listeners: list[Callable[[], None]] = []
 
-    # -- Hooks -------------------------------------------------------------------------------------------------
+    # -- PushConfigStore -------------------------------------------------------------------------------------------------
 
-    async def put(self, scope: Scope, task: str, hook: Hook) -> Hook:
-        return await self._file.commits.submit(partial(self._put, scope, task, hook))
+    async def put(self, scope: Scope, task: str, webhook: StoredPushConfig) -> StoredPushConfig:
+        return await self._file.commits.submit(partial(self._put, scope, task, webhook))
 
-    async def list(self, scope: Scope, task: str) -> Sequence[Hook]:
+    async def list(self, scope: Scope, task: str) -> Sequence[StoredPushConfig]:
         reads = self._file.reads
         number = reads.scope(scope)
         row = None if number is None else reads.one(_KEY, (number, task))
         if row is None:
             raise TaskNotFound(task)
-        return [decode_hook(body) for (body,) in reads.all(_OF_TASK, row)]
+        return [decode_push_config(body) for (body,) in reads.all(_OF_TASK, row)]
 
     async def delete(self, scope: Scope, task: str, id: str) -> None:
         await self._file.commits.submit(partial(self._delete, scope, task, id))
 
-    def _put(self, scope: Scope, task: str, hook: Hook, db: Connection) -> Finish[Hook]:
+    def _put(
+        self, scope: Scope, task: str, webhook: StoredPushConfig, db: Connection
+    ) -> Finish[StoredPushConfig]:
         number = self._file.reads.scope(scope)
         row = None if number is None else db.execute(_TASK, (number, task)).fetchone()
         if row is None:
             raise TaskNotFound(task)
         key, seq, state, done = row
         over = bool(done) or TaskState(state).over
-        hook = self.check(db, key, hook)
-        self.add(db, key, hook, cursor=seq - 1 if over else seq, last=seq)
+        webhook = self.check(db, key, webhook)
+        self.add(db, key, webhook, cursor=seq - 1 if over else seq, last=seq)
 
-        def finish() -> Hook:
+        def finish() -> StoredPushConfig:
             self.wake()
-            return hook
+            return webhook
 
         return finish
 
@@ -128,26 +132,26 @@ class SqliteHooks:
 
     # -- for the log, in its transactions ----------------------------------------------------------------------
 
-    def check(self, db: Connection, key: int, hook: Hook) -> Hook:
-        """The hook as it will be kept. Writes nothing. Raises `InvalidParams` if there are too many."""
-        same = db.execute(_SAME, (key, hook.config.id)).fetchone()
+    def check(self, db: Connection, key: int, webhook: StoredPushConfig) -> StoredPushConfig:
+        """The webhook as it will be kept. Writes nothing. Raises `InvalidParams` if there are too many."""
+        same = db.execute(_SAME, (key, webhook.config.id)).fetchone()
         if same is not None:
-            return replace(hook, uid=decode_hook(same[1]).uid)
-        if db.execute(_COUNT, (key,)).fetchone()[0] >= MAX_HOOKS:
-            raise InvalidParams(f"a task can have up to {MAX_HOOKS} push configs")
-        return hook
+            return replace(webhook, uid=decode_push_config(same[1]).uid)
+        if db.execute(_COUNT, (key,)).fetchone()[0] >= MAX_PUSH_CONFIGS:
+            raise InvalidParams(f"a task can have up to {MAX_PUSH_CONFIGS} push configs")
+        return webhook
 
-    def add(self, db: Connection, key: int, hook: Hook, *, cursor: int, last: int) -> None:
-        """Keep a hook that was checked; one with the same id gives way."""
-        same = db.execute(_SAME, (key, hook.config.id)).fetchone()
+    def add(self, db: Connection, key: int, webhook: StoredPushConfig, *, cursor: int, last: int) -> None:
+        """Keep a webhook that was checked; one with the same id gives way."""
+        same = db.execute(_SAME, (key, webhook.config.id)).fetchone()
         if same is not None:
-            db.execute(_REPLACE, (encode_hook(hook), same[0]))
+            db.execute(_REPLACE, (encode_push_config(webhook), same[0]))
         else:
-            db.execute(_ADD, (key, hook.config.id, encode_hook(hook), cursor, last))
+            db.execute(_ADD, (key, webhook.config.id, encode_push_config(webhook), cursor, last))
             db.execute(_FLAG, (key,))
 
     def mark(self, db: Connection, key: int, records: Sequence[Record]) -> bool:
-        """There is news of a task that has hooks, if one of these records is news."""
+        """There is news of a task that has webhooks, if one of these records is news."""
         for record in reversed(records):
             if record.kind in PUBLIC:
                 db.execute(_MARK, (record.seq, key))
@@ -158,7 +162,7 @@ class SqliteHooks:
         for woken in tuple(self._listeners):
             woken()
 
-    # -- Outbox ------------------------------------------------------------------------------------------------
+    # -- PushQueue ------------------------------------------------------------------------------------------------
 
     async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
         return await self._file.commits.submit(partial(self._claim_due, node, limit, longest))
@@ -240,7 +244,7 @@ def leave(db: Connection, node: str) -> None:
 
 
 def purge(db: Connection, keys: Iterable[tuple[int]]) -> None:
-    """Forget the hooks of these tasks."""
+    """Forget the webhooks of these tasks."""
     db.executemany(_PURGE, keys)
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from dragoman.engine.protocols import Admit, Found, Head
+from dragoman.engine.protocols import Admit, FoundTasks, Head
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, size_of, unpack
 from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.inflight import LARGE_BYTES
@@ -153,11 +153,11 @@ class Reads:
         """Apply what was just committed to the kept snapshot. None if there is none."""
         return self._snapshots.move(key, records)
 
-    async def find(self, scope: Scope, query: ListTasks, limit: int) -> Found:
+    async def find(self, scope: Scope, query: ListTasks, limit: int) -> FoundTasks:
         filters = read_filters(scope, query)
         number = self.scope(scope)
         if number is None:
-            return Found((), "", 0)
+            return FoundTasks((), "", 0)
         total, rows, next = await self.elsewhere(lambda db: self._find(db, scope, number, filters, limit))
         snapshots = []
         for (key, seq, task, context, _, _), snapshot in rows:
@@ -168,7 +168,7 @@ class Reads:
                 snapshot = await self.elsewhere(again)
             if snapshot.seq == seq:  # else it was purged meanwhile
                 snapshots.append(snapshot)
-        return Found(snapshots, next, total)
+        return FoundTasks(snapshots, next, total)
 
     def _task(self, scope: Scope, task: str) -> tuple[int, int, str, int]:
         number = self.scope(scope)

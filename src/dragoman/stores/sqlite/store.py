@@ -14,7 +14,7 @@ from sqlite3 import Connection
 
 from msgspec import json
 
-from dragoman.engine.protocols import Held, Lease
+from dragoman.engine.protocols import HeldLease, Lease
 from dragoman.model.ops import Scope
 from dragoman.stores import heartbeat
 from dragoman.stores.snapshots import CACHE_BYTES
@@ -24,7 +24,7 @@ from dragoman.stores.sqlite.commits import Finish
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.log import SqliteLog, release
 from dragoman.stores.sqlite.node_locks import NodeLocks
-from dragoman.stores.sqlite.push_queue import SqliteHooks
+from dragoman.stores.sqlite.push_queue import SqlitePushQueue
 
 _NODES = "select node from nodes"
 _JOIN = "insert or replace into nodes (node, until) values (?, ?)"
@@ -81,7 +81,7 @@ class SqliteStore:
             Path(path), synchronous=synchronous, patience=patience, keep=keep, keep_bytes=keep_bytes
         )
         self._locks = NodeLocks(Path(f"{path}-nodes"))
-        self.hooks = self.outbox = SqliteHooks(self.file, self._bury)
+        self.push_configs = self.push_queue = SqlitePushQueue(self.file, self._bury)
         self.audit = SqliteAudit(self.file)
         self._logs: dict[Scope, SqliteLog] = {}
         self._ttls: dict[str, float] = {}
@@ -99,7 +99,7 @@ class SqliteStore:
         if log is None:
             if len(self._logs) >= _LOGS:
                 self._logs.clear()
-            log = self._logs[scope] = SqliteLog(self.file, scope, self.hooks)
+            log = self._logs[scope] = SqliteLog(self.file, scope, self.push_configs)
         return log
 
     async def join(self, node: str, *, ttl: float) -> None:
@@ -107,7 +107,7 @@ class SqliteStore:
         self._ttls[node] = ttl
         await self.file.commits.submit(partial(self._join, node, ttl))
 
-    async def renew(self, node: str, *, ttl: float) -> Sequence[Held]:
+    async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
         self._locks.hold(node)
         self._ttls[node] = ttl
         return await self.file.commits.submit(partial(self._renew, node, ttl))
@@ -167,10 +167,10 @@ class SqliteStore:
         self._renew(node, ttl, db)
         return _nothing
 
-    def _renew(self, node: str, ttl: float, db: Connection) -> Finish[Sequence[Held]]:
+    def _renew(self, node: str, ttl: float, db: Connection) -> Finish[Sequence[HeldLease]]:
         self._bury(db)
         db.execute(_JOIN, (node, heartbeat.now() + ttl))
-        held = [Held(*row) for row in db.execute(_HOLDS, (node,))]
+        held = [HeldLease(*row) for row in db.execute(_HOLDS, (node,))]
         return lambda: held
 
     def _claim(

@@ -35,8 +35,8 @@ Answer = int | bytes | None
 """A status, a whole response, or None: hang up."""
 
 
-class Hook:
-    """`async with Hook() as hook:` listens at `hook.url`; `down` and `up` as often as you like, on the same port."""
+class Receiver:
+    """`async with Receiver() as webhook:` listens at `webhook.url`; `down` and `up` as often as you like, on the same port."""
 
     def __init__(self, answer: Callable[[Told], Awaitable[Answer]] | None = None) -> None:
         self.told: list[Told] = []
@@ -50,7 +50,7 @@ class Hook:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook"
+        return f"http://127.0.0.1:{self.port}/webhook"
 
     async def __aenter__(self) -> Self:
         await self.up()

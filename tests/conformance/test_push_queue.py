@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.engine import push_configs
 from dragoman.engine.protocols import Lease, LeaseLost, Log, Store
-from dragoman.engine.push_configs import MAX_HOOKS, Delivery, Hook
+from dragoman.engine.push_configs import MAX_PUSH_CONFIGS, Delivery, StoredPushConfig
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import AuthenticationInfo, PushConfig, Scope
 from dragoman.model.task import TaskState
@@ -19,8 +19,10 @@ from tests.conformance.records import chunk, mail, reply, status, turn
 WORKING, DONE, ASKS = TaskState.WORKING, TaskState.COMPLETED, TaskState.INPUT_REQUIRED
 
 
-def hook(id: str = "h", *, url: str = "https://example.com/hook", task: str = "t", **more: Any) -> Hook:
-    return Hook(config=PushConfig(id=id, task_id=task, url=url, **more), uid=f"uid-{id}")
+def webhook(
+    id: str = "h", *, url: str = "https://example.com/webhook", task: str = "t", **more: Any
+) -> StoredPushConfig:
+    return StoredPushConfig(config=PushConfig(id=id, task_id=task, url=url, **more), uid=f"uid-{id}")
 
 
 async def begin(log: Log, task: str = "t", **more: Any) -> Lease:
@@ -31,7 +33,7 @@ async def begin(log: Log, task: str = "t", **more: Any) -> Lease:
 
 
 async def due(store: Store, node: str = "n1", limit: int = 10) -> list[Delivery]:
-    return list(await store.outbox.claim_due(node, limit=limit))
+    return list(await store.push_queue.claim_due(node, limit=limit))
 
 
 # Configs
@@ -39,112 +41,112 @@ async def due(store: Store, node: str = "n1", limit: int = 10) -> list[Delivery]
 
 async def test_a_hook_is_kept_as_it_was_given(store: Store, log: Log) -> None:
     await begin(log)
-    given = hook(token="tök", authentication=AuthenticationInfo(scheme="Bearer", credentials="secret"))
-    assert await store.hooks.put(SCOPE, "t", given) == given
-    assert list(await store.hooks.list(SCOPE, "t")) == [given]
+    given = webhook(token="tök", authentication=AuthenticationInfo(scheme="Bearer", credentials="secret"))
+    assert await store.push_configs.put(SCOPE, "t", given) == given
+    assert list(await store.push_configs.list(SCOPE, "t")) == [given]
 
 
 async def test_hooks_are_listed_oldest_first(store: Store, log: Log) -> None:
-    await begin(log, hook=hook("z"))
-    await store.hooks.put(SCOPE, "t", hook("a"))
-    await log.deliver("t", mail(), hook=hook("m"))
-    assert [each.config.id for each in await store.hooks.list(SCOPE, "t")] == ["z", "a", "m"]
+    await begin(log, webhook=webhook("z"))
+    await store.push_configs.put(SCOPE, "t", webhook("a"))
+    await log.deliver("t", mail(), webhook=webhook("m"))
+    assert [each.config.id for each in await store.push_configs.list(SCOPE, "t")] == ["z", "a", "m"]
 
 
 async def test_putting_a_hook_again_replaces_it_in_its_place(store: Store, log: Log) -> None:
-    await begin(log, hook=hook("one"))
-    await store.hooks.put(SCOPE, "t", hook("two"))
-    new = Hook(
+    await begin(log, webhook=webhook("one"))
+    await store.push_configs.put(SCOPE, "t", webhook("two"))
+    new = StoredPushConfig(
         config=PushConfig(id="one", task_id="t", url="https://other.example"), dialect="0.3", uid="new"
     )
-    kept = await store.hooks.put(SCOPE, "t", new)
+    kept = await store.push_configs.put(SCOPE, "t", new)
     assert (kept.config, kept.dialect, kept.uid) == (new.config, "0.3", "uid-one")
-    assert [each.config.url for each in await store.hooks.list(SCOPE, "t")] == [
+    assert [each.config.url for each in await store.push_configs.list(SCOPE, "t")] == [
         "https://other.example",
-        "https://example.com/hook",
+        "https://example.com/webhook",
     ]
 
 
 async def test_a_task_has_a_limited_number_of_hooks(store: Store, log: Log) -> None:
     await begin(log)
-    for i in range(MAX_HOOKS):
-        await store.hooks.put(SCOPE, "t", hook(f"h{i}"))
+    for i in range(MAX_PUSH_CONFIGS):
+        await store.push_configs.put(SCOPE, "t", webhook(f"h{i}"))
     with pytest.raises(InvalidParams):
-        await store.hooks.put(SCOPE, "t", hook("more"))
+        await store.push_configs.put(SCOPE, "t", webhook("more"))
     with pytest.raises(InvalidParams):
-        await log.deliver("t", mail(), hook=hook("more"))
+        await log.deliver("t", mail(), webhook=webhook("more"))
     assert (
         await log.load("t")
-    ).seq == 1  # the message came with a hook that cannot be had, so it did not come
-    await store.hooks.put(SCOPE, "t", hook("h0"))
-    await store.hooks.delete(SCOPE, "t", "h0")
-    await store.hooks.put(SCOPE, "t", hook("more"))
+    ).seq == 1  # the message came with a webhook that cannot be had, so it did not come
+    await store.push_configs.put(SCOPE, "t", webhook("h0"))
+    await store.push_configs.delete(SCOPE, "t", "h0")
+    await store.push_configs.put(SCOPE, "t", webhook("more"))
 
 
 async def test_deleting_a_hook_twice_is_deleting_it_once(store: Store, log: Log) -> None:
-    await begin(log, hook=hook("one"))
-    await store.hooks.put(SCOPE, "t", hook("two"))
+    await begin(log, webhook=webhook("one"))
+    await store.push_configs.put(SCOPE, "t", webhook("two"))
     for _ in range(2):
-        await store.hooks.delete(SCOPE, "t", "one")
-    assert [each.config.id for each in await store.hooks.list(SCOPE, "t")] == ["two"]
+        await store.push_configs.delete(SCOPE, "t", "one")
+    assert [each.config.id for each in await store.push_configs.list(SCOPE, "t")] == ["two"]
 
 
 @pytest.mark.parametrize(
     "other", [Scope("acme", "echo", "bob"), Scope("acme", "other", "alice"), Scope("rival", "echo", "alice")]
 )
 async def test_hooks_of_another_scope_cannot_be_named(store: Store, log: Log, other: Scope) -> None:
-    await begin(log, hook=hook())
+    await begin(log, webhook=webhook())
     await store.scope(other).create("theirs", "c", mail())
     for operation in (
-        store.hooks.put(other, "t", hook("x")),
-        store.hooks.list(other, "t"),
-        store.hooks.delete(other, "t", "h"),
-        store.hooks.list(SCOPE, "missing"),
+        store.push_configs.put(other, "t", webhook("x")),
+        store.push_configs.list(other, "t"),
+        store.push_configs.delete(other, "t", "h"),
+        store.push_configs.list(SCOPE, "missing"),
     ):
         with pytest.raises(TaskNotFound):
             await operation
-    assert len(await store.hooks.list(SCOPE, "t")) == 1
+    assert len(await store.push_configs.list(SCOPE, "t")) == 1
 
 
 async def test_a_repeated_message_brings_its_hook_once(store: Store, log: Log) -> None:
-    await begin(log, hook=hook("one"), dedupe="k")
-    again = await log.create("t2", "c", mail(), dedupe="k", hook=hook("two"))
+    await begin(log, webhook=webhook("one"), dedupe="k")
+    again = await log.create("t2", "c", mail(), dedupe="k", webhook=webhook("two"))
     assert again.duplicate
-    assert [each.config.id for each in await store.hooks.list(SCOPE, "t")] == ["one"]
+    assert [each.config.id for each in await store.push_configs.list(SCOPE, "t")] == ["one"]
 
 
 # What is due
 
 
 async def test_a_hook_is_due_when_its_task_has_news(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
-    assert await due(store) == [] and await store.outbox.when() is None
+    lease = await begin(log, webhook=webhook())
+    assert await due(store) == [] and await store.push_queue.when() is None
     await log.append(lease, [turn()])
     assert await due(store) == []
     await log.append(lease, [status(WORKING), chunk()])
-    assert await store.outbox.when() is not None
+    assert await store.push_queue.when() is not None
     (delivery,) = await due(store)
-    assert (delivery.scope, delivery.task, delivery.hook) == (SCOPE, "t", hook())
+    assert (delivery.scope, delivery.task, delivery.webhook) == (SCOPE, "t", webhook())
     assert (delivery.cursor, delivery.last, delivery.attempt, delivery.dead) == (1, 4, 0, False)
 
 
 @pytest.mark.parametrize("end", [status(DONE), status(ASKS, kind="ask"), reply()])
 async def test_a_hook_is_due_when_its_task_settles(store: Store, log: Log, end: Any) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.settle(lease, [turn(), end], mail=1)
     (delivery,) = await due(store)
     assert (delivery.cursor, delivery.last) == (1, 3)
 
 
 async def test_mail_is_no_news(store: Store, log: Log) -> None:
-    await begin(log, hook=hook())
+    await begin(log, webhook=webhook())
     await log.deliver("t", mail())
     assert await due(store) == []
 
 
 async def test_a_task_without_hooks_makes_nothing_due(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
-    await store.hooks.delete(SCOPE, "t", "h")
+    lease = await begin(log, webhook=webhook())
+    await store.push_configs.delete(SCOPE, "t", "h")
     await log.settle(lease, [status(DONE)], mail=1)
     assert await due(store) == []
 
@@ -152,7 +154,7 @@ async def test_a_task_without_hooks_makes_nothing_due(store: Store, log: Log) ->
 async def test_a_new_hook_is_told_what_comes_not_what_was(store: Store, log: Log) -> None:
     lease = await begin(log)
     await log.append(lease, [turn(), status(WORKING)])
-    await store.hooks.put(SCOPE, "t", hook())
+    await store.push_configs.put(SCOPE, "t", webhook())
     assert await due(store) == []
     await log.append(lease, [chunk()])
     (delivery,) = await due(store)
@@ -163,36 +165,36 @@ async def test_a_new_hook_is_told_what_comes_not_what_was(store: Store, log: Log
 async def test_a_hook_that_comes_late_is_told_how_it_ended(store: Store, log: Log, state: TaskState) -> None:
     lease = await begin(log)
     await log.settle(lease, [turn(), status(state)], mail=1)
-    await store.hooks.put(SCOPE, "t", hook())
+    await store.push_configs.put(SCOPE, "t", webhook())
     (delivery,) = await due(store)
     assert (delivery.cursor, delivery.last) == (2, 3)
 
 
 async def test_a_replaced_hook_goes_on_from_where_it_is(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [status(WORKING)])
     (delivery,) = await due(store)
-    await store.outbox.release(delivery, 1, error="no", dead=True)
-    await store.hooks.put(SCOPE, "t", hook(url="https://new.example"))
+    await store.push_queue.release(delivery, 1, error="no", dead=True)
+    await store.push_configs.put(SCOPE, "t", webhook(url="https://new.example"))
     (again,) = await due(store)
-    assert (again.cursor, again.attempt, again.hook.config.url) == (1, 0, "https://new.example")
+    assert (again.cursor, again.attempt, again.webhook.config.url) == (1, 0, "https://new.example")
     with pytest.raises(LeaseLost):
-        await store.outbox.advance(delivery, 2)
+        await store.push_queue.advance(delivery, 2)
 
 
 async def test_whoever_listens_hears_when_something_becomes_due(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     heard: list[str] = []
-    with store.outbox.listen(lambda: heard.append("news")):
+    with store.push_queue.listen(lambda: heard.append("news")):
         await log.append(lease, [turn()])
         assert heard == []
         await log.append(lease, [chunk()])
         assert heard == ["news"]
         (delivery,) = await due(store)
-        await store.outbox.release(delivery, 3)
+        await store.push_queue.release(delivery, 3)
         await log.settle(lease, [status(DONE)], mail=1)
         assert heard == ["news", "news"]
-    await store.outbox.redeliver(delivery.key)
+    await store.push_queue.redeliver(delivery.key)
     assert heard == ["news", "news"]
 
 
@@ -201,7 +203,7 @@ async def test_whoever_listens_hears_when_something_becomes_due(store: Store, lo
 
 async def test_one_live_node_at_a_time_holds_a_hook(store: Store, log: Log) -> None:
     for i in range(20):
-        lease = await begin(log, f"t{i}", hook=hook(task=f"t{i}"))
+        lease = await begin(log, f"t{i}", webhook=webhook(task=f"t{i}"))
         await log.append(lease, [chunk()])
     claims = await asyncio.gather(*(due(store, f"n{1 + i % 2}", limit=3) for i in range(10)))
     tasks = [delivery.task for claimed in claims for delivery in claimed]
@@ -209,35 +211,35 @@ async def test_one_live_node_at_a_time_holds_a_hook(store: Store, log: Log) -> N
 
 
 async def test_advancing_moves_the_cursor_and_keeps_the_hook(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk("a"), chunk("b")])
     (delivery,) = await due(store)
-    await store.outbox.advance(delivery, 2)
+    await store.push_queue.advance(delivery, 2)
     assert await due(store, "n2") == []
-    await store.outbox.release(delivery, 2)
+    await store.push_queue.release(delivery, 2)
     (delivery,) = await due(store, "n2")
     assert (delivery.cursor, delivery.fence) == (2, 2)
-    await store.outbox.release(delivery, 3)
+    await store.push_queue.release(delivery, 3)
     assert await due(store) == []
 
 
 async def test_news_that_come_while_a_hook_is_held_are_due_when_it_is_back(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk("a")])
     (delivery,) = await due(store)
     await log.append(lease, [chunk("b")])
-    await store.outbox.release(delivery, 2)
+    await store.push_queue.release(delivery, 2)
     (delivery,) = await due(store)
     assert (delivery.cursor, delivery.last) == (2, 3)
 
 
 async def test_a_failed_attempt_waits_and_is_counted(store: Store, log: Log, clock: Clock) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk("a"), chunk("b")])
     (first,) = await due(store)
     began = clock()
-    await store.outbox.release(first, 1, retry_in=10, error="HTTP 500")
-    at = await store.outbox.when()
+    await store.push_queue.release(first, 1, retry_in=10, error="HTTP 500")
+    at = await store.push_queue.when()
     assert at is not None and began + 10 <= at <= clock() + 10
     clock.forward(9)
     assert await due(store) == []
@@ -245,17 +247,19 @@ async def test_a_failed_attempt_waits_and_is_counted(store: Store, log: Log, clo
     (second,) = await due(store)
     assert (second.attempt, second.error, second.cursor) == (1, "HTTP 500", 1)
     assert began <= second.since <= began + 1
-    await store.outbox.release(second, 1, retry_in=1, error="HTTP 503")
+    await store.push_queue.release(second, 1, retry_in=1, error="HTTP 503")
     clock.forward(2)
     (third,) = await due(store)
     assert (third.attempt, third.since, third.error) == (2, second.since, "HTTP 503")
-    await store.outbox.release(third, 2, retry_in=1, error="HTTP 502")  # one got through, the next did not
+    await store.push_queue.release(
+        third, 2, retry_in=1, error="HTTP 502"
+    )  # one got through, the next did not
     clock.forward(2)
     (fourth,) = await due(store)
     assert (fourth.cursor, fourth.attempt) == (2, 1) and fourth.since > second.since
-    await store.outbox.advance(fourth, 3)
+    await store.push_queue.advance(fourth, 3)
     await log.append(lease, [chunk("c")])
-    await store.outbox.release(fourth, 3)
+    await store.push_queue.release(fourth, 3)
     (fifth,) = await due(store)
     assert (fifth.attempt, fifth.since, fifth.error) == (0, 0.0, "")
 
@@ -264,37 +268,37 @@ async def test_a_failed_attempt_waits_and_is_counted(store: Store, log: Log, clo
 async def test_a_pause_is_as_long_as_it_was_meant_when_a_clock_is_set(
     store: Store, log: Log, wall: Clock, hours: int
 ) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (delivery,) = await due(store)
-    await store.outbox.release(delivery, 1, retry_in=60, error="HTTP 500")
+    await store.push_queue.release(delivery, 1, retry_in=60, error="HTTP 500")
     before = push_configs.now()
     wall.forward(hours * 3600)
     assert await due(store) == []
-    at = await store.outbox.when()
+    at = await store.push_queue.when()
     assert at is not None and 0 < at - before <= 60 and push_configs.now() - before < 60
 
 
 async def test_a_time_that_only_a_wrong_clock_can_have_written_means_now(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (delivery,) = await due(store)
-    await store.outbox.release(delivery, 1, retry_in=7200, error="HTTP 500")
-    assert not await store.outbox.claim_due("n1", limit=1, longest=7300)
-    (delivery,) = await store.outbox.claim_due("n1", limit=1, longest=3600)
+    await store.push_queue.release(delivery, 1, retry_in=7200, error="HTTP 500")
+    assert not await store.push_queue.claim_due("n1", limit=1, longest=7300)
+    (delivery,) = await store.push_queue.claim_due("n1", limit=1, longest=3600)
     assert (delivery.attempt, delivery.error) == (1, "HTTP 500")
 
 
 async def test_what_is_put_off_without_an_error_counts_no_attempt(
     store: Store, log: Log, clock: Clock
 ) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (first,) = await due(store)
-    await store.outbox.release(first, 1, retry_in=1, error="no")
+    await store.push_queue.release(first, 1, retry_in=1, error="no")
     clock.forward(2)
     (second,) = await due(store)
-    await store.outbox.release(second, 1, retry_in=5)
+    await store.push_queue.release(second, 1, retry_in=5)
     assert await due(store) == []
     clock.forward(6)
     (third,) = await due(store)
@@ -302,29 +306,29 @@ async def test_what_is_put_off_without_an_error_counts_no_attempt(
 
 
 async def test_a_deleted_hook_is_not_told_anything_more(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (delivery,) = await due(store)
-    await store.hooks.delete(SCOPE, "t", "h")
+    await store.push_configs.delete(SCOPE, "t", "h")
     with pytest.raises(LeaseLost):
-        await store.outbox.advance(delivery, 2)
-    await store.outbox.release(delivery, 2)
+        await store.push_queue.advance(delivery, 2)
+    await store.push_queue.release(delivery, 2)
     assert await due(store) == []
 
 
 async def test_who_tells_a_hook_goes_on_when_a_clock_is_set(store: Store, log: Log, wall: Clock) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (delivery,) = await due(store, "n1")
     wall.forward(3600)
     assert await due(store, "n2") == await due(store, "n1") == []
-    await store.outbox.advance(delivery, delivery.last)
+    await store.push_queue.advance(delivery, delivery.last)
 
 
 async def test_what_a_dead_node_held_is_taken_over_and_it_can_say_nothing(
     store: Store, log: Log, clock: Clock
 ) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (zombie,) = await due(store, "n1")
     clock.forward(50)
@@ -334,29 +338,29 @@ async def test_what_a_dead_node_held_is_taken_over_and_it_can_say_nothing(
     (delivery,) = await due(store, "n2")
     assert delivery.fence == zombie.fence + 1
     with pytest.raises(LeaseLost):
-        await store.outbox.advance(zombie, 2)
-    await store.outbox.release(zombie, 2, error="late", dead=True)
-    await store.outbox.advance(delivery, 2)
+        await store.push_queue.advance(zombie, 2)
+    await store.push_queue.release(zombie, 2, error="late", dead=True)
+    await store.push_queue.advance(delivery, 2)
 
 
 async def test_a_lapsed_node_does_not_take_its_own_deliveries_again(
     store: Store, log: Log, clock: Clock
 ) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (delivery,) = await due(store, "n1")
     clock.forward(61)
     assert await due(store, "n1") == []
-    await store.outbox.advance(delivery, 2)
+    await store.push_queue.advance(delivery, 2)
 
 
 async def test_what_a_leaving_node_held_is_due_at_once(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (held,) = await due(store, "n1")
     await store.leave("n1")
     with pytest.raises(LeaseLost):
-        await store.outbox.advance(held, 2)
+        await store.push_queue.advance(held, 2)
     assert len(await due(store, "n2")) == 1
 
 
@@ -364,60 +368,60 @@ async def test_what_a_leaving_node_held_is_due_at_once(store: Store, log: Log) -
 
 
 async def test_what_was_given_up_is_seen_waits_and_can_be_told_again(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
-    other = await begin(log, "t2", hook=hook(task="t2"))
+    lease = await begin(log, webhook=webhook())
+    other = await begin(log, "t2", webhook=webhook(task="t2"))
     await log.append(lease, [chunk("a")])
     await log.append(other, [chunk("a")])
     first, second = await due(store)
-    await store.outbox.release(first, 1, error="HTTP 410", dead=True)
+    await store.push_queue.release(first, 1, error="HTTP 410", dead=True)
     await log.append(lease, [chunk("b")])
-    assert await due(store) == [] and await store.outbox.when() is None
-    (dead,) = await store.outbox.find(dead=True, limit=10)
+    assert await due(store) == [] and await store.push_queue.when() is None
+    (dead,) = await store.push_queue.find(dead=True, limit=10)
     assert (dead.key, dead.task, dead.error, dead.dead) == (first.key, "t", "HTTP 410", True)
     assert (dead.cursor, dead.last, dead.attempt) == (1, 3, 1)
-    assert [d.key for d in await store.outbox.find(limit=10)] == [first.key, second.key]
-    assert [d.key for d in await store.outbox.find(limit=1)] == [first.key]
-    assert await store.outbox.redeliver(first.key)
-    assert list(await store.outbox.find(dead=True, limit=10)) == []
+    assert [d.key for d in await store.push_queue.find(limit=10)] == [first.key, second.key]
+    assert [d.key for d in await store.push_queue.find(limit=1)] == [first.key]
+    assert await store.push_queue.redeliver(first.key)
+    assert list(await store.push_queue.find(dead=True, limit=10)) == []
     (again,) = await due(store)
     assert (again.key, again.cursor, again.last, again.attempt, again.error) == (first.key, 1, 3, 0, "")
 
 
 async def test_telling_again_may_begin_earlier(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk("a"), chunk("b")])
     (delivery,) = await due(store)
-    await store.outbox.release(delivery, 3)
-    assert await store.outbox.redeliver(delivery.key, cursor=1)
+    await store.push_queue.release(delivery, 3)
+    assert await store.push_queue.redeliver(delivery.key, cursor=1)
     (again,) = await due(store)
     assert (again.cursor, again.last) == (1, 3)
-    await store.outbox.release(again, 3)
-    assert await store.outbox.redeliver(delivery.key, cursor=99)
+    await store.push_queue.release(again, 3)
+    assert await store.push_queue.redeliver(delivery.key, cursor=99)
     assert await due(store) == []
-    assert not await store.outbox.redeliver(12345)
+    assert not await store.push_queue.redeliver(12345)
 
 
 # Purging
 
 
 async def test_a_task_is_not_purged_while_somebody_is_to_be_told_of_it(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.settle(lease, [status(DONE)], mail=1)
     assert await store.purge("2999", limit=10) == 0
     (delivery,) = await due(store)
     assert await store.purge("2999", limit=10) == 0
-    await store.outbox.release(delivery, 2)
+    await store.push_queue.release(delivery, 2)
     assert await store.purge("2999", limit=10) == 1
-    assert not await store.outbox.redeliver(delivery.key)
+    assert not await store.push_queue.redeliver(delivery.key)
 
 
 async def test_what_was_given_up_does_not_keep_a_task(store: Store, log: Log) -> None:
-    lease = await begin(log, hook=hook())
+    lease = await begin(log, webhook=webhook())
     await log.settle(lease, [status(DONE)], mail=1)
     (delivery,) = await due(store)
-    await store.outbox.release(delivery, 1, error="no", dead=True)
+    await store.push_queue.release(delivery, 1, error="no", dead=True)
     assert await store.purge("2999", limit=10) == 1
-    assert list(await store.outbox.find(limit=10)) == []
+    assert list(await store.push_queue.find(limit=10)) == []
 
 
 # Two processes
@@ -426,21 +430,21 @@ async def test_what_was_given_up_does_not_keep_a_task(store: Store, log: Log) ->
 async def test_a_hook_made_by_one_process_is_told_of_what_another_writes(pair: tuple[Store, Store]) -> None:
     here, there = pair
     lease = await begin(here.scope(SCOPE))
-    await there.hooks.put(SCOPE, "t", hook())
+    await there.push_configs.put(SCOPE, "t", webhook())
     heard: list[str] = []
-    with here.outbox.listen(lambda: heard.append("news")):
+    with here.push_queue.listen(lambda: heard.append("news")):
         await here.scope(SCOPE).append(lease, [chunk()])
     assert heard == ["news"]
     (delivery,) = await due(there, "n2")
     assert await due(here, "n1") == []
-    await there.outbox.release(delivery, 2)
+    await there.push_queue.release(delivery, 2)
     assert await due(here, "n1") == []
 
 
 async def test_two_processes_never_hold_the_same_hook(pair: tuple[Store, Store]) -> None:
     log = pair[0].scope(SCOPE)
     for i in range(30):
-        lease = await begin(log, f"t{i}", hook=hook(task=f"t{i}"))
+        lease = await begin(log, f"t{i}", webhook=webhook(task=f"t{i}"))
         await log.append(lease, [chunk()])
     claims = await asyncio.gather(*(due(pair[i % 2], f"n{1 + i % 2}", limit=4) for i in range(16)))
     tasks = [delivery.task for claimed in claims for delivery in claimed]
