@@ -79,7 +79,6 @@ CORE = {
     "msgspec",
     "prometheus_client",
     "rfc8785",
-    "uvicorn",
     "uvloop",
 }
 """What `pip install dragoman` brings, by import name."""

@@ -122,7 +122,7 @@ async def test_every_line_of_a_server_is_json_whoever_wrote_it(tmp_path: Path) -
             while server.said.count(b"\n") < 2:
                 await asyncio.sleep(0.01)
     said = [json.loads(line) for line in server.said.decode().splitlines()]
-    assert {"uvicorn.error", "dragoman.runner"} <= {line["logger"] for line in said}
+    assert {"somebody.else", "dragoman.runner"} <= {line["logger"] for line in said}
 
 
 LOUD = """
@@ -133,6 +133,6 @@ agent = Agent("Loud")
 
 @agent.skill
 def shout(text: str) -> str:
-    logging.getLogger("uvicorn.error").warning("as uvicorn would")
+    logging.getLogger("somebody.else").warning("a line of another library")
     raise ValueError("no")
 """

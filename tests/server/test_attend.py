@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.errors import Unavailable
 from dragoman.server.disconnect import Attendance
-from dragoman.server.http_exchange import Disconnected
+from dragoman.server.exchange import Disconnected
 
 
 class Caller:
@@ -18,7 +18,7 @@ class Caller:
     def __init__(self) -> None:
         self.gone = asyncio.Event()
 
-    def late(self) -> None: ...
+    def mark_slow(self) -> None: ...
 
     async def receive(self) -> dict[str, Any]:
         await self.gone.wait()

@@ -19,8 +19,6 @@ from urllib.parse import unquote
 
 import msgspec
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from dragoman.auth import ApiKey, Basic, Bearer, hashed, hashed_password
 from dragoman.auth.guard import Guard
@@ -42,8 +40,8 @@ from dragoman.server.call import call_of
 from dragoman.server.cards import _holds
 from dragoman.server.cors import _NAMES
 from dragoman.server.envelope import Malformed, read_envelope
-from dragoman.server.http1.protocol import HttpProtocol
-from dragoman.server.http_exchange import Exchange
+from dragoman.server.exchange import Exchange
+from dragoman.server.http1.protocol import HttpProtocol, ServerState
 from dragoman.server.limits import Limits
 from dragoman.server.mount import ANONYMOUS, Mount
 from tests.server.test_grpc import Stub, message, served
@@ -353,8 +351,7 @@ HEADS: dict[str, Callable[[int], tuple[bytes, int]]] = {
 async def test_a_head(head: Callable[[int], tuple[bytes, int]]) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
-    config = uvicorn.Config(app, log_config=None)
-    config.load()
+    state = ServerState(app, Limits(max_head=1 << 17))
     made: list[HttpProtocol] = []
 
     def case(n: int) -> Callable[[], object]:
@@ -363,7 +360,7 @@ async def test_a_head(head: Callable[[int], tuple[bytes, int]]) -> None:
 
         def work() -> None:
             for _ in range(50):
-                protocol = Unanswered(config, ServerState(), {}, max_head=1 << 17)
+                protocol = Unanswered(state)
                 protocol.connection_made(Sink())
                 for piece in pieces:
                     protocol.data_received(piece)

@@ -85,13 +85,13 @@ async def test_who_waited_for_long_and_then_leaves_has_given_up(monkeypatch: pyt
     agent, noticed = Patient(), asyncio.Event()
     app = application(agent, store="memory:")
     monkeypatch.setattr(app._attendance, "_seconds", 0.01)
-    late = HttpRequest.late
+    mark_slow = HttpRequest.mark_slow
 
     def notice(request: HttpRequest) -> None:
-        late(request)
+        mark_slow(request)
         noticed.set()
 
-    monkeypatch.setattr(HttpRequest, "late", notice)
+    monkeypatch.setattr(HttpRequest, "mark_slow", notice)
     async with running(app) as url, asyncio.timeout(15):
         parts = urlsplit(url)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)

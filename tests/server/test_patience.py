@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from dragoman.server.http1.patience import Patience
+from dragoman.server.http1.timeouts import TaskTimeout
 
 
 async def test_who_takes_too_long_is_given_up_on() -> None:
     with pytest.raises(TimeoutError):
-        with Patience(0.01):
+        with TaskTimeout(0.01):
             await asyncio.Event().wait()
     task = asyncio.current_task()
     assert task is not None and not task.cancelling()
 
 
 async def test_who_does_not_is_left_alone() -> None:
-    patience = Patience(0.01)
+    patience = TaskTimeout(0.01)
     for _ in range(5):
         with patience:
             await asyncio.sleep(0)
@@ -30,7 +30,7 @@ async def test_who_does_not_is_left_alone() -> None:
 
 async def test_a_cancellation_from_elsewhere_is_no_timeout() -> None:
     async def wait() -> None:
-        with Patience(60):
+        with TaskTimeout(60):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(wait())
@@ -41,7 +41,7 @@ async def test_a_cancellation_from_elsewhere_is_no_timeout() -> None:
 
 
 async def test_everybody_has_their_own_time() -> None:
-    patience = Patience(0.02)
+    patience = TaskTimeout(0.02)
     gone: list[int] = []
 
     async def wait(n: int, quick: bool) -> None:

@@ -13,14 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from uvicorn import Config
-from uvicorn.server import ServerState
 
 from dragoman import Agent, Turn
 from dragoman.server.app import App
 from dragoman.server.application import application
-from dragoman.server.http1.protocol import HttpProtocol
-from dragoman.server.http1.timeouts import Slow
+from dragoman.server.http1.protocol import HttpProtocol, ServerState
+from dragoman.server.http1.timeouts import ConnectionTimeouts
 from dragoman.server.limits import Limits
 from dragoman.server.runtime import running
 from dragoman.server.tls import server_context
@@ -221,10 +219,10 @@ class Reader:
         self._unread = list(unread)
         self.ended = asyncio.Event()
 
-    def unread(self) -> int:
+    def unread_bytes(self) -> int:
         return self._unread.pop(0) if len(self._unread) > 1 else self._unread[0]
 
-    def answering(self) -> bool:
+    def is_responding(self) -> bool:
         return True
 
     def close(self) -> None:
@@ -235,23 +233,23 @@ class Reader:
 
 
 async def test_who_reads_slowly_is_left_alone_for_as_long_as_they_read() -> None:
-    slow = Slow(Limits(write_timeout=0.02, read_rate=500))  # ten bytes in that time
+    slow = ConnectionTimeouts(Limits(write_timeout=0.02, read_rate=500))  # ten bytes in that time
     steady, stuck = Reader(30, 20, 10), Reader(30)
-    slow.blocked(steady)
-    slow.blocked(stuck)
+    slow.write_blocked(steady)
+    slow.write_blocked(stuck)
     await stuck.ended.wait()
     assert not steady.ended.is_set()
     await steady.ended.wait()
-    assert steady.unread() == 10
+    assert steady.unread_bytes() == 10
 
 
 async def test_who_takes_a_byte_now_and_then_is_not_reading() -> None:
-    slow = Slow(Limits(write_timeout=0.02, read_rate=500))
+    slow = ConnectionTimeouts(Limits(write_timeout=0.02, read_rate=500))
     nibbling, last = Reader(30, 29, 28), Reader(5, 0)
-    slow.blocked(nibbling)
-    slow.blocked(last)
+    slow.write_blocked(nibbling)
+    slow.write_blocked(last)
     await nibbling.ended.wait()
-    assert nibbling.unread() == 28
+    assert nibbling.unread_bytes() == 28
     assert not last.ended.is_set()  # there was not more to read
 
 
@@ -309,9 +307,7 @@ class Full(asyncio.Transport):
 
 async def test_the_last_answer_on_a_connection_is_not_kept_for_ever_for_who_does_not_read_it() -> None:
     full, limits = Full(), Limits(write_timeout=0.02)
-    config = Config(app_of())
-    config.load()
-    connection = HttpProtocol(config, ServerState(), {}, slow=Slow(limits))
+    connection = HttpProtocol(ServerState(app_of(), limits))
     connection.connection_made(full)
     connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
     async with asyncio.timeout(5):

@@ -12,12 +12,12 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-import uvicorn
 
+from dragoman.server.exchange import DIRECT, AsgiScope, Receive, Send
 from dragoman.server.http1.protocol import HttpProtocol
 from dragoman.server.http1.request import HttpRequest
-from dragoman.server.http_exchange import DIRECT, AsgiScope, Receive, Send
-from tests.ports import free_port
+from dragoman.server.http1.server import HttpServer
+from dragoman.server.limits import Limits
 
 CLOSE = b"connection: close\r\n"
 
@@ -38,7 +38,7 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
         case "/silent":
             return
         case "/no":  # without a look at the body
-            assert direct.answer(403, [], b"", 0)
+            assert direct.respond(403, [], b"", 0)
             return
         case "/stream":
             await send({"type": "http.response.start", "status": 200, "headers": [(b"X", b"1")]})
@@ -51,7 +51,7 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
             most = 0
             for _ in range(MANY):
                 await send({"type": "http.response.body", "body": PIECE, "more_body": True})
-                most = max(most, direct._connection.unread())
+                most = max(most, direct._connection.unread_bytes())
             heard.append(f"{most < 1 << 20}")
             await send({"type": "http.response.body"})
             return
@@ -62,10 +62,10 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
         case "/about":
             before = about.get().encode()
             about.set("somebody")
-            assert direct.answer(200, [], before, len(before))
+            assert direct.respond(200, [], before, len(before))
             return
         case "/late":  # for whom everything is said
-            while not direct.silent:
+            while not direct.half_closed:
                 await asyncio.sleep(0)
         case "/wait":
             while (message := await receive())["type"] == "http.request":
@@ -74,7 +74,7 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
             return
     if scope["path"] == "/odd":
         with pytest.raises(ValueError, match="one line"):
-            direct.answer(200, [(b"x", b"1\r\ny: 2")], b"", 0)
+            direct.respond(200, [(b"x", b"1\r\ny: 2")], b"", 0)
     body, way = direct.body(), b"whole: "
     if body is None:
         body, way, more = b"", b"pieces: ", True
@@ -84,33 +84,22 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
                 return
             body, more = body + message["body"], message["more_body"]
     answer = way + body
-    assert direct.answer(200, [(b"x", b"1")], b"" if scope["method"] == "HEAD" else answer, len(answer))
-    assert not direct.answer(200, [], b"again", 5)
+    assert direct.respond(200, [(b"x", b"1")], b"" if scope["method"] == "HEAD" else answer, len(answer))
+    assert not direct.respond(200, [], b"again", 5)
 
 
 @asynccontextmanager
-async def _connected(**options: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    port = free_port()
-    config = uvicorn.Config(
-        _app,
-        port=port,
-        http=HttpProtocol,
-        lifespan="off",
-        log_level="error",
-        **options,
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
+async def _connected(**limits: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = HttpServer(_app, listener, limits=Limits(**limits))
+    await server.start()
     async with asyncio.timeout(10):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
         try:
             yield reader, writer
         finally:
             writer.close()
-            server.should_exit = True
-            await serving
+            await server.stop()
 
 
 def _request(method: str, path: str, *headers: str, body: str = "", version: str = "1.1") -> bytes:
@@ -315,9 +304,11 @@ async def test_a_large_body_waits_in_the_network_until_it_is_asked_for() -> None
 
 
 async def test_one_connection_too_many_is_told_to_come_back() -> None:
-    async with _connected(limit_concurrency=1) as (reader, writer):
+    async with _connected(max_connections=1) as (_, first):
+        reader, writer = await asyncio.open_connection(*first.get_extra_info("peername"))
         writer.write(_request("GET", "/"))
         answer = await reader.read(-1)
+        writer.close()
     assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n") and CLOSE in answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import socket
 import sys
 from typing import Any
@@ -47,10 +48,10 @@ def register(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import uvicorn
-
     from dragoman.auth.jwks import FetchedKeys
     from dragoman.push.webhook import Webhook
+    from dragoman.server.http1.server import HttpServer
+    from dragoman.server.workers import ends
 
     try:
         verifier = Verifier(
@@ -70,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"dragoman: cannot listen on {args.host}:{args.port}: {why}") from None
     print(f"listening on http://{args.host}:{listener.getsockname()[1]}/", flush=True)
     app = Webhook(_json if args.json else _line, verifier)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
-    uvicorn.Server(config).run(sockets=[listener])
+    asyncio.run(HttpServer(app, listener).serve(ends()))
     return 0
 
 

@@ -36,7 +36,7 @@ from dragoman.hub.models.model import Model
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.tenants.tenants import Tenant
 from dragoman.server.cors import Cors
-from dragoman.server.http_exchange import Disconnected, Exchange
+from dragoman.server.exchange import Disconnected, Exchange
 from dragoman.server.mount import Mount
 
 log = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from dragoman.server.address import Address
 from dragoman.server.cards import JWKS, WELL_KNOWN, Cards
 from dragoman.server.cors import Cors
 from dragoman.server.disconnect import Attendance
-from dragoman.server.http1.patience import Patience
-from dragoman.server.http_exchange import JSON, AsgiScope, Disconnected, Exchange, Receive, Send, Shared
+from dragoman.server.exchange import JSON, AsgiScope, Disconnected, Exchange, Receive, Send, Shared
+from dragoman.server.http1.timeouts import TaskTimeout
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import Connections, Limits
 from dragoman.server.mount import Binding, Handler, Mount
@@ -104,7 +104,7 @@ class App:
         self._shared = Shared(
             limits=limits,
             address=Address(public_url, trusted_proxies),
-            patience=Patience(limits.body_timeout),
+            body_timeout=TaskTimeout(limits.body_timeout),
             attendance=self._attendance,
             streams=self.streams,
             bodies=ByteBudget(_BODIES_BYTES),

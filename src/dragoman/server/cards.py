@@ -22,7 +22,7 @@ from dragoman.errors import A2AError, Forbidden, RateLimited, Unauthenticated, U
 from dragoman.model.card import AgentCard, Interface
 from dragoman.model.ops import EXTENDED_CARD, GetExtendedCard
 from dragoman.server.call import call_of
-from dragoman.server.http_exchange import JSON, Exchange, Header
+from dragoman.server.exchange import JSON, Exchange, Header
 from dragoman.server.mount import Handler, Mount
 
 WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")

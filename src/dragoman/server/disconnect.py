@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from dragoman.errors import Unavailable
-from dragoman.server.http_exchange import Disconnected, Exchange
+from dragoman.server.exchange import Disconnected, Exchange
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class Attendance:
             self._clock = loop.call_later(self._seconds, self._look)
 
     async def _watch(self, task: asyncio.Task[Any], exchange: Exchange) -> None:
-        exchange.late()
+        exchange.mark_slow()
         while (await exchange.receive())["type"] != "http.disconnect":
             pass
         if self._waiting.pop(task, None):

@@ -37,8 +37,8 @@ from dragoman.model.card import AgentCard
 from dragoman.model.ops import EXTENDED_CARD, Batch, Call, Op, Principal, Request
 from dragoman.server.call import call_of, check_tenant
 from dragoman.server.cards import signed
-from dragoman.server.http1.patience import Patience
-from dragoman.server.http_exchange import Header, TooSlow
+from dragoman.server.exchange import Header, TooSlow
+from dragoman.server.http1.timeouts import TaskTimeout
 from dragoman.server.limits import Limits
 from dragoman.server.mount import ANONYMOUS, Authenticator, Mount
 from dragoman.server.responses import activated, refusal, said
@@ -109,7 +109,7 @@ class Calls:
         self._open: set[_Running] = set()
         self._ended = asyncio.Event()
         self.draining = False
-        self._patience = Patience(limits.body_timeout)
+        self._body_timeout = TaskTimeout(limits.body_timeout)
         self._uploads: dict[str, _Uploads] = {}
 
     def handler(self, codec: Codec) -> grpc.GenericRpcHandler:
@@ -151,7 +151,7 @@ class Calls:
         uploads = self._uploads.setdefault(peer, _Uploads(self.limits.max_uploads))
         uploads.users += 1
         try:
-            with self._patience:
+            with self._body_timeout:
                 async with uploads.room:
                     yield
         except TimeoutError:

@@ -29,7 +29,7 @@ from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import SUBSCRIBE, Call, GetOrigin, Op, Request
 from dragoman.server.call import call_of, check_tenant
 from dragoman.server.envelope import NO_ID, Envelope, Malformed, read_envelope
-from dragoman.server.http_exchange import JSON, Disconnected, Exchange
+from dragoman.server.exchange import JSON, Disconnected, Exchange
 from dragoman.server.mount import Handler, Mount
 from dragoman.server.responses import (
     OURS,

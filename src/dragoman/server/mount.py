@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from dragoman.errors import A2AError, Unavailable
 from dragoman.model.card import AgentCard, Interface, Signature
 from dragoman.model.ops import Principal, Service
-from dragoman.server.http_exchange import Exchange, Header
+from dragoman.server.exchange import Exchange, Header
 from dragoman.server.tls import client_certificate
 
 

@@ -16,7 +16,7 @@ from dragoman.errors import (
 )
 from dragoman.model.ops import CANCEL, EXTENDED_CARD, SEND, Call, Op, Request
 from dragoman.server.cards import placed, signed
-from dragoman.server.http_exchange import Exchange, Header
+from dragoman.server.exchange import Exchange, Header
 from dragoman.server.mount import SOON, Mount
 
 log = logging.getLogger(__name__)

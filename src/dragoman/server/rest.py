@@ -28,7 +28,7 @@ from dragoman.model.card import HTTP_JSON, Interface
 from dragoman.model.ops import PUSH_DELETE, Request
 from dragoman.server import docs_page, openapi
 from dragoman.server.call import call_of, check_tenant
-from dragoman.server.http_exchange import JSON, Disconnected, Exchange, Header
+from dragoman.server.exchange import JSON, Disconnected, Exchange, Header
 from dragoman.server.mount import Handler, Mount
 from dragoman.server.responses import OURS, activated, check_type, kept, perform, refusal, said
 from dragoman.server.schemas import Document

@@ -1,26 +1,20 @@
-"""Runs an application: a socket, uvicorn, signals."""
+"""Runs agents as a server: options are checked, a socket is opened, workers start."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ctypes
-import errno
 import gc
 import ipaddress
 import json
 import logging
-import os
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from functools import partial
-from types import FrameType
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
-
-import uvicorn
 
 from dragoman.agent.agent import Agent
 from dragoman.auth.schemes import MutualTLS
@@ -32,118 +26,12 @@ from dragoman.observe.logs import configure
 from dragoman.server.address import Address
 from dragoman.server.app import App
 from dragoman.server.application import STORE, application, check_options, signing_keys
-from dragoman.server.http1.protocol import HttpProtocol
-from dragoman.server.http1.timeouts import Slow
-from dragoman.server.tls import HSTS, ServerTls, TlsProtocol
-from dragoman.server.workers import HANGUP, ends, supervise
+from dragoman.server.http1.server import BACKLOG, HttpServer, new_event_loop
+from dragoman.server.tls import ServerTls
+from dragoman.server.workers import ends, supervise
 from dragoman.stores import NewerDatabase, open_store
 
 logger = logging.getLogger("dragoman.server")
-
-_RENEW = 10
-"""Ticks between two looks at the certificate; uvicorn's last a tenth of a second."""
-_LOOK = 10
-"""And between two looks at whether there are descriptors left."""
-
-
-class _Server(uvicorn.Server):
-    """A drain closes the listener first: who comes now belongs to another worker, or another server. Then it ends open
-    streams, before it waits for connections to close, so that it does not wait for readers.
-
-    The first of its `signals` drains. The next one does not wait: what runs is on disk, and goes on in another process.
-    (A terminal that goes away may say so twice, and does not mean that.)
-    `renew` is called now and then.
-    """
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        app: App,
-        signals: Sequence[signal.Signals] = (),
-        renew: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(config)
-        self._app = app
-        self._signals = signals
-        self._renew = renew
-        self._descriptors = _Descriptors()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        before = {signum: signal.signal(signum, self.handle_exit) for signum in self._signals}
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit and sig != HANGUP:
-            os._exit(128 + sig)
-        self.should_exit = True
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        with _brisk(asyncio.get_running_loop(), self._app.limits.head_timeout):
-            await super().startup(sockets)
-
-    async def on_tick(self, counter: int) -> bool:
-        if self._renew is not None and counter % _RENEW == 0:
-            self._renew()
-        if counter % _LOOK == 0:
-            self._descriptors.look()
-        return await super().on_tick(counter)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._signals:
-            again = "; Ctrl-C again does not wait" if sys.stdin is not None and sys.stdin.isatty() else ""
-            logger.info("stopping%s%s", self._app.waits_for(), again)
-        for server in self.servers:
-            server.close()
-        for listener in sockets or ():
-            listener.close()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()  # one that waits for its next request finds another worker
-        await self._app.stop()
-        await super().shutdown(sockets)
-
-
-class _Descriptors:
-    """Says so in the log when there are no descriptors left for another connection. The event loop does not: it accepts
-    connections to close them.
-    """
-
-    def __init__(self) -> None:
-        self._out = False
-
-    def look(self) -> None:
-        try:
-            os.close(os.open(os.devnull, os.O_RDONLY))
-            self._out = False
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._out:
-                self._out = True
-                logger.error(
-                    "there are no file descriptors left (%s): new connections are closed. Raise the limit (ulimit -n), or "
-                    "lower --max-connections",
-                    error.strerror,
-                )
-
-
-@contextlib.contextmanager
-def _brisk(loop: Any, seconds: float) -> Iterator[None]:
-    """Servers that are made meanwhile wait so long for a TLS handshake. uvicorn has no way to say so: it is a minute."""
-    make = loop.create_server
-
-    def create_server(*args: Any, **options: Any) -> Any:
-        if options.get("ssl") is not None:
-            options.setdefault("ssl_handshake_timeout", seconds)
-        return make(*args, **options)
-
-    loop.create_server = create_server
-    try:
-        yield
-    finally:
-        del loop.create_server
 
 
 def serve(
@@ -289,24 +177,29 @@ def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None
     _run(app, listener, ends(), None)
 
 
-def _run(
-    app: App,
-    listener: socket.socket,
-    signals: Sequence[signal.Signals],
-    tls: ServerTls | None,
-) -> None:
-    config = _config(
-        app,
-        tls.context if tls is not None else None,
-        loop="uvloop" if sys.platform != "win32" else "asyncio",
-        server_header=False,
-        timeout_graceful_shutdown=10,
-        backlog=4096,
-    )
-    server = _Server(config, app, signals, tls.renew if tls is not None else None)
+def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ServerTls | None) -> None:
+    server = _server(app, listener, tls.context if tls else None, each_second=tls.renew if tls else None)
+
+    def stopping() -> None:
+        again = "; Ctrl-C again does not wait" if sys.stdin is not None and sys.stdin.isatty() else ""
+        logger.info("stopping%s%s", app.waits_for(), again)
+
     _settle_memory()
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+    with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(server.serve(signals, stopping=stopping))
+
+
+def _server(app: App, listener: socket.socket, tls: ssl.SSLContext | None, **options: Any) -> HttpServer:
+    return HttpServer(
+        app,
+        listener,
+        limits=app.limits,
+        connections=app.connections,
+        tls=tls,
+        startup=app.start,
+        drain=app.stop,
+        **options,
+    )
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
@@ -326,33 +219,6 @@ def _return_large_blocks() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 1 << 20)
         mallopt(_M_TRIM_THRESHOLD, 16 << 20)
-
-
-def _config(app: App, tls: ssl.SSLContext | None, **options: Any) -> uvicorn.Config:
-    protocol = partial(
-        TlsProtocol if tls is not None else HttpProtocol,
-        slow=Slow(app.limits),
-        max_head=app.limits.max_head,
-        connections=app.connections,
-    )
-    config = uvicorn.Config(
-        app,
-        http=protocol,  # type: ignore[arg-type]
-        headers=[HSTS] if tls is not None else [],
-        lifespan="on",
-        ws="none",
-        log_config=None,  # its lines are lines like ours
-        log_level="warning",
-        access_log=False,
-        # uvicorn counts the connection that asks, and refuses it if that makes as many as this
-        limit_concurrency=app.limits.max_connections + 1 if app.limits.max_connections else None,
-        proxy_headers=False,  # whom to believe is ours to decide (`trusted_proxies`)
-        **options,
-    )
-    if tls is not None:
-        config.load()
-        config.ssl = tls
-    return config
 
 
 def _announce(
@@ -401,7 +267,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         raise SystemExit(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}") from error
-    listener.listen(4096)
+    listener.listen(BACKLOG)
     return listener
 
 
@@ -416,15 +282,9 @@ def free_port(host: str, port: int) -> int:
 async def running(app: App, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """`app` on a loopback port (of its own, unless one is given), in this process: its URL."""
     listener = _listen("127.0.0.1", port)
-    server = _Server(_config(app, tls), app)
-    task = asyncio.create_task(server.serve(sockets=[listener]))
+    server = _server(app, listener, tls)
+    await server.start()
     try:
-        while not server.started:
-            if task.done():
-                await task
-            await asyncio.sleep(0.005)
         yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
-        await task
-        listener.close()
+        await server.stop()

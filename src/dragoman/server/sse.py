@@ -17,7 +17,7 @@ from dragoman.dialects.sse import KEEP_ALIVE, MAX_EVENT, MEDIA_TYPE
 from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.model.ops import Batch, Op, Request
 from dragoman.model.task import ArtifactUpdate
-from dragoman.server.http_exchange import Disconnected, Exchange, Header
+from dragoman.server.exchange import Disconnected, Exchange, Header
 from dragoman.server.stream_end import Ending
 
 E = TypeVar("E", contravariant=True)
@@ -211,7 +211,7 @@ class _Stream:
 
     def quiet(self, ticks: int) -> bool:
         exchange = self._exchange
-        patience = 1 if exchange.silent else _TICKS if exchange.responding else _BEGIN
+        patience = 1 if exchange.half_closed else _TICKS if exchange.responding else _BEGIN
         return ticks - self.wrote >= patience and not self._lock.locked()
 
     async def write(self, chunk: bytes) -> None:

@@ -12,12 +12,8 @@ from functools import partial
 from typing import Any
 
 from dragoman.auth.filed import stamp_of
-from dragoman.server.http1.protocol import HttpProtocol
-from dragoman.server.http1.request import HttpRequest
 
 log = logging.getLogger(__name__)
-
-HSTS = ("strict-transport-security", "max-age=31536000")
 
 
 def server_context(
@@ -72,20 +68,6 @@ class ServerTls:
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self._newest
-
-
-class TlsProtocol(HttpProtocol):
-    """HTTP with the client's certificate in the scope."""
-
-    def eof_received(self) -> bool:
-        self._flush()
-        return False  # TLS in Python has no half of a connection
-
-    def _extensions(self, request: HttpRequest) -> dict[str, Any]:
-        connection = self.transport.get_extra_info("ssl_object")
-        shown = connection.getpeercert(binary_form=True) if connection is not None else None
-        chain = [ssl.DER_cert_to_PEM_cert(shown)] if shown else []
-        return {**super()._extensions(request), "tls": {"client_cert_chain": chain}}
 
 
 def client_certificate(scope: Mapping[str, Any]) -> bytes:

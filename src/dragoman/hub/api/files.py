@@ -12,7 +12,7 @@ from dragoman.hub.api.routes import Answer, Route, Visit
 from dragoman.hub.conversations.artifacts import KeptFile
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
-from dragoman.server.http_exchange import Header
+from dragoman.server.exchange import Header
 
 
 class NewFile(Struct):

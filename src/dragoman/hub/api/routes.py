@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest
 from dragoman.hub.tenants.tenants import Tenant
-from dragoman.server.http_exchange import JSON, Exchange, Header
+from dragoman.server.exchange import JSON, Exchange, Header
 
 T = TypeVar("T")
 TENANT, ADMIN, ANYBODY = "tenant", "admin", "anybody"

@@ -1,121 +1,136 @@
-"""Connections of our own server: HTTP/1.1, read by httptools, for uvicorn to serve.
+"""Connections of the HTTP server: HTTP/1.1, read by httptools.
 
-uvicorn's own protocol costs about as much as the rest of a small call. This one does what an A2A server needs: keep-alive,
-pipelining, chunked bodies, `Expect`, flow control both ways, and a short way for what is whole (`server/http1/request.py`).
-Clients that are too slow to ask or to read are let go (`server/http1/timeouts.py`).
-
-What could be read in two ways is not read at all (`server/http1/validate.py`), and a trailer is never a header. A head has an end,
-and so has what is around a body.
+A connection does what an A2A server needs: keep-alive, pipelining, chunked bodies, `Expect`, flow control both ways, and a
+short path for complete requests and responses (`http1/request.py`). Slow clients are disconnected (`http1/timeouts.py`).
+A request that could be read in two ways is refused, and a trailer is never a header. The sizes of a head and of what
+surrounds a body are limited.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
-from collections.abc import Sequence
 from contextvars import copy_context
 from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
-from uvicorn import Config
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
-from uvicorn.server import ServerState
 
-from dragoman.server.http1.request import App, HttpRequest, first_lines
-from dragoman.server.http1.timeouts import Slow
-from dragoman.server.http1.validate import Refused, check_head, check_target, without_upgrade
-from dragoman.server.http_exchange import DIRECT, AsgiScope, Header
+from dragoman.server.exchange import DIRECT, AsgiScope, Header
+from dragoman.server.http1.request import (
+    Asgi,
+    BadRequest,
+    HttpRequest,
+    check_head,
+    check_target,
+    status_and_headers,
+    without_upgrade,
+)
+from dragoman.server.http1.timeouts import ConnectionTimeouts
 from dragoman.server.limits import Connections, Limits
 
-_LONGEST = 8 << 10
-"""Bytes in a path."""
-_ROOM = 64 << 10
-"""Bytes of a body that may wait to be asked for."""
+MAX_PATH_BYTES = 8 << 10
+BUFFER_BYTES = 64 << 10
+"""Of a request's body that was not read, and of responses that were not handed to the transport."""
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
+class ServerState:
+    """What the connections of a server share. `connections` counts those of gRPC, too."""
+
+    def __init__(self, app: Asgi, limits: Limits, connections: Connections | None = None) -> None:
+        self.app = app
+        self.limits = limits
+        self.connections = connections or Connections(limits.max_connections)
+        self.timeouts = ConnectionTimeouts(limits)
+        self.open: set[HttpProtocol] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """One for each request that is not answered."""
+        self.idle = asyncio.Event()
+        """Set when the last connection closes and when the last task ends."""
+        self.headers = b""
+        """Header lines of every response."""
+
+    @property
+    def full(self) -> bool:
+        most = self.limits.max_connections
+        return most > 0 and (self.connections.full or len(self.tasks) > most)
+
+    def closed(self, connection: HttpProtocol) -> None:
+        self.open.discard(connection)
+        self.connections.closed()
+        if not self.open:
+            self.idle.set()
+
+    def task_done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not self.tasks:
+            self.idle.set()
+
+
 class HttpProtocol(asyncio.Protocol):
-    """`slow` is what the connections of a server share; one that comes without is on its own. `connections` counts them,
-    together with those of gRPC.
-    """
+    __slots__ = ("_bare", "_client", "_context", "_expects", "_head_bytes", "_headers", "_held", "_held_bytes", "_ignoring",
+                 "_in_head", "_parser", "_paused", "_receiving", "_requests", "_scheme", "_scopes", "_server", "_state",
+                 "_timeouts", "_tls", "_url", "blocked", "half_closed", "loop", "slow_request", "transport")  # fmt: skip
 
-    __slots__ = ("_app", "_bare", "_client", "_connections", "_context", "_deaf", "_expects", "_head", "_headers", "_held", "_holding",
-                 "_in_head", "_max_head", "_most", "_parser", "_quiet", "_receiving", "_requests", "_root", "_scheme",
-                 "_scopes", "_server", "_slow", "_state", "_url", "blocked", "late", "loop", "silent", "transport")  # fmt: skip
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        slow: Slow | None = None,
-        max_head: int = 64 << 10,
-        connections: Connections | None = None,
-    ) -> None:
-        self.loop = _loop or asyncio.get_running_loop()
+    def __init__(self, state: ServerState) -> None:
+        self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.blocked: asyncio.Future[None] | None = None
-        self.silent = False
-        self.late: HttpRequest | None = None
-        self._app = cast(App, config.loaded_app)
-        self._most, self._root = config.limit_concurrency, config.root_path
-        self._connections = connections or Connections()
-        self._state, self._slow, self._max_head = server_state, slow or Slow(Limits()), max_head
+        self.half_closed = False
+        self.slow_request: HttpRequest | None = None
+        self._state, self._timeouts = state, state.timeouts
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: list[Header] = []
         self._expects = self._in_head = False
-        self._head = 0
-        """Bytes of a head that has not ended, or of what is around a body (a trailer)."""
+        self._head_bytes = 0
+        """Bytes of a head that has not ended, or of what surrounds a body (chunk sizes, a trailer)."""
         self._bare = False
-        """What is being read is that, and nothing else."""
+        """The data that is being read has nothing else in it."""
         self._receiving: HttpRequest | None = None
         self._requests: deque[HttpRequest] = deque()
-        """Those without their whole answer, oldest first; the first is being answered."""
+        """Those without a complete response, oldest first; the first is being answered."""
         self._scopes: deque[AsgiScope] = deque()
-        """Of those that have not begun."""
+        """Of the requests that have not begun."""
         self._held: list[bytes] = []
-        """Written, and on its way when the loop comes round: a client that is woken once for many answers costs less
-        than one that is woken for each."""
-        self._holding = 0
-        """Bytes of that."""
-        self._quiet = False
-        """The client is not listened to, because there is no room for what it sends."""
-        self._deaf = False
-        """Nothing more that it sends will be read."""
+        """Written in this iteration of the loop: one system call sends it all."""
+        self._held_bytes = 0
+        self._paused = False
+        """Reading is paused, because the buffers are full."""
+        self._ignoring = False
+        """What the client still sends is ignored."""
         self._context = copy_context()
-        """Every request begins with this one: not with that of the request whose answer let it begin."""
+        """The context of every request: not that of the request before it."""
 
     # -- the transport -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._state.connections.add(self)  # type: ignore[arg-type]
-        self._connections.opened()
-        self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
-        self._scheme = "https" if is_ssl(self.transport) else "http"
-        self._slow.asked(self)
+        self._state.open.add(self)
+        self._state.connections.opened()
+        self._server, self._client = _address(transport, "sockname"), _address(transport, "peername")
+        self._tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        self._scheme = "https" if self._tls is not None else "http"
+        self._timeouts.head_expected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._slow.gone(self)
-        self._state.connections.discard(self)
-        self._connections.closed()
-        self._deaf = True
+        self._timeouts.forget(self)
+        self._state.closed(self)
+        self._ignoring = True
         self._unblock()
         for request in self._requests:
             request.lose()
-        self._receiving = self.late = None
+        self._receiving = self.slow_request = None
         self._requests.clear()
         self._scopes.clear()
         self.transport.close()
-        del self._parser  # it holds us
+        del self._parser  # it refers to this object
 
     def data_received(self, data: bytes) -> None:
         unread: list[bytes | memoryview] = [data]
-        while unread and not self._deaf:
+        while unread and not self._ignoring:
             piece = unread.pop()
             self._bare = True
             try:
@@ -127,48 +142,51 @@ class HttpProtocol(asyncio.Protocol):
                 )
                 unread += (memoryview(piece)[asked.args[0] :], head)
             except httptools.HttpParserError as error:
-                refused = error.__context__
-                self._refuse(refused.status if isinstance(refused, Refused) else 400)
+                cause = error.__context__
+                self._refuse(cause.status if isinstance(cause, BadRequest) else 400)
             else:
                 if self._bare and (self._in_head or self._receiving is not None):
-                    self._head += len(piece)
-                    if self._head > self._max_head:
+                    self._head_bytes += len(piece)
+                    if self._head_bytes > self._state.limits.max_head:
                         self._refuse(431)
 
     def eof_received(self) -> bool:
-        """It says nothing more. Who does so with its request still reads; who waited first has given up, unless it is
-        told something meanwhile: then it shows whether it reads.
+        """The client closed its side. If it did so with its request, it still reads. If it waited first, it has given up,
+        unless the response has begun: writing shows whether it still reads.
         """
-        self.silent = True
+        if self._tls is not None:
+            self._flush()
+            return False  # TLS in Python cannot be half closed
+        self.half_closed = True
         if self._in_head or self._receiving is not None:
             self._refuse(400)
-        self._deaf = True
-        if self._requests and self._requests[0] is not self.late:
+        self._ignoring = True
+        if self._requests and self._requests[0] is not self.slow_request:
             self._requests[-1].keep_alive = False
-            self._slow.silent(self)
+            self._timeouts.half_closed(self)
         else:
             self.close()
         return True
 
     def pause_writing(self) -> None:
-        self._slow.blocked(self)
+        self._timeouts.write_blocked(self)
         if self.blocked is None:
             self.blocked = self.loop.create_future()
 
     def resume_writing(self) -> None:
-        self._slow.free(self)
+        self._timeouts.write_unblocked(self)
         self._unblock()
 
     def write(self, data: bytes) -> None:
         if not self._held:
             self.loop.call_soon(self._flush)
         self._held.append(data)
-        self._holding += len(data)
-        if self._holding > _ROOM:
+        self._held_bytes += len(data)
+        if self._held_bytes > BUFFER_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        held, self._held, self._holding = self._held, [], 0
+        held, self._held, self._held_bytes = self._held, [], 0
         if held and not self.transport.is_closing():
             self.transport.write(held[0] if len(held) == 1 else b"".join(held))
 
@@ -177,12 +195,10 @@ class HttpProtocol(asyncio.Protocol):
             self.blocked.set_result(None)
         self.blocked = None
 
-    # -- the server --------------------------------------------------------------------------------------------
-
     def shutdown(self) -> None:
-        """End when what is being answered is answered."""
+        """Close after the response that is being written."""
         if self._requests:
-            self._requests[0].keep_alive = False  # its body may still be on its way
+            self._requests[0].keep_alive = False
         else:
             self.close()
 
@@ -205,24 +221,23 @@ class HttpProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._parser.should_upgrade():
             if self._parser.get_method() == b"CONNECT":
-                raise Refused
-            return  # it is read once more, without that wish
-        self._slow.sent(self)
+                raise BadRequest
+            return  # it is read again without the upgrade
+        self._timeouts.head_received(self)
         version = self._parser.get_http_version()
-        check_head(self._url, self._headers, version, self._max_head)
+        check_head(self._url, self._headers, version, self._state.limits.max_head)
         self._in_head = self._bare = False
-        self._head = 0
+        self._head_bytes = 0
         try:
             url = httptools.parse_url(self._url)
             raw = url.path or b"/"
             path = raw.decode("ascii")
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
-            raise Refused from None
-        if len(raw) > _LONGEST:
-            raise Refused(414)
-        if self._url[0] != 47 or url.fragment is not None:  # a slash
+            raise BadRequest from None
+        if len(raw) > MAX_PATH_BYTES:
+            raise BadRequest(414)
+        if self._url[0] != ord("/") or url.fragment is not None:
             check_target(self._url, self._parser.get_method(), self._headers)
-        root = self._root
         scope: AsgiScope = {
             "type": "http",
             "asgi": _ASGI,
@@ -231,9 +246,9 @@ class HttpProtocol(asyncio.Protocol):
             "client": self._client,
             "scheme": self._scheme,
             "method": self._parser.get_method().decode("ascii"),
-            "root_path": root,
-            "path": root + (unquote(path) if "%" in path else path),
-            "raw_path": root.encode() + raw if root else raw,
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw,
             "query_string": url.query or b"",
             "headers": self._headers,
         }
@@ -247,84 +262,83 @@ class HttpProtocol(asyncio.Protocol):
             self._begin(request, scope)
         else:
             self._scopes.append(scope)
-            self._listen()
+            self._pause_or_resume()
 
     def on_body(self, body: bytes) -> None:
-        self._bare, self._head = False, 0
+        self._bare, self._head_bytes = False, 0
         if self._receiving is not None:
             self._receiving.feed(body)
-            if len(self._receiving.body_here) > _ROOM:
-                self._listen()
+            if len(self._receiving.body_here) > BUFFER_BYTES:
+                self._pause_or_resume()
 
     def on_message_complete(self) -> None:
-        self._bare, self._head = False, 0
+        self._bare, self._head_bytes = False, 0
         request, self._receiving = self._receiving, None
         if request is not None:
             request.complete()
             if request.done and not request.keep_alive:
-                self._deaf = True
+                self._ignoring = True
                 self.close()
 
     def _extensions(self, request: HttpRequest) -> dict[str, Any]:
-        return {DIRECT: request}
+        if self._tls is None:
+            return {DIRECT: request}
+        certificate = self._tls.getpeercert(binary_form=True)
+        chain = [ssl.DER_cert_to_PEM_cert(certificate)] if certificate else []
+        return {DIRECT: request, "tls": {"client_cert_chain": chain}}
 
-    # -- requests and answers ----------------------------------------------------------------------------------
+    # -- requests and responses --------------------------------------------------------------------------------
 
     @property
-    def default_headers(self) -> Sequence[Header]:
-        return self._state.default_headers
+    def default_headers(self) -> bytes:
+        return self._state.headers
 
     def _begin(self, request: HttpRequest, scope: AsgiScope) -> None:
-        tasks, most = self._state.tasks, self._most
-        full = most is not None and (
-            self._connections.full or len(self._state.connections) >= most or len(tasks) >= most
-        )
-        run = request.run(_full if full else self._app, scope)
+        state = self._state
+        run = request.run(_refuse_full if state.full else state.app, scope)
         task = self.loop.create_task(run, context=self._context.copy())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        state.tasks.add(task)
+        task.add_done_callback(state.task_done)
 
-    def answered(self, request: HttpRequest) -> None:
-        self._state.total_requests += 1
+    def request_finished(self, request: HttpRequest) -> None:
         self._requests.remove(request)
-        if request.more and not request.keep_alive and not self._deaf and not self._requests:
-            self._listen()
-            self._slow.asked(
-                self
-            )  # who is still speaking would not hear an answer that ends with the connection
-        elif not request.keep_alive or (self._deaf and not self._requests):
-            self._deaf = True
+        if request.more and not request.keep_alive and not self._ignoring and not self._requests:
+            # a client that is still sending its body would not read a response that ends with the connection
+            self._pause_or_resume()
+            self._timeouts.head_expected(self)
+        elif not request.keep_alive or (self._ignoring and not self._requests):
+            self._ignoring = True
             self.close()
         elif self.transport.is_closing():
             return
         elif self._requests:
             self._begin(self._requests[0], self._scopes.popleft())
-            self._listen()
+            self._pause_or_resume()
         else:
-            self._listen()
-            self._slow.asked(self)  # also if the rest of a body is on its way: nobody else waits for that
+            self._pause_or_resume()
+            self._timeouts.head_expected(self)  # also for the rest of a body: nothing else waits for it
 
-    def read_on(self) -> None:
-        if self._quiet:
-            self._listen(room=True)
+    def resume_reading(self) -> None:
+        if self._paused:
+            self._pause_or_resume(room=True)
 
-    def _listen(self, *, room: bool = False) -> None:
-        """Listen to the client, or not: not while a request waits, and not while a body does."""
+    def _pause_or_resume(self, *, room: bool = False) -> None:
+        """Pause reading while a request waits, or while a body fills its buffer."""
         receiving = self._receiving
         body = receiving.body_here if receiving is not None and not receiving.done else b""
-        quiet = len(self._requests) > 1 or (len(body) > _ROOM and not room)
-        if quiet != self._quiet and not self.transport.is_closing():
-            self._quiet = quiet
-            if quiet:
+        pause = len(self._requests) > 1 or (len(body) > BUFFER_BYTES and not room)
+        if pause != self._paused and not self.transport.is_closing():
+            self._paused = pause
+            if pause:
                 self.transport.pause_reading()
             else:
                 self.transport.resume_reading()
 
     def _refuse(self, status: int) -> None:
-        """What came is no request, or no body of one. Answers that are owed are given, if they can be."""
-        self._deaf, receiving = True, self._receiving
+        """Refuse what is not a request, or not the body of one. Requests before it get their responses."""
+        self._ignoring, receiving = True, self._receiving
         if receiving is not None:
-            receiving.lose()  # the rest of its body will never come
+            receiving.lose()
             if receiving.started:
                 self.close()
                 return
@@ -333,29 +347,34 @@ class HttpProtocol(asyncio.Protocol):
             self._requests[-1].keep_alive = False
             return
         if not self.transport.is_closing():
-            phrase = first_lines(status, ((b"content-length", b"0"), (b"connection", b"close")))
+            phrase = status_and_headers(status, ((b"content-length", b"0"), (b"connection", b"close")))
             self.write(phrase + b"\r\n")
             self.close()
 
-    # -- `slow.Peer` -------------------------------------------------------------------------------------------
+    # -- `timeouts.Peer` ---------------------------------------------------------------------------------------
 
-    def answering(self) -> bool:
+    def is_responding(self) -> bool:
         return bool(self._requests) and self._requests[0].started
 
-    def unread(self) -> int:
-        return self.transport.get_write_buffer_size() + self._holding
+    def unread_bytes(self) -> int:
+        return self.transport.get_write_buffer_size() + self._held_bytes
 
     def close(self) -> None:
         self._flush()
-        if self.unread():
-            self._slow.blocked(self)  # who does not read that either is not waited for
+        if self.unread_bytes():
+            self._timeouts.write_blocked(self)
         self.transport.close()
 
     def abort(self) -> None:
         self.transport.abort()
 
 
-async def _full(scope: Any, receive: Any, send: Any) -> None:
+async def _refuse_full(scope: Any, receive: Any, send: Any) -> None:
     headers = ((b"content-length", b"0"), (b"connection", b"close"), (b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body"})
+
+
+def _address(transport: asyncio.BaseTransport, which: str) -> tuple[str, int] | None:
+    address = transport.get_extra_info(which)
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

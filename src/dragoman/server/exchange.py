@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dragoman.model.card import Interface
     from dragoman.server.address import Address
     from dragoman.server.disconnect import Attendance
-    from dragoman.server.http1.patience import Patience
+    from dragoman.server.http1.timeouts import TaskTimeout
     from dragoman.server.limits import Limits
     from dragoman.server.mount import Mount
     from dragoman.server.sse import Streams
@@ -39,17 +39,17 @@ class Direct(Protocol):
         """The whole body, once; None if it is not here yet, or has to be asked for."""
         ...
 
-    def answer(self, status: int, headers: Sequence[Header], body: bytes, length: int | None) -> bool:
-        """Write an answer; `length` is what its header says. False: that is not possible now, and nothing was written."""
+    def respond(self, status: int, headers: Sequence[Header], body: bytes, length: int | None) -> bool:
+        """Write a response; `length` is its content-length. False: not possible now, and nothing was written."""
         ...
 
     @property
-    def silent(self) -> bool:
-        """The client sends nothing more: it may be gone, and that only shows when it is written to."""
+    def half_closed(self) -> bool:
+        """The client sends nothing more. Only writing shows whether it still reads."""
         ...
 
-    def late(self) -> None:
-        """Its answer takes long: who ends the connection from now on does not wait for it."""
+    def mark_slow(self) -> None:
+        """The response takes long: a client that closes its side from now on has given up."""
         ...
 
 
@@ -71,7 +71,7 @@ class Shared:
 
     limits: Limits
     address: Address
-    patience: Patience
+    body_timeout: TaskTimeout
     attendance: Attendance
     streams: Streams
     bodies: ByteBudget
@@ -136,14 +136,14 @@ class Exchange:
         return client is None or client[0] in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "testclient")
 
     @property
-    def silent(self) -> bool:
-        """Whether the client has said its last, and may be gone (`Direct.silent`)."""
-        return self._direct is not None and self._direct.silent
+    def half_closed(self) -> bool:
+        """See `Direct.half_closed`."""
+        return self._direct is not None and self._direct.half_closed
 
-    def late(self) -> None:
-        """See `Direct.late`."""
+    def mark_slow(self) -> None:
+        """See `Direct.mark_slow`."""
         if self._direct is not None:
-            self._direct.late()
+            self._direct.mark_slow()
 
     async def body(self) -> bytes:
         """The whole request body. Raises `TooLarge`, `TooSlow` or `Disconnected`.
@@ -167,7 +167,7 @@ class Exchange:
                 raise self._too_large()
             return here
         try:
-            with self.shared.patience:
+            with self.shared.body_timeout:
                 message = await self.receive()
                 if message["type"] == "http.request" and not message.get("more_body"):
                     body: bytes = message.get("body", b"")
@@ -204,7 +204,7 @@ class Exchange:
         if len(body) >= LARGE_BYTES:
             await self.respond_large(status, (body,), headers)
             return
-        if self._direct is not None and self._direct.answer(status, self._with(headers), body, length):
+        if self._direct is not None and self._direct.respond(status, self._with(headers), body, length):
             self.responding = True
             return
         size = () if length is None else ((b"content-length", b"%d" % length),)
