@@ -16,9 +16,7 @@ import sys
 
 import uvicorn
 
-from dragoman import connect
-from dragoman.model.ops import AuthenticationInfo, PushConfig
-from dragoman.model.task import ArtifactUpdate, StatusUpdate
+from dragoman import ArtifactUpdate, AuthenticationInfo, PushConfig, StatusUpdate, connect
 from dragoman.push import Received, Verifier, Webhook
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"

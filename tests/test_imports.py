@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,11 +48,38 @@ def test_every_name_that_is_promised_is_there() -> None:
             assert getattr(module, name) is not None
 
 
+def test_dir_lists_the_public_names_and_nothing_else() -> None:
+    asked = "import dragoman; print(sorted(set(dir(dragoman)) ^ {*dragoman.__all__, '__version__'}))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_dir_shows_every_public_name_also_those_that_are_imported_later() -> None:
-    for name in ("dragoman", "dragoman.auth", "dragoman.executor"):
+    for name in ("dragoman.auth", "dragoman.executor"):
         asked = f"import {name} as it; print(sorted(set(it.__all__) - set(dir(it))))"
         done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]"
+
+
+def test_documents_and_examples_import_public_modules_only() -> None:
+    public = {"", "auth", "client", "errors", "executor", "push"}
+    root = Path(__file__).parent.parent
+    texts = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "examples").rglob("*.py")]
+    assert len(texts) > 10
+    for file in texts:
+        for module in re.findall(r"from dragoman(?:\.([\w.]+))? import", file.read_text()):
+            assert module in public, f"{file.name} imports dragoman.{module}"
+
+
+def test_a_turn_shows_agent_code_only_what_is_documented() -> None:
+    from dragoman import Turn
+
+    documents = "".join(
+        path.read_text() for path in (Path(__file__).parent.parent / "docs").glob("*agents.md")
+    )
+    internal = {"mail", "first", "scope", "trace"}  # read-only facts, for observers and the hub
+    shown = {name for name in dir(Turn) if not name.startswith("_")} - internal
+    assert not {name for name in shown if f"turn.{name}" not in documents}
 
 
 def test_what_an_agent_is_made_of_comes_from_one_place() -> None:

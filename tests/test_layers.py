@@ -67,6 +67,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "agent.agent": ("client", "server"),
     "agent.testing": ("client", "server"),
     "server.application": WIRING,
+    "server.options": WIRING,
     "server.runtime": WIRING,
 }
 """Modules that may import more than their package: `agent.run()` and `agent.test()` import upwards when they are called, and

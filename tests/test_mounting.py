@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,32 @@ async def test_an_agent_works_where_it_is_mounted(framework: Any) -> None:
     await mounted.stop()
 
 
+async def test_a_mounted_agent_makes_no_file_until_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRAGOMAN_STORE", raising=False)
+    mounted = counter().app()
+    app = in_starlette(mounted)
+    assert b"home" in (await request(app, "GET", "/")).body
+    assert not list(tmp_path.iterdir())
+    assert (await rpc(app, "SendMessage", HELLO, path="/agents/counter/", headers=V1)).status == 200
+    assert (tmp_path / "dragoman.db").exists()
+    await mounted.stop()
+
+
+async def test_the_environment_names_the_store_of_an_agent_that_is_given_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAGOMAN_STORE", "memory:")
+    mounted = counter().app()
+    answer = await rpc(in_starlette(mounted), "SendMessage", HELLO, path="/agents/counter/", headers=V1)
+    assert "task" in answer.json["result"]
+    assert not list(tmp_path.iterdir())
+    await mounted.stop()
+
+
 @pytest.mark.parametrize("root", ["", "/proxy"])
 @pytest.mark.parametrize("framework", [Starlette, FastAPI])
 async def test_an_agent_answers_at_its_exact_path(framework: Any, root: str) -> None:
@@ -84,7 +111,7 @@ async def test_an_agent_answers_at_its_exact_path(framework: Any, root: str) -> 
     async def say() -> Any:
         return {"type": f"lifespan.{await heard.get()}"}
 
-    life = asyncio.create_task(whole({"type": "lifespan", "asgi": {}, "state": {}}, say, told.put))
+    life = asyncio.ensure_future(whole({"type": "lifespan", "asgi": {}, "state": {}}, say, told.put))
     await heard.put("startup")
     assert (await told.get())["type"] == "lifespan.startup.complete" and mounted.started
     for path in ("/a2a", "/a2a/", f"{root}/a2a"):
@@ -218,15 +245,6 @@ async def test_the_testing_kit_speaks_every_version(version: str) -> None:
         assert text == "1 2 3 "
         with pytest.raises(A2AError):
             await client.get("nobody")
-
-
-async def test_a_mounted_app_under_test_leaves_no_file(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with connect(counter().app()) as client:
-        assert await client("go") == "1 2 3 "
-    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_test_sees_what_the_skill_raised() -> None:

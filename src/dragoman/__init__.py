@@ -1,12 +1,13 @@
 """Agents that talk A2A, in every version of it, and keep their tasks when the process dies.
 
-Agent     write an agent: `@agent.skill` on a function, then `agent.run()`
-Turn      what a skill holds while it works: status, artifacts, questions, steps
-connect   talk to any agent, of any version
-serve     several agents in one process
+Agent         write an agent: `@agent.skill` on a function, then `agent.run()`
+Turn          what a skill holds while it works: status, artifacts, questions, steps
+connect       talk to any agent, of any version
+serve         several agents in one process; `application` is the same as an ASGI app
 
-`Skill`, `Extension`, `Provider`, `Principal`, `PushConfig` and `PushOptions` are here, too; `dragoman.auth` has the ways to say
-who is calling, `dragoman.errors` what goes wrong.
+The public modules are `dragoman`, `dragoman.auth` (who is calling), `dragoman.client` (credentials, retries),
+`dragoman.errors`, `dragoman.push` (receiving notifications) and `dragoman.executor` (agents written for the SDK). Their
+`__all__` lists what is public. Every other module is internal and may change in any release.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman import errors
 from dragoman.agent.agent import Agent
+from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.turn import Turn
 from dragoman.model.card import AgentCard, Extension, Provider, Skill
 from dragoman.model.content import Artifact, Message, Part, Role
-from dragoman.model.ops import Principal, PushConfig
-from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
+from dragoman.model.ops import AuthenticationInfo, Principal, PushConfig
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 
 if TYPE_CHECKING:
     from dragoman.client import Client, Reply, TaskFailed, connect, connect_sync
+    from dragoman.observe.limit import Quota
+    from dragoman.observe.otel import OpenTelemetry
     from dragoman.push import PushOptions
+    from dragoman.server.application import application
+    from dragoman.server.limits import Limits
     from dragoman.server.runtime import serve
 
 __version__ = "0.1.0"
@@ -33,14 +39,19 @@ __all__ = [
     "AgentCard",
     "Artifact",
     "ArtifactUpdate",
+    "ArtifactWriter",
+    "AuthenticationInfo",
     "Client",
     "Extension",
+    "Limits",
     "Message",
+    "OpenTelemetry",
     "Part",
     "Principal",
     "Provider",
     "PushConfig",
     "PushOptions",
+    "Quota",
     "Reply",
     "Role",
     "Skill",
@@ -48,7 +59,9 @@ __all__ = [
     "Task",
     "TaskFailed",
     "TaskState",
+    "TaskStatus",
     "Turn",
+    "application",
     "connect",
     "connect_sync",
     "errors",
@@ -57,9 +70,13 @@ __all__ = [
 
 _LAZY = {
     "Client": "dragoman.client",
+    "Limits": "dragoman.server.limits",
+    "OpenTelemetry": "dragoman.observe.otel",
     "PushOptions": "dragoman.push",
+    "Quota": "dragoman.observe.limit",
     "Reply": "dragoman.client",
     "TaskFailed": "dragoman.client",
+    "application": "dragoman.server.application",
     "connect": "dragoman.client",
     "connect_sync": "dragoman.client",
     "serve": "dragoman.server.runtime",
@@ -67,7 +84,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """The server and the client are imported when they are first asked for: a client needs no server, nor the reverse."""
+    """Import the server and the client when they are first used: a client needs no server, and a server no client."""
     if name in _LAZY:
         from importlib import import_module
 
@@ -76,4 +93,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -499,14 +500,55 @@ async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_
     ]
 
 
-def test_a_slip_in_a_call_of_run_is_said_before_anybody_hears_that_it_serves(
+def test_a_wrong_option_name_is_refused_with_a_suggestion_before_the_address_is_announced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(TypeError, match="there is no option 'prot' to serve with"):
-        Agent("A").run(prot=8000, store="memory:")
+    agent = Agent("A")
+    with pytest.raises(TypeError, match="serve: there is no option 'prot'; did you mean 'port'"):
+        agent.run(prot=8000, store="memory:")  # type: ignore[call-arg]
     assert capsys.readouterr().out == ""
-    with pytest.raises(TypeError, match="there is no option 'stor'"):
-        Agent("A").app(stor="memory:")
+    with pytest.raises(TypeError, match="there is no option 'stor'; did you mean 'store'"):
+        agent.app(stor="memory:")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="a skill: there is no option 'tag'; did you mean 'tags'"):
+        agent.skill(tag="x")(lambda text: text)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="there is no option 'zzz'; options are "):
+        agent.app(zzz=1)  # type: ignore[call-arg]
+
+
+async def test_a_wrong_option_of_a_call_is_refused_with_a_suggestion() -> None:
+    agent = Agent("A")
+
+    @agent.skill
+    async def ask(turn: Turn) -> None:
+        await turn.call("b", "hello", skil="greet")  # type: ignore[call-arg]
+
+    async with agent.test() as client:
+        with pytest.raises(TaskFailed) as failed:
+            await client("hello")
+    assert "there is no option 'skil'; did you mean 'skill'?" in str(failed.value.__cause__)
+
+
+def test_the_typed_options_are_the_parameters_of_what_they_are_passed_to() -> None:
+    """`AppOptions` and the others repeat names and types for editors. They must not drift."""
+    from dragoman.agent.skill import SkillOptions, declare
+    from dragoman.engine.delegate import CallOptions, make_request
+    from dragoman.engine.runner import NodeOptions, Runner
+    from dragoman.server.application import application
+    from dragoman.server.options import AppOptions, ServeOptions
+    from dragoman.server.runtime import serve
+
+    def names(function: Any) -> set[str]:
+        kinds = (inspect.Parameter.KEYWORD_ONLY,)
+        return {p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds}
+
+    def keys(options: Any) -> set[str]:
+        return set(options.__optional_keys__)
+
+    assert keys(AppOptions) == names(application) - {"crew"} | keys(NodeOptions)
+    assert keys(ServeOptions) == names(serve) | keys(AppOptions)
+    assert keys(NodeOptions) == names(Runner) - {"queue", "load", "peers", "observer"}
+    assert keys(CallOptions) == names(make_request)
+    assert keys(SkillOptions) == names(declare)
 
 
 async def test_run_says_that_it_cannot_be_called_where_an_event_loop_runs() -> None:

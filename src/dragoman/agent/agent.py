@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
 from dragoman.agent.arguments import arguments_of
 from dragoman.agent.parameters import JSON, TEXT
-from dragoman.agent.skill import SkillFunction, declare, words
+from dragoman.agent.skill import SkillFunction, SkillOptions, declare, words
 from dragoman.auth.requirements import Requirements, need
 from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
@@ -21,11 +20,14 @@ from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.card import AgentCard, Capabilities, Extension, Provider, Skill
 from dragoman.model.content import Message, Part
 from dragoman.model.ops import Call, Principal, Request, SendMessage
+from dragoman.model.options import check_options
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from dragoman.client import Client
+    from dragoman.server.app import App
+    from dragoman.server.options import AppOptions, ServeOptions, TestOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -145,28 +147,18 @@ class Agent:
     @overload
     def skill(self, function: F, /) -> F: ...
     @overload
-    def skill(
-        self,
-        *,
-        id: str = ...,
-        name: str = ...,
-        description: str = ...,
-        tags: Sequence[str] = ...,
-        examples: Sequence[str] = ...,
-        input_modes: Sequence[str] = ...,
-        output_modes: Sequence[str] = ...,
-        reply: bool = ...,
-        scopes: Sequence[str] = ...,
-        default: bool = ...,
-    ) -> Callable[[F], F]: ...
+    def skill(self, **options: Unpack[SkillOptions]) -> Callable[[F], F]: ...
 
-    def skill(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
+    def skill(  # type: ignore[misc]
+        self, function: Callable[..., Any] | None = None, /, **options: Unpack[SkillOptions]
+    ) -> Any:
         """Make a function a skill; bare or called. The function stays as it is, so it can be tested as it is.
 
         `reply=True`: the answer is a bare Message, no task. `default=True`: takes messages that name no skill.
         """
 
         def declared(function: Callable[..., Any]) -> Callable[..., Any]:
+            check_options(options, SkillOptions, "a skill")
             skill = declare(function, **options)
             if skill.skill.id in self._skills:
                 raise TypeError(f"agent {self.name!r} has a skill {skill.skill.id!r} already")
@@ -259,25 +251,27 @@ class Agent:
 
     # -- running -----------------------------------------------------------------------------------------------
 
-    def app(self, **options: Any) -> Any:
-        """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.server.application.application`.
+    def app(self, **options: Unpack[AppOptions]) -> App:
+        """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.application`.
 
-        In a process that runs pytest it keeps its tasks in memory unless it is given a store: tests leave no files.
+        Nothing is opened before its first request, or the start of its lifespan. In tests, give it `store="memory:"`, or
+        set `DRAGOMAN_STORE=memory:`: then it leaves no file.
         """
         from dragoman.server.application import application
 
-        if "pytest" in sys.modules:
-            options.setdefault("store", "memory:")
         return application(self, **options)
 
-    def run(self, **options: Any) -> None:
+    def run(self, **options: Unpack[ServeOptions]) -> None:
         """Serve on loopback until interrupted. Options as for `dragoman.serve`."""
         from dragoman.server.runtime import serve
 
         serve(self, **options)
 
-    def test(self, **options: Any) -> AbstractAsyncContextManager[Client]:
-        """`async with agent.test() as client:` talks to the agent in process, streaming included, with no network."""
+    def test(self, **options: Unpack[TestOptions]) -> AbstractAsyncContextManager[Client]:
+        """`async with agent.test() as client:` talks to the agent in process, streaming included, with no network.
+
+        `version` and `credentials` are what the client speaks and shows; other options as for `app`.
+        """
         from dragoman.agent.testing import in_process
 
         return in_process(self, **options)

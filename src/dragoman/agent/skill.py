@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from dragoman.agent.answers import gathered, give, give_pieces, message_of
 from dragoman.agent.arguments import arguments_of
@@ -96,6 +96,24 @@ async def _stepped(pieces: Generator[Any, None, Any], call: Callable[..., Any] |
     finally:
         with suppress(ValueError):  # it is still running on its thread: then nobody can close it
             pieces.close()
+
+
+class SkillOptions(TypedDict, total=False):
+    """Options of `@agent.skill`."""
+
+    id: str
+    name: str
+    description: str
+    tags: Sequence[str]
+    examples: Sequence[str]
+    input_modes: Sequence[str]
+    output_modes: Sequence[str]
+    reply: bool
+    """The answer is a bare Message, no task."""
+    scopes: Sequence[str]
+    """Scopes that a caller needs."""
+    default: bool
+    """It takes messages that name no skill."""
 
 
 def declare(

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 if TYPE_CHECKING:
     from dragoman.agent.agent import Agent
     from dragoman.client import Client
     from dragoman.client.reply import Reply
     from dragoman.engine.turn import Turn
+    from dragoman.server.options import AppOptions
 
 
 @asynccontextmanager
 async def in_process(
     agent: Agent,
     *,
-    store: str = "memory:",
     version: str = "",
     timeout: float | None = 10.0,
     credentials: Any = None,
-    **options: Any,
+    **options: Unpack[AppOptions],
 ) -> AsyncIterator[Client]:
     """A client of `agent`. `version` and `credentials` are what it speaks and shows; other options go to the server."""
     from dragoman.client import Client, TaskFailed
@@ -44,7 +44,8 @@ async def in_process(
 
     if "keys" in options:
         options.setdefault("public_url", "http://localhost")
-    app = agent.app(store=store, **options)
+    options.setdefault("store", "memory:")
+    app = agent.app(**options)
     with _errors_of(agent, raised):
         client = TestedClient(app, Options(version=version, credentials=credentials), timeout=timeout)
         async with client:

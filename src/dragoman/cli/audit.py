@@ -12,6 +12,7 @@ import msgspec
 
 from dragoman.cli.stored import looked_into
 from dragoman.engine.protocols import Audit, Store
+from dragoman.stores import default_store
 from dragoman.stores.audit_chain import Examined, examine
 
 EPILOG = """\
@@ -40,9 +41,7 @@ def register(commands: Any) -> None:
         choices=("verify", "prune"),
         help="verify: say whether every entry still follows from the one before; prune: print what is old, and forget it",
     )
-    parser.add_argument(
-        "--store", default="sqlite:///dragoman.db", help="of the server (default: %(default)s)"
-    )
+    parser.add_argument("--store", default=default_store(), help="of the server (default: %(default)s)")
     parser.add_argument("--tenant", help="only what callers of this tenant did")
     parser.add_argument("--principal", default="", metavar="NAME", help="only what this caller did")
     parser.add_argument("--task", default="", metavar="ID", help="only what was done to this task")

@@ -11,6 +11,7 @@ from dragoman.cli.stored import looked_into
 from dragoman.engine.protocols import Store
 from dragoman.engine.push_configs import Delivery
 from dragoman.model.ids import timestamp
+from dragoman.stores import default_store
 
 LIMIT = 1000
 
@@ -44,9 +45,7 @@ def register(commands: Any) -> None:
     again.add_argument("--from-start", action="store_true", help="tell the whole task again")
     again.set_defaults(run=run_redeliver)
     for each in (listing, again):
-        each.add_argument(
-            "--store", default="sqlite:///dragoman.db", help="of the server (default: %(default)s)"
-        )
+        each.add_argument("--store", default=default_store(), help="of the server (default: %(default)s)")
 
 
 async def run_list(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from dragoman.buses import open_bus
 from dragoman.cli.amounts import add_limits, amount, count, positive, read_limits
 from dragoman.server.cors import Cors
-from dragoman.stores import open_store
+from dragoman.stores import default_store, open_store
 
 EPILOG = """\
 FILE is a Python file that makes an Agent; FILE:name takes the one called name when there are several. A file of a package
@@ -44,7 +44,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--store",
         type=_store,
-        default="sqlite:///dragoman.db",
+        default=default_store(),
         help="sqlite:///PATH, postgresql://HOST/DATABASE or memory: (default: %(default)s)",
     )
     parser.add_argument(

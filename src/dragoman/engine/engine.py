@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from hashlib import blake2s
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -33,7 +33,7 @@ from dragoman.engine.protocols import (
 )
 from dragoman.engine.push_configs import StoredPushConfig, now
 from dragoman.engine.records import PIECE_BYTES, Cancel, Mail, Record, Snapshot, trimmed
-from dragoman.engine.runner import Program, Run, Runner
+from dragoman.engine.runner import Program, Run, Runner, RunnerOptions
 from dragoman.errors import (
     A2AError,
     ExtendedCardNotConfigured,
@@ -97,7 +97,7 @@ class Engine:
         *,
         peers: Peers | None = None,
         push: Push | None = None,
-        **runner: Any,
+        **runner: Unpack[RunnerOptions],
     ) -> None:
         self._store, self._bus, self._programs = store, bus, programs
         self._remote, self._push = peers, push

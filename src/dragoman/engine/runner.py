@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from dragoman.engine.delegate import cancel_children, unfinished_children
 from dragoman.engine.journal import Journal, catch_up
@@ -101,7 +101,32 @@ class Observer(Protocol):
         ...
 
 
+class NodeOptions(TypedDict, total=False):
+    """Options of a node that whoever serves agents may set."""
+
+    node: str
+    """The name of the node; it must be the only one with this name."""
+    ttl: float
+    """Seconds that a lease lasts without a heartbeat."""
+    grace: float
+    """Seconds that a cancelled function has to stop."""
+    max_attempts: int
+    """How often a turn that makes no progress is begun."""
+    max_running: int
+    """How many tasks run here at a time."""
+
+
+class RunnerOptions(NodeOptions, total=False):
+    """See `Runner`."""
+
+    queue: int | None
+    load: Load | None
+    observer: Observer | None
+
+
 class Runner:
+    """A node: it claims tasks, runs them, and keeps their leases alive."""
+
     def __init__(
         self,
         store: Store,

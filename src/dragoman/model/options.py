@@ -9,7 +9,7 @@ from typing import Any
 
 def check_options(given: Mapping[str, Any], options: type[Any], of: str, also: Iterable[str] = ()) -> None:
     """Raise `TypeError` for a name in `given` that is not a key of `options`, a `TypedDict`, nor one of `also`."""
-    known = options.__annotations__.keys() | set(also)
+    known = {*options.__required_keys__, *options.__optional_keys__} | set(also)
     for name in given.keys() - known:
         close = get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(sorted(known))}"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -21,9 +20,10 @@ from dragoman.client.fetch import Fetcher
 from dragoman.client.peers import Peers
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Store
-from dragoman.engine.runner import Runner
+from dragoman.engine.runner import NodeOptions, Runner
 from dragoman.errors import StoreDamaged, Unavailable
 from dragoman.model.card import AgentCard
+from dragoman.model.options import check_options
 from dragoman.observe.crew import Crew
 from dragoman.observe.limit import Limited, Quota
 from dragoman.observe.metrics import Metrics
@@ -36,18 +36,18 @@ from dragoman.server.cards import JWKS
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import Connections, Limits
 from dragoman.server.mount import Binding, Mount
+from dragoman.server.options import AppOptions
 from dragoman.server.rest import Rest
-from dragoman.stores import open_store
+from dragoman.stores import default_store, open_store
 
 logger = logging.getLogger("dragoman.application")
 
-STORE = "sqlite:///dragoman.db"
 _PROBE = 1.0
 
 
 def application(
     *agents: Agent,
-    store: str = STORE,
+    store: str = "",
     bus: str = "",
     path: str = "/",
     public_url: str = "",
@@ -72,12 +72,13 @@ def application(
     metrics_token: str = "",
     audit: bool = True,
     tracer: Tracer | None = None,
-    **engine: Any,
+    **engine: Unpack[NodeOptions],
 ) -> App:
     """Agents as one ASGI app: a single one at `path`, several at `/<id>`.
 
     `cors_origins`: web pages that may call them, by where they come from; `*` for all.
-    `store` is `memory:`, `sqlite:///path` or `postgresql://host/database`; `bus` is where nodes tell each other of news, if
+    `store` is `memory:`, `sqlite:///path` or `postgresql://host/database` (default: `$DRAGOMAN_STORE`, else
+    `sqlite:///dragoman.db`); `bus` is where nodes tell each other of news, if
     that is not the store: `nats://host`. `retain`: forget finished tasks after so many seconds; `retain_unfinished`: and
     unfinished ones to which nothing has happened for so long and which no node runs. `shared`: other processes of
     this machine write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
@@ -90,7 +91,8 @@ def application(
     """
     if not agents:
         raise ValueError("there is no agent to serve")
-    check_options(engine)
+    check_options(engine, AppOptions, "an application")
+    store = store or default_store()
     if not path.startswith("/") or (path != "/" and len(agents) > 1):
         raise ValueError(f"a path begins with a slash, and several agents have their own: not {path!r}")
     by_id: dict[str, Agent] = {}
@@ -200,13 +202,6 @@ def application(
         ready=_readiness(opened, service.runner),
         busy=lambda: service.waits_for(drain),
     )
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raises TypeError for an option that nobody knows."""
-    known = {**inspect.signature(application).parameters, **inspect.signature(Runner).parameters}
-    for name in options.keys() - (known.keys() - {"queue", "load"}):  # which are in the quota, and the crew
-        raise TypeError(f"there is no option {name!r} to serve with")
 
 
 def _readiness(store: Store, runner: Runner) -> Callable[[], Awaitable[None]]:

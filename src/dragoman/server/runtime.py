@@ -14,22 +14,24 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from dragoman.agent.agent import Agent
 from dragoman.auth.schemes import MutualTLS
 from dragoman.buses import open_bus
 from dragoman.errors import A2AError
 from dragoman.model.ids import timestamp
+from dragoman.model.options import check_options
 from dragoman.observe.crew import Crew
 from dragoman.observe.logs import configure
 from dragoman.server.address import Address
 from dragoman.server.app import App
-from dragoman.server.application import STORE, application, check_options, signing_keys
+from dragoman.server.application import application, signing_keys
 from dragoman.server.http1.server import BACKLOG, HttpServer, new_event_loop
+from dragoman.server.options import AppOptions, ServeOptions
 from dragoman.server.tls import ServerTls
 from dragoman.server.workers import ends, supervise
-from dragoman.stores import NewerDatabase, open_store
+from dragoman.stores import NewerDatabase, default_store, open_store
 
 logger = logging.getLogger("dragoman.server")
 
@@ -43,11 +45,10 @@ def serve(
     announce: Callable[[str], None] | None = None,
     log_level: str = "info",
     log_lines: str = "plain",
-    grpc_port: int | None = None,
     tls_cert: str = "",
     tls_key: str = "",
     tls_client_ca: str = "",
-    **options: Any,
+    **options: Unpack[AppOptions],
 ) -> None:
     """Serve agents until interrupted. SIGTERM, SIGHUP and Ctrl-C drain; a second Ctrl-C does not wait.
 
@@ -57,19 +58,19 @@ def serve(
     _check_called(options)
     _check_open(agents, host, insecure)
     _check_apart(agents)
-    if workers > 1 and options.get("store", STORE).startswith("memory:"):
+    if workers > 1 and (options.get("store") or default_store()).startswith("memory:"):
         raise SystemExit("memory: is for one process: workers share a file (sqlite:///dragoman.db)")
     _check_options(**options)
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
-    asyncio.run(check_store(options.get("store", STORE), options.get("bus", "")))
+    asyncio.run(check_store(options.get("store") or default_store(), options.get("bus", "")))
     listener = _listen(host, port)
     url = f"{'https' if tls else 'http'}://{_show(host)}:{listener.getsockname()[1]}"
     if options.get("keys") and _loopback(host):
         options["public_url"] = options.get("public_url") or url
     configure(log_level, lines=log_lines)
-    if grpc_port is not None:
+    if (grpc_port := options.get("grpc_port")) is not None:
         grpc_port = free_port(host, grpc_port)
-        options.update(grpc_port=grpc_port, grpc_host=host)
+        options["grpc_port"], options["grpc_host"] = grpc_port, host
         if tls is not None:
             pair = {"certificate": tls_cert, "key": tls_key or tls_cert}
             options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
@@ -77,9 +78,10 @@ def serve(
     (announce or _announce(agents, grpc, say=_say if log_lines == "plain" else say_json))(url)
     if workers > 1:
         crew = Crew.hired(workers)
+        options["shared"] = True
 
         def work(worker: int) -> None:
-            _serve(agents, listener, (signal.SIGTERM,), tls, shared=True, crew=crew.of(worker), **options)
+            _serve(agents, listener, (signal.SIGTERM,), tls, crew.of(worker), **options)
 
         supervise(workers, work)
     else:
@@ -93,7 +95,7 @@ def _check_called(options: Mapping[str, Any]) -> None:
             "an event loop is running already, and this starts one of its own: call it from code that is not async, "
             "or give agent.app() to a server that runs in this loop"
         )
-    check_options(options)
+    check_options(options, ServeOptions, "serve")
 
 
 def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:
@@ -164,7 +166,7 @@ def _serve(
     signals: Sequence[signal.Signals],
     tls: ServerTls | None,
     crew: Crew | None = None,
-    **options: Any,
+    **options: Unpack[AppOptions],
 ) -> None:
     app = application(*agents, crew=crew, **options)
     _run(app, listener, signals, tls)

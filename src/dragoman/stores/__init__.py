@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 from dragoman.engine.protocols import Store
@@ -10,6 +11,11 @@ from dragoman.stores.migrations import NewerDatabase
 from dragoman.stores.sqlite.store import SqliteStore
 
 __all__ = ["MemoryStore", "NewerDatabase", "SqliteStore", "open_store"]
+
+
+def default_store() -> str:
+    """The address of a store if none is given: `$DRAGOMAN_STORE`, else a file in the current directory."""
+    return os.environ.get("DRAGOMAN_STORE") or "sqlite:///dragoman.db"
 
 
 def open_store(url: str) -> Store:

@@ -1,0 +1,66 @@
+"""The options of `serve`, `agent.run`, `agent.app` and `agent.test`, by name and type, so that an editor knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.auth.keys import KeyRing
+from dragoman.engine.runner import NodeOptions
+from dragoman.observe.limit import Quota
+from dragoman.observe.watch import Tracer
+from dragoman.push.options import PushOptions
+from dragoman.server.limits import Limits
+
+
+class AppOptions(NodeOptions, total=False):
+    """See `application`."""
+
+    store: str
+    bus: str
+    path: str
+    public_url: str
+    trusted_proxies: Sequence[str]
+    cors_origins: Sequence[str]
+    limits: Limits | None
+    keepalive: float
+    drain: float
+    retain: float | None
+    retain_unfinished: float | None
+    shared: bool
+    peer_credentials: Mapping[str, Any] | None
+    keys: KeyRing | str | Path | None
+    push: PushOptions | bool | None
+    grpc_port: int | None
+    grpc_host: str
+    grpc_public: str
+    grpc_tls: Mapping[str, str] | None
+    quota: Quota | None
+    metrics: bool
+    metrics_token: str
+    audit: bool
+    tracer: Tracer | None
+
+
+class ServeOptions(AppOptions, total=False):
+    """See `serve`."""
+
+    host: str
+    port: int
+    workers: int
+    insecure: bool
+    announce: Callable[[str], None] | None
+    log_level: str
+    log_lines: str
+    tls_cert: str
+    tls_key: str
+    tls_client_ca: str
+
+
+class TestOptions(AppOptions, total=False):
+    """See `agent.test`."""
+
+    version: str
+    timeout: float | None
+    credentials: Any
