@@ -105,9 +105,9 @@ class TaskMachine(RuleBasedStateMachine):
         held, done = self.row.node, self.row.done
         if done:
             with pytest.raises(TaskClosed):
-                decide(self.row, Deliver(record, at, node))
+                decide(self.row, Deliver("t", record, at, node))
             return
-        decision = self.do(Deliver(record, "" if cancel else at, node))
+        decision = self.do(Deliver("t", record, "" if cancel else at, node))
         assert self.row.ready and self.row.mail == self.row.seq
         assert decision.leased == bool(node and not held), "only a task that nobody holds is taken"
         if decision.leased:

@@ -61,6 +61,7 @@ class Create(Struct, frozen=True, gc=False):
 class Deliver(Struct, frozen=True, gc=False):
     """Add a message or a cancel. With `node`, that node takes the lease unless a node holds it."""
 
+    task: str
     mail: Record
     at: str = ""
     """When a message was sent; empty for a cancel."""
@@ -143,7 +144,7 @@ def _create(job: Create) -> Decision:
 
 def _deliver(row: TaskRow, job: Deliver) -> Decision:
     if row.done:
-        raise TaskClosed("the task is finished")
+        raise TaskClosed(f"task {job.task!r} is finished")
     seq = row.seq + 1
     number((job.mail,), seq)
     state, updated = row.state, row.updated

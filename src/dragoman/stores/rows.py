@@ -9,22 +9,10 @@ import msgspec
 
 from dragoman.engine.protocols import AuditEntry
 from dragoman.engine.push_configs import Delivery, StoredPushConfig
-from dragoman.engine.records import Record
 from dragoman.model.ops import Scope
-from dragoman.model.task import StatusUpdate, TaskStatus
 
 encode_push_config = msgspec.json.Encoder().encode
 decode_push_config = msgspec.json.Decoder(StoredPushConfig).decode
-
-
-def outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
-    """Whether these records finish their task, and the last status among them."""
-    for record in reversed(records):
-        if isinstance(record.body, StatusUpdate):
-            return record.terminal, record.body.status
-        if record.kind == "reply":
-            return True, None
-    return False, None
 
 
 def delivery_of(row: Sequence[Any]) -> Delivery:

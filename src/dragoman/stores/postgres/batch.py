@@ -16,14 +16,14 @@ from msgspec import Struct
 
 from dragoman.engine.protocols import Lease, LeaseLost, NewMail, TaskExists
 from dragoman.engine.push_configs import StoredPushConfig
-from dragoman.engine.records import PUBLIC, Cancel, Mail, Record, number, pack
+from dragoman.engine.records import Cancel, Mail, Record, pack
+from dragoman.engine.transition import Append, Create, Deliver, Settle, TaskRow, decide
 from dragoman.errors import InvalidParams, TaskClosed, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores.pages import visible
 from dragoman.stores.postgres import push_queue as webhooks
 from dragoman.stores.postgres.address import Connection
-from dragoman.stores.rows import outcome
 
 DAY = 24 * 60 * 60.0
 """How long a key is remembered."""
@@ -104,22 +104,32 @@ class Outcome(Struct):
     """Somebody is to be told of it."""
 
 
-class _Row:
-    """A task's row, locked by us."""
+class _Held:
+    """A task's row, locked by us, and what this transaction makes of it."""
 
-    __slots__ = ("key", "seq", "mail", "state", "updated", "done", "ready", "node", "fence", "attempt", "webhooks",
-                 "size", "scope", "reply", "changed", "was")  # fmt: skip
+    __slots__ = ("key", "scope", "reply", "row", "was", "size", "changed")
 
-    def __init__(self, values: Iterable[Any]) -> None:
-        (self.key, self.seq, self.mail, self.state, self.updated, self.done, self.ready, self.node, self.fence,
-         self.attempt, self.webhooks, self.size, self.scope, self.reply) = values  # fmt: skip
+    def __init__(self, values: Sequence[Any]) -> None:
+        key, seq, mail, state, updated, done, ready, node, fence, attempt, push, size, scope, reply = values
+        self.key, self.scope, self.reply, self.size = key, scope, reply, size
+        self.row = self.was = TaskRow(
+            seq=seq,
+            mail=mail,
+            state=TaskState(state),
+            updated=updated,
+            done=done,
+            ready=ready,
+            node=node or "",
+            fence=fence,
+            attempt=attempt,
+            push=push,
+        )
         self.changed = False
-        self.was = self.state
-        """Its state before this transaction."""
 
     def values(self) -> tuple[Any, ...]:
-        return (self.key, self.seq, self.mail, self.state, self.updated, self.done, self.ready, self.node, self.fence,
-                self.attempt, self.webhooks, self.size)  # fmt: skip
+        row = self.row
+        return (self.key, row.seq, row.mail, row.state.value, row.updated, row.done, row.ready, row.node or None,
+                row.fence, row.attempt, row.push, self.size)  # fmt: skip
 
 
 async def perform(db: Connection, jobs: Sequence[Job]) -> tuple[list[Outcome | Exception], str | None]:
@@ -135,7 +145,7 @@ class _Batch:
     def __init__(self, db: Connection, jobs: Sequence[Job]) -> None:
         self._db, self._jobs = db, jobs
         self.xid: str | None = None
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _Held] = {}
         self._log: list[tuple[int, int, bytes]] = []
         self._counts: dict[tuple[int, str], int] = {}
         """By how much the number of tasks of a scope in a state changes."""
@@ -199,9 +209,11 @@ class _Batch:
                 outcomes[i] = TaskExists(job.task)
                 continue
             assert isinstance(job.mail, Mail)
-            lease = Lease(job.scope, job.task, key, 1, 1) if job.node else None
-            self._count(job.number, TaskState.SUBMITTED.value, job.mail.reply, 1)
-            outcomes[i] = self._took(job, key, Record("message", job.mail, 1), lease, waits=not job.node)
+            message = Record("message", job.mail)
+            made_row = decide(TaskRow(), Create(message, job.mail.at, job.node)).row
+            lease = Lease(job.scope, job.task, key, made_row.fence, made_row.attempt) if job.node else None
+            self._count(job.number, made_row.state.value, job.mail.reply, 1)
+            outcomes[i] = self._took(job, key, message, lease, waits=not job.node)
         return outcomes
 
     async def _keys(self, jobs: Sequence[Job]) -> dict[tuple[int, str], int]:
@@ -212,36 +224,26 @@ class _Batch:
 
     async def _lock(self, keys: set[int]) -> None:
         if keys:
-            self._rows = {row[0]: _Row(row) for row in await self._db.fetch(_LOCK, sorted(keys))}
+            self._rows = {row[0]: _Held(row) for row in await self._db.fetch(_LOCK, sorted(keys))}
 
     def _deliver(self, job: Job, key: int) -> Outcome:
-        row = self._rows.get(key)
-        if row is None:
+        held = self._rows.get(key)
+        if held is None:
             raise TaskNotFound(job.task)
-        if row.done:
-            raise TaskClosed(f"task {job.task!r} is finished")
+        assert job.mail is not None
+        message = isinstance(job.mail, Mail)
+        record = Record("message" if message else "cancel", job.mail)
+        at = job.mail.at if isinstance(job.mail, Mail) else ""
+        decision = decide(held.row, Deliver(job.task, record, at, job.node, job.webhook is not None))
         if job.webhook is not None:
             others = self._others.setdefault(key, {})
             job.webhook = webhooks.checked(others, job.webhook)
             others[job.webhook.config.id] = job.webhook
-            row.webhooks = True
-        lease = None
-        if job.node and not row.node:
-            row.node, row.fence, row.attempt = job.node, row.fence + 1, row.attempt + 1
-            lease = Lease(job.scope, job.task, key, row.fence, row.attempt)
-        row.seq += 1
-        row.mail, row.ready, row.changed = row.seq, True, True
-        if isinstance(job.mail, Mail):  # what Snapshot.apply does to the status
-            record = Record("message", job.mail, row.seq)
-            if TaskState(row.state).interrupted:
-                row.state, row.updated = TaskState.SUBMITTED.value, job.mail.at or row.updated
-            elif not row.updated:
-                row.updated = job.mail.at
-        else:
-            assert job.mail is not None
-            record = Record("cancel", job.mail, row.seq)
+        row = held.row = decision.row
+        held.changed = True
+        lease = Lease(job.scope, job.task, key, row.fence, row.attempt) if decision.leased else None
         done = self._took(job, key, record, lease, waits=not row.node)
-        row.size += len(self._log[-1][2])
+        held.size += len(self._log[-1][2])
         return done
 
     def _took(self, job: Job, key: int, record: Record, lease: Lease | None, *, waits: bool) -> Outcome:
@@ -253,45 +255,36 @@ class _Batch:
         return Outcome(job, key, record.seq, (record,), lease, waits=waits)
 
     def _append(self, job: Job, lease: Lease) -> Outcome:
-        row, records = self._rows.get(lease.key), job.records
-        if row is None or row.fence != lease.fence or row.node is None:
+        held, records = self._rows.get(lease.key), job.records
+        if held is None:
             raise LeaseLost(lease.task)
-        if job.mail_read is not None and row.mail != job.mail_read:
-            raise NewMail(lease.task)
+        if job.mail_read is None:
+            decision = decide(held.row, Append(lease.task, lease.fence, records))
+        else:
+            decision = decide(held.row, Settle(lease.task, lease.fence, records, job.mail_read))
+        held.row, held.changed = decision.row, True
         if records:
-            number(records, row.seq + 1)
-            row.seq += len(records)
             body = pack(records)
-            row.size += len(body)
-            self._log.append((row.key, row.seq, body))
-        done, status = outcome(records)
-        row.done = row.done or done
-        if status is not None:
-            row.state, row.updated = status.state.value, status.timestamp
-        if job.mail_read is not None:
-            row.ready, row.node, row.attempt = False, None, 0
-        elif lease.attempt > 1 and any(record.progress for record in records):
-            row.attempt = 1
-        row.changed = True
-        news = [record.seq for record in records if record.kind in PUBLIC] if row.webhooks else []
-        if news:
-            self._marks[row.key] = news[-1]
-        return Outcome(job, row.key, row.seq, records, news=bool(news))
+            held.size += len(body)
+            self._log.append((held.key, held.row.seq, body))
+        if decision.notify:
+            self._marks[held.key] = decision.notify
+        return Outcome(job, held.key, held.row.seq, records, news=bool(decision.notify))
 
     def _count(self, scope: int, state: str, reply: bool, n: int) -> None:
         if visible(state, reply):
             self._counts[scope, state] = self._counts.get((scope, state), 0) + n
 
     async def _write(self) -> None:
-        changed = [row for row in self._rows.values() if row.changed]
-        for row in changed:
-            if row.state != row.was:
-                self._count(row.scope, row.was, row.reply, -1)
-                self._count(row.scope, row.state, row.reply, 1)
+        changed = [held for held in self._rows.values() if held.changed]
+        for held in changed:
+            if held.row.state is not held.was.state:
+                self._count(held.scope, held.was.state.value, held.reply, -1)
+                self._count(held.scope, held.row.state.value, held.reply, 1)
         if changed or self._log:
             self.xid = await self._db.fetchval(
                 _WRITE,
-                *_columns([row.values() for row in changed], 12),
+                *_columns([held.values() for held in changed], 12),
                 *_columns(self._log, 3),
                 *_columns([(*which, n) for which, n in self._counts.items() if n], 3),
                 SLOT,

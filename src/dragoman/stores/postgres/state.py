@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.engine.protocols import Lease
 from dragoman.engine.records import Mail, Snapshot
+from dragoman.engine.transition import Release, TaskRow, decide
 from dragoman.errors import Unavailable
+from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.batch import Outcome
 from dragoman.stores.postgres.commits import Commits
 from dragoman.stores.postgres.database import Database
@@ -16,9 +18,8 @@ from dragoman.stores.postgres.push_queue import PostgresPushQueue
 from dragoman.stores.postgres.reads import Reads
 
 _KNOW = "insert into dragoman.nodes (node, until) values ($1, dragoman.clock()) on conflict do nothing"
-_RELEASE = """
-update dragoman.tasks set node = null, attempt = attempt - $1 where key = $2 and fence = $3 and node is not null
-"""
+_LEASE = "select node, fence, attempt from dragoman.tasks where key = $1 for update"
+_RELEASE = "update dragoman.tasks set node = $2, attempt = $3 where key = $1"
 
 AGAIN = 0.1
 """Seconds until what has to be written is tried once more."""
@@ -72,8 +73,17 @@ class Ledger:
 
     async def release(self, lease: Lease, *, failed: bool) -> None:
         """Give a task back unfinished."""
-        back = int(not failed)
-        await self.database.write(lambda db: db.execute(_RELEASE, back, lease.key, lease.fence))
+
+        async def work(db: Connection) -> None:
+            found = await db.fetchrow(_LEASE, lease.key)
+            if found is not None:
+                node, fence, attempt = found
+                held = TaskRow(ready=True, node=node or "", fence=fence, attempt=attempt)
+                row = decide(held, Release(lease.fence, failed)).row
+                if row is not held:
+                    await db.execute(_RELEASE, lease.key, row.node or None, row.attempt)
+
+        await self.database.write(work)
 
     def give_back(self, lease: Lease) -> None:
         """`release`, for a caller that has left: nobody waits for it."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from dragoman.engine.protocols import HeldLease, Lease
+from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
 from dragoman.stores.postgres.address import HOUR, Connection
@@ -60,15 +61,15 @@ select scope, tenant, agent, owner from dragoman.scopes where scope in
 (select scope from dragoman.tasks where {_ORPHANED} union select scope from dragoman.tasks where {_FREE})
 """
 # Two searches, because together they would look at all that runs.
-_CLAIM = """
-with claimed as (
-    update dragoman.tasks set node = $1, fence = fence + 1, attempt = attempt + 1 where key in (
-        select key from dragoman.tasks where {which} and scope = any($2::integer[])
-        order by key limit $3 for update skip locked
-    ) returning key, scope, id, fence, attempt
-) select * from claimed order by key
+_CANDIDATES = """
+select key, scope, id, node, fence, attempt from dragoman.tasks
+where {which} and $1::text is not null and scope = any($2::integer[]) order by key limit $3 for update skip locked
 """
-_CLAIMS = (_CLAIM.format(which=_ORPHANED), _CLAIM.format(which=_FREE))
+_CLAIM = """
+update dragoman.tasks set node = n.node, fence = n.fence, attempt = n.attempt
+from unnest($1::bigint[], $2::text[], $3::integer[], $4::integer[]) as n(key, node, fence, attempt) where tasks.key = n.key
+"""
+_SEARCHES = (_CANDIDATES.format(which=_ORPHANED), _CANDIDATES.format(which=_FREE))
 _OLD = """
 select key, seq, size from dragoman.tasks where done = $3 and (done or node is null) and updated < $1
 and (not webhooks or not exists
@@ -202,10 +203,18 @@ class PostgresStore:
             lapsed = ttl is not None and await db.fetchval(_STAY, node, ttl)
             # Nobody is dead because the database was.
             alone = lapsed or self._database.recovering or not (takes_over is None or takes_over())
-            for statement in _CLAIMS[alone:]:
+            for search in _SEARCHES[alone:]:
                 if len(leases) < limit:
-                    rows = await db.fetch(statement, node, ours, limit - len(leases))
-                    leases += [Lease(scopes[row[1]], row[2], row[0], row[3], row[4]) for row in rows]
+                    rows = await db.fetch(search, node, ours, limit - len(leases))
+                    for key, scope, task, holder, fence, attempt in rows:
+                        held = TaskRow(ready=True, node=holder or "", fence=fence, attempt=attempt)
+                        row = decide(held, Claim(node, holder_alive=False)).row
+                        leases.append(Lease(scopes[scope], task, key, row.fence, row.attempt))
+            if leases:
+                columns = zip(
+                    *[(lease.key, node, lease.fence, lease.attempt) for lease in leases], strict=True
+                )
+                await db.execute(_CLAIM, *map(list, columns))
             return leases
 
         return await self._database.write(work)

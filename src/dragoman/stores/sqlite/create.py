@@ -13,22 +13,18 @@ from sqlite3 import Connection, IntegrityError
 
 from dragoman.engine.protocols import Lease, TaskExists
 from dragoman.engine.push_configs import StoredPushConfig
-from dragoman.engine.records import Mail, Record, Snapshot, number, pack
+from dragoman.engine.records import Mail, Record, Snapshot, pack
+from dragoman.engine.transition import Create, Settle, TaskRow, decide
 from dragoman.model.ops import Scope
-from dragoman.model.task import TaskState
-from dragoman.stores.rows import outcome
+from dragoman.stores.pages import visible
 from dragoman.stores.sqlite.commits import Finish
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
 from dragoman.stores.sqlite.reads import place
 
 _CREATE = """
-insert into tasks (scope, id, context, size, updated, state, reply, seq, mail, node, fence, attempt)
-values (?, ?, ?, ?, ?, 'TASK_STATE_SUBMITTED', ?, 1, 1, ?, ?, ?)
-"""
-_CREATE_SETTLED = """
-insert into tasks (scope, id, context, size, reply, updated, state, done, seq, mail, ready, fence, attempt)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0, 1, 0)
+insert into tasks (scope, id, context, reply, size, seq, mail, updated, state, done, ready, node, fence, attempt)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
 _NEW_SCOPE = "insert into scopes (tenant, agent, owner) values (?, ?, ?)"
@@ -68,26 +64,23 @@ class Opening(Lease, kw_only=True, gc=True):
         file, mail, records = self.file, self.mail.body, [self.mail, *self.end]
         assert isinstance(mail, Mail)
         scope = file.reads.scope(self.scope) or new_scope(db, self.scope)
+        row = decide(TaskRow(), Create(self.mail, mail.at, self.node)).row
+        if self.end:
+            row = decide(row, Settle(self.task, row.fence, self.end, 1)).row
         body = pack(records)
-        task = (scope, self.task, self.snapshot.context_id, len(body))
-        state = TaskState.SUBMITTED
-        row: tuple[object, ...]
-        if not self.end:
-            sql, row = _CREATE, (*task, mail.at, mail.reply, self.node or None, self.fence, self.attempt)
-        else:
-            number(self.end, 2)
-            done, status = outcome(self.end)
-            state, updated = (status.state, status.timestamp) if status else (TaskState.SUBMITTED, mail.at)
-            sql, row = _CREATE_SETTLED, (*task, mail.reply, updated, state.value, done, len(records))
+        task = (scope, self.task, self.snapshot.context_id, mail.reply, len(body))
+        lease = (row.ready, row.node or None, row.fence, row.attempt)
         try:
-            key = db.execute(sql, row).lastrowid
+            key = db.execute(
+                _CREATE, (*task, row.seq, row.mail, row.updated, row.state.value, row.done, *lease)
+            ).lastrowid
         except IntegrityError:
             raise TaskExists(self.task) from None
         assert key is not None
         self.key = key
         file.commits.records.append((place(key, len(records)), body))
-        if not mail.reply or state is not TaskState.SUBMITTED:
-            file.commits.count(scope, state.value, 1)
+        if visible(row.state.value, mail.reply):
+            file.commits.count(scope, row.state.value, 1)
         if self.webhook is not None:
             self.webhooks.add(db, key, self.webhook, cursor=1, last=1)
         return partial(self._kept, records)

@@ -1,6 +1,7 @@
 """One scope's tasks in a SQLite file: mail in, output on. Each method is one job in a shared transaction.
 
-A job looks first and writes last, so an answer like `LeaseLost` leaves nothing behind.
+A job loads a row, asks `decide` what happens to it, and writes that. It looks first and writes last, so an answer like
+`LeaseLost` leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 from sqlite3 import Connection
+from typing import Any
 
 from msgspec import Struct
 
-from dragoman.engine.protocols import Admit, Delivered, FoundTasks, Head, Lease, LeaseLost, NewMail
+from dragoman.engine.protocols import Admit, Delivered, FoundTasks, Head, Lease, LeaseLost
 from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot, number, pack
-from dragoman.errors import TaskClosed, TaskNotFound, TaskUnreadable, Unavailable
+from dragoman.engine.transition import Append, Decision, Deliver, Release, Settle, TaskRow, decide, outcome
+from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.stores.pages import visible
-from dragoman.stores.rows import outcome
 from dragoman.stores.sqlite.commits import Finish, Job
 from dragoman.stores.sqlite.create import Opening, new_scope
 from dragoman.stores.sqlite.file import SqliteFile
@@ -33,36 +35,24 @@ DAY = 24 * 60 * 60.0
 AGAIN = 0.1
 """Seconds until what has to be written is tried once more."""
 
-_TASK = """
-select key, seq, state, updated, done, node, fence, attempt, reply from tasks where scope = ? and id = ?
-"""
-_DELIVER = """
-update tasks set seq = ?1, mail = ?1, ready = 1, node = ?2, fence = ?3, attempt = ?4, size = size + ?5 where key = ?6
-"""
-_STATUS = "update tasks set state = ?, updated = ? where key = ?"
+_ROW = "select key, scope, reply, seq, mail, state, updated, done, ready, node, fence, attempt, webhooks from tasks "
+_BY_ID = _ROW + "where scope = ? and id = ?"
 # A key that was never committed may come again, so a lease also says whose it was.
-_HELD = """
-select seq, mail, webhooks, scope, reply, state from tasks where key = ? and id = ? and fence = ? and node is not null
+_BY_KEY = _ROW + "where key = ? and id = ?"
+_CHANGE = """
+update tasks set seq = ?, size = size + ?, done = ?, state = ?, updated = ?, mail = ?, ready = ?, node = ?, fence = ?,
+attempt = ?, webhooks = ? where key = ?
 """
-_APPEND = "update tasks set seq = ?, size = size + ?, done = done or ? where key = ?"
-_APPEND_STATUS = """
-update tasks set seq = ?, size = size + ?, done = done or ?, state = ?, updated = ? where key = ?
-"""
-_GOT_ON = "update tasks set attempt = 1 where key = ?"
-_SETTLE = """
-update tasks set seq = ?, size = size + ?, done = done or ?, ready = 0, node = null, attempt = 0 where key = ?
-"""
-_SETTLE_STATUS = """
+# Without the columns of the lease, whose indexes would be written for nothing.
+_ADD_OUTPUT = "update tasks set seq = ?, size = size + ?, done = ?, state = ?, updated = ? where key = ?"
+# What `decide` does in most cases: nobody else has written to the task, and nobody is to be notified. One statement is enough.
+_NEXT = "where key = ? and id = ? and fence = ? and seq = ? and webhooks = 0 and node is not null"
+_APPEND_NEXT = "update tasks set seq = ?, size = size + ? " + _NEXT
+_SETTLE_NEXT = f"""
 update tasks set seq = ?, size = size + ?, done = done or ?, ready = 0, node = null, attempt = 0, state = ?, updated = ?
-where key = ?
+{_NEXT} and mail = ?
 """
-# What it mostly is: nobody else has written to the task, and nobody is to be told. Then one look is enough.
-_NEXT = " where key = ? and id = ? and fence = ? and seq = ? and webhooks = 0 and node is not null"
-_APPEND_NEXT = "update tasks set seq = ?, size = size + ?" + _NEXT
-_SETTLE_NEXT = _SETTLE_STATUS.replace("where key = ?", _NEXT + " and mail = ?")
-_RELEASE = """
-update tasks set node = null, attempt = attempt - ? where key = ? and id = ? and fence = ? and node is not null
-"""
+_LEASE = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
 _SEEN = """
 select seen.key, seen.seq from seen join tasks on tasks.key = seen.key
 where seen.scope = ? and dedupe = ? and at > ?
@@ -250,29 +240,18 @@ class SqliteLog:
             raise TaskNotFound(task)
         if dedupe and (earlier := self._earlier(db, scope, dedupe)):
             return earlier
-        row = db.execute(_TASK, (scope, task)).fetchone()
-        if row is None:
+        held = find_row(db, _BY_ID, (scope, task))
+        if held is None:
             raise TaskNotFound(task)
-        key, seq, state, updated, done, holder, fence, attempt, reply = row
-        if done:
-            raise TaskClosed(f"task {task!r} is finished")
+        record = Record("message" if isinstance(mail, Mail) else "cancel", mail)
+        at = mail.at if isinstance(mail, Mail) else ""
+        decision = decide(held.row, Deliver(task, record, at, node, webhook is not None))
         if webhook is not None:
-            webhook = self._webhooks.check(db, key, webhook)
-        seq += 1
-        lease = None
-        if node and not holder:
-            holder, fence, attempt = node, fence + 1, attempt + 1
-            lease = Lease(self._scope, task, key, fence, attempt)
-        record = Record("message" if isinstance(mail, Mail) else "cancel", mail, seq)
-        body = pack((record,))
-        db.execute(_DELIVER, (seq, holder, fence, attempt, len(body), key))
-        if isinstance(mail, Mail):  # what Snapshot.apply does to the status
-            if TaskState(state).interrupted:
-                db.execute(_STATUS, (TaskState.SUBMITTED.value, mail.at or updated, key))
-                self._count(scope, reply, state, TaskState.SUBMITTED)
-            elif not updated:
-                db.execute(_STATUS, (state, mail.at, key))
-        self._file.commits.records.append((place(key, seq), body))
+            webhook = self._webhooks.check(db, held.key, webhook)
+        key, row = held.key, decision.row
+        lease = Lease(self._scope, task, key, row.fence, row.attempt) if decision.leased else None
+        self._change(db, held, decision)
+        seq = row.seq
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, seq, time.time()))
         if webhook is not None:
@@ -281,62 +260,69 @@ class SqliteLog:
         def finish() -> Delivered | _Unfolded:
             snapshot = reads.move(key, (record,))
             if snapshot:
-                return Delivered(snapshot, seq, lease, waits=not holder)
-            return _Unfolded(key, seq, lease, waits=not holder)
+                return Delivered(snapshot, seq, lease, waits=not row.node)
+            return _Unfolded(key, seq, lease, waits=not row.node)
 
         return finish
 
     def _append(self, lease: Lease, records: Sequence[Record], db: Connection) -> Finish[int]:
         done, status = outcome(records)
-        body = pack(records)
         seq = self._file.reads.seq(lease.key)
         if seq and status is None and not done and lease.attempt == 1 and lease.scope == self._scope:
+            body = pack(records)
             row = (seq + len(records), len(body), lease.key, lease.task, lease.fence, seq)
             if db.execute(_APPEND_NEXT, row).rowcount:
-                seq = self._write(lease.key, seq, records, body)
-                return partial(self._moved, lease.key, records, seq, False)
-        seq, _, hooked, scope, reply, state = self._held(lease, db)
-        seq = self._write(lease.key, seq, records, body)
-        if status is None:
-            db.execute(_APPEND, (seq, len(body), done, lease.key))
-        else:
-            how = (seq, len(body), done, status.state.value, status.timestamp)
-            db.execute(_APPEND_STATUS, (*how, lease.key))
-            self._count(scope, reply, state, status.state)
-        if lease.attempt > 1 and any(record.progress for record in records):
-            db.execute(_GOT_ON, (lease.key,))
-        news = bool(hooked) and self._webhooks.mark(db, lease.key, records)
-        return partial(self._moved, lease.key, records, seq, news)
+                seq = self._add(lease.key, seq, records, body)
+                return partial(self._moved, lease.key, records, seq, 0)
+        return self._write(lease, Append(lease.task, lease.fence, records), db)
 
     def _settle(self, lease: Lease, records: Sequence[Record], mail: int, db: Connection) -> Finish[int]:
         done, status = outcome(records)
-        body = pack(records)
         snapshot = self._file.reads.kept(lease.key)
         if snapshot is not None and status is not None and lease.scope == self._scope:
-            seq = snapshot.seq
+            seq, body = snapshot.seq, pack(records)
             how = (seq + len(records), len(body), done, status.state.value, status.timestamp)
             if db.execute(_SETTLE_NEXT, (*how, lease.key, lease.task, lease.fence, seq, mail)).rowcount:
-                number, reply = self._file.reads.scope(self._scope), snapshot.mails[0][1].reply
-                assert number is not None
-                self._count(
-                    number, reply, snapshot.status.state.value, status.state
-                )  # at `seq`, as in the row
-                seq = self._write(lease.key, seq, records, body)
-                return partial(self._moved, lease.key, records, seq, False)
-        seq, last_mail, hooked, scope, reply, state = self._held(lease, db)
-        if last_mail != mail:
-            raise NewMail(lease.task)
-        seq = self._write(lease.key, seq, records, body)
-        if status is None:
-            db.execute(_SETTLE, (seq, len(body), done, lease.key))
-        else:
-            how = (seq, len(body), done, status.state.value, status.timestamp)
-            db.execute(_SETTLE_STATUS, (*how, lease.key))
-            self._count(scope, reply, state, status.state)
-        news = bool(hooked) and self._webhooks.mark(db, lease.key, records)
-        return partial(self._moved, lease.key, records, seq, news)
+                scope, reply = self._file.reads.scope(self._scope), snapshot.mails[0][1].reply
+                assert scope is not None
+                self._count(scope, reply, snapshot.status.state, status.state)  # at `seq`, as in the row
+                seq = self._add(lease.key, seq, records, body)
+                return partial(self._moved, lease.key, records, seq, 0)
+        return self._write(lease, Settle(lease.task, lease.fence, records, mail), db)
 
-    def _write(self, key: int, seq: int, records: Sequence[Record], body: bytes) -> int:
+    def _write(self, lease: Lease, job: Append | Settle, db: Connection) -> Finish[int]:
+        """Do what `decide` makes of a job of the holder of a lease."""
+        if lease.scope != self._scope:
+            raise TaskNotFound(lease.task)
+        held = find_row(db, _BY_KEY, (lease.key, lease.task))
+        if held is None:
+            raise LeaseLost(lease.task)
+        decision = decide(held.row, job)
+        self._change(db, held, decision)
+        if decision.notify:
+            self._webhooks.notify(db, lease.key, decision.notify)
+        return partial(self._moved, lease.key, decision.records, decision.row.seq, decision.notify)
+
+    def _change(self, db: Connection, held: HeldRow, decision: Decision) -> None:
+        """Write the row and the records of a decision."""
+        before, row, body = held.row, decision.row, b""
+        if decision.records:
+            body = pack(decision.records)
+            self._file.commits.records.append((place(held.key, row.seq), body))
+        output = (row.seq, len(body), row.done, row.state.value, row.updated)
+        if (row.mail, row.ready, row.node, row.attempt) == (
+            before.mail,
+            before.ready,
+            before.node,
+            before.attempt,
+        ):
+            db.execute(_ADD_OUTPUT, (*output, held.key))
+        else:
+            lease = (row.mail, row.ready, row.node or None, row.fence, row.attempt, row.push)
+            db.execute(_CHANGE, (*output, *lease, held.key))
+        self._count(held.scope, held.reply, before.state, row.state)
+
+    def _add(self, key: int, seq: int, records: Sequence[Record], body: bytes) -> int:
         """Add `records`, packed as `body`, after `seq`; return the new last one."""
         if records:
             number(records, seq + 1)
@@ -344,29 +330,18 @@ class SqliteLog:
             self._file.commits.records.append((place(key, seq), body))
         return seq
 
-    def _count(self, scope: int, reply: bool, before: str, now: TaskState) -> None:
+    def _count(self, scope: int, reply: bool, before: TaskState, after: TaskState) -> None:
         """Move a task from one state to another in `counts`."""
-        commits, after = self._file.commits, now.value
-        if after != before:
-            if visible(before, reply):
-                commits.count(scope, before, -1)
-            if visible(after, reply):
-                commits.count(scope, after, 1)
+        if after is not before:
+            commits = self._file.commits
+            if visible(before.value, reply):
+                commits.count(scope, before.value, -1)
+            if visible(after.value, reply):
+                commits.count(scope, after.value, 1)
 
-    def _held(self, lease: Lease, db: Connection) -> tuple[int, int, int, int, bool, str]:
-        """Of a task that is still ours: the last record, the last mail, whether it has webhooks; its scope, `reply` and state."""
-        if lease.scope != self._scope:
-            raise TaskNotFound(lease.task)
-        row: tuple[int, int, int, int, bool, str] | None = db.execute(
-            _HELD, (lease.key, lease.task, lease.fence)
-        ).fetchone()
-        if row is None:
-            raise LeaseLost(lease.task)
-        return row
-
-    def _moved(self, key: int, records: Sequence[Record], seq: int, news: bool) -> int:
+    def _moved(self, key: int, records: Sequence[Record], seq: int, notify: int) -> int:
         self._file.reads.move(key, records)
-        if news:
+        if notify:
             self._webhooks.wake()
         return seq
 
@@ -379,7 +354,40 @@ async def _lost(lease: Lease) -> int:
     raise LeaseLost(lease.task)
 
 
+class HeldRow(Struct, frozen=True, gc=False):
+    """A task's row inside a transaction, and what does not change of it."""
+
+    key: int
+    scope: int
+    reply: bool
+    row: TaskRow
+
+
+def find_row(db: Connection, sql: str, values: tuple[Any, ...]) -> HeldRow | None:
+    found = db.execute(sql, values).fetchone()
+    if found is None:
+        return None
+    key, scope, reply, seq, mail, state, updated, done, ready, node, fence, attempt, webhooks = found
+    row = TaskRow(
+        seq=seq,
+        mail=mail,
+        state=TaskState(state),
+        updated=updated,
+        done=bool(done),
+        ready=bool(ready),
+        node=node or "",
+        fence=fence,
+        attempt=attempt,
+        push=bool(webhooks),
+    )
+    return HeldRow(key, scope, bool(reply), row)
+
+
 def release(lease: Lease, failed: bool, db: Connection) -> Finish[None]:
     """Give a task back unfinished."""
-    db.execute(_RELEASE, (not failed, lease.key, lease.task, lease.fence))
+    held = find_row(db, _BY_KEY, (lease.key, lease.task))
+    if held is not None:
+        row = decide(held.row, Release(lease.fence, failed)).row
+        if row is not held.row:
+            db.execute(_LEASE, (row.node or None, row.fence, row.attempt, held.key))
     return lambda: None

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from dragoman.engine import push_configs
 from dragoman.engine.protocols import LeaseLost
 from dragoman.engine.push_configs import MAX_PUSH_CONFIGS, Delivery, StoredPushConfig
-from dragoman.engine.records import PUBLIC, Record
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
@@ -150,13 +149,9 @@ class SqlitePushQueue:
             db.execute(_ADD, (key, webhook.config.id, encode_push_config(webhook), cursor, last))
             db.execute(_FLAG, (key,))
 
-    def mark(self, db: Connection, key: int, records: Sequence[Record]) -> bool:
-        """There is news of a task that has webhooks, if one of these records is news."""
-        for record in reversed(records):
-            if record.kind in PUBLIC:
-                db.execute(_MARK, (record.seq, key))
-                return True
-        return False
+    def notify(self, db: Connection, key: int, seq: int) -> None:
+        """The webhooks of a task are to be told of everything up to `seq`."""
+        db.execute(_MARK, (seq, key))
 
     def wake(self) -> None:
         for woken in tuple(self._listeners):

@@ -15,6 +15,7 @@ from sqlite3 import Connection
 from msgspec import json
 
 from dragoman.engine.protocols import HeldLease, Lease
+from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.model.ops import Scope
 from dragoman.stores import heartbeat
 from dragoman.stores.snapshots import CACHE_BYTES
@@ -33,7 +34,7 @@ _GONE = "delete from nodes where node = ?"
 _LEAVE = "update tasks set node = null where ready = 1 and node = ?"
 _HOLDS = "select key, fence, mail from tasks where ready = 1 and node = ? order by key"
 _TASKS = """
-select key, tenant, agent, owner, id, fence, attempt
+select key, tenant, agent, owner, id, node, fence, attempt
 from tasks indexed by tasks_ready cross join scopes using (scope) where ready = 1
 """
 _ORPHANED = (
@@ -194,9 +195,11 @@ class SqliteStore:
         leases = []
         if (lapsed or chosen) and joined is not None and (ttl := self._ttls.get(node)) is not None:
             db.execute(_JOIN, (node, max(joined[0], now + ttl)))  # what we take is not anybody else's at once
-        for scope, (key, _, _, _, task, fence, attempt) in chosen:
-            db.execute(_CLAIM, (node, fence + 1, attempt + 1, key))
-            leases.append(Lease(scope, task, key, fence + 1, attempt + 1))
+        for scope, (key, _, _, _, task, holder, fence, attempt) in chosen:
+            held = TaskRow(ready=True, node=holder or "", fence=fence, attempt=attempt)
+            row = decide(held, Claim(node, holder_alive=False)).row
+            db.execute(_CLAIM, (row.node, row.fence, row.attempt, key))
+            leases.append(Lease(scope, task, key, row.fence, row.attempt))
         return lambda: leases
 
     def _bury(self, db: Connection) -> None:
