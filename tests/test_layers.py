@@ -100,7 +100,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "stores.postgres.pool",
     ),
     "any_llm": ("hub.models.hosted",),
-    "mcp": ("hub.tools.mcp_servers",),
+    "mcp": ("hub.tools.mcp",),
     "xllamacpp": ("hub.models.embedded",),
 }
 """Optional libraries, and the modules that are there for them."""

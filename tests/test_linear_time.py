@@ -29,17 +29,14 @@ import dragoman
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.v1_0 import _leniently
 from dragoman.errors import A2AError
-from dragoman.hub.agents.commands import parse
+from dragoman.hub.agents.commands import TextFilter, parse
 from dragoman.hub.agents.constitution import Advisor, Constitution
-from dragoman.hub.agents.gate import verdict
-from dragoman.hub.agents.routing import guess
-from dragoman.hub.agents.text_filter import TextFilter
-from dragoman.hub.api.requests import for_event
-from dragoman.hub.models.demo import reply
+from dragoman.hub.agents.routing import for_event, guess
 from dragoman.hub.models.model import ChatMessage, Prompt
+from dragoman.hub.models.scripted import demo_reply as reply
 from dragoman.hub.schedules import natural_dates as phrases
-from dragoman.hub.tools.fetcher import _CODECS, page_text
-from dragoman.hub.tools.markup import html_text
+from dragoman.hub.tools.advisor import read_verdict as verdict
+from dragoman.hub.tools.fetcher import _CODECS, html_text, page_text
 from dragoman.model.answers import choice
 from dragoman.model.ops import ListTasks
 from dragoman.observe.logs import PlainLines, redacted
@@ -58,7 +55,7 @@ OURS = {
     "openapi._PARAMETER": "our own routes",
     "openapi: \\w+": "our own routes",
     "routing: \\w+": "our own list of words",
-    "markup: \\w+": "our own list of words",
+    "fetcher: \\w+": "our own list of words",
     "openapi: \\{(\\w+)(?:=([^}]*))?\\}": "our own templates",
     "openapi: \\{(\\w+)\\}": "our own templates",
 }
@@ -157,8 +154,8 @@ WORST: dict[str, tuple[Case, ...]] = {
     "artifacts._DEVICES": (("fullmatch", "con.", ".", "\n"),),
     "artifacts._MIME": (("fullmatch", "a/b", ";a=b", "!"), ("fullmatch", "", "a", "/")),
     "artifacts: /+": (("sub", "", "/", "a"), ("sub", "", "/a", "")),
-    "utf8_repair._HALF": (("search", "", "é", ""),),
-    "utf8_repair._FIRST": (("search", "", "\ud800", "a"),),
+    "model._SURROGATE": (("search", "", "é", ""),),
+    "model._HIGH_SURROGATE": (("search", "", "\ud800", "a"),),
     "commands._FENCE": (
         ("fullmatch", "", " ", "a"),
         ("fullmatch", "", "`", "a`"),
@@ -177,7 +174,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("search", "[child ", "1", ""),
     ),
     "fetcher._CHARSET": (("search", "", "charset=", ""), ("search", "", "charset='", "")),
-    "gate._SIGNAL": (
+    "advisor._SIGNAL": (
         ("search", "", "<signal>", ""),
         ("search", "<signal>", "a", ""),
         ("search", "<signal>", " ", ""),
@@ -192,30 +189,30 @@ WORST: dict[str, tuple[Case, ...]] = {
     "routing: @([A-Za-z0-9_-]+)": (("findall", "", "@", ""), ("findall", "", "@a", "")),
     "routing: [^\\W_]{3,}": (("findall", "", "aa_", ""), ("findall", "", "a", "")),
     "routing: (ing|ers?|ed|es|s|e|y|ies)$": (("sub", "", "e", "a"), ("sub", "", "ing", "a")),
-    "markup._NAME": (("match", "", "a", "!"),),
-    "markup._END": (
+    "fetcher._NAME": (("match", "", "a", "!"),),
+    "fetcher._END": (
         ("search", "", "</", ""),
         ("search", "", "</scrip", ""),
         ("search", "", "</scripts", ""),
     ),
-    "markup._LONG_NUMBER": (
+    "fetcher._LONG_NUMBER": (
         ("sub", "", "&#", ""),
         ("sub", "", "&#1111111111", ""),
         ("sub", "&#", "1", ""),
     ),
-    "markup: \\n{3,}": (("sub", "", "\n\na", ""), ("sub", "", "\n", "")),
-    "demo._RULES": (
+    "fetcher: \\n{3,}": (("sub", "", "\n\na", ""), ("sub", "", "\n", "")),
+    "scripted._RULES": (
         ("search", "", "US", ""),
         ("search", "", "hello t", ""),
         ("search", "", "report", ""),
     ),
-    "demo._RESULT": (
+    "scripted._RESULT": (
         ("search", "", "[/agent a]b\n", ""),
         ("search", "", "[/agent ", ""),
         ("search", "[/agent ", "a", ""),
         ("search", "[/agent a", "]", "b"),
     ),
-    "filed._NAME": (("search", "", "NAME: ", "\n"), ("search", "", "NAME:\n", "")),
+    "scripted._NAME_LINE": (("search", "", "NAME: ", "\n"), ("search", "", "NAME:\n", "")),
     "natural_dates._FORMS": (
         ("fullmatch", "in ", "1", ""),
         ("fullmatch", "every ", "day ", ""),
@@ -224,26 +221,26 @@ WORST: dict[str, tuple[Case, ...]] = {
     "search: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
     "message_input._PICTURE": (("fullmatch", "image/", "a", ""),),
     "tenants._NAME": (("fullmatch", "", "a ", ""),),
-    "browse._ADDRESS": (("match", "", "a", ""),),
+    "mcp._ADDRESS": (("match", "", "a", ""),),
     "files: #(\\d{1,15})(?:\\s+via=mem:#?(\\d{1,15}))?": (
         ("fullmatch", "#1", " ", "v"),
         ("fullmatch", "#", "1", ""),
     ),
-    "mem: depth=(\\d)": (("search", "", "depth=", ""),),
-    "mem: \\s--artifact\\s+#?(\\d+)": (
+    "memory: depth=(\\d)": (("search", "", "depth=", ""),),
+    "memory: \\s--artifact\\s+#?(\\d+)": (
         ("search", "", " ", ""),
         ("search", "", " --artifact", ""),
         ("search", " --artifact", " ", "a"),
         ("search", " --artifact ", "1", ""),
     ),
-    "mem: \\s--supersedes\\s+([#\\d,\\s]+)": (
+    "memory: \\s--supersedes\\s+([#\\d,\\s]+)": (
         ("search", "", " ", ""),
         ("search", "", " --supersedes", ""),
         ("search", " --supersedes", " ", "a"),
     ),
-    "mem: \\d+": (("findall", "", "1", ""), ("findall", "", "1 ", "")),
-    "mem: [,\\s]+": (("split", "", " ", "a"), ("split", "", ",a", "")),
-    "search._TAG": (("sub", "", "<", ""), ("sub", "", "<a", ""), ("sub", "<", "a", "")),
+    "memory: \\d+": (("findall", "", "1", ""), ("findall", "", "1 ", "")),
+    "memory: [,\\s]+": (("split", "", " ", "a"), ("split", "", ",a", "")),
+    "web._TAG": (("sub", "", "<", ""), ("sub", "", "<a", ""), ("sub", "<", "a", "")),
     "answers._MISSING": (
         ("search", "", "; ", ""),
         ("search", "", "a", ""),

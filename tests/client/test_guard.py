@@ -22,7 +22,7 @@ from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.grpc_channel import open_channel
 from dragoman.client.transport.transport import NotSent
 from dragoman.errors import A2AError, Unreachable, UnsupportedOperation
-from dragoman.hub.tools.remote_agents import Remote, Remotes
+from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import Call, Request
 from dragoman.server.grpc import Grpc as Server
@@ -168,7 +168,7 @@ async def test_a_card_that_was_found_outside_does_not_lead_inwards_over_grpc(cha
         async with connect("http://agent.example", guard=guard, policy=ONCE) as agent:
             with pytest.raises(NotSent, match="its host is not on the internet"):
                 await agent.send("hello")
-        remotes = Remotes({"weather": Remote(url="http://agent.example", timeout=5)}, guard=guard)
+        remotes = RemoteAgents({"weather": RemoteAgent(url="http://agent.example", timeout=5)}, guard=guard)
         service, _ = await remotes.find("a2a:weather", None)  # type: ignore[arg-type]
         with pytest.raises(A2AError, match="its host is not on the internet"):
             await service.call(Call(), sending(("hello",), None, "")[1])

@@ -12,11 +12,11 @@ from dragoman.buses.local import LocalBus
 from dragoman.engine.engine import Engine
 from dragoman.engine.records import Record
 from dragoman.hub.agents.constitution import INDEX, Constitution
-from dragoman.hub.agents.constitution_agent import NATIVE, ConstitutionAgent
+from dragoman.hub.agents.constitution_agent import ConstitutionAgent
+from dragoman.hub.metadata import NATIVE
 from dragoman.hub.models.scripted import Scripted, ScriptedModel, by_agent
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
-from dragoman.hub.tools.help import HelpTool
-from dragoman.hub.tools.tool import Tool
+from dragoman.hub.tools.tool import HelpTool, Tool
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Scope, SendMessage

@@ -18,9 +18,8 @@ from typing import Any
 import uvloop
 
 from dragoman.errors import A2AError
-from dragoman.hub.assembly import application
+from dragoman.hub.assembly import ExternalServices, application
 from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.reach import Reach
 from dragoman.hub.settings import Settings
 
 SECRET = "sesame-open"
@@ -39,7 +38,7 @@ async def main(given: dict[str, Any]) -> None:
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0dragoman-{os.getpid()}")
     abstract.listen()
-    sandbox = Reach(settings, hub.metrics)._sandbox
+    sandbox = ExternalServices(settings, hub.metrics)._sandbox
     assert sandbox is not None
     await sandbox.write("2", "theirs", SECRET.encode())
     known = {"FOLDER": folder, "PORT": listener.getsockname()[1], "PID": os.getpid(), "FD": held}

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.hub.agents.commands import parse
-from dragoman.hub.agents.text_filter import TextFilter
+from dragoman.hub.agents.commands import TextFilter, parse
 
 NAMES = ("/fetch", "/write", "/mem", "/parallel", "/agent", "/todo", "/help")
 

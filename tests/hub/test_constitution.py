@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.agents.capabilities import KNOWN
-from dragoman.hub.agents.constitution import INDEX, Constitution, card, read, schema
+from dragoman.hub.agents.constitution import INDEX, KNOWN, Constitution, card, read, schema
 
 
 def test_a_document_with_only_an_id_takes_the_defaults() -> None:

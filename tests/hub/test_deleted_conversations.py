@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.hub.database import Database
 from dragoman.hub.errors import NotFound
 from tests.hub.house import Caller, events, house
 
@@ -65,29 +62,6 @@ async def test_a_conversation_that_somebody_else_asks_to_be_deleted_goes_on() ->
         assert (await other("DELETE", f"/v1/conversations/{id}")).status == 404
         held.set()
         assert events(await live.end())[-1][1]["ok"] is True
-
-
-async def test_what_was_left_behind_before_goes_when_the_hub_is_opened(tmp_path: Path) -> None:
-    async with house(folder=tmp_path) as hub:
-        acme = await hub.tenant("acme")
-        id = await new(acme, "/v1/conversations")
-        await new(acme, "/v1/todos", subject="lost", conversation_id=id)
-        await new(acme, "/v1/memory/entries", type="user", title="t", conversation_id=id)
-    database = Database(tmp_path / "hub.db").open()
-
-    def as_before(db: sqlite3.Connection) -> None:
-        db.execute("drop trigger conversations_removed")
-        db.execute("drop index todos_in")
-        db.execute("drop index memories_in")
-        db.execute("delete from hub_migrations where number = 240")
-        db.execute("delete from conversations where id = ?", (id,))
-
-    await database.run(as_before)
-    database.close()
-    async with house(folder=tmp_path) as hub:
-        assert await hub.hub.todos.list(1, conversation=None) == []
-        (entry,) = await hub.hub.memories.list(1)
-        assert not entry.conversation_id
 
 
 async def test_what_is_said_in_a_conversation_that_has_just_gone_is_not_found() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dragoman.hub.models.filed import FiledModel
 from dragoman.hub.models.model import ChatMessage, Delta, Prompt
+from dragoman.hub.models.scripted import ScriptFileModel
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.schedules.schedules import Schedules
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
-from dragoman.hub.tools import mcp_servers
+from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
 from tests.hub.house import house
 
@@ -56,5 +56,5 @@ async def test_the_files_that_the_guide_shows_are_read(tmp_path: Path) -> None:
     prompt = Prompt(
         model="", system="NAME: Scout\n", messages=(ChatMessage(role="user", content="QUERY: x"),)
     )
-    said = [event.text async for event in FiledModel(file).respond(prompt) if isinstance(event, Delta)]
+    said = [event.text async for event in ScriptFileModel(file).respond(prompt) if isinstance(event, Delta)]
     assert "".join(said) == "hi"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.hub.agents.constitution import Advisor, Constitution, Intent
-from dragoman.hub.agents.thinking import ITERATIONS
+from dragoman.hub.agents.constitution_agent import ITERATIONS
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import Task, TaskState

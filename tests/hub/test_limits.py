@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman.hub.conversations.idempotency import Keys
+from dragoman.hub.conversations.requests import IdempotencyKeys
 from dragoman.hub.database import Database
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ModelError
-from dragoman.hub.models.retrying import SteadyModel
+from dragoman.hub.models.retrying import RetryingModel
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, events, house, message
@@ -25,7 +25,7 @@ from tests.hub.test_models import BUSY, DOWN, prompt
 async def test_a_key_is_good_for_a_day_and_then_new_again(tmp_path: Path) -> None:
     async with house(["one", "two"], folder=tmp_path) as hub:
         acme, now = await hub.tenant("acme"), [1_000_000.0]
-        hub.hub.keys = Keys(hub.hub.database, clock=lambda: now[0])
+        hub.hub.keys = IdempotencyKeys(hub.hub.database, clock=lambda: now[0])
         said = []
         for later in (0, 86_399, 2, 0):
             now[0] += later
@@ -82,7 +82,7 @@ async def test_a_provider_that_is_none_is_counted_without_its_name() -> None:
         raise LookupError("UnsupportedProviderError")
 
     metrics = Metrics()
-    model = SteadyModel(HostedModel("openai/x", completion=completion), waits=(), counted=metrics.provider)
+    model = RetryingModel(HostedModel("openai/x", completion=completion), waits=(), counted=metrics.provider)
     for name in ("made-up/x", "also made up", "mistral/y", ""):
         with pytest.raises(ModelError):
             [event async for event in model.respond(replace(prompt("hi"), model=name))]
@@ -99,7 +99,7 @@ async def test_calls_of_models_are_counted_by_provider_and_by_how_they_failed() 
 
     refused = ModelError("invalid_request", "no")
     inner = ScriptedModel([BUSY, DOWN, "Fine.", refused, "Also fine.", DOWN, DOWN, DOWN])
-    model = SteadyModel(inner, sleep=sleep, threshold=1, counted=metrics.provider)
+    model = RetryingModel(inner, sleep=sleep, threshold=1, counted=metrics.provider)
     for name in ("p/m", "p/m", "", "q/m", "q/m"):
         await respond(model, prompt(model=name))
     text = metrics.text({}).decode()

@@ -18,8 +18,8 @@ from dragoman.hub.api import about as api_about
 from dragoman.hub.api import routes as routing
 from dragoman.hub.conversations import conversations
 from dragoman.hub.conversations.conversations import Conversations
-from dragoman.hub.conversations.events import Reading
-from dragoman.hub.conversations.requests import Asked
+from dragoman.hub.conversations.events import EventReader
+from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
 from dragoman.hub.memory import search as recall
@@ -27,7 +27,7 @@ from dragoman.hub.memory.memories import _NEIGHBOURS, Memories
 from dragoman.hub.models.hosted import _events
 from dragoman.hub.models.model import ToolCall
 from dragoman.hub.tenants.tenants import Tenants
-from dragoman.hub.tools.todo import TodoTool
+from dragoman.hub.tools.planning import TodoTool
 from dragoman.model.content import Artifact, Part
 from dragoman.model.task import ArtifactUpdate
 from tests.growth import assert_linear
@@ -45,8 +45,8 @@ async def database() -> AsyncIterator[Database]:
 
 def test_reading_a_long_answer_costs_as_much_as_it_is_long() -> None:
     def read(n: int) -> None:
-        asked = Asked(request_id="r", agent_id="a", conversation_id=0, via="native")
-        reading = Reading(NS(id=1, name="acme"), asked)  # type: ignore[arg-type]
+        asked = StoredRequest(request_id="r", agent_id="a", conversation_id=0, via="native")
+        reading = EventReader(NS(id=1, name="acme"), asked)  # type: ignore[arg-type]
         for _ in range(n):
             chunk = Artifact(artifact_id="r-text-0", parts=(Part(text="word and more "),))
             reading.tell(
@@ -93,7 +93,7 @@ def _telling(lines: list[str]) -> tuple[Telling, Writer]:
         Part(data={"kind": "text", "data": {"delta": line, "agent": "a", "stream_id": 1}}) for line in lines
     ]
     writer = Writer(kept)
-    turn = NS(n=1, task_id="t", artifact=lambda name, id: writer, snapshot=NS(artifacts={}))
+    turn = NS(n=1, task_id="t", artifact=lambda name, id: writer, _record=NS(snapshot=NS(artifacts={})))
     return Telling(turn, "a", stream_id=1, relayed=True), writer  # type: ignore[arg-type]
 
 

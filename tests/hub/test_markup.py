@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.hub.tools.fetcher import MAX_HTML, page_text
-from dragoman.hub.tools.markup import html_text
+from dragoman.hub.tools.fetcher import MAX_HTML, html_text, page_text
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ import pytest
 from dragoman.hub.agents.constitution import Constitution
 from dragoman.hub.models import embedded
 from dragoman.hub.models.ask import respond
-from dragoman.hub.models.choice import ChosenModel
 from dragoman.hub.models.embedded import EmbeddedModel
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, about
-from dragoman.hub.models.retrying import SteadyModel
+from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.stores import open_store
@@ -38,27 +37,27 @@ async def test_a_stumble_before_the_first_token_is_tried_again() -> None:
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    model = SteadyModel(ScriptedModel([BUSY, BUSY, "At last."]), sleep=sleep)
+    model = RetryingModel(ScriptedModel([BUSY, BUSY, "At last."]), sleep=sleep)
     assert (await respond(model, prompt())).text == "At last."
     assert waits == [1.0, 2.0]
 
 
 async def test_what_was_heard_is_not_said_again() -> None:
     inner = ScriptedModel([("Half", DOWN), "never"])
-    reply = await respond(SteadyModel(inner), prompt())
+    reply = await respond(RetryingModel(inner), prompt())
     assert (reply.text, reply.error_code, len(inner.prompts)) == ("Half", "provider_error", 1)
 
 
 async def test_a_mistake_of_ours_is_not_tried_again() -> None:
     inner = ScriptedModel([ModelError("auth_failed", "no key"), "never"])
-    assert (await respond(SteadyModel(inner), prompt())).error_code == "auth_failed"
+    assert (await respond(RetryingModel(inner), prompt())).error_code == "auth_failed"
     assert len(inner.prompts) == 1
 
 
 async def test_a_provider_that_keeps_failing_is_left_alone_and_then_tried_once() -> None:
     now = [0.0]
     inner = ScriptedModel([DOWN] * 5 + ["Back.", "Fine."])
-    model = SteadyModel(inner, waits=(), clock=lambda: now[0])
+    model = RetryingModel(inner, waits=(), clock=lambda: now[0])
     for _ in range(5):
         assert (await respond(model, prompt())).error_code == "provider_error"
     assert (await respond(model, prompt())).error_code == "circuit_open"
@@ -157,7 +156,7 @@ async def test_what_a_provider_says_when_it_fails_is_not_passed_on(status: int, 
 
 
 async def test_a_model_is_chosen_by_its_provider() -> None:
-    model = ChosenModel(
+    model = ModelByProvider(
         {"": ScriptedModel(["default"]), "local": ScriptedModel(["here"]), "*": ScriptedModel(["there"])}
     )
     said = [(await respond(model, prompt(model=name))).text for name in ("", "local/x", "openai/x")]
@@ -166,7 +165,7 @@ async def test_a_model_is_chosen_by_its_provider() -> None:
 
 async def test_each_model_says_whether_it_calls_tools() -> None:
     hosted = HostedModel("openai/x", completion=Provider([]))
-    model = SteadyModel(ChosenModel({"*": hosted, "": hosted, "local": ScriptedModel([])}))
+    model = RetryingModel(ModelByProvider({"*": hosted, "": hosted, "local": ScriptedModel([])}))
     assert [about(model, name).tools for name in ("", "openai/y", "local/z")] == [True, True, False]
     assert not about(HostedModel("openai/x", completion=Provider([]), tools=False), "").tools
 

@@ -15,13 +15,12 @@ from dragoman.hub.agents.constitution import Constitution
 from dragoman.hub.conversations.artifacts import Artifacts
 from dragoman.hub.database import Database
 from dragoman.hub.models.ask import respond
-from dragoman.hub.models.filed import EchoModel
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ChatMessage, Image, Prompt, ToolCall, about
-from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.tools import pictures
+from dragoman.hub.models.scripted import EchoModel, ScriptedModel
+from dragoman.hub.tools import files
 from dragoman.hub.tools.fetcher import LIMIT, HttpFetcher, Page
-from dragoman.hub.tools.pictures import Pictures
+from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.toolbox import toolbox
 from dragoman.push.guard import Guard
 from dragoman.stores import open_store
@@ -339,7 +338,7 @@ async def test_an_address_that_is_none_is_the_callers_mistake() -> None:
 async def test_the_pictures_of_a_tenant_make_room_for_newer_ones_of_its_own(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "MOST", 2 * len(PNG))
+    monkeypatch.setattr(files, "MAX_PICTURE_BYTES", 2 * len(PNG))
     shown = Pictures(database, ScriptedModel([], sees=True))
 
     class Told:

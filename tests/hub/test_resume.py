@@ -12,14 +12,13 @@ from dragoman.engine.protocols import LeaseLost, Log
 from dragoman.errors import Unavailable
 from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.agents.dispatch import INTERRUPTED
-from dragoman.hub.conversations.events import Reading
-from dragoman.hub.conversations.requests import Asked
+from dragoman.hub.conversations.events import EventReader
+from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.models.model import ModelError, Prompt, ToolCall
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.tenants.tenants import Tenant
-from dragoman.hub.tools.advise import AdviseTool
-from dragoman.hub.tools.exec import ExecTool
-from dragoman.hub.tools.files import WriteTool
+from dragoman.hub.tools.advisor import AdviseTool
+from dragoman.hub.tools.files import ExecTool, WriteTool
 from dragoman.hub.tools.tool import Command, Session
 from dragoman.model.ops import GetTask, ListTasks, Scope, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate, Task, TaskState
@@ -280,7 +279,7 @@ async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it
         created_at=0,
         last_used_at=0,
     )
-    reading = Reading(tenant, Asked(request_id=root, agent_id="index"))
+    reading = EventReader(tenant, StoredRequest(request_id=root, agent_id="index"))
     heard = [event for record in records for event in reading.tell(record)]
     assert spoken([(event.kind, event.payload) for event in heard], 0) == text
     await home.close()

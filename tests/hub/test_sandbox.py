@@ -28,7 +28,7 @@ from dragoman.hub.sandbox.process import Process
 from dragoman.hub.sandbox.run_as import Owner
 from dragoman.hub.sandbox.sandbox import OUTPUT_LIMIT, Sandbox
 from dragoman.hub.sandbox.workspace import Workspace
-from dragoman.hub.tools.pictures import Pictures
+from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.toolbox import toolbox
 from tests.hub.conftest import Begin
 from tests.hub.house import house as opened_hub

@@ -18,6 +18,7 @@ from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import Advisor, Constitution
+from dragoman.hub.assembly import ExternalServices
 from dragoman.hub.conversations.artifacts import Artifacts, QuotaExceeded, clean_path
 from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
@@ -26,16 +27,14 @@ from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
 from dragoman.hub.memory.search import Search
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.models.scripted import ScriptedModel
-from dragoman.hub.reach import Reach
 from dragoman.hub.settings import Settings
-from dragoman.hub.tools.fetcher import HttpFetcher
-from dragoman.hub.tools.markup import html_text
-from dragoman.hub.tools.mcp_servers import McpServer, McpServers, read_registry
-from dragoman.hub.tools.remote_agents import Remote, Remotes
+from dragoman.hub.tools.fetcher import HttpFetcher, html_text
+from dragoman.hub.tools.mcp import McpServer, McpServers, read_registry
+from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.hub.tools.remote_agents import read_registry as read_remotes
-from dragoman.hub.tools.search import Hit
 from dragoman.hub.tools.tool import Command, Session
 from dragoman.hub.tools.toolbox import toolbox
+from dragoman.hub.tools.web import Hit
 from dragoman.model.ops import CancelTask, ListTasks
 from dragoman.model.task import TaskState
 from dragoman.push.guard import Guard
@@ -491,7 +490,7 @@ async def test_pages_are_opened_in_a_browser_if_there_is_one(
 
 async def test_a_browser_is_sent_only_where_the_guard_lets_it_go(tmp_path: Path) -> None:
     for private in (False, True):
-        reach = Reach(Settings(data=str(tmp_path), allow_private=private), Metrics())
+        reach = ExternalServices(Settings(data=str(tmp_path), allow_private=private), Metrics())
         async with served(neighbour().app(store="memory:")) as url:
             if private:
                 await reach._check(f"{url}/page#part")
@@ -526,11 +525,11 @@ async def test_defect_11_a_dead_remote_delays_nobody_and_loopback_needs_permissi
     shed: Begin, database: Database
 ) -> None:
     async with served(neighbour().app(store="memory:")) as url:
-        remotes = Remotes(
+        remotes = RemoteAgents(
             {
-                "weather": Remote(url=url, allow_private=True),
-                "forbidden": Remote(url=url),
-                "dead": Remote(url=f"http://127.0.0.1:{free_port()}", allow_private=True),
+                "weather": RemoteAgent(url=url, allow_private=True),
+                "forbidden": RemoteAgent(url=url),
+                "dead": RemoteAgent(url=f"http://127.0.0.1:{free_port()}", allow_private=True),
             },
             guard=Guard(http=True),
         )
@@ -552,7 +551,7 @@ async def test_defect_11_a_dead_remote_delays_nobody_and_loopback_needs_permissi
 async def test_defect_11_a_cancel_reaches_the_remote_agent(shed: Begin, database: Database) -> None:
     stuck, ended = asyncio.Event(), asyncio.Event()
     async with served(neighbour(stuck, ended).app(store="memory:")) as url:
-        remotes = Remotes({"weather": Remote(url=url, allow_private=True)}, guard=Guard())
+        remotes = RemoteAgents({"weather": RemoteAgent(url=url, allow_private=True)}, guard=Guard())
         home = await shed(
             ScriptedModel(["/a2a call weather Rome?"]),
             tools=toolbox(database, model=ScriptedModel([]), remotes=remotes),
@@ -571,7 +570,9 @@ async def test_defect_11_a_cancel_reaches_the_remote_agent(shed: Begin, database
 async def test_a_remote_that_takes_too_long_is_given_up_and_told(shed: Begin, database: Database) -> None:
     stuck, ended = asyncio.Event(), asyncio.Event()
     async with served(neighbour(stuck, ended).app(store="memory:")) as url:
-        remotes = Remotes({"weather": Remote(url=url, allow_private=True, timeout=1.0)}, guard=Guard())
+        remotes = RemoteAgents(
+            {"weather": RemoteAgent(url=url, allow_private=True, timeout=1.0)}, guard=Guard()
+        )
         tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
         home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
         assert "ERR: weather did not finish within 1 s" in await fed(home, "/a2a call weather Rome?")
@@ -600,8 +601,8 @@ async def test_the_card_of_a_remote_is_fetched_again_and_a_dead_one_is_listed_as
 ) -> None:
     app, clock = Heard(neighbour().app(store="memory:")), [1000.0]
     async with served(app) as url:
-        known = {"weather": Remote(url=url, allow_private=True)}
-        remotes = Remotes(known, guard=Guard(), ttl=300.0, clock=lambda: clock[0])
+        known = {"weather": RemoteAgent(url=url, allow_private=True)}
+        remotes = RemoteAgents(known, guard=Guard(), ttl=300.0, clock=lambda: clock[0])
         tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
         home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
         assert (await remotes.listed())[0].startswith("weather — Knows")
@@ -637,7 +638,7 @@ async def test_a_call_that_goes_on_keeps_its_connection_while_the_card_is_fetche
         return "at last"
 
     async with served(agent.app(store="memory:")) as url:
-        remotes = Remotes({"slow": Remote(url=url, allow_private=True)}, guard=Guard(), ttl=-1.0)
+        remotes = RemoteAgents({"slow": RemoteAgent(url=url, allow_private=True)}, guard=Guard(), ttl=-1.0)
         tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
         home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
         asking = asyncio.create_task(fed(home, "/a2a call slow now"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.hub.tools.remote_agents import Remote, Remotes
+from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ops import Call, Scope, SendMessage
@@ -69,7 +69,7 @@ async def test_the_task_that_their_server_has_for_a_message_is_found(library: st
     server = serving(library)
     url = await asyncio.to_thread(server.__enter__)
     try:
-        remotes = Remotes({"theirs": Remote(url=url, allow_private=True)}, guard=Guard())
+        remotes = RemoteAgents({"theirs": RemoteAgent(url=url, allow_private=True)}, guard=Guard())
         service, _ = await remotes.find("a2a:theirs", Scope())
         message = Message(message_id="ours-1", role=Role.USER, parts=(Part(text="hello"),))
         tasks = Fold()

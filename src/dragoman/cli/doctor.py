@@ -16,15 +16,15 @@ from dragoman.cli import show
 from dragoman.cli.hub import add_options, read
 from dragoman.cli.load import missing, split
 from dragoman.errors import A2AError, InvalidParams
+from dragoman.hub.assembly import AGENTS_FILE, SERVERS_FILE
 from dragoman.hub.database import Database
 from dragoman.hub.models import embedded
 from dragoman.hub.models.hosted import missing_key
-from dragoman.hub.reach import AGENTS, SERVERS
 from dragoman.hub.sandbox.process import Process
 from dragoman.hub.sandbox.run_as import owner, warning
 from dragoman.hub.settings import KEYS, Settings
 from dragoman.hub.tenants.tenants import Tenants
-from dragoman.hub.tools import mcp_servers
+from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
 
 _OK, _WARN, _BAD = "ok", "note", "WRONG"
@@ -121,8 +121,8 @@ def _folder(given: Settings) -> Iterator[tuple[str, str]]:
 
 def _files(given: Settings) -> Iterator[tuple[str, str]]:
     try:
-        agents = remotes.read_registry(given.folder / AGENTS)
-        yield _OK, f"{AGENTS}: {len(agents)} agents elsewhere"
+        agents = remotes.read_registry(given.folder / AGENTS_FILE)
+        yield _OK, f"{AGENTS_FILE}: {len(agents)} agents elsewhere"
         for name, remote in agents.items():
             auth = remote.auth
             if auth is not None and not auth.token and auth.token_env and not os.environ.get(auth.token_env):
@@ -130,8 +130,8 @@ def _files(given: Settings) -> Iterator[tuple[str, str]]:
     except InvalidParams as error:
         yield _BAD, error.message
     try:
-        servers = mcp_servers.read_registry(given.folder / SERVERS)
-        yield _OK, f"{SERVERS}: {len(servers)} servers"
+        servers = mcp_servers.read_registry(given.folder / SERVERS_FILE)
+        yield _OK, f"{SERVERS_FILE}: {len(servers)} servers"
     except InvalidParams as error:
         yield _BAD, error.message
     for name in given.agents:

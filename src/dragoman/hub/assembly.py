@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import os
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -12,6 +16,7 @@ from dragoman.agent.agent import Agent
 from dragoman.buses import open_bus
 from dragoman.client.peers import Peers
 from dragoman.engine.runner import Program
+from dragoman.errors import InvalidParams
 from dragoman.hub.agents.catalogue import Entry
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
@@ -20,37 +25,45 @@ from dragoman.hub.agents.prompt import roster
 from dragoman.hub.api.about import ModelInfo
 from dragoman.hub.api.authentication import by_name
 from dragoman.hub.conversations.history import Talk
-from dragoman.hub.conversations.idempotency import Keys
+from dragoman.hub.conversations.requests import IdempotencyKeys
 from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.database import Database
 from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.models import embedded
-from dragoman.hub.models.choice import ChosenModel
-from dragoman.hub.models.demo import DemoModel
-from dragoman.hub.models.filed import EchoModel, FiledModel
 from dragoman.hub.models.model import Model, ModelError, about
-from dragoman.hub.models.retrying import SteadyModel
-from dragoman.hub.reach import Reach
+from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
+from dragoman.hub.models.scripted import DemoModel, EchoModel, ScriptFileModel
+from dragoman.hub.sandbox.container import Container
+from dragoman.hub.sandbox.process import Process
+from dragoman.hub.sandbox.run_as import owner, warning
+from dragoman.hub.sandbox.sandbox import Cell, Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.schedules.schedules import Schedules
-from dragoman.hub.settings import Settings
+from dragoman.hub.settings import CONFIG, Settings
 from dragoman.hub.site import Site
-from dragoman.hub.tenants.quotas import Quotas
+from dragoman.hub.tenants.admission import Quotas
 from dragoman.hub.tenants.tenants import Tenant
-from dragoman.hub.tools.pictures import Pictures
+from dragoman.hub.tools import mcp as mcp_servers
+from dragoman.hub.tools import remote_agents as remotes
+from dragoman.hub.tools.fetcher import HttpFetcher
+from dragoman.hub.tools.files import Pictures
+from dragoman.hub.tools.mcp import McpServers
+from dragoman.hub.tools.remote_agents import RemoteAgents
+from dragoman.hub.tools.tool import Tool
+from dragoman.hub.tools.toolbox import toolbox
+from dragoman.hub.tools.web import BraveSearch
 from dragoman.push.deliver import courier
+from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys
 from dragoman.server.app import App
+from dragoman.server.grpc import Grpc
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import Connections, Limits
 from dragoman.server.mount import Binding
 from dragoman.server.rest import Rest
 from dragoman.stores import open_store
-
-if TYPE_CHECKING:
-    from dragoman.server.grpc import Grpc
 
 DEMO, EMBEDDED, ECHO, SCRIPTED = "demo", "embedded", "echo", "scripted"
 
@@ -67,8 +80,8 @@ def application(
     if store != "memory:":
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     metrics = Metrics()
-    reach = Reach(settings, metrics)
-    residence = _Residence(model or SteadyModel(choose(settings), counted=metrics.provider), reach)
+    reach = ExternalServices(settings, metrics)
+    residence = _Residence(model or RetryingModel(choose(settings), counted=metrics.provider), reach)
     tasks = store or f"sqlite:///{settings.folder / 'tasks.db'}"
     opened = open_store(tasks)
     database = Database(":memory:" if store == "memory:" else settings.folder / "hub.db")
@@ -86,7 +99,7 @@ def application(
         peers=Peers(),
         metrics=metrics,
         fetcher=reach.fetcher,
-        keys=Keys(database, seconds=settings.idempotency_hours * 3600),
+        keys=IdempotencyKeys(database, seconds=settings.idempotency_hours * 3600),
         push=courier(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
         **engine,
     )
@@ -143,7 +156,7 @@ def application(
 class _Residence:
     """Makes agents of constitutions, each with the model, the tools and the company that it has here."""
 
-    def __init__(self, model: Model, reach: Reach) -> None:
+    def __init__(self, model: Model, reach: ExternalServices) -> None:
         self._given, self._reach = model, reach
 
     def open(self, hub: Hub) -> None:
@@ -181,7 +194,7 @@ def choose(settings: Settings) -> Model:
     """The model that the settings mean, or the best there is. Raises `ModelError`."""
     name, _, rest = settings.model.partition(":")
     if name == SCRIPTED:
-        return FiledModel(rest)
+        return ScriptFileModel(rest)
     if name == ECHO:
         return EchoModel()
     if name == DEMO:
@@ -199,7 +212,7 @@ def choose(settings: Settings) -> Model:
     hosted = HostedModel(settings.model, tools=not settings.text_commands, window=settings.context_window)
     if not embedded.available():
         return hosted
-    return ChosenModel({"*": hosted, "": hosted, EMBEDDED: embedded.EmbeddedModel()})
+    return ModelByProvider({"*": hosted, "": hosted, EMBEDDED: embedded.EmbeddedModel()})
 
 
 def listed(settings: Settings) -> list[ModelInfo]:
@@ -241,4 +254,86 @@ def _push(settings: Settings) -> PushOptions:
         allow_private=settings.allow_private,
         http=settings.allow_private,
         seal=read_keys(settings.push_seal),
+    )
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+AGENTS_FILE, SERVERS_FILE = "a2a_agents.json", "mcp_servers.json"
+
+
+class ExternalServices:
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        guard = Guard(allow_private=settings.allow_private, http=True)
+        folder = settings.folder
+        self._settings, self._guard = settings, guard
+        self.fetcher = HttpFetcher(guard.dial)
+        agents = _read_registry(remotes.read_registry, folder / AGENTS_FILE)
+        self.remotes = RemoteAgents(agents, guard=guard, environ=os.environ)
+        self._servers = McpServers(_read_registry(mcp_servers.read_registry, folder / SERVERS_FILE))
+        self._sandbox = _sandbox(settings, metrics) if settings.allow_exec else None
+
+    def tools(self, database: Database, model: Model) -> tuple[Tool, ...]:
+        settings = self._settings
+        return toolbox(
+            database,
+            model=model,
+            fetcher=self.fetcher,
+            check=self._check,
+            search=BraveSearch(settings.search_key) if settings.search_key else None,
+            mcp=self._servers,
+            remotes=self.remotes,
+            sandbox=self._sandbox,
+        )
+
+    async def _check(self, url: str) -> None:
+        """Go where a browser would go, as far as the door. Raises `OSError`."""
+        self._guard.check(url.partition("#")[0])
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        (await self._guard.dial(parts.hostname or "", port)).close()
+
+    async def close(self) -> None:
+        await self.fetcher.close()
+        await self._servers.close()
+        if self._sandbox is not None:
+            await self._sandbox.close()
+
+
+def _read_registry(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str, T]:
+    """What a file lists; nothing, and a line in the log, if it is none."""
+    try:
+        return read(path)
+    except InvalidParams as error:
+        log.error("%s", error.message)
+        return {}
+
+
+def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:
+    cell: Cell
+    whose = owner()
+    if said := warning():
+        log.warning("%s", said)
+    if settings.exec_image:
+        cell = Container(
+            settings.exec_image, memory_mb=settings.exec_memory_mb, owner=whose, counted=metrics.sandbox
+        )
+    else:
+        cell = Process(
+            hidden=[settings.folder, Path(CONFIG)],
+            seconds=settings.exec_seconds,
+            memory_mb=settings.exec_memory_mb,
+            file_mb=settings.exec_disk_mb,
+            owner=whose,
+            unconfined=settings.exec_unconfined,
+        )
+    return Sandbox(
+        settings.folder / "workspaces",
+        cell,
+        seconds=settings.exec_seconds,
+        disk=settings.exec_disk_mb << 20,
+        owner=whose,
+        counted=metrics.sandbox,
     )

@@ -26,30 +26,25 @@ from dragoman.engine.runner import FAILED
 from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound, keep_going
 from dragoman.hub.agents.catalogue import Catalogue
 from dragoman.hub.agents.constitution import INDEX, Constitution
-from dragoman.hub.agents.constitution_agent import NATIVE
-from dragoman.hub.agents.programs import BROKE_DOWN, BROKEN, VERSION, Make, Residents
+from dragoman.hub.agents.programs import BROKE_DOWN, BROKEN, Make, Residents
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.artifacts import Artifacts
 from dragoman.hub.conversations.conversations import Conversations
-from dragoman.hub.conversations.events import Event, Reading
-from dragoman.hub.conversations.idempotency import Keys
+from dragoman.hub.conversations.events import EventReader, HubEvent, with_notes
 from dragoman.hub.conversations.message_input import told
-from dragoman.hub.conversations.requests import Asked, Requests
-from dragoman.hub.conversations.resubscribe_notes import with_asides
+from dragoman.hub.conversations.requests import IdempotencyKeys, Requests, StoredRequest
 from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
 from dragoman.hub.errors import NotFound
 from dragoman.hub.folder_lock import Occupancy
 from dragoman.hub.memory.memories import Memories
 from dragoman.hub.memory.scratchpads import Scratchpads
-from dragoman.hub.metrics import Metrics
-from dragoman.hub.record import Record
-from dragoman.hub.tenants.admission import Admission
-from dragoman.hub.tenants.quotas import Quotas
+from dragoman.hub.metadata import AGENT_VERSION, NATIVE
+from dragoman.hub.metrics import HubObserver, Metrics
+from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
 from dragoman.hub.tenants.tenants import Tenant, Tenants
-from dragoman.hub.tenants.watch import Watch
 from dragoman.hub.tools.fetcher import Fetcher
-from dragoman.hub.tools.outside import Outside
+from dragoman.hub.tools.remote_agents import HubPeers
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import (
     Batch,
@@ -91,7 +86,7 @@ class Hub:
         metrics: Metrics | None = None,
         push: Push | None = None,
         fetcher: Fetcher | None = None,
-        keys: Keys | None = None,
+        keys: IdempotencyKeys | None = None,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
@@ -101,7 +96,7 @@ class Hub:
         self.conversations = Conversations(database)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database), Todos(database)
-        self.keys = keys or Keys(database)
+        self.keys = keys or IdempotencyKeys(database)
         self.quotas = quotas or Quotas()
         self.metrics = metrics or Metrics()
         self.fetcher = fetcher
@@ -110,9 +105,9 @@ class Hub:
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
         self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
-        self._watch = Watch(database, self.tenants, self.quotas, self.silence)
-        outside = Outside(remotes, peers, self.catalogue)
-        self.record = Record(store, self.metrics)
+        self._watch = TenantWatch(database, self.tenants, self.quotas, self.silence)
+        outside = HubPeers(remotes, peers, self.catalogue)
+        self.record = HubObserver(store, self.metrics)
         engine = {"max_attempts": ATTEMPTS, "observer": self.record, **engine}
         self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
         self._service = self.record.around(self.engine)
@@ -162,7 +157,7 @@ class Hub:
                 call = replace(call, after=request.since)
             batches = self._service.stream(call, request)
             if call.dialect == ARBITER and call.after is None:
-                batches = with_asides(self._store.scope(call.scope), request.id, batches)
+                batches = with_notes(self._store.scope(call.scope), request.id, batches)
             async for batch in batches:
                 yield batch
             return
@@ -182,7 +177,7 @@ class Hub:
         inline: Constitution | None = None,
         conversation: int = 0,
         about: dict[str, Any] | None = None,
-    ) -> Asked:
+    ) -> StoredRequest:
         """Begin a request, and say which it is; with a `key` that was used before, the one from then.
 
         `said` is asked when it is sure that there will be a request: there may be pictures to fetch. `inline` is an agent
@@ -218,7 +213,7 @@ class Hub:
             parts = await said()
             metadata = request.metadata
             if inline is not None:
-                metadata = {**metadata, VERSION: (await self.catalogue.keep(tenant.id, inline)).version}
+                metadata = {**metadata, AGENT_VERSION: (await self.catalogue.keep(tenant.id, inline)).version}
             request = replace(request, message=replace(request.message, parts=parts), metadata=metadata)
             if conversation:
                 await self.conversations.ask(conversation, id, told(parts))
@@ -229,13 +224,13 @@ class Hub:
                     await self.conversations.unask(id)
                 raise
         await self.requests.note(
-            tenant.id, id, agent, via=NATIVE, conversation=conversation, version=metadata.get(VERSION)
+            tenant.id, id, agent, via=NATIVE, conversation=conversation, version=metadata.get(AGENT_VERSION)
         )
-        return self.requests.find(tenant.id, id) or Asked(
+        return self.requests.find(tenant.id, id) or StoredRequest(
             request_id=id, agent_id=agent, conversation_id=conversation, via=NATIVE
         )
 
-    async def _repeated(self, tenant: Tenant, key: str, id: str) -> tuple[str, Asked | None]:
+    async def _repeated(self, tenant: Tenant, key: str, id: str) -> tuple[str, StoredRequest | None]:
         """The id of the request that a key stands for, and the request, if it has begun."""
         known = await self.keys.claim(tenant.id, key, id)
         before = self.requests.find(tenant.id, known) if known != id else None
@@ -248,25 +243,27 @@ class Hub:
             return id, None
         return known, before
 
-    def find(self, tenant: Tenant, request: str) -> Asked:
+    def find(self, tenant: Tenant, request: str) -> StoredRequest:
         """A request of a tenant. Raises `NotFound`."""
         asked = self._asked(tenant.key, request)
         if asked is None:
             raise NotFound(f"there is no request {request[:80]!r}")
         return asked
 
-    async def snapshot(self, tenant: Tenant, asked: Asked) -> Snapshot:
+    async def snapshot(self, tenant: Tenant, asked: StoredRequest) -> Snapshot:
         """How a request stands. Raises `NotFound`."""
         try:
             return await self._store.scope(self._scope(tenant, asked)).load(asked.request_id)
         except TaskNotFound:
             raise NotFound(f"there is no request {asked.request_id!r}") from None
 
-    async def events(self, tenant: Tenant, asked: Asked, since: int = 0) -> AsyncIterator[list[Event]]:
+    async def events(
+        self, tenant: Tenant, asked: StoredRequest, since: int = 0
+    ) -> AsyncIterator[list[HubEvent]]:
         """A request's events after `since`, as they happen, until `done`."""
         snapshot = await self.snapshot(tenant, asked)
         log = self._store.scope(self._scope(tenant, asked))
-        reading = Reading(tenant, asked, code=asked.agent_id in self.catalogue.code)
+        reading = EventReader(tenant, asked, code=asked.agent_id in self.catalogue.code)
         async for batch in events.events(
             log, self._bus, snapshot, reading, since, others=self.engine.readers
         ):
@@ -354,14 +351,14 @@ class Hub:
         }
         return replace(task, metadata=about)
 
-    def _asked(self, tenant: str, request: str, agent: str = "") -> Asked | None:
+    def _asked(self, tenant: str, request: str, agent: str = "") -> StoredRequest | None:
         """A request that is on record, or so new that it is about to be; of `agent`, or of whichever agent has the id."""
         asked = self.requests.find(int(tenant), request, agent) if tenant.isdigit() else None
         if asked is not None:
             return asked
         for (at, task), running in self.quotas.of(tenant).items():
             if task == request and running.asked and agent in ("", at):
-                return Asked(
+                return StoredRequest(
                     request_id=request,
                     agent_id=at,
                     conversation_id=running.conversation,
@@ -370,7 +367,7 @@ class Hub:
                 )
         return None
 
-    def _scope(self, tenant: Tenant, asked: Asked) -> Scope:
+    def _scope(self, tenant: Tenant, asked: StoredRequest) -> Scope:
         return Scope(tenant.key, asked.agent_id, tenant.key)
 
 

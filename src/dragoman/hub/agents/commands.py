@@ -12,7 +12,8 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from dragoman.hub.tools.tool import Command
+from dragoman.hub.models.model import ToolCall, ToolSpec
+from dragoman.hub.tools.tool import Command, Tool
 
 TEXT, COMMAND, BODY, END, FRAME = "text", "command", "body", "end", "frame"
 """What a line can be. A frame is one that only tool results have (`[END FETCH]`), and models sometimes imitate."""
@@ -154,3 +155,77 @@ def _end_of(name: str, args: str) -> str:
         case "/lesson" if words[:1] not in (["list"], ["search"], ["delete"]) and ": " not in args:
             return ENDS[name]
     return ""
+
+
+_UNDECIDED_CHARACTERS = 200
+"""Characters after which a line that may still be a command is one, or waits for its end."""
+
+
+class TextFilter:
+    def __init__(self, names: Collection[str]) -> None:
+        self._scan = Scan(names)
+        self._line: list[str] = []
+        """The line so far, in pieces: a line may be very long, and is put together once."""
+        self._held = ""
+        """Its beginning, as long as it is not known to be text."""
+        self._open = False
+        """The line so far went out; the rest of it goes the same way."""
+        self._breaks = 0
+        """Line breaks that go out before the next text, if there is one."""
+        self._begun = False
+
+    def feed(self, delta: str) -> str:
+        """What can go out now."""
+        out: list[str] = []
+        *lines, rest = delta.split("\n")
+        for line in lines:
+            self._line.append(line)
+            out += (line if self._open else "", self._end_line())
+        self._line.append(rest)
+        if self._open:
+            out.append(rest)
+        elif len(self._held) < _UNDECIDED_CHARACTERS:
+            self._held += rest
+            if self._scan.decided(self._held):
+                out.append(self._begin("".join(self._line), self._scan.fenced))
+                self._open = True
+        return "".join(out)
+
+    def close(self) -> str:
+        """What was held back, at the end of the reply."""
+        return self._end_line()
+
+    def _end_line(self) -> str:
+        line, opened, fenced = "".join(self._line), self._open, self._scan.fenced
+        self._line, self._held, self._open = [], "", False
+        kind = self._scan.line(line)
+        if kind != TEXT and not opened:
+            return ""
+        out = self._begin(line, fenced) if not opened and (line.strip() or fenced) else ""
+        self._breaks += 1
+        return out
+
+    def _begin(self, text: str, fenced: bool) -> str:
+        """Text at the start of a line, after the breaks that lead to it."""
+        most = self._breaks if fenced else min(self._breaks, 2)
+        breaks = "\n" * most if self._begun else ""
+        self._breaks, self._begun = 0, True
+        return breaks + text
+
+
+def tool_spec(tool: Tool, name: str) -> ToolSpec:
+    """A tool for a model that calls tools: the words that would follow the command, and the block's body if it has one."""
+    properties = {"args": {"type": "string", "description": "What follows the command on its line."}}
+    if name in ENDS:
+        properties["body"] = {"type": "string", "description": f"What stands before {ENDS[name]}."}
+    parameters = {"type": "object", "properties": properties}
+    return ToolSpec(name=name[1:], description=tool.usage, parameters=parameters)
+
+
+def command_of(call: ToolCall) -> Command:
+    args, body = call.arguments.get("args", ""), call.arguments.get("body")
+    return Command(
+        name=f"/{call.name}",
+        args=" ".join(str(args).split("\n")).strip(),
+        body=None if body is None else str(body),
+    )

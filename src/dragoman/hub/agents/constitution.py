@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.agents.capabilities import BUNDLES, KNOWN, SKILLS, bundle_of
 from dragoman.model.card import (
     AgentCard,
     Capabilities,
@@ -26,6 +25,52 @@ from dragoman.model.card import (
     Skill,
     StringList,
 )
+
+BUNDLES: dict[str, tuple[str, ...]] = {
+    "web": ("/search", "/fetch", "/browse"),
+    "exec": ("/exec",),
+    "write": ("/write",),
+    "read": ("/read", "/list", "/map"),
+    "mem": ("/mem",),
+    "delegation": ("/agent", "/parallel", "/pane"),
+    "mcp": ("/mcp",),
+    "a2a": ("/a2a",),
+    "advise": ("/advise",),
+    "todos": ("/todo",),
+    "schedule": ("/schedule",),
+    "lessons": ("/lesson",),
+}
+"""Granting one command of a bundle grants all of them."""
+
+KNOWN = tuple(command for commands in BUNDLES.values() for command in commands)
+
+SKILLS: dict[str, tuple[str, str]] = {
+    "/fetch": ("fetch-url", "Reads a web page and returns its text."),
+    "/search": ("web-search", "Searches the web and sums up what it finds."),
+    "/browse": ("browse-page", "Opens a page in a browser and reads it."),
+    "/exec": ("shell-exec", "Runs a shell command in a confined place."),
+    "/write": ("write-file", "Makes or replaces a file."),
+    "/read": ("read-file", "Reads a file."),
+    "/list": ("list-files", "Lists files."),
+    "/map": ("workspace-map", "Shows the tree of the workspace."),
+    "/mem": ("memory", "Keeps, finds and forgets what is worth remembering."),
+    "/mcp": ("mcp-tools", "Uses the tools of MCP servers."),
+    "/agent": ("delegate", "Hands part of the work to another agent."),
+    "/parallel": ("parallel-fanout", "Has several agents work at once."),
+    "/advise": ("advisor-consult", "Asks a stronger model for advice."),
+    "/todo": ("todos", "Keeps track of what is still to do."),
+    "/schedule": ("schedule", "Has work done later, or again and again."),
+    "/lesson": ("lessons", "Records what to do better next time."),
+}
+"""The skill that a card shows for a command: its id, and what it is."""
+
+_BUNDLE = {command: bundle for bundle, commands in BUNDLES.items() for command in commands}
+
+
+def bundle_of(command: str) -> str:
+    """The bundle that grants a command; empty for one that needs no grant (`/help`)."""
+    return _BUNDLE.get(command, "")
+
 
 INDEX_ID = "index"
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -201,71 +246,6 @@ def read(doc: Any, *, id: str = "") -> Constitution:
 def _too_large() -> InvalidParams:
     why = f"has more than {LARGEST} bytes in all"
     return InvalidParams(f"this is no agent definition: it {why}", fields=(("agent_def", why),))
-
-
-def matches_glob(text: str, pattern: str) -> bool:
-    """`*` is any text, `?` any character, `[a-z]` one of these, `[!a-z]` none of them. Upper and lower case differ.
-
-    All ways to match are followed at once: bit n of `state` says that the first n characters of the pattern, stars not
-    counted, can be what was read so far. So every character is looked at once, whatever the pattern is.
-    """
-    fits, otherwise, stars, end = _automaton(pattern)
-    state = 1
-    for character in text:
-        state = (state & fits.get(character, otherwise)) << 1 | (state & stars)
-        if not state:
-            return False
-    return bool(state & end)
-
-
-def _automaton(pattern: str) -> tuple[dict[str, int], int, int, int]:
-    """Which places of the pattern a character fits, which any other one does; the places with a star; the end."""
-    fits: dict[str, int] = {}
-    anything = stars = place = at = 0
-    refused: list[tuple[int, set[str]]] = []
-    while at < len(pattern):
-        character, bit = pattern[at], 1 << place
-        close = pattern.find("]", at + 2 + (pattern[at + 1 : at + 2] == "!")) if character == "[" else -1
-        at += 1
-        if character == "*":
-            stars |= bit
-            continue
-        if character == "?":
-            anything |= bit
-        elif close > 0:
-            inside = pattern[at:close]
-            at = close + 1
-            if inside.startswith("!"):
-                anything |= bit
-                refused.append((bit, _members(inside[1:])))
-            else:
-                for each in _members(inside):
-                    fits[each] = fits.get(each, 0) | bit
-        else:
-            fits[character] = fits.get(character, 0) | bit
-        place += 1
-    for each in {each for _, members in refused for each in members}:
-        fits.setdefault(each, 0)
-    fits = {each: mask | anything for each, mask in fits.items()}
-    for bit, members in refused:
-        for each in members:
-            fits[each] &= ~bit
-    return fits, anything, stars, 1 << place
-
-
-def _members(inside: str) -> set[str]:
-    """The characters of a class; of a range the first few hundred."""
-    out: set[str] = set()
-    at = 0
-    while at < len(inside):
-        if inside[at + 1 : at + 2] == "-" and at + 2 < len(inside):
-            low, high = ord(inside[at]), ord(inside[at + 2])
-            out.update(chr(code) for code in range(low, min(high + 1, low + 512)))
-            at += 3
-        else:
-            out.add(inside[at])
-            at += 1
-    return out
 
 
 def card(constitution: Constitution, agent_id: str = "", version: str = "") -> AgentCard:

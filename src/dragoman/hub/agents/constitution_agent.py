@@ -3,40 +3,373 @@
 `ConstitutionAgent` is an ordinary program of the engine, and its turn an ordinary durable turn: each model call is a step
 (`model/3`), each command is one (`tool/3/1`), so a hub that was killed goes on in the middle, asks no model and runs no
 tool twice for what is on record. What it tells while it works is in `telling.py`.
-
-A caller of this hub says more about a request in its metadata. It is believed only when it comes from the hub itself
-(`Call.dialect` is `NATIVE`, or another agent of the hub asks), never from an A2A caller:
-
-    x-arbiter.conversation_id   the conversation a native request belongs to
-    x-arbiter.original          what the user asked in the first place
-    x-arbiter.channel           `voice`: this answer is read aloud, whatever the constitution says; `text`: it is not
-    x-arbiter.relay, .stream_id, .budget, .asker, .context   from the agent that asks
-
-The last status of the task has `x-arbiter.agent_id .input_tokens .output_tokens .stop_reason .files_bytes`, on failure
-`.error .error_type`, and `.gate_approved` when an advisor let the answer pass. Its message is the clean answer, with the
-id `<task>-r`; of a failure, the error, with `<task>-err`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
 
 from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
-from dragoman.hub.agents.constitution import Constitution, card
-from dragoman.hub.agents.prompt import roster
-from dragoman.hub.agents.thinking import Thinking, images_of, text_of
-from dragoman.hub.models.model import ChatMessage, Model
-from dragoman.hub.tools.pictures import Pictures
-from dragoman.hub.tools.tool import Session, Tool
+from dragoman.hub.agents.commands import ENDS, TextFilter, command_of, parse, tool_spec
+from dragoman.hub.agents.constitution import INDEX_ID, Constitution, card
+from dragoman.hub.agents.dispatch import END, Dispatch
+from dragoman.hub.agents.event_writer import ANSWERS, Telling
+from dragoman.hub.agents.prompt import CONTINUE as GO_ON
+from dragoman.hub.agents.prompt import query, roster, system
+from dragoman.hub.agents.routing import hand_over
+from dragoman.hub.metadata import NATIVE, VIA
+from dragoman.hub.models.ask import Reply, ask, asked
+from dragoman.hub.models.model import ChatMessage, Image, Model, Prompt, Usage, about, estimate, in_words
+from dragoman.hub.tools.advisor import CONTINUE, REDIRECT, Verdict, gate_prompt, read_verdict
+from dragoman.hub.tools.files import Pictures
+from dragoman.hub.tools.tool import Budget, Command, Session, Tool
 from dragoman.model.card import AgentCard
+from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Principal, SendMessage
+from dragoman.model.task import TaskState
 
-NATIVE = "native"
-"""The dialect of calls that the hub's own API makes, which may hold pictures."""
-VIA = "x-dragoman.via"
-"""How a request came in. Only the hub says so."""
+ITERATIONS = 6
+CONTINUATIONS = 3
+NO_ANSWER = "The agent stopped without an answer."
+
+
+class Thinking:
+    """One turn. `given` is what the hub itself says about the request."""
+
+    def __init__(self, agent: ConstitutionAgent, turn: Turn, given: dict[str, Any]) -> None:
+        self._agent, self._turn = agent, turn
+        self._c = agent.constitution
+        if (channel := given.get("x-arbiter.channel")) in ("text", "voice"):
+            self._c = replace(self._c, channel=channel)
+        mail = turn.mail
+        relayed = bool(mail.depth and given.get("x-arbiter.relay"))
+        stream_id = _int(given, "stream_id") if relayed else 0
+        depth = mail.depth if relayed else 0
+        self._text = text_of(turn.message)
+        self._why = str(given.get("x-arbiter.context") or "")
+        self._telling = Telling(turn, agent.id, depth=depth, stream_id=stream_id, relayed=relayed)
+        self._session = Session(
+            tenant=turn.scope.tenant,
+            agent=agent.id,
+            constitution=self._c,
+            turn=turn,
+            telling=self._telling,
+            budget=Budget(self._c.budget, _int(given, "budget")),
+            conversation=_int(given, "conversation_id"),
+            depth=mail.depth,
+            stream_id=stream_id,
+            original=str(given.get("x-arbiter.original") or self._text),
+        )
+        self._model = about(agent.model, self._c.model).name
+        self._plain = bool(getattr(agent.model, "plain", False))
+        """A small model: it is told what was asked, and nothing around it."""
+        self._tools = tuple(tool for tool in agent.tools if not tool.bundle or tool.bundle in self._c.granted)
+        self._dispatch = Dispatch(agent.tools, self._session)
+        self._messages: list[ChatMessage] = []
+        self._held: list[str] | None = None
+        """Text that waits for the advisor's approval."""
+        self._prose: list[str] = []
+        self._calls: list[str] = []
+        self._used = Usage()
+        self._redirects = 0
+        self._approved = False
+
+    async def run(self) -> None:
+        telling = self._telling
+        if not telling.relayed:
+            await telling.tell("stream_start")
+        try:
+            ok = await self._think()
+        except asyncio.CancelledError:
+            if self._turn.cancelled and not telling.relayed:
+                await telling.release(without=ANSWERS)
+                await telling.tell("stream_end", ok=False)
+            raise
+        await telling.close()
+        if not telling.relayed:
+            await telling.tell("stream_end", ok=ok)
+
+    # -- thinking ----------------------------------------------------------------------------------------------
+
+    async def _think(self) -> bool:
+        images = images_of(self._turn.message)
+        handed = (
+            await hand_over(self._session, self._text, self._agent.model, self._agent.siblings)
+            if not images
+            else None
+        )
+        judged = await self._judge_handed(*handed) if handed is not None else None
+        if judged is not None and judged.signal != REDIRECT:
+            return await self._leave(judged, "end_turn")
+        said = ChatMessage(role="user", content=await self._query(), images=images)
+        sees = about(self._agent.model, self._c.model).sees
+        self._messages = [*await self._before(), said if sees else in_words(said)]
+        if handed is not None and judged is not None:
+            self._send_back(ChatMessage(role="assistant", content=handed[1]), judged)
+        i = 0
+        while True:
+            i += 1
+            if self._session.budget.left == 0:
+                return self._fail("the token budget of this request is used up", "budget_exhausted")
+            if self._telling.relayed:
+                await self._telling.tell("agent_start")
+            reply = await self._reply(i)
+            if reply.error:
+                return self._fail(reply.error, reply.error_code)
+            commands = self._commands(reply)
+            if commands and i < ITERATIONS:
+                await self._release()
+                await self._carry_out(i, reply, commands)
+                continue
+            judged = await self._judge(i)
+            if judged.signal != REDIRECT:
+                return await self._leave(judged, "max_iterations" if commands else reply.stop)
+            self._held = None
+            self._send_back(_said(reply), judged)
+
+    async def _judge_handed(self, agent: str, answer: str) -> Verdict:
+        """Whether what another agent answers may leave as the answer of this one."""
+        self._calls.append(f"- /agent args={agent} result={answer[:300]}")
+        self._prose.append(answer)
+        judged = await self._judge(0)
+        passes = judged.signal == CONTINUE
+        await self._telling.release(without=() if passes else ANSWERS)
+        self._held = [answer] if passes else None
+        return judged
+
+    async def _leave(self, judged: Verdict, stop: str) -> bool:
+        """The advisor has spoken, and it is not to be done again."""
+        if judged.signal == CONTINUE:
+            await self._release()
+            return self._complete(stop)
+        await self._telling.tell("escalation", reason=judged.text)
+        return self._fail(f"the advisor stopped the answer: {judged.text}", "advisor_halt")
+
+    def _send_back(self, said: ChatMessage, judged: Verdict) -> None:
+        """What was said does not leave; the model is told what to do instead."""
+        self._prose.pop()
+        self._messages += [said, ChatMessage(role="user", content=f"[ADVISOR]\n{judged.text}")]
+
+    async def _before(self) -> list[ChatMessage]:
+        """What was said earlier: in the conversation, and on this task."""
+        told = list(await self._agent.history(self._session)) if self._agent.history is not None else []
+        wanted = self._c.context_history or self._turn.message.metadata.get("contextHistory") is True
+        if wanted and not self._session.conversation:
+            told += await self._context()
+        for message in self._turn.history:
+            if message.message_id == self._turn.message.message_id:
+                break
+            role = "user" if message.role is Role.USER else "assistant"
+            told.append(ChatMessage(role=role, content=message.text))
+        return told
+
+    async def _context(self) -> list[ChatMessage]:
+        """What was asked and answered in the same A2A context."""
+
+        async def read() -> list[ChatMessage]:
+            told = []
+            for task in await self._turn.earlier():
+                answer = task.status.message
+                if task.state is TaskState.COMPLETED and answer is not None and task.history:
+                    told.append(ChatMessage(role="user", content=text_of(task.history[0])))
+                    told.append(ChatMessage(role="assistant", content=answer.text))
+            return told
+
+        return await self._turn.step("context", read)
+
+    async def _query(self) -> str:
+        """What is asked, with what stands before it. It stays the same after a crash, whatever the turn did meanwhile."""
+        if self._plain:
+            return self._text
+        if self._session.depth and self._agent.id != INDEX_ID:
+            return f"{self._why}\n{self._text}" if self._why else self._text
+        return await self._turn.step("query", self._whole_query)
+
+    async def _whole_query(self) -> str:
+        preambles = []
+        for tool in self._tools:
+            preamble = getattr(tool, "preamble", None)
+            if preamble is not None and self._session.depth == 0:
+                preambles.append(await preamble(self._session))
+        who = await self._agent.roster() if self._agent.id == INDEX_ID else ""
+        return query(self._text, preambles=preambles, roster=who)
+
+    async def _reply(self, i: int) -> Reply:
+        """The model's next reply, completed if it was cut off inside a file."""
+        filter = TextFilter(self._agent.names)
+        clean: list[str] = []
+        self._held = [] if self._c.gated else None
+
+        async def out(text: str) -> None:
+            clean.append(text)
+            if self._held is not None:
+                self._held.append(text)
+            else:
+                await self._telling.text(text)
+
+        async def heard(delta: str) -> None:
+            if text := filter.feed(delta):
+                await out(text)
+
+        reply = await self._ask(f"model/{i}", self._messages, heard)
+        for n in range(1, CONTINUATIONS + 1):
+            parsed = parse(reply.text, self._agent.names)
+            if reply.error or not parsed.open or parsed.commands[-1].name != "/write":
+                break
+            go_on = GO_ON.format(name=parsed.commands[-1].title, end=ENDS["/write"])
+            messages = [*self._messages, _said(reply), ChatMessage(role="user", content=go_on)]
+            reply = reply.followed_by(await self._ask(f"model/{i}/{n}", messages, heard))
+        await out(filter.close())
+        if self._held is None:
+            await self._telling.pause()
+        self._prose.append("".join(clean))
+        return reply
+
+    async def _ask(
+        self, key: str, messages: Sequence[ChatMessage], heard: Callable[[str], Awaitable[None]]
+    ) -> Reply:
+        native = self._agent.native
+        left = self._session.budget.left
+        prompt = Prompt(
+            model=self._c.model,
+            system=system(self._c, self._tools, plain=self._plain, native=native),
+            messages=tuple(messages),
+            max_tokens=self._c.max_tokens if left is None else min(self._c.max_tokens, max(1, left)),
+            temperature=self._c.temperature,
+            tools=tuple(tool_spec(tool, name) for tool in self._tools if tool.usage for name in tool.names)
+            if native
+            else (),
+        )
+        if asked(self._turn, key) is None and (written := self._telling.lost()):
+            await self._session.pay(estimate(prompt, written), self._model)
+        reply = await ask(self._turn, key, self._agent.model, prompt, heard, self._lost)
+        await self._pay(reply.usage)
+        return reply
+
+    async def _pay(self, usage: Usage) -> None:
+        """For a reply of its own: how the task ends has the sum of them."""
+        self._used += usage
+        await self._session.pay(usage, self._model)
+
+    async def _lost(self, usage: Usage) -> None:
+        """A reply that was canceled, not one that the next hub will ask for again."""
+        if self._turn.cancelled:
+            await self._pay(usage)
+
+    # -- doing -------------------------------------------------------------------------------------------------
+
+    def _commands(self, reply: Reply) -> tuple[Command, ...]:
+        calls = (command_of(call) for call in reply.tool_calls)
+        return (*parse(reply.text, self._agent.names).commands, *calls)
+
+    async def _carry_out(self, i: int, reply: Reply, commands: Sequence[Command]) -> None:
+        """Run the commands, and make the next message of what they gave."""
+        blocks = await self._dispatch.run(i, commands)
+        images = await self._pictures()
+        for command, block in zip(commands, blocks, strict=False):
+            self._calls.append(f"- {command.name} args={command.args[:200]} result={block[:300]}")
+        self._messages.append(_said(reply))
+        if reply.tool_calls:
+            blocks += ["[not run: no room for its result]"] * (len(commands) - len(blocks))
+            texts = len(commands) - len(reply.tool_calls)
+            for call, block in zip(reply.tool_calls, blocks[texts:], strict=False):
+                self._messages.append(ChatMessage(role="tool", content=block, tool_call_id=call.id))
+            blocks = blocks[:texts]
+        if blocks or images:
+            content = "\n\n".join([*blocks, END])
+            self._messages.append(ChatMessage(role="user", content=content, images=images))
+
+    async def _pictures(self) -> tuple[Image, ...]:
+        """What the commands had to show."""
+        keys, self._session.pictures = self._session.pictures, []
+        found = await self._agent.pictures.find(keys) if keys and self._agent.pictures is not None else ()
+        return tuple(found)
+
+    async def _judge(self, i: int) -> Verdict:
+        """Whether the answer may leave."""
+        advisor = self._c.advisor
+        if advisor is None or not self._c.gated:
+            return Verdict(signal=CONTINUE)
+        prompt = gate_prompt(advisor, self._text, self._answer, self._calls)
+        reply = await ask(self._turn, f"gate/{i}", self._agent.model, prompt)
+        await self._session.pay(reply.usage, about(self._agent.model, advisor.model).name)
+        judged = read_verdict(reply.text, advisor)
+        kind = f"gate_{judged.signal.lower()}"
+        if judged.signal == REDIRECT:
+            self._redirects += 1
+            if self._redirects > advisor.max_redirects or i == ITERATIONS:
+                kind, judged = "gate_budget", Verdict(signal="HALT", text=judged.text)
+        self._approved = judged.signal == CONTINUE
+        more = {"detail": judged.text[:500]} if judged.text else {}
+        if judged.malformed:
+            more["malformed"] = True  # type: ignore[assignment]
+        await self._telling.tell("advisor", kind=kind, **more)
+        return judged
+
+    async def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            await self._telling.text("".join(held))
+            await self._telling.pause()
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    @property
+    def _answer(self) -> str:
+        """What was said last; if that was nothing, all that was said."""
+        return self._prose[-1].strip() or "\n\n".join(text for text in self._prose if text.strip())
+
+    def _complete(self, stop: str) -> bool:
+        self._finish(TaskState.COMPLETED, self._answer or NO_ANSWER, "r", {"stop_reason": stop})
+        return True
+
+    def _fail(self, error: str, code: str) -> bool:
+        about = {"stop_reason": "error", "error": error, "error_type": code}
+        self._finish(TaskState.FAILED, error, "err", about)
+        return False
+
+    def _finish(self, state: TaskState, text: str, word: str, about: dict[str, Any]) -> None:
+        turn = self._turn
+        about = {
+            "agent_id": self._agent.id,
+            "input_tokens": self._used.input_tokens,
+            "output_tokens": self._used.output_tokens,
+            "files_bytes": self._telling.counts.get("file_bytes", 0),
+            **({"gate_approved": True} if self._approved else {}),
+            **about,
+        }
+        message = Message(
+            message_id=f"{turn.task_id}-{word}" + (f"-{turn.n}" if turn.n > 1 else ""),
+            role=Role.AGENT,
+            parts=(Part(text=text),),
+        )
+        turn.finish(state, message, {f"x-arbiter.{name}": value for name, value in about.items()})
+
+
+def text_of(message: Message) -> str:
+    return "\n".join(part.text for part in message.parts if part.text is not None)
+
+
+def images_of(message: Message) -> tuple[Image, ...]:
+    return tuple(
+        Image(media_type=part.media_type, content=part.raw) for part in message.parts if part.raw is not None
+    )
+
+
+def _int(given: dict[str, Any], name: str) -> int:
+    value = given.get(f"x-arbiter.{name}")
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _said(reply: Reply) -> ChatMessage:
+    return ChatMessage(role="assistant", content=reply.text, tool_calls=reply.tool_calls)
+
 
 History = Callable[[Session], Awaitable[Sequence[ChatMessage]]]
 Siblings = Callable[[], Awaitable[Sequence[Constitution]]]

@@ -21,10 +21,9 @@ from dragoman.engine.protocols import LeaseLost
 from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError
 from dragoman.hub.agents.commands import ENDS
-from dragoman.hub.models.utf8_repair import mended
+from dragoman.hub.models.model import repair_text
 from dragoman.hub.tools.delegate import children
-from dragoman.hub.tools.help import AbsentTool
-from dragoman.hub.tools.tool import Command, Session, Tool
+from dragoman.hub.tools.tool import AbsentTool, Command, Session, Tool
 
 BODY_LIMIT = 16 * 1024
 TOTAL_LIMIT = 32 * 1024
@@ -145,7 +144,7 @@ class Dispatch:
                 if session.broken_off:
                     return INTERRUPTED
                 await session.begin(tool.label(command))
-            return mended(await tool.run(command, session))
+            return repair_text(await tool.run(command, session))
         except A2AError as error:
             return f"ERR: {error.message}"
         except LeaseLost:

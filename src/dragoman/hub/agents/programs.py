@@ -23,20 +23,16 @@ from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.agents.catalogue import Catalogue, Entry
 from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
-from dragoman.hub.agents.constitution_agent import VIA
 from dragoman.hub.conversations.requests import Requests
+from dragoman.hub.metadata import AGENT_VERSION, VIA
 from dragoman.hub.models.model import About, Model, ModelError, ModelEvent, Prompt, about
-from dragoman.hub.tenants.quotas import Quotas
+from dragoman.hub.tenants.admission import Quotas
 from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.model.card import AgentCard, SecurityRequirement, Skill, StringList
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
 from dragoman.model.task import TaskState
 
-OURS = ("x-arbiter.", "x-dragoman.")
-"""Metadata by which the hub talks to itself. Nobody else's is believed."""
-VERSION = "x-dragoman.version"
-"""Which version of the agent a request is for."""
 STOPPED = "the tenant is disabled, or has another token by now"
 BROKEN, BROKE_DOWN = "internal_error", "the agent broke down"
 """What failed was neither the model nor a command, but the hub."""
@@ -122,7 +118,7 @@ class Resident:
 
     def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         tenant = self._all.tenants.look(self._tenant)
-        version = (request.metadata if first is None else first.metadata).get(VERSION)
+        version = (request.metadata if first is None else first.metadata).get(AGENT_VERSION)
         found: Entry | Agent | None
         if isinstance(version, int):
             found = self._all.catalogue.at(self._tenant, self.agent, version)
@@ -151,7 +147,7 @@ class Resident:
                     self.agent,
                     via=given[VIA],
                     conversation=conversation,
-                    version=given.get(VERSION),
+                    version=given.get(AGENT_VERSION),
                 )
             program = await self._program(tenant, turn)
             if program is None:
@@ -179,7 +175,7 @@ class Resident:
         catalogue = self._all.catalogue
         if (code := catalogue.code.get(self.agent)) is not None:
             return code
-        version: Any = turn.first.metadata.get(VERSION)
+        version: Any = turn.first.metadata.get(AGENT_VERSION)
         if not isinstance(version, int):
             found = catalogue.find(self._tenant, self.agent)
             now = found.version if isinstance(found, Entry) else -1

@@ -1,8 +1,9 @@
-"""Who a request is for: judged by its words, or by a model.
+"""Which agent a request or an event is for.
 
 A request that names an agent is for that agent. Otherwise its words are compared with what each agent says it is and is
 for; confidence is how far the best one is ahead of the next. That is the same every time (`heuristic`). A model is asked
-instead (`llm`), or when words leave it open (`hybrid`); one that fails, or is not understood, routes nothing.
+instead (`llm`), or when words leave it open (`hybrid`); if it fails, or its reply cannot be read, the request stays where it
+is. `hand_over` gives a request to that agent, if the constitution of the one that was asked wants it.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution, Intent
-from dragoman.hub.models.ask import Reply
-from dragoman.hub.models.model import ChatMessage, Prompt, Usage
+from dragoman.hub.agents.event_writer import ANSWERS
+from dragoman.hub.models.ask import Reply, respond
+from dragoman.hub.models.model import ChatMessage, Model, Prompt, Usage, about
+from dragoman.hub.tools.delegate import delegate
+from dragoman.hub.tools.tool import Session
 
-_REQUEST = 8 * 1024
+_REQUEST_CHARACTERS = 8 * 1024
 """Characters of a request that are looked at."""
-_ENOUGH = 2.0
+_MIN_SCORE = 2.0
 """One chance word is no intent."""
-_COMMON = frozenset(
+_COMMON_WORDS = frozenset(
     re.findall(
         r"\w+",
         "about and any are can could for from get give have how into just like make may more need not now one our out "
@@ -33,7 +38,7 @@ _COMMON = frozenset(
 )
 
 
-_SYSTEM = """You route requests to agents. Read the request and the agents, and reply with one JSON object and nothing else:
+_ROUTER_PROMPT = """You route requests to agents. Read the request and the agents, and reply with one JSON object and nothing else:
 {"agent": "<the id of the agent it is for, or empty if none clearly is>", "confidence": <0 to 1>}"""
 _OBJECT = re.compile(r"\{[^{}]*\}")
 
@@ -58,23 +63,25 @@ Ask = Callable[[Prompt], Awaitable[Reply]]
 
 async def resolve(text: str, agents: Sequence[Constitution], how: Intent, model: str, ask: Ask) -> Guess:
     """The agent that `text` is for, as `how` wants it to be found; `model` is the one to ask."""
-    found = await asyncio.to_thread(guess, text[:_REQUEST], agents) if how.mode != "llm" else Guess()
+    found = (
+        await asyncio.to_thread(guess, text[:_REQUEST_CHARACTERS], agents) if how.mode != "llm" else Guess()
+    )
     if how.mode == "heuristic" or found.confidence >= how.min_confidence:
         return found
     said = [f"- {each.id}: {each.role}. {each.goal}" for each in agents if each.id != INDEX_ID]
     content = "\n".join(
-        ["[AGENTS]", *said, "[END AGENTS]", "", "[REQUEST]", text[:_REQUEST], "[END REQUEST]"]
+        ["[AGENTS]", *said, "[END AGENTS]", "", "[REQUEST]", text[:_REQUEST_CHARACTERS], "[END REQUEST]"]
     )
     reply = await ask(
         Prompt(
             model=model,
-            system=_SYSTEM,
+            system=_ROUTER_PROMPT,
             messages=(ChatMessage(role="user", content=content),),
             max_tokens=100,
             temperature=0.0,
         )
     )
-    judged = _read(reply.text, agents)
+    judged = _parse_reply(reply.text, agents)
     if reply.error or judged is None:
         return replace(found, malformed=True, usage=reply.usage)
     return replace(judged, usage=reply.usage)
@@ -92,13 +99,13 @@ def guess(text: str, agents: Iterable[Constitution]) -> Guess:
         is_, does = _words(f"{agent.id} {agent.name} {agent.role}"), _words(agent.goal)
         scores.append((2.0 * len(words & is_) + len(words & (does - is_)), agent.id))
     scores.sort(key=lambda pair: (-pair[0], pair[1]))
-    if not scores or scores[0][0] < _ENOUGH:
+    if not scores or scores[0][0] < _MIN_SCORE:
         return Guess()
     best, second = scores[0][0], scores[1][0] if len(scores) > 1 else 0.0
     return Guess(scores[0][1], round(best / (best + second), 2))
 
 
-def _read(reply: str, agents: Sequence[Constitution]) -> Guess | None:
+def _parse_reply(reply: str, agents: Sequence[Constitution]) -> Guess | None:
     """What a model said; None if it named nobody we know, or said something else."""
     try:
         found = _OBJECT.search(reply)
@@ -118,4 +125,127 @@ class _Answer(Struct):
 def _words(text: str) -> set[str]:
     """The words that mean something, without their endings."""
     found = re.findall(r"[^\W_]{3,}", text.lower())
-    return {re.sub(r"(ing|ers?|ed|es|s|e|y|ies)$", "", word) or word for word in found if word not in _COMMON}
+    return {
+        re.sub(r"(ing|ers?|ed|es|s|e|y|ies)$", "", word) or word
+        for word in found
+        if word not in _COMMON_WORDS
+    }
+
+
+def for_event(type: str, agents: Iterable[Constitution]) -> str:
+    """The id of the agent with the longest pattern that matches, `index` if none does."""
+    fitting = [
+        (-len(pattern), agent.id)
+        for agent in agents
+        for pattern in agent.event_types
+        if matches_glob(type, pattern)
+    ]
+    return min(fitting, default=(0, INDEX_ID))[1]
+
+
+def matches_glob(text: str, pattern: str) -> bool:
+    """`*` is any text, `?` any character, `[a-z]` one of these, `[!a-z]` none of them. Upper and lower case differ.
+
+    All ways to match are followed at once: bit n of `state` says that the first n characters of the pattern, stars not
+    counted, can be what was read so far. So every character is looked at once, whatever the pattern is.
+    """
+    fits, otherwise, stars, end = _automaton(pattern)
+    state = 1
+    for character in text:
+        state = (state & fits.get(character, otherwise)) << 1 | (state & stars)
+        if not state:
+            return False
+    return bool(state & end)
+
+
+def _automaton(pattern: str) -> tuple[dict[str, int], int, int, int]:
+    """Which places of the pattern a character fits, which any other one does; the places with a star; the end."""
+    fits: dict[str, int] = {}
+    anything = stars = place = at = 0
+    refused: list[tuple[int, set[str]]] = []
+    while at < len(pattern):
+        character, bit = pattern[at], 1 << place
+        close = pattern.find("]", at + 2 + (pattern[at + 1 : at + 2] == "!")) if character == "[" else -1
+        at += 1
+        if character == "*":
+            stars |= bit
+            continue
+        if character == "?":
+            anything |= bit
+        elif close > 0:
+            inside = pattern[at:close]
+            at = close + 1
+            if inside.startswith("!"):
+                anything |= bit
+                refused.append((bit, _members(inside[1:])))
+            else:
+                for each in _members(inside):
+                    fits[each] = fits.get(each, 0) | bit
+        else:
+            fits[character] = fits.get(character, 0) | bit
+        place += 1
+    for each in {each for _, members in refused for each in members}:
+        fits.setdefault(each, 0)
+    fits = {each: mask | anything for each, mask in fits.items()}
+    for bit, members in refused:
+        for each in members:
+            fits[each] &= ~bit
+    return fits, anything, stars, 1 << place
+
+
+def _members(inside: str) -> set[str]:
+    """The characters of a class; of a range the first few hundred."""
+    out: set[str] = set()
+    at = 0
+    while at < len(inside):
+        if inside[at + 1 : at + 2] == "-" and at + 2 < len(inside):
+            low, high = ord(inside[at]), ord(inside[at + 2])
+            out.update(chr(code) for code in range(low, min(high + 1, low + 512)))
+            at += 3
+        else:
+            out.add(inside[at])
+            at += 1
+    return out
+
+
+async def hand_over(
+    session: Session, text: str, model: Model, siblings: Callable[[], Awaitable[Sequence[Constitution]]]
+) -> tuple[str, str] | None:
+    """The agent that `text` is for, and what it answers; None if there is no such agent, or it fails."""
+    constitution, telling = session.constitution, session.telling
+    intent, advisor = constitution.intent, constitution.advisor
+    if intent.mode == "off" or session.depth:
+        return None
+    name = intent.model or (advisor.model if advisor is not None else "") or constitution.model
+
+    async def guess() -> Guess:
+        return await resolve(text, await siblings(), intent, name, partial(respond, model))
+
+    found = await session.turn.step("intent", guess)
+    sure = found.confidence >= intent.min_confidence and intent.apply_routing
+    target = found.agent if sure else ""
+    await telling.tell(
+        "intent",
+        kind="route" if found.agent else "none",
+        confidence=found.confidence,
+        source=found.source,
+        target_agent=found.agent,
+        applied=bool(target),
+        requested_agent=session.agent,
+        applied_agent=target or session.agent,
+        todo_seed_count=0,
+        plan_seed_count=0,
+        **({"llm_used": True, "malformed": found.malformed} if found.asked else {}),
+    )
+    if found.asked:
+        await session.pay(found.usage, about(model, name).name)
+    if not target or target == session.agent:
+        return None
+    if constitution.gated:
+        telling.hold()
+    stream, channel = telling.next_stream(), constitution.channel
+    ok, answer = await delegate(session, target, text, "intent", stream, [], channel=channel)
+    if ok:
+        return target, answer
+    await telling.release(without=ANSWERS)
+    return None

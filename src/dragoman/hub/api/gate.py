@@ -1,4 +1,4 @@
-"""`/v1/advise/gate`: an advisor's verdict on an answer of an agent that runs elsewhere.
+"""`/v1/advise/gate`: an advisor's read_verdict on an answer of an agent that runs elsewhere.
 
 It starts no request, and counts as one against the tenant's limits.
 """
@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.agents.constitution import Advisor, Short
-from dragoman.hub.agents.gate import HALT, Verdict, question, verdict
 from dragoman.hub.agents.programs import speaking_for
 from dragoman.hub.api.routes import Answer, Route, Visit
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.model import Model
+from dragoman.hub.tools.advisor import HALT, Verdict, gate_prompt, read_verdict
 
 
 class Gate(Struct):
@@ -37,11 +37,11 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         calls = [asked.tool_summary] if asked.tool_summary else []
         with hub.admission.anything(visit.tenant, "gate"), speaking_for(visit.tenant):
             reply = await respond(
-                model, question(advisor, asked.original_task, asked.terminating_text, calls)
+                model, gate_prompt(advisor, asked.original_task, asked.terminating_text, calls)
             )
         if reply.error_code == "unauthorized":
             raise Unauthenticated(reply.error)
-        judged = verdict(reply.text, advisor)
+        judged = read_verdict(reply.text, advisor)
         if reply.error:
             judged = Verdict(signal=HALT, text=reply.error, malformed=True)
         return Answer({"signal": judged.signal, "text": judged.text, "malformed": judged.malformed})

@@ -13,9 +13,8 @@ from dragoman.hub.agents.constitution import Memory as Ranking
 from dragoman.hub.api.routes import Answer, Natural, Route, Visit
 from dragoman.hub.errors import there
 from dragoman.hub.hub import Hub
-from dragoman.hub.memory.entries import RELATIONS, TYPES, Entry
 from dragoman.hub.memory.scratchpads import SHARED
-from dragoman.hub.memory.search import Search
+from dragoman.hub.memory.search import RELATIONS, TYPES, Entry, Search
 
 GRAPH_CHARACTERS, GRAPH_RELATIONS = 8 << 20, 10_000
 """What a graph has at most, beside a thousand entries: characters in their texts, and relations."""

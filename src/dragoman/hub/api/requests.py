@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
@@ -11,12 +10,13 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.agents.constitution import INDEX_ID, Constitution, matches_glob
+from dragoman.hub.agents.constitution import INDEX_ID
+from dragoman.hub.agents.routing import for_event
 from dragoman.hub.api.routes import HEAD_OF_STREAM, Answer, Route, Visit, header_value
 from dragoman.hub.conversations.conversations import Conversation
-from dragoman.hub.conversations.events import Event, EventFrames, shown
+from dragoman.hub.conversations.events import EventFrames, HubEvent, shown
 from dragoman.hub.conversations.message_input import Piece, parts
-from dragoman.hub.conversations.requests import Asked
+from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 
@@ -58,7 +58,7 @@ def routes(hub: Hub) -> list[Route]:
         if len(event.type) > MAX_EVENT_TYPE:
             why = f"has more than {MAX_EVENT_TYPE} characters"
             raise InvalidParams(f"the type of the event {why}", fields=(("type", why),))
-        lines = [f"Event: {event.type}"]
+        lines = [f"HubEvent: {event.type}"]
         lines += [f"Source: {event.source}"] if event.source else []
         lines += (
             [f"Payload: {msgspec.json.encode(event.payload).decode()}"] if event.payload is not None else []
@@ -139,7 +139,7 @@ def routes(hub: Hub) -> list[Route]:
             "GET",
             "/v1/requests/{id}/events",
             get_events,
-            "The events of a request, from the beginning or after `since_seq` (or `Last-Event-ID`), until `done`.",
+            "The events of a request, from the beginning or after `since_seq` (or `Last-HubEvent-ID`), until `done`.",
             "requests",
             query={"since_seq": "Only events after this one."},
             streams=True,
@@ -191,24 +191,13 @@ async def _meant(hub: Hub, visit: Visit, type: str) -> str:
     return await asyncio.to_thread(for_event, type, company)
 
 
-def for_event(type: str, agents: Iterable[Constitution]) -> str:
-    """The id of the agent with the longest pattern that matches, `index` if none does."""
-    fitting = [
-        (-len(pattern), agent.id)
-        for agent in agents
-        for pattern in agent.event_types
-        if matches_glob(type, pattern)
-    ]
-    return min(fitting, default=(0, INDEX_ID))[1]
-
-
-async def follow(hub: Hub, visit: Visit, asked: Asked, since: int = 0) -> None:
+async def follow(hub: Hub, visit: Visit, asked: StoredRequest, since: int = 0) -> None:
     """Stream a request's events, to `done`."""
 
     def failed(error: Exception) -> bytes:
-        said = {"message": "the stream broke; come back with Last-Event-ID", "reason": "internal_error"}
+        said = {"message": "the stream broke; come back with Last-HubEvent-ID", "reason": "internal_error"}
         done = {"ok": False, "request_id": asked.request_id, "error": said["message"]}
-        return Event("error", said).frame + Event("done", {**done, "error_code": said["reason"]}).frame
+        return HubEvent("error", said).frame + HubEvent("done", {**done, "error_code": said["reason"]}).frame
 
     await visit.exchange.shared.streams.serve(
         visit.exchange,

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.hub.agents.constitution import INDEX_ID
 from dragoman.hub.api.routes import HEAD_OF_STREAM, Answer, Route, Visit
-from dragoman.hub.conversations.events import Event, EventFrames
+from dragoman.hub.conversations.events import EventFrames, HubEvent
 from dragoman.hub.errors import NotFound, there
 from dragoman.hub.hub import Hub
 from dragoman.hub.schedules.scheduler import Scheduler
@@ -88,7 +88,7 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
             visit.exchange,
             scheduler.listen(visit.tenant, visit.last_event),
             EventFrames(),
-            failed=lambda error: Event("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
+            failed=lambda error: HubEvent("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
         )
         return None
 
@@ -123,7 +123,7 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
             "GET",
             "/v1/notifications/stream",
             notifications,
-            "What happens to runs from now on, or after `Last-Event-ID`: `notification` events, after one that says `open`.",
+            "What happens to runs from now on, or after `Last-HubEvent-ID`: `notification` events, after one that says `open`.",
             "schedules",
             streams=True,
         ),

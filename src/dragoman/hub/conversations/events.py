@@ -16,20 +16,22 @@ import msgspec
 
 from dragoman.engine.follow import Readers, follow
 from dragoman.engine.protocols import Bus, Log
-from dragoman.engine.records import Mail, Note, Record, Snapshot
-from dragoman.hub.conversations.requests import Asked
+from dragoman.engine.records import PIECE_BYTES, Mail, Note, Record, Snapshot
+from dragoman.hub.agents.event_writer import ARTIFACTS
+from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.models.model import Usage
 from dragoman.hub.tenants.tenants import Tenant
-from dragoman.model.content import Message, Part
-from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState
+from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.ops import Batch, StreamResponse
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 
-SHORT = 200
+PREVIEW_CHARACTERS = 200
 """How much of a message `request_received` repeats."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Event(NamedTuple):
+class HubEvent(NamedTuple):
     kind: str
     payload: dict[str, Any]
     seq: int = 0
@@ -44,7 +46,7 @@ class Event(NamedTuple):
 class EventFrames:
     """Writes them out; `done` is the last."""
 
-    def batch(self, batch: Sequence[Event]) -> tuple[bytes, bool]:
+    def batch(self, batch: Sequence[HubEvent]) -> tuple[bytes, bool]:
         return b"".join([event.frame for event in batch]), any(event.kind == "done" for event in batch)
 
 
@@ -52,11 +54,11 @@ async def events(
     log: Log,
     bus: Bus,
     snapshot: Snapshot,
-    reading: Reading,
+    reading: EventReader,
     since: int = 0,
     *,
     others: Readers | None = None,
-) -> AsyncIterator[list[Event]]:
+) -> AsyncIterator[list[HubEvent]]:
     """The events after `since`, until `done`. It waits for what has not happened yet."""
     async for records in follow(log, bus, snapshot, 0, others=others):
         batch = [event for record in records for event in reading.tell(record) if record.seq > since]
@@ -69,10 +71,10 @@ async def events(
             return
 
 
-class Reading:
+class EventReader:
     """One reading of one log, from its beginning."""
 
-    def __init__(self, tenant: Tenant, asked: Asked, *, code: bool = False) -> None:
+    def __init__(self, tenant: Tenant, asked: StoredRequest, *, code: bool = False) -> None:
         self._tenant, self._asked, self._code = tenant, asked, code
         self._text = f"{asked.request_id}-text-0"
         self._mail: Mail | None = None
@@ -84,11 +86,11 @@ class Reading:
         self._streams: dict[int, str] = {}
         """The streams that began and have not ended, and whose they are."""
 
-    def tell(self, record: Record) -> list[Event]:
+    def tell(self, record: Record) -> list[HubEvent]:
         """What a record means to a reader of the native API. Only the last event has the record's number."""
         told = self._tell(record)
-        return [Event(kind, payload) for kind, payload in told[:-1]] + [
-            Event(kind, payload, record.seq) for kind, payload in told[-1:]
+        return [HubEvent(kind, payload) for kind, payload in told[:-1]] + [
+            HubEvent(kind, payload, record.seq) for kind, payload in told[-1:]
         ]
 
     def _tell(self, record: Record) -> list[tuple[str, dict[str, Any]]]:
@@ -121,14 +123,14 @@ class Reading:
                 return self._done(TaskState.COMPLETED, body, {}, "")
         return []
 
-    def waiting(self, record: Record) -> list[Event]:
+    def waiting(self, record: Record) -> list[HubEvent]:
         """The last events of a request that waits for somebody's answer."""
         assert isinstance(record.body, StatusUpdate)
         question = record.body.status.message
         error = {"error": "the agent asks for an answer", "error_code": record.body.status.state.word}
         text = question.text if question is not None else ""
         done = self._end(False, text, {}, record.body.status.timestamp) | error
-        return [*(Event(kind, payload) for kind, payload in self._ends(False)), Event("done", done)]
+        return [*(HubEvent(kind, payload) for kind, payload in self._ends(False)), HubEvent("done", done)]
 
     # -- what the log does not say by itself -------------------------------------------------------------------
 
@@ -139,7 +141,7 @@ class Reading:
             "agent": self._asked.agent_id,
             "tenant_id": self._tenant.id,
             "tenant": self._tenant.name,
-            "message": text if len(text) <= SHORT else text[:SHORT] + "…",
+            "message": text if len(text) <= PREVIEW_CHARACTERS else text[:PREVIEW_CHARACTERS] + "…",
         }
         channel = mail.metadata.get("x-arbiter.channel")
         return {**out, "channel": channel} if channel else out
@@ -219,7 +221,7 @@ class Reading:
             "files_bytes": self._files,
             "tenant_id": self._tenant.id,
             "request_id": self._asked.request_id,
-            "duration_ms": _between(self._mail.at if self._mail else "", at),
+            "duration_ms": _milliseconds_between(self._mail.at if self._mail else "", at),
         }
         if self._asked.conversation_id:
             end["conversation_id"] = self._asked.conversation_id
@@ -251,7 +253,7 @@ def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
     }
 
 
-def shown(asked: Asked, snapshot: Snapshot) -> dict[str, Any]:
+def shown(asked: StoredRequest, snapshot: Snapshot) -> dict[str, Any]:
     """A request as the API shows it."""
     error = ""
     if snapshot.terminal and state_of(snapshot) != "completed":
@@ -283,8 +285,57 @@ def _seconds(at: str) -> int:
     return int(datetime.fromisoformat(at).timestamp()) if at else 0
 
 
-def _between(start: str, end: str) -> int:
+def _milliseconds_between(start: str, end: str) -> int:
     """Milliseconds."""
     if not start or not end:
         return 0
     return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() * 1000)
+
+
+_NOT_SHOWN = {*ARTIFACTS, "text"}
+"""They are artifacts, or text of an agent that was asked, which is nobody else's to hear."""
+
+
+async def with_notes(log: Log, task: str, batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
+    """`batches`, and the notes of the log among them, from its beginning."""
+    after = 0
+    async for batch in batches:
+        first, last = batch[0].event, batch[-1].seq
+        if isinstance(first, Task) and first.state.terminal:
+            yield batch  # its end, and that is all
+            continue
+        records = [each async for each in _notes(log, task, after, last)]
+        if isinstance(first, Task):  # as it is by now: what came with that has no place of its own after it
+            yield [*batch[:1], *(_note_update(each, first) for each in records), *batch[1:]]
+        else:
+            notes = (_note_update(each, first, each.seq) for each in records)
+            yield sorted((*notes, *batch), key=lambda response: response.seq)
+        after = max(after, last)
+
+
+async def _notes(log: Log, task: str, after: int, last: int) -> AsyncIterator[Record]:
+    """The notes after `after` and up to `last`; the log is read in pieces."""
+    while after < last:
+        records = await log.read(task, after=after, limit=last - after, max_bytes=PIECE_BYTES)
+        if not records:
+            return
+        for record in records:
+            if _is_shown(record):
+                yield record
+        after = records[-1].seq
+
+
+def _is_shown(record: Record) -> bool:
+    return isinstance(record.body, Note) and record.body.name not in _NOT_SHOWN
+
+
+def _note_update(record: Record, beside: Event, seq: int = 0) -> StreamResponse:
+    note = record.body
+    assert isinstance(note, Note) and not isinstance(beside, Message)
+    task = beside.id if isinstance(beside, Task) else beside.task_id
+    part = Part(data=note.data, metadata={f"x-arbiter.{note.name}": True})
+    artifact = Artifact(artifact_id=f"{task}-meta-{record.seq}", name=note.name, parts=(part,))
+    update = ArtifactUpdate(
+        task_id=task, context_id=beside.context_id, artifact=artifact, append=False, last_chunk=True
+    )
+    return StreamResponse(update, seq)

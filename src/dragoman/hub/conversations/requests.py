@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -32,7 +32,7 @@ and conversation_id in (select id from conversations where tenant_id = ?1)
 """
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class StoredRequest(Struct, frozen=True, kw_only=True):
     """One request."""
 
     request_id: str
@@ -61,21 +61,21 @@ class Requests:
         values = (tenant, request, agent, conversation, via, int(time.time()), version)
         await self._db.run(lambda db: db.execute(_NOTE, values))
 
-    def find(self, tenant: int, request: str, agent: str = "") -> Asked | None:
+    def find(self, tenant: int, request: str, agent: str = "") -> StoredRequest | None:
         """A request by its id, at `agent` or at whichever agent had the id first."""
         query, values = (_AT, (tenant, request, agent)) if agent else (_ONE, (tenant, request))
         row = self._db.look(lambda db: db.execute(query, values).fetchone())
-        return None if row is None else _asked(row)
+        return None if row is None else _request(row)
 
-    async def list(self, tenant: int, limit: int) -> Sequence[Asked]:
+    async def list(self, tenant: int, limit: int) -> Sequence[StoredRequest]:
         """Newest first."""
         rows = await self._db.read(lambda db: db.execute(_LIST, (tenant, limit)).fetchall())
-        return [_asked(row) for row in rows]
+        return [_request(row) for row in rows]
 
-    async def old(self, before: int, after: int, limit: int) -> Sequence[tuple[int, int, Asked]]:
+    async def old(self, before: int, after: int, limit: int) -> Sequence[tuple[int, int, StoredRequest]]:
         """Requests from before a time, oldest first, after the `after`th: the how manieth, whose, and which."""
         rows = await self._db.read(lambda db: db.execute(_OLD, (before, after, limit)).fetchall())
-        return [(row["n"], row["tenant_id"], _asked(row)) for row in rows]
+        return [(row["n"], row["tenant_id"], _request(row)) for row in rows]
 
     async def forget(self, gone: Sequence[tuple[int, str, str]]) -> None:
         """Requests whose task is gone, by tenant, id and agent; nobody waits for an answer to them any more."""
@@ -89,5 +89,36 @@ class Requests:
         await self._db.run(forget)
 
 
-def _asked(row: sqlite3.Row) -> Asked:
-    return Asked(**{name: row[name] for name in Asked.__struct_fields__})
+def _request(row: sqlite3.Row) -> StoredRequest:
+    return StoredRequest(**{name: row[name] for name in StoredRequest.__struct_fields__})
+
+
+_DROP_KEYS = "delete from idempotency_keys where at <= ?"
+_FIND_KEY = "select request_id from idempotency_keys where tenant_id = ? and key = ?"
+_PUT_KEY = "insert or replace into idempotency_keys (tenant_id, key, request_id, at) values (?, ?, ?, ?)"
+
+
+class IdempotencyKeys:
+    def __init__(
+        self, database: Database, *, seconds: float = 86_400, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._db, self._seconds, self._clock = database, seconds, clock
+
+    async def claim(self, tenant: int, key: str, request: str) -> str:
+        """The request that a key stands for: `request`, unless there is one already."""
+        now = self._clock()
+
+        def claim(db: sqlite3.Connection) -> str:
+            db.execute(_DROP_KEYS, (int(now - self._seconds),))
+            known = db.execute(_FIND_KEY, (tenant, key)).fetchone()
+            if known is not None:
+                return str(known["request_id"])
+            db.execute(_PUT_KEY, (tenant, key, request, int(now)))
+            return request
+
+        return await self._db.run(claim)
+
+    async def renew(self, tenant: int, key: str, request: str) -> None:
+        """It stands for another request from now on: the one from before is gone."""
+        values = (tenant, key, request, int(self._clock()))
+        await self._db.run(lambda db: db.execute(_PUT_KEY, values))

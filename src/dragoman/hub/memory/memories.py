@@ -13,8 +13,7 @@ from typing import Any
 
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.database import Database
-from dragoman.hub.memory.entries import RELATIONS, TYPES, Entry, Relation, entry_of
-from dragoman.hub.memory.search import Search, recall
+from dragoman.hub.memory.search import RELATIONS, TYPES, Entry, Relation, Search, entry_of, recall
 
 CONTENT_LIMIT = 64 * 1024
 MOST_TAGS = 32

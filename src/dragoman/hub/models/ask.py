@@ -15,8 +15,17 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engine.turn import Turn, record_of
-from dragoman.hub.models.model import Delta, Model, ModelError, Prompt, Stop, ToolCall, Usage, estimate
-from dragoman.hub.models.utf8_repair import Characters
+from dragoman.hub.models.model import (
+    Delta,
+    Model,
+    ModelError,
+    Prompt,
+    Stop,
+    TextRepair,
+    ToolCall,
+    Usage,
+    estimate,
+)
 
 Heard = Callable[[str], Awaitable[None]]
 Lost = Callable[[Usage], Awaitable[None]]
@@ -74,7 +83,7 @@ async def respond(
     """`ask`, without a record of it."""
     said: list[str] = []
     calls: list[ToolCall] = []
-    characters = Characters()
+    characters = TextRepair()
 
     async def say(text: str) -> None:
         if text:

@@ -29,8 +29,8 @@ from dragoman.hub.models.model import (
     ToolCall,
     Usage,
     in_words,
+    repair_text,
 )
-from dragoman.hub.models.utf8_repair import mended
 from dragoman.hub.settings import KEYS
 from dragoman.observe.logs import describe
 
@@ -189,7 +189,7 @@ async def _events(stream: Any) -> AsyncIterator[ModelEvent]:
             if choice.finish_reason:
                 stop = _STOPS.get(choice.finish_reason, choice.finish_reason)
     for call in calls.values():
-        whole = {member: mended("".join(pieces)) for member, pieces in call.items()}
+        whole = {member: repair_text("".join(pieces)) for member, pieces in call.items()}
         yield ToolCall(id=whole["id"], name=whole["name"], arguments=_arguments(whole["arguments"]))
     yield Stop(stop)
 

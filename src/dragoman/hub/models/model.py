@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any, Protocol, TypeAlias
 
@@ -139,3 +140,32 @@ def in_words(message: ChatMessage) -> ChatMessage:
     """A message for a model that does not see."""
     lines = [f"[a picture ({image.title}), which this model cannot see]" for image in message.images]
     return replace(message, content="\n".join([message.content, *lines]), images=()) if lines else message
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_HIGH_SURROGATE = re.compile("[\ud800-\udbff]\\Z")
+
+
+def repair_text(text: str) -> str:
+    """With halves that belong together as one character, and U+FFFD for those that do not."""
+    if text.isascii() or _SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class TextRepair:
+    """Text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be said by now."""
+        text, self._held = self._held + piece, ""
+        if _HIGH_SURROGATE.search(text) is not None:
+            text, self._held = text[:-1], text[-1]
+        return repair_text(text)
+
+    def close(self) -> str:
+        """What is left."""
+        return repair_text(self._held)

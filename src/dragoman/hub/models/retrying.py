@@ -8,11 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
 from dragoman.hub.models.model import About, Model, ModelError, ModelEvent, Prompt, about
+
+
+class ModelByProvider:
+    """`models` by provider; `""` takes prompts that name no model, `*` those of every other provider."""
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = dict(models)
+        self.plain = all(getattr(model, "plain", False) for model in self._models.values())
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        model = self._find(prompt.model)
+        if model is None:
+            raise ModelError("not_found", f"there is no model {prompt.model[:80]!r} here")
+        async for event in model.respond(prompt):
+            yield event
+
+    def about(self, name: str) -> About:
+        model = self._find(name)
+        return about(model, name) if model is not None else About(name=name, known=False)
+
+    def _find(self, name: str) -> Model | None:
+        provider = name.partition("/")[0] if "/" in name else ""
+        return self._models.get(provider) or self._models.get("*") or self._models.get("")
+
 
 WAITS = (1.0, 2.0)
 """Seconds before the second and the third attempt."""
@@ -32,7 +56,7 @@ class _Circuit:
         self.trying = False
 
 
-class SteadyModel:
+class RetryingModel:
     """`counted(provider, what)` hears of `calls`, `retries`, `failures`, of which some are `429` or `5xx`, and
     `circuit_open`: for metrics."""
 

@@ -7,8 +7,13 @@ stream. `by_agent` answers by a word of the system prompt, so that several agent
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from dragoman.hub.models.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, ToolCall, Usage
 
@@ -89,3 +94,97 @@ def _words(text: str) -> list[str]:
     for piece in text.split(" "):
         words.append(f" {piece}" if words else piece)
     return [word for word in words if word]
+
+
+_NAME_LINE = re.compile(r"^NAME: (.+)$", re.MULTILINE)
+
+
+class Script(Struct, frozen=True):
+    replies: dict[str, tuple[str, ...]]
+    pace: float = 0.0
+
+
+class ScriptFileModel:
+    def __init__(self, path: str | Path) -> None:
+        self._script = msgspec.json.decode(Path(path).read_bytes(), type=Script)
+
+    def about(self, name: str) -> About:
+        return About(name=name or "scripted")
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        found = _NAME_LINE.search(prompt.system)
+        replies = self._script.replies.get(found[1].strip() if found else "", self._script.replies.get("*"))
+        if not replies:
+            raise ModelError("provider_error", "the script has no part for this agent")
+        asked = max((n for n, m in enumerate(prompt.messages) if m.content.startswith("QUERY:")), default=-1)
+        said = sum(message.role == "assistant" for message in prompt.messages[asked + 1 :])
+        words = replies[min(said, len(replies) - 1)].split(" ")
+        for n, word in enumerate(words):
+            yield Delta(f" {word}" if n else word)
+            await asyncio.sleep(self._script.pace)
+        yield Usage(
+            input_tokens=sum(len(m.content.split()) for m in prompt.messages), output_tokens=len(words)
+        )
+        yield Stop()
+
+
+class EchoModel:
+    """No model at all: it says what it was told. For a hub that has nothing better yet."""
+
+    plain = True
+
+    def about(self, name: str) -> About:
+        return About(name="echo")
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        text = prompt.messages[-1].content.rpartition("QUERY: ")[2]
+        words = f"(there is no model here, so this only repeats what you said) {text}".split(" ")
+        for n, word in enumerate(words):
+            yield Delta(f" {word}" if n else word)
+            await asyncio.sleep(0)
+        yield Usage(input_tokens=len(text.split()), output_tokens=len(words))
+        yield Stop()
+
+
+_RULES = (
+    ("currency", re.compile(r"\b(USD|EUR|GBP|INR|JPY|CHF)\b", re.IGNORECASE)),
+    ("report", re.compile(r"\breports?\b", re.IGNORECASE)),
+    ("hello", re.compile(r"\b(greet|hello to|hi to)\b", re.IGNORECASE)),
+)
+"""Which agent a question is for, by its words. Agents that are not there are not asked."""
+_RESULT = re.compile(r"^\[/agent ([^\s\]]++)[^\n]*\]$", re.MULTILINE)
+_RESULT_END = "\n[END AGENT]"
+_QUERY_CHARACTERS = 2000
+_WORD_SECONDS = 0.02
+
+_ABOUT_ME = """\
+I am a script, not a language model: I know which agent is for which question, and pass on what it says. Ask me "how much is \
+10 USD in INR?", or to write a report about something. With the key of a provider in the environment (OPENAI_API_KEY, \
+ANTHROPIC_API_KEY, ...) this hub has a real model."""
+
+
+class DemoModel:
+    def about(self, name: str) -> About:
+        return About(name="demo")
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        words = demo_reply(prompt).split(" ")
+        for n, word in enumerate(words):
+            yield Delta(f" {word}" if n else word)
+            await asyncio.sleep(_WORD_SECONDS)
+        asked = sum(len(message.content.split()) for message in prompt.messages)
+        yield Usage(input_tokens=asked, output_tokens=len(words))
+        yield Stop()
+
+
+def demo_reply(prompt: Prompt) -> str:
+    last = prompt.messages[-1].content if prompt.messages else ""
+    end = last.rfind(_RESULT_END)
+    if end >= 0 and (result := _RESULT.search(last, 0, end)):
+        return f"The {result[1]} agent says: {last[result.end() : end].strip()}"
+    company, _, query = last.rpartition("QUERY: ")
+    query = " ".join(query[:_QUERY_CHARACTERS].split())
+    for agent, words in _RULES:
+        if f"\n  {agent} (" in company and words.search(query):
+            return f"/agent {agent} {query}"
+    return _ABOUT_ME

@@ -17,7 +17,7 @@ from typing import Any
 from dragoman.errors import A2AError, RateLimited, keep_going
 from dragoman.hub.agents.programs import STOPPED
 from dragoman.hub.conversations import events
-from dragoman.hub.conversations.events import Event
+from dragoman.hub.conversations.events import HubEvent
 from dragoman.hub.conversations.message_input import parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
@@ -52,15 +52,15 @@ class Scheduler:
         for run in await self.schedules.open():
             await self._alone(self._follow(run))
 
-    async def listen(self, tenant: Tenant, after: int | None = None) -> AsyncIterator[list[Event]]:
+    async def listen(self, tenant: Tenant, after: int | None = None) -> AsyncIterator[list[HubEvent]]:
         """What happens to a tenant's runs from now on, or after a notification, for as long as its token is good."""
         seen = await self.schedules.last(tenant.id) if after is None else after
-        yield [Event("open", {"ok": True})]
+        yield [HubEvent("open", {"ok": True})]
         while True:
             told = self._told  # before looking: what is told meanwhile is not missed
             while news := await self.schedules.told(tenant.id, seen):
                 for seen, said in news:
-                    yield [Event("notification", said, seen)]
+                    yield [HubEvent("notification", said, seen)]
             with suppress(TimeoutError):  # another hub wakes nobody here
                 async with asyncio.timeout(EVERY):
                     await told.wait()

@@ -1,17 +1,23 @@
-"""The way into a hub: whether a tenant may, how much and how often; which version of an agent a new task is for; its id.
+"""What a tenant may do: limits, admission of messages, and stopping what runs for a tenant that may not continue.
 
-What somebody else says about a message in the hub's own words (`x-arbiter.`, `x-dragoman.`) is not believed.
+Limits count work that a tenant asked for, not what its agents ask of one another. Metadata under the hub's own prefixes
+(`x-arbiter.`, `x-dragoman.`) is removed from messages that come from outside.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import secrets
-from collections.abc import Iterator
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
@@ -22,15 +28,111 @@ from dragoman.errors import (
     RateLimited,
     TaskNotFound,
     Unauthenticated,
+    keep_going,
 )
 from dragoman.hub.agents.catalogue import Catalogue, Entry
-from dragoman.hub.agents.constitution_agent import NATIVE, VIA
-from dragoman.hub.agents.programs import OURS, VERSION
+from dragoman.hub.database import Database
+from dragoman.hub.metadata import AGENT_VERSION, HUB_PREFIXES, NATIVE, VIA
 from dragoman.hub.metrics import Metrics
-from dragoman.hub.tenants.quotas import Quotas
 from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, SendMessage
+
+Key = tuple[str, str]
+"""An agent and a task. Callers of A2A 0.1 choose the ids of tasks, so that two agents may have the same one."""
+RETRY_SECONDS = 1.0
+"""Seconds after which somebody who has too much running may try again."""
+
+
+class Running(Struct):
+    """A task of a tenant, and whether the tenant itself asked for it."""
+
+    asked: bool
+    generation: int
+    """The tenant's, when it began: it stops when the tenant has another."""
+    begun: bool = False
+    conversation: int = 0
+    via: str = ""
+    at: int = field(default_factory=lambda: int(time.time()))
+
+
+class Bucket(Struct):
+    """A token bucket: `left` fills up again as time passes."""
+
+    left: float
+    at: float
+
+
+class Quotas:
+    """0 means: as much as it likes."""
+
+    def __init__(self, *, max_running: int = 0, per_minute: int = 0, burst: int = 0) -> None:
+        self.max_running, self.per_minute, self.burst = max_running, per_minute, burst
+        self._running: dict[str, dict[Key, Running]] = {}
+        self._buckets: dict[int, Bucket] = {}
+
+    # -- how often ---------------------------------------------------------------------------------------------
+
+    def spend(self, tenant: Tenant) -> None:
+        """One request. Raises `RateLimited`."""
+        rate = self.per_minute if tenant.per_minute is None else tenant.per_minute
+        if not rate:
+            return
+        room = float(self.burst or rate)
+        now = time.monotonic()
+        bucket = self._buckets.setdefault(tenant.id, Bucket(room, now))
+        bucket.left = min(room, bucket.left + (now - bucket.at) * rate / 60)
+        bucket.at = now
+        if bucket.left < 1:
+            raise RateLimited(
+                "too many requests; try again later",
+                metadata={"reason": "rate_limit"},
+                retry_after=(1 - bucket.left) * 60 / rate,
+            )
+        bucket.left -= 1
+
+    # -- how much ----------------------------------------------------------------------------------------------
+
+    def reserve(self, tenant: Tenant, agent: str, task: str, *, conversation: int = 0, via: str = "") -> None:
+        """Room for one more task. Raises `RateLimited`."""
+        most = self.max_running if tenant.max_running is None else tenant.max_running
+        running = self._running.setdefault(tenant.key, {})
+        if most and sum(each.asked for each in running.values()) >= most:
+            raise RateLimited(
+                f"{most} requests are running already; try again when one has ended",
+                metadata={"reason": "concurrent_request_limit"},
+                retry_after=RETRY_SECONDS,
+            )
+        running[agent, task] = Running(True, tenant.generation, conversation=conversation, via=via)
+
+    def forgo(self, tenant: str, agent: str, task: str) -> None:
+        """Give back room that no task came to need."""
+        entry = self._running.get(tenant, {}).get((agent, task))
+        if entry is not None and not entry.begun:
+            self._drop(tenant, (agent, task))
+
+    @contextmanager
+    def running(self, tenant: Tenant, agent: str, task: str, *, asked: bool) -> Iterator[None]:
+        new = Running(asked, tenant.generation)
+        entry = self._running.setdefault(tenant.key, {}).setdefault((agent, task), new)
+        entry.begun, entry.generation = True, tenant.generation
+        try:
+            yield
+        finally:
+            self._drop(tenant.key, (agent, task))
+
+    def of(self, tenant: str) -> dict[Key, Running]:
+        """What is running for a tenant, by agent and task."""
+        return dict(self._running.get(tenant, {}))
+
+    def counts(self) -> dict[str, int]:
+        return {tenant: sum(each.asked for each in tasks.values()) for tenant, tasks in self._running.items()}
+
+    def _drop(self, tenant: str, key: Key) -> None:
+        tasks = self._running.get(tenant, {})
+        tasks.pop(key, None)
+        if not tasks:
+            self._running.pop(tenant, None)
 
 
 class Admission:
@@ -74,7 +176,7 @@ class Admission:
             raise TaskNotFound("", message=f"there is no agent {agent[:80]!r}")
         metadata = {VIA: via, **(request.metadata if native else _foreign(request.metadata))}
         if not inline and isinstance(found, Entry):
-            metadata[VERSION] = found.version
+            metadata[AGENT_VERSION] = found.version
         key = call.idempotency_key or ("" if native else _key(message))
         message = replace(message, metadata=_foreign(message.metadata))
         try:
@@ -119,7 +221,7 @@ def _check_text(message: Message) -> None:
 
 def _foreign(metadata: dict[str, Any]) -> dict[str, Any]:
     """What somebody else may say."""
-    return {name: value for name, value in metadata.items() if not name.startswith(OURS)} or NOTHING
+    return {name: value for name, value in metadata.items() if not name.startswith(HUB_PREFIXES)} or NOTHING
 
 
 def _key(message: Message) -> str:
@@ -128,3 +230,52 @@ def _key(message: Message) -> str:
         return ""
     words = hashlib.sha256(msgspec.json.encode(message)).hexdigest()
     return f"message/{words}"
+
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 0.25
+"""Seconds between two looks at whether somebody else has written to the hub's file."""
+
+
+class TenantWatch:
+    """`silence` stops what runs for a tenant that may not go on."""
+
+    def __init__(
+        self,
+        database: Database,
+        tenants: Tenants,
+        quotas: Quotas,
+        silence: Callable[[Tenant], Awaitable[tuple[int, bool]]],
+    ) -> None:
+        self._database, self._tenants, self._quotas, self._silence = database, tenants, quotas, silence
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+
+    async def _watch(self) -> None:
+        seen, pause = None, WATCH_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            pause = 1.0
+            with keep_going(log, "looking whether tenants were changed", A2AError, sqlite3.Error):
+                if (now := self._database.version()) == seen:
+                    pause = WATCH_SECONDS
+                    continue
+                if all(await asyncio.gather(*map(self._look, self._quotas.counts()))):
+                    seen, pause = now, WATCH_SECONDS
+
+    async def _look(self, key: str) -> bool:
+        """Stop what runs for one tenant, if it may not. False: that has to be tried again."""
+        with keep_going(log, f"stopping what runs for tenant {key}", A2AError, sqlite3.Error):
+            if (tenant := self._tenants.look(int(key))) is not None:
+                _, told = await self._silence(tenant)
+                return told
+            return True
+        return False

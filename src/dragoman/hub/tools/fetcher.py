@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import html
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -18,7 +19,6 @@ from msgspec import Struct
 from dragoman.client.transport.network import Dial, HttpTransport
 from dragoman.client.transport.transport import Response
 from dragoman.errors import Unreachable
-from dragoman.hub.tools.markup import html_text
 
 LIMIT = 8 << 20
 REDIRECTS = 10
@@ -27,7 +27,7 @@ MAX_HTML = 2 << 20
 READERS = 2
 """Pages that are turned into text at once, each in a thread: hostile ones take their share of a core, not all of it."""
 
-_PIECE = 65_536
+_DECODE_BYTES = 65_536
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
 _CODECS = {
     label: codec
@@ -136,8 +136,8 @@ def _decoded(body: bytes, codec: str, limit: int | None = None) -> str:
     decoder = codecs.getincrementaldecoder(codec)("replace")
     out: list[str] = []
     size = 0
-    for at in range(0, len(body), _PIECE):
-        out.append(decoder.decode(body[at : at + _PIECE], final=at + _PIECE >= len(body)))
+    for at in range(0, len(body), _DECODE_BYTES):
+        out.append(decoder.decode(body[at : at + _DECODE_BYTES], final=at + _DECODE_BYTES >= len(body)))
         size += len(out[-1])
         if limit is not None and size > limit:
             break
@@ -153,3 +153,69 @@ def _joined(url: str, where: str) -> str:
 
 def _shown(url: str) -> str:
     return url.partition("?")[0][:200]
+
+
+_NAME = re.compile(r"/?[A-Za-z][A-Za-z0-9]*")
+_LONG_NUMBER = re.compile(r"&#(?:[0-9]{20,}+|[xX][0-9a-fA-F]{20,}+);?")
+"""References to characters that there are not. Python refuses to read numbers of thousands of digits."""
+_UNESCAPE_CHARACTERS = 32_768
+_LONGEST_NAME = 40
+"""Characters of the longest reference: `&CounterClockwiseContourIntegral;`."""
+_HIDDEN_TAGS = frozenset(["script", "style", "noscript", "template", "svg", "head", "title"])
+_END = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in _HIDDEN_TAGS} | {
+    "head": re.compile(r"</head\b|<body\b", re.IGNORECASE)  # pages need not close it
+}
+_BLOCKS = frozenset(
+    re.findall(
+        r"\w+",
+        "p div br li ul ol tr table h1 h2 h3 h4 h5 h6 section article header footer pre blockquote dt dd main nav aside hr",
+    )
+)
+
+
+def html_text(source: str) -> str:
+    """The text of a page, a line for each block."""
+    lines = [" ".join(line.split()) for line in "".join(_pieces(source)).splitlines()]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def _pieces(source: str) -> list[str]:
+    out: list[str] = []
+    at, silent = 0, set(_HIDDEN_TAGS)
+    while (tag := source.find("<", at)) >= 0:
+        out.append(_unescaped(source[at:tag]))
+        named = _NAME.match(source, tag + 1)
+        if named is None and source[tag + 1 : tag + 2] not in ("!", "?", "/"):
+            out.append("<")  # only a sign
+            at = tag + 1
+            continue
+        comment = source.startswith("<!--", tag)
+        end = source.find("-->" if comment else ">", tag + 1)
+        if end < 0:
+            return out
+        at = end + (3 if comment else 1)
+        name = named[0].lower() if named is not None else ""
+        if name.lstrip("/") in _BLOCKS:
+            out.append("\n")
+        elif name in silent and source[end - 1] != "/":
+            if (closed := _END[name].search(source, at)) is not None:
+                at = closed.start()
+            else:
+                silent.discard(name)  # it is not closed anywhere, so nobody looks again
+    out.append(_unescaped(source[at:]))
+    return out
+
+
+def _unescaped(text: str) -> str:
+    """In pieces: an expression holds on to the interpreter, and other threads wait for it."""
+    if "&" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        end = at + _UNESCAPE_CHARACTERS
+        if end < len(text) and (reference := text.rfind("&", end - _LONGEST_NAME, end)) > at:
+            end = reference
+        out.append(html.unescape(_LONG_NUMBER.sub("\ufffd", text[at:end])))
+        at = end
+    return "".join(out)

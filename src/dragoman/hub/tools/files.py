@@ -9,15 +9,62 @@ from __future__ import annotations
 
 import mimetypes
 import re
+import sqlite3
+import time
+from collections.abc import Sequence
 
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, Unavailable
 from dragoman.hub.conversations.artifacts import Artifacts, clean_path
+from dragoman.hub.database import Database
 from dragoman.hub.memory.memories import Memories
-from dragoman.hub.models.model import Image
+from dragoman.hub.models.model import Image, Model, about
 from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.sandbox.workspace import READ_LIMIT
-from dragoman.hub.tools.pictures import Pictures
 from dragoman.hub.tools.tool import Command, Session, harmless
+
+_PICTURE_SECONDS = 7 * 86_400
+"""Seconds. A turn that comes back later than that reads that there was a picture."""
+MAX_PICTURE_BYTES = 256 << 20
+"""Bytes of pictures that a tenant has here; older ones make room."""
+_PUT = "insert or replace into pictures (key, media_type, content, at) values (?, ?, ?, ?)"
+_DROP_OLD = "delete from pictures where at < ?"
+_MAKE_ROOM = """
+delete from pictures where key in (select key from (select key, sum(length(content)) over (order by rowid desc) as bytes
+from pictures where key > ? || '/' and key < ? || '0') where bytes > ?)
+"""  # what comes after a slash comes before a 0
+_FIND = "select media_type, content from pictures where key = ?"
+
+
+class Pictures:
+    """`model` says which agents' models see."""
+
+    def __init__(self, database: Database, model: Model) -> None:
+        self._db, self._model = database, model
+
+    async def show(self, session: Session, image: Image) -> str:
+        """Have the model see a picture with its next prompt, if it can. Returns what the command says of it."""
+        if not about(self._model, session.constitution.model).sees:
+            return f"({image.title}: a picture, and your model cannot see pictures)"
+        key, now = session.once, int(time.time())
+
+        def keep(db: sqlite3.Connection) -> None:
+            db.execute(_DROP_OLD, (now - _PICTURE_SECONDS,))
+            db.execute(_PUT, (key, image.media_type, image.content, now))
+            db.execute(_MAKE_ROOM, (session.tenant, session.tenant, MAX_PICTURE_BYTES))
+
+        await self._db.run(keep)
+        session.pictures.append(key)
+        return f"(picture {len(session.pictures)}: {image.title}; it is attached to this message)"
+
+    async def find(self, keys: Sequence[str]) -> list[Image]:
+        """Those of them that are still there."""
+
+        def find(db: sqlite3.Connection) -> list[sqlite3.Row]:
+            rows = [db.execute(_FIND, (key,)).fetchone() for key in keys]
+            return [row for row in rows if row is not None]
+
+        return [Image(**row) for row in await self._db.read(find)]
+
 
 RESPONSE_LIMIT = 10 * 1024 * 1024
 NO_STORE = "files are kept with a conversation, and this request has none"
@@ -158,3 +205,33 @@ class ListTool:
 def _persist(args: str) -> tuple[bool, str]:
     words = args.split()
     return "--persist" in words, " ".join(word for word in words if word != "--persist")
+
+
+DISABLED = "commands are disabled on this hub"
+
+
+class ExecTool:
+    names = ("/exec",)
+    bundle = "exec"
+    usage = "/exec <command>   run a shell command in a confined place"
+
+    def __init__(self, sandbox: Sandbox | None = None) -> None:
+        self._sandbox = sandbox
+
+    def label(self, command: Command) -> str:
+        return f"exec:{command.args[:80]}"
+
+    async def repeatable(self, command: Command, session: Session) -> bool:
+        return not session.broken_off and (self._sandbox is None or not command.args)
+
+    async def run(self, command: Command, session: Session) -> str:
+        if self._sandbox is None:
+            return f"ERR: {DISABLED}"
+        if not command.args:
+            return "ERR: usage: /exec <command>"
+        try:
+            ran = await self._sandbox.run(session.tenant, command.args)
+        except Unavailable as error:
+            return f"ERR: {error.message}"
+        how = f"[timed out after {ran.seconds:g}s]" if ran.timed_out else f"[exit {ran.code}]"
+        return f"{ran.output.rstrip()}\n{how}".lstrip("\n")

@@ -12,6 +12,7 @@ a crash and its cancel. The message text is all that leaves.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -28,11 +29,19 @@ from dragoman.client import discover
 from dragoman.client.client import Client, connect
 from dragoman.client.credentials import Bearer
 from dragoman.client.transport.network import AddressGuard
+from dragoman.engine.protocols import Peers
+from dragoman.engine.records import Child, Record
+from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable, keep_going
+from dragoman.hub.agents.catalogue import Catalogue
+from dragoman.hub.tools.tool import Command, Session
 from dragoman.model.card import AgentCard
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.fold import Fold
 from dragoman.model.ops import (
     Batch,
     Call,
+    CancelTask,
     Principal,
     Request,
     Scope,
@@ -46,10 +55,10 @@ logger = logging.getLogger("dragoman.remotes")
 PREFIX = "a2a:"
 """Before the name of a remote, where agents are called by name; no agent of a tenant has such an id."""
 CARD_SECONDS = 15.0
-TTL = 300.0
-_RETRY = 30.0
+CARD_TTL_SECONDS = 300.0
+_RETRY_SECONDS = 30.0
 """Seconds until a remote that was not there is looked for again."""
-_LOOKED_AT, _PAGE, _HISTORY = 500, 50, 50
+_MAX_TASKS, _PAGE, _HISTORY = 500, 50, 50
 """Of the tasks that a remote lists, so many are looked at, the newest; and of each so many messages."""
 
 
@@ -59,7 +68,7 @@ class Auth(Struct, frozen=True, kw_only=True):
     token_env: str = ""
 
 
-class Remote(Struct, frozen=True, kw_only=True):
+class RemoteAgent(Struct, frozen=True, kw_only=True):
     url: str
     auth: Auth | None = None
     timeout: Annotated[float, Meta(gt=0)] = 60.0
@@ -69,10 +78,10 @@ class Remote(Struct, frozen=True, kw_only=True):
 
 
 class _Registry(Struct, frozen=True):
-    agents: dict[str, Remote] = {}
+    agents: dict[str, RemoteAgent] = {}
 
 
-def read_registry(path: Path) -> dict[str, Remote]:
+def read_registry(path: Path) -> dict[str, RemoteAgent]:
     """The agents of a file; none if there is no such file. Raises `InvalidParams`."""
     if not path.is_file():
         return {}
@@ -148,16 +157,16 @@ class _RemoteService:
                 raise
 
 
-class Remotes:
+class RemoteAgents:
     """`guard` checks the addresses of remotes that must be public, over every binding: `push/guard.py` has one."""
 
     def __init__(
         self,
-        agents: Mapping[str, Remote],
+        agents: Mapping[str, RemoteAgent],
         *,
         guard: AddressGuard,
         environ: Mapping[str, str] | None = None,
-        ttl: float = TTL,
+        ttl: float = CARD_TTL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agents = dict(agents)
@@ -226,7 +235,7 @@ class Remotes:
                             if any(said.message_id == message for said in task.history):
                                 return task.id
                             looked += 1
-                            if looked == _LOOKED_AT:
+                            if looked == _MAX_TASKS:
                                 break
         return ""
 
@@ -242,7 +251,7 @@ class Remotes:
 
     # -- underneath --------------------------------------------------------------------------------------------
 
-    def _remote(self, name: str) -> Remote:
+    def _remote(self, name: str) -> RemoteAgent:
         remote = self.agents.get(name)
         if remote is None:
             raise InvalidParams(f"no remote agent named {name[:80]!r} (try /a2a list)")
@@ -275,7 +284,7 @@ class Remotes:
         """A call did not get there: whoever looks next sees whether the remote is there at all."""
         self._known[name] = _Known(None, error.message, 0.0)
 
-    async def _connect(self, remote: Remote) -> _Connection:
+    async def _connect(self, remote: RemoteAgent) -> _Connection:
         options: dict[str, Any] = {}
         if token := self._token(remote):
             options["credentials"] = Bearer(token)
@@ -288,7 +297,7 @@ class Remotes:
             raise Unreachable("it did not answer in time") from None
         return _Connection(client)
 
-    def _token(self, remote: Remote) -> str:
+    def _token(self, remote: RemoteAgent) -> str:
         auth = remote.auth
         if auth is None:
             return ""
@@ -306,7 +315,7 @@ class Remotes:
         before = self._known.get(name)
         if card is None and (before is None or before.card is not None):
             logger.warning("the remote agent %s does not show its card: %s", name, error)
-        until = self._clock() + (self._ttl if card else min(_RETRY, self._ttl))
+        until = self._clock() + (self._ttl if card else min(_RETRY_SECONDS, self._ttl))
         known = self._known[name] = _Known(card, "" if card else error, until)
         return known
 
@@ -320,3 +329,119 @@ def _line(name: str, known: _Known | None) -> str:
         return f"{name}  (card unavailable{f': {known.error}' if known is not None else ''})"
     skills = ", ".join(skill.name for skill in known.card.skills[:5])
     return f"{name} — {known.card.description}" + (f" (skills: {skills})" if skills else "")
+
+
+class HubPeers:
+    """Agents elsewhere: the registered ones for everybody, any at all for agents that are code.
+
+    What a model writes never becomes an address.
+    """
+
+    def __init__(self, remotes: Peers | None, peers: Peers | None, catalogue: Catalogue) -> None:
+        self._remotes, self._peers, self._catalogue = remotes, peers, catalogue
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        code = scope.agent in self._catalogue.code and not name.startswith(PREFIX)
+        peers = self._peers if code else self._remotes
+        if peers is None:
+            raise Unavailable(f"there is no agent {name[:80]!r} here")
+        return await peers.find(name, scope)
+
+    async def close(self) -> None:
+        for peers in (self._remotes, self._peers):
+            if peers is not None:
+                await peers.close()
+
+
+class A2ATool:
+    names = ("/a2a",)
+    bundle = "a2a"
+    usage = "/a2a list | /a2a card <name> | /a2a call <name> <message>   agents elsewhere; they see only the message you write"
+
+    def __init__(self, remotes: RemoteAgents | None = None) -> None:
+        self._remotes = remotes
+
+    def label(self, command: Command) -> str:
+        return "a2a:" + ".".join(command.args.split()[:2])
+
+    async def repeatable(self, command: Command, session: Session) -> bool:
+        """A call is, when the remote's task is known, or when the remote knows a message that it has had already."""
+        verb, _, rest = command.args.partition(" ")
+        key, turn, name = f"call/{session.key}", session.turn, rest.strip().partition(" ")[0]
+        if key in record_of(turn).children or record_of(turn).steps.get(key) is not None:
+            return True
+        if verb != "call" or self._remotes is None:
+            return True
+        if session.broken_off:
+            task = await self._remotes.has(name, _message_id(session))
+            if task:  # go on with it, as if the remote had said so in time
+                record_of(turn).children[key] = child = Child(key=key, peer=PREFIX + name, task=task)
+                await record_of(turn).commit(Record("child", child))
+            return bool(task)
+        try:
+            return await self._remotes.deduplicates(name)
+        except A2AError:
+            return False
+
+    async def run(self, command: Command, session: Session) -> str:
+        remotes = self._remotes
+        if remotes is None or not remotes.agents:
+            return "ERR: A2A unavailable: this hub has no remote agents"
+        verb, _, rest = command.args.partition(" ")
+        name, _, text = rest.strip().partition(" ")
+        try:
+            if verb == "list":
+                return "\n".join(await remotes.listed())
+            if verb == "card" and name:
+                return await self._card(remotes, name)
+            if verb == "call" and name and text.strip():
+                return await self._call(remotes, name, text.strip(), session)
+        except A2AError as error:
+            return f"ERR: {error.message}"
+        return f"ERR: usage: {self.usage}"
+
+    async def _card(self, remotes: RemoteAgents, name: str) -> str:
+        card = await remotes.card(name)
+        lines = [f"name: {card.name}", f"url: {remotes.agents[name].url}", f"version: {card.version}"]
+        lines += [f"protocol: {i.protocol_version} ({i.protocol_binding})" for i in card.supported_interfaces]
+        lines += [f"description: {card.description}", "skills:"]
+        lines += [f"  {skill.name} — {skill.description}" for skill in card.skills]
+        return "\n".join(lines)
+
+    async def _call(self, remotes: RemoteAgents, name: str, text: str, session: Session) -> str:
+        if name not in remotes.agents:
+            return f"ERR: no remote agent named '{name}' (try /a2a list)"
+        turn, fold, limit = session.turn, Fold(), remotes.agents[name].timeout
+        message = Message(message_id=_message_id(session), role=Role.USER, parts=(Part(text=text),))
+        try:
+            async with asyncio.timeout(limit):
+                async with aclosing(turn.stream(PREFIX + name, message, key=session.key)) as events:
+                    async for event in events:
+                        fold.apply(event)
+        except TimeoutError:
+            await self._give_up(remotes, name, fold.task_id)
+            raise Unreachable(f"{name} did not finish within {limit:g} s") from None
+        if fold.message is not None:
+            return fold.message.text or "(remote agent returned no text)"
+        task = fold.task
+        assert task is not None
+        said = task.status.message.text if task.status.message is not None else ""
+        said = said or task.text or f"(remote agent returned no text; state={task.state.word})"
+        return f"ERR: {name} ended {task.state.word}: {said}" if task.state.word in _FAILED_STATES else said
+
+    async def _give_up(self, remotes: RemoteAgents, name: str, task: str) -> None:
+        """Tell the remote that nobody waits any more."""
+        if not task:
+            return
+        with suppress(A2AError, TimeoutError):
+            async with asyncio.timeout(5):
+                service, _ = await remotes.find(PREFIX + name, Scope())
+                await service.call(Call(), CancelTask(id=task))
+
+
+def _message_id(session: Session) -> str:
+    """The same, if it is sent again."""
+    return hashlib.sha256(session.once.encode()).hexdigest()[:32]
+
+
+_FAILED_STATES = ("failed", "rejected", "canceled")

@@ -6,16 +6,15 @@ budgets, the recorded step, truncation, the block around the result.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from dragoman.engine.turn import Turn, record_of
-
-if TYPE_CHECKING:
-    from dragoman.hub.agents.constitution import Constitution
-    from dragoman.hub.agents.event_writer import Telling
-    from dragoman.hub.models.model import Usage
+from dragoman.hub.agents.constitution import Constitution, bundle_of
+from dragoman.hub.agents.event_writer import Telling
+from dragoman.hub.models.model import Usage
 
 _ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
 """What of a usage is told if there is any."""
@@ -137,3 +136,46 @@ class Tool(Protocol):
     async def run(self, command: Command, session: Session) -> str:
         """The body of the result block. A failure is a text that begins with `ERR:`; only a broken tool raises."""
         ...
+
+
+class HelpTool:
+    names = ("/help",)
+    bundle = ""
+    usage = "/help [command]   what a command does and how it is written"
+    repeatable = harmless
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        self._tools = tuple(tools)
+
+    def label(self, command: Command) -> str:
+        return f"help:{command.args[:40]}" if command.args else "help"
+
+    async def run(self, command: Command, session: Session) -> str:
+        granted = session.constitution.granted
+        every: tuple[Tool, ...] = (*self._tools, self)
+        shown = [tool for tool in every if not tool.bundle or tool.bundle in granted]
+        topic = "/" + command.args.strip().removeprefix("/").partition(" ")[0]
+        if topic == "/":
+            return "\n".join(tool.usage for tool in shown)
+        for tool in shown:
+            if topic in tool.names:
+                return tool.usage
+        return f"ERR: there is no command {topic} for this agent"
+
+
+class AbsentTool:
+    """A command that the hub knows and does not serve: refused in words, so that a model does not wait for a result."""
+
+    usage = ""
+    repeatable = harmless
+
+    def __init__(self, name: str, why: str) -> None:
+        self.names = (name,)
+        self.bundle = bundle_of(name)
+        self._why = why
+
+    def label(self, command: Command) -> str:
+        return command.name[1:]
+
+    async def run(self, command: Command, session: Session) -> str:
+        return f"ERR: {command.name} is not available: {self._why}"

@@ -13,25 +13,16 @@ from dragoman.hub.memory.scratchpads import Scratchpads
 from dragoman.hub.models.model import Model
 from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.schedules.schedules import Schedules
-from dragoman.hub.tools.a2a import A2ATool
-from dragoman.hub.tools.advise import AdviseTool
-from dragoman.hub.tools.browse import BROWSER, BrowseTool, Check
+from dragoman.hub.tools.advisor import AdviseTool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
-from dragoman.hub.tools.exec import ExecTool
-from dragoman.hub.tools.fetch import FetchTool
 from dragoman.hub.tools.fetcher import Fetcher
-from dragoman.hub.tools.files import ListTool, ReadTool, WriteTool
-from dragoman.hub.tools.help import AbsentTool, HelpTool
-from dragoman.hub.tools.lesson import LessonTool
-from dragoman.hub.tools.mcp import McpCommand
-from dragoman.hub.tools.mcp_servers import McpServers
-from dragoman.hub.tools.mem import MemTool
-from dragoman.hub.tools.pictures import Pictures
-from dragoman.hub.tools.remote_agents import Remotes
-from dragoman.hub.tools.schedule import ScheduleTool
-from dragoman.hub.tools.search import Search, SearchTool
-from dragoman.hub.tools.todo import TodoTool
-from dragoman.hub.tools.tool import Session, Tool
+from dragoman.hub.tools.files import ExecTool, ListTool, Pictures, ReadTool, WriteTool
+from dragoman.hub.tools.mcp import BROWSER, Check, McpCommand, McpServers
+from dragoman.hub.tools.memory import LessonTool, MemTool
+from dragoman.hub.tools.planning import ScheduleTool, TodoTool
+from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
+from dragoman.hub.tools.tool import AbsentTool, HelpTool, Session, Tool
+from dragoman.hub.tools.web import BrowseTool, FetchTool, Search, SearchTool
 
 _ABSENT = {
     "/browse": f"this hub has no browser (an MCP server {BROWSER!r} would be one); use /fetch",
@@ -48,7 +39,7 @@ def toolbox(
     check: Check | None = None,
     search: Search | None = None,
     mcp: McpServers | None = None,
-    remotes: Remotes | None = None,
+    remotes: RemoteAgents | None = None,
     sandbox: Sandbox | None = None,
 ) -> tuple[Tool, ...]:
     """Every command. `model` answers `/advise`, and says who sees; `check` refuses addresses."""

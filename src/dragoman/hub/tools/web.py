@@ -1,0 +1,160 @@
+"""`/fetch`, `/search` and `/browse`: read a page, ask a search engine, open a page in a browser.
+
+The operator chooses the search engine; Brave's is here. The browser is an MCP server named `playwright`. An address is
+checked before the browser gets it, but not where the page then sends the browser: restrict the network of that server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Protocol
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.transport import Transport
+from dragoman.errors import A2AError, Unreachable
+from dragoman.hub.models.model import Image
+from dragoman.hub.tools.fetcher import Fetcher
+from dragoman.hub.tools.files import Pictures
+from dragoman.hub.tools.mcp import BROWSER, NAVIGATE, SNAPSHOT, Check, McpServers, refuse_addresses
+from dragoman.hub.tools.tool import Command, Session, harmless
+
+
+class FetchTool:
+    names = ("/fetch",)
+    bundle = "web"
+    usage = "/fetch <url>   read a web page as text, or see a picture (3 in one reply)"
+    repeatable = harmless
+
+    def __init__(self, fetcher: Fetcher | None = None, pictures: Pictures | None = None) -> None:
+        self._fetcher, self._pictures = fetcher, pictures
+
+    def label(self, command: Command) -> str:
+        return f"fetch:{command.args.partition(' ')[0]}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        url = command.args.partition(" ")[0]
+        if not url:
+            return "ERR: usage: /fetch <url>"
+        if self._fetcher is None:
+            return "ERR: this hub does not read the web"
+        try:
+            page = await self._fetcher.fetch(url)
+        except A2AError as error:
+            return f"ERR: {error.message}"
+        if page.status >= 400:
+            return f"ERR: HTTP {page.status}"
+        if page.content and self._pictures is not None:
+            image = Image(media_type=page.media_type, content=page.content)
+            return await self._pictures.show(session, image)
+        return page.text or "(an empty page)"
+
+
+MAX_HITS = 20
+_TAG = re.compile(r"<[^<>]+>")
+NO_PROVIDER = "web search unavailable: this hub has no search provider (set DRAGOMAN_SEARCH_KEY)"
+
+
+class Hit(Struct, frozen=True):
+    title: str
+    url: str
+    snippet: str = ""
+
+
+class Search(Protocol):
+    async def search(self, query: str, top: int) -> Sequence[Hit]:
+        """Raises `A2AError`."""
+        ...
+
+
+class BraveSearch:
+    url = "https://api.search.brave.com/res/v1/web/search"
+
+    def __init__(self, key: str, *, transport: Transport | None = None, timeout: float = 12.0) -> None:
+        self._key, self._timeout = key, timeout
+        self._http: Transport = transport or HttpTransport()
+
+    async def search(self, query: str, top: int) -> Sequence[Hit]:
+        headers = {"X-Subscription-Token": self._key, "Accept": "application/json"}
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._http.request(
+                    "GET", f"{self.url}?{urlencode({'q': query, 'count': top})}", headers
+                )
+                body = await response.read()
+        except TimeoutError:
+            raise Unreachable("the search engine did not answer in time") from None
+        if response.status != 200:
+            raise Unreachable(f"the search engine answered HTTP {response.status}")
+        try:
+            found = msgspec.json.decode(body).get("web", {}).get("results", [])
+        except (msgspec.DecodeError, AttributeError):
+            raise Unreachable("the search engine's answer made no sense") from None
+        return [Hit(_plain(hit), hit.get("url", ""), _plain(hit, "description")) for hit in found[:top]]
+
+
+class SearchTool:
+    names = ("/search",)
+    bundle = "web"
+    usage = "/search <words> [top=N]   search the web (4 in one reply)"
+    repeatable = harmless
+
+    def __init__(self, search: Search | None = None) -> None:
+        self._search = search
+
+    def label(self, command: Command) -> str:
+        return f"search:{command.args[:200]}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        query, top = command.args.rstrip(), 10
+        words, _, last = query.rpartition("top=")
+        if last.isascii() and last.isdigit() and words[-1:].isspace():
+            query, top = words, min(MAX_HITS, max(1, int(last[-15:])))
+        if not query.strip():
+            return "ERR: usage: /search <words> [top=N]"
+        if self._search is None:
+            return f"ERR: {NO_PROVIDER}"
+        try:
+            hits = await self._search.search(query.strip(), top)
+        except A2AError as error:
+            return f"ERR: {error.message}"
+        lines = [f"{n}. {hit.title} — {hit.snippet}\n   {hit.url}" for n, hit in enumerate(hits, 1)]
+        return "\n".join(lines) or f"(nothing found for {query.strip()!r})"
+
+
+def _plain(hit: dict[str, str], member: str = "title") -> str:
+    return " ".join(_TAG.sub("", hit.get(member) or "").split())
+
+
+class BrowseTool:
+    names = ("/browse",)
+    bundle = "web"
+    usage = "/browse <url>   open a page in a browser and read it (3 in one reply)"
+    repeatable = harmless
+
+    def __init__(self, servers: McpServers, check: Check | None = None) -> None:
+        self._servers, self._check = servers, check
+        self._busy: dict[str, asyncio.Lock] = {}
+
+    def label(self, command: Command) -> str:
+        return f"browse:{command.args.partition(' ')[0]}"
+
+    async def run(self, command: Command, session: Session) -> str:
+        url = command.args.partition(" ")[0]
+        if not url.lower().startswith(("http://", "https://")):
+            return "ERR: usage: /browse <url>"
+        if why := await refuse_addresses(self._check, {"url": url}):
+            return f"ERR: {why}"
+        try:
+            async with self._busy.setdefault(session.tenant, asyncio.Lock()):  # a browser shows one page
+                ok, said = await self._servers.call(session.tenant, BROWSER, NAVIGATE, {"url": url})
+                if ok:
+                    ok, said = await self._servers.call(session.tenant, BROWSER, SNAPSHOT, {})
+        except A2AError as error:
+            return f"ERR: {error.message}"
+        return said if ok else f"ERR: {said}"
