@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.agent import skill, threads
-from dragoman.agent.threads import in_thread
+from dragoman.agent import skill
+from dragoman.agent.skill import in_thread
 
 
 async def test_a_skill_that_blocks_holds_up_nobody_else() -> None:
@@ -102,7 +102,7 @@ async def test_what_a_function_raises_comes_back_and_what_surrounds_it_goes_alon
 
 
 async def test_only_so_many_threads_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "MOST", 2)
+    monkeypatch.setattr(skill, "MAX_THREADS", 2)
     running, most, lock, go = 0, 0, threading.Lock(), threading.Event()
 
     def work() -> None:
@@ -140,7 +140,7 @@ async def test_a_function_that_holds_up_the_loop_is_named(
 
     async with agent.test() as client:
         await client("hi", skill="busy")
-        monkeypatch.setattr(skill, "LONG", 0.0)
+        monkeypatch.setattr(skill, "LONG_CALL_SECONDS", 0.0)
         await client("hi", skill="quick")
         assert not said()
         await client("hi", skill="busy")

@@ -14,7 +14,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from dragoman.model.answers import hint, yes_or_no
-from dragoman.model.values import Unfit, convert, spoken
+from dragoman.model.values import Unfit, convert, convert_text
 
 
 class Colour(Enum):
@@ -42,7 +42,7 @@ class Order(pydantic.BaseModel):
              "ja", "Ja, bitte!", "oui", "d’accord", "Sí", "sim", "да", "tak", "はい", "是的", "네", "हाँ", "👍", "👍🏽"],
 )  # fmt: skip
 def test_yes(text: str) -> None:
-    assert spoken(text, bool) is True
+    assert convert_text(text, bool) is True
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_yes(text: str) -> None:
              "não", "нет", "いいえ", "不是", "아니요", "नहीं", "👎", "❌"],
 )  # fmt: skip
 def test_no(text: str) -> None:
-    assert spoken(text, bool) is False
+    assert convert_text(text, bool) is False
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_no(text: str) -> None:
 def test_what_is_neither_is_not_guessed(text: str) -> None:
     assert yes_or_no(text) is None
     with pytest.raises(Unfit):
-        spoken(text, bool)
+        convert_text(text, bool)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_neither_is_not_guessed(text: str) -> None:
     ],
 )
 def test_other_answers_are_read_as_they_are_meant(text: str, kind: Any, value: Any) -> None:
-    assert spoken(text, kind) == value
+    assert convert_text(text, kind) == value
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_reading_an_answer_takes_no_longer_than_it_is_long(kind: Any, text: str)
         for _ in range(3):
             began = time.process_time()
             with suppress(Unfit):
-                spoken(answer, kind)
+                convert_text(answer, kind)
             hint(kind, answer)
             best = min(best, time.process_time() - began)
         return best

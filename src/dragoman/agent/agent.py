@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
-from dragoman.agent.arguments import arguments_of
-from dragoman.agent.parameters import JSON, TEXT
+from dragoman.agent.parameters import JSON, TEXT, arguments_of
 from dragoman.agent.skill import SkillFunction, SkillOptions, declare, words
 from dragoman.auth.requirements import Requirements, need
 from dragoman.engine.records import Mail

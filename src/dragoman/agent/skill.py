@@ -5,31 +5,45 @@ or pydantic parameter gets the message's data (validated), a `Turn` is given by 
 (a file) likewise. Several simple parameters (`amount: float, currency: str`) are taken by name from the data.
 
 A plain function (no `async`) is called on a thread of its own, so it may block. Not if it takes the `Turn`, which
-belongs to the event loop: then it is called there, and had better be quick.
+belongs to the event loop: then it is called there, and must be quick. The thread is a daemon: one that is stuck holds up
+neither the loop nor the end of the process.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from threading import Thread
+from typing import Any, TypedDict, TypeVar
+from weakref import WeakKeyDictionary
 
-from dragoman.agent.answers import gathered, give, give_pieces, message_of
-from dragoman.agent.arguments import arguments_of
-from dragoman.agent.parameters import JSON, TEXT, Parameter, hints_of, parameters_of
+from msgspec.structs import replace
+
+from dragoman.agent.parameters import JSON, TEXT, Parameter, arguments_of, hints_of, parameters_of
 from dragoman.agent.parameters import output_modes as modes_of
-from dragoman.agent.threads import in_thread
+from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.turn import Turn, record_of
 from dragoman.model import card
+from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.task import TaskState
+from dragoman.model.values import checked, parts_of
+
+T = TypeVar("T")
 
 logger = logging.getLogger("dragoman.agent")
 
-LONG = 0.1
-"""Seconds that a function may hold up the event loop before it is said."""
+LONG_CALL_SECONDS = 0.1
+"""How long a function may hold up the event loop before a warning is logged."""
+MAX_THREADS = 100
+"""Threads of skills at a time. A call that finds none free waits."""
+
+_free_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,31 +69,31 @@ class SkillFunction:
         if self.blocks:
             outcome = await in_thread(self.function, **given)
         else:
-            outcome = self._watched(given) if self.holds else self.function(**given)
+            outcome = self._call_timed(given) if self.holds else self.function(**given)
         while type(outcome) is not str and inspect.isawaitable(outcome):
             outcome = await outcome
         if type(outcome) is str and not self.reply:
             await turn.artifact("result").write(outcome, last=True)
             return
         if isinstance(outcome, Generator):
-            outcome = _stepped(outcome, in_thread if self.blocks else None)
+            outcome = _as_async(outcome, in_thread if self.blocks else None)
         if isinstance(outcome, AsyncGenerator):
             async with aclosing(outcome):  # so that it tidies up before the task is told to be over
                 if not self.reply:
-                    await give_pieces(turn, outcome)
+                    await _write_pieces(turn, outcome)
                     return
-                outcome = await gathered(outcome)
+                outcome = await _join_pieces(outcome)
         if self.reply and not record_of(turn).visible:
-            turn.reply(message_of(outcome))
+            turn.reply(_message_of(outcome))
         else:
-            await give(turn, outcome)
+            await _write_answer(turn, outcome)
 
-    def _watched(self, given: dict[str, Any]) -> Any:
+    def _call_timed(self, given: dict[str, Any]) -> Any:
         began = time.perf_counter()
         try:
             return self.function(**given)
         finally:
-            if (held := time.perf_counter() - began) > LONG:
+            if (held := time.perf_counter() - began) > LONG_CALL_SECONDS:
                 logger.warning(
                     "skill %r held up everybody else for %.1f s: make it async, or leave out the Turn, and it gets a thread",
                     self.skill.id,
@@ -87,7 +101,9 @@ class SkillFunction:
                 )
 
 
-async def _stepped(pieces: Generator[Any, None, Any], call: Callable[..., Any] | None) -> AsyncGenerator[Any]:
+async def _as_async(
+    pieces: Generator[Any, None, Any], call: Callable[..., Any] | None
+) -> AsyncGenerator[Any]:
     """A plain generator as an asynchronous one."""
     end = object()
     try:
@@ -175,3 +191,122 @@ def _input_modes(takes: set[str]) -> tuple[str, ...]:
     if takes & {"file", "files", "content", "contents"}:
         return (JSON, TEXT, "*/*") if data else (TEXT, "*/*")
     return (JSON, TEXT) if data else ()
+
+
+# -- answers -----------------------------------------------------------------------------------------------------
+
+
+async def _write_answer(turn: Turn, value: Any) -> None:
+    """What the function returned. A message is the task's last word, anything else is an artifact."""
+    if isinstance(value, Message):
+        turn.finish(TaskState.COMPLETED, value)
+    elif value is not None:
+        await _write(turn, value, last=True)
+
+
+async def _write_pieces(turn: Turn, pieces: AsyncIterator[Any]) -> None:
+    """What the function yields, as it comes."""
+    result: ArtifactWriter | None = None
+    async for piece in pieces:
+        if type(piece) is str:  # nearly all of them
+            if result is None:
+                result = turn.artifact("result")
+            await result.write(piece)
+        elif isinstance(piece, Message):
+            await turn.status(piece)
+        elif piece is not None:
+            await _write(turn, piece, last=False)
+    turn.artifact("result").close()
+
+
+async def _join_pieces(pieces: AsyncIterator[Any]) -> tuple[Part, ...] | None:
+    """All that the function yields, for one message: pieces of text are one text."""
+    parts: list[Part] = []
+    async for piece in pieces:
+        for part in _message_parts(piece) if piece is not None else ():
+            if parts and part == Part(text=part.text) and parts[-1] == Part(text=parts[-1].text):
+                parts[-1] = replace(part, text=f"{parts[-1].text}{part.text}")
+            else:
+                parts.append(part)
+    return tuple(parts) or None
+
+
+def _message_of(value: Any) -> Message | tuple[Part, ...]:
+    """What the function returned, as a message or its parts."""
+    return value if isinstance(value, Message) else _message_parts("" if value is None else value)
+
+
+def _message_parts(value: Any) -> tuple[Part, ...]:
+    if isinstance(value, Message):
+        return value.parts
+    artifacts = _artifacts(value)
+    return tuple(part for each in artifacts for part in each.parts) if artifacts else _parts(value)
+
+
+def _artifacts(value: Any) -> list[Artifact]:
+    """The artifacts that a value is; none if it is anything else."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return list(values) if all(isinstance(each, Artifact) for each in values) else []
+
+
+def _parts(value: Any) -> tuple[Part, ...]:
+    try:
+        return parts_of(value)
+    except TypeError as error:
+        raise TypeError(
+            f"an answer is text, bytes, data (a dict, a dataclass, a model, ...), a Part, an Artifact or a Message: {error}"
+        ) from None
+
+
+async def _write(turn: Turn, value: Any, *, last: bool) -> None:
+    artifacts = _artifacts(value)
+    for artifact in map(checked, artifacts):
+        writer = turn.artifact(
+            artifact.name,
+            id=artifact.artifact_id,
+            description=artifact.description,
+            metadata=artifact.metadata,
+            extensions=artifact.extensions,
+        )
+        writer.put_together(artifact.parts, last=True)
+    if not artifacts:
+        turn.artifact("result").put_together(_parts(value), last=last)
+    if record_of(turn).journal.full:
+        await record_of(turn).journal.commit()
+
+
+# -- threads -----------------------------------------------------------------------------------------------------
+
+
+async def in_thread(function: Callable[..., T], *args: Any, **kw: Any) -> T:
+    """Call `function` on a thread. If we are cancelled, it goes on and nobody waits for it."""
+    loop = asyncio.get_running_loop()
+    threads = _free_threads.setdefault(loop, asyncio.Semaphore(MAX_THREADS))
+    await threads.acquire()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        threads.release()
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = context.run(function, *args, **kw)
+        except StopIteration as stop:  # which a future cannot carry
+            error = RuntimeError(f"{getattr(function, '__name__', function)} raised StopIteration")
+            error.__cause__ = stop
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, value, error)
+
+    Thread(target=run, name="dragoman-skill", daemon=True).start()
+    return await future

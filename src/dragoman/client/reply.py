@@ -15,7 +15,7 @@ from dragoman.model.content import text_of as text_of_parts
 from dragoman.model.fold import Growing, LazyFold
 from dragoman.model.ops import Batch
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
-from dragoman.model.values import convert, spoken
+from dragoman.model.values import convert, convert_text
 
 if TYPE_CHECKING:
     from dragoman.client.client import Client
@@ -102,7 +102,7 @@ class Reply(str):
     def to(self, kind: type[T]) -> T:
         """The answer as a type: a dataclass, a msgspec or pydantic one, `dict[str, int]`. Raises `ValueError`."""
         data = self.data
-        answer: T = spoken(str(self), kind) if data is None else convert(data, kind)
+        answer: T = convert_text(str(self), kind) if data is None else convert(data, kind)
         return answer
 
     async def wait(self, timeout: float | None = None) -> Reply:

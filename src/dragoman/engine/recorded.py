@@ -40,7 +40,7 @@ from dragoman.model.answers import hint
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role, text_of
 from dragoman.model.ids import timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
-from dragoman.model.values import Unfit, answer_as, checked, part_of, parts_of, plain, returned
+from dragoman.model.values import Unfit, answer_as, checked, decode_result, part_of, parts_of, plain
 
 logger = logging.getLogger("dragoman.turn")
 
@@ -258,7 +258,7 @@ class Recorded:
         if (step := self.steps.get(key)) is not None:
             if step.function and step.function != function:
                 self._differs("step", f"{key!r} of {step.function}", function)
-            return returned(step.value, work)
+            return decode_result(step.value, work)
         if key in self._steps_running:
             raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
         self._steps_running.add(key)
@@ -396,7 +396,7 @@ class ArtifactWriter:
     """
 
     __slots__ = ("_before", "_begun", "_closed", "_head", "_last", "_media_type", "_old", "_record", "_rewritten",
-                 "_written")  # fmt: skip
+                 "_written", "amend")  # fmt: skip
 
     def __init__(
         self,
@@ -417,6 +417,8 @@ class ArtifactWriter:
         self._closed = recorded is not None and recorded.closed
         self._last: Record | None = None
         self._written = False
+        self.amend: Callable[[ArtifactUpdate], ArtifactUpdate] | None = None
+        """Changes each update before it is written."""
 
     @property
     def id(self) -> str:
@@ -523,6 +525,8 @@ class ArtifactWriter:
             append=append,
             last_chunk=last,
         )
+        if self.amend is not None:
+            update = self.amend(update)
         self._last = Record("artifact", update)
         self._begun, self._closed = True, last
         record.journal.put(self._last)

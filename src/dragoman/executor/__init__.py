@@ -12,30 +12,6 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from dragoman.executor.cards import (
-    AGENT_CARD_WELL_KNOWN_PATH,
-    DEFAULT_RPC_URL,
-    EXTENDED_AGENT_CARD_PATH,
-    HTTP_EXTENSION_HEADER,
-    PREV_AGENT_CARD_WELL_KNOWN_PATH,
-    PROTOCOL_VERSION_0_3,
-    PROTOCOL_VERSION_1_0,
-    PROTOCOL_VERSION_CURRENT,
-    VERSION_HEADER,
-    AgentAuthentication,
-    AgentCapabilities,
-    AgentCard,
-    AgentExtension,
-    AgentInterface,
-    AgentProvider,
-    AgentSkill,
-    TransportProtocol,
-    are_modalities_compatible,
-    find_extension_by_uri,
-    get_requested_extensions,
-)
-from dragoman.executor.context import RequestContext, ServerCallContext, User
-from dragoman.executor.elsewhere import instead
 from dragoman.executor.errors import (
     AuthenticatedExtendedCardNotConfiguredError,
     ContentTypeNotSupportedError,
@@ -54,8 +30,16 @@ from dragoman.executor.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
-from dragoman.executor.execution import AgentExecutor, EventQueue, ExecutorAgent
-from dragoman.executor.new import (
+from dragoman.executor.execution import (
+    AgentExecutor,
+    EventQueue,
+    ExecutorAgent,
+    RequestContext,
+    ServerCallContext,
+    TaskUpdater,
+    User,
+)
+from dragoman.executor.helpers import (
     completed_task,
     get_artifact_text,
     get_data_parts,
@@ -88,7 +72,7 @@ from dragoman.executor.new import (
     new_url_message,
     new_url_part,
 )
-from dragoman.executor.parts import DataPart, FilePart, FileWithBytes, FileWithUri, Part, TextPart
+from dragoman.executor.missing import error_for
 from dragoman.executor.server import (
     A2AFastAPIApplication,
     A2ARESTFastAPIApplication,
@@ -106,17 +90,42 @@ from dragoman.executor.server import (
     create_rest_routes,
 )
 from dragoman.executor.types import (
+    AGENT_CARD_WELL_KNOWN_PATH,
+    DEFAULT_RPC_URL,
+    EXTENDED_AGENT_CARD_PATH,
+    HTTP_EXTENSION_HEADER,
+    PREV_AGENT_CARD_WELL_KNOWN_PATH,
+    PROTOCOL_VERSION_0_3,
+    PROTOCOL_VERSION_1_0,
+    PROTOCOL_VERSION_CURRENT,
+    VERSION_HEADER,
+    AgentAuthentication,
+    AgentCapabilities,
+    AgentCard,
+    AgentExtension,
+    AgentInterface,
+    AgentProvider,
+    AgentSkill,
     Artifact,
+    DataPart,
     Event,
+    FilePart,
+    FileWithBytes,
+    FileWithUri,
     Message,
+    Part,
     Role,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
+    TextPart,
+    TransportProtocol,
+    are_modalities_compatible,
+    find_extension_by_uri,
+    get_requested_extensions,
 )
-from dragoman.executor.updater import TaskUpdater
 
 __all__ = [
     "A2AFastAPIApplication",
@@ -226,7 +235,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise instead(name)
+    raise error_for(name)
 
 
 def __dir__() -> list[str]:

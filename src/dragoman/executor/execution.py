@@ -1,4 +1,5 @@
-"""An executor, and the queue on which it says what happens."""
+"""An executor: what it is asked (`RequestContext`), where it reports what happens (`EventQueue`, `TaskUpdater`), and the agent
+that runs it (`ExecutorAgent`)."""
 
 from __future__ import annotations
 
@@ -6,27 +7,104 @@ import asyncio
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from functools import cached_property
 from typing import Any
 
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.journal import Journal
-from dragoman.engine.records import Mail, Record
+from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError
-from dragoman.executor.cards import AgentCard
-from dragoman.executor.context import RequestContext
-from dragoman.executor.spoken import Made, as_plain
+from dragoman.executor import types
+from dragoman.executor.sdk_aliases import SdkType, SdkValue, to_model, to_sdk
+from dragoman.executor.types import AgentCard
 from dragoman.model.card import AgentCard as Card
-from dragoman.model.content import Artifact, Message
+from dragoman.model.content import Artifact, Message, Role
 from dragoman.model.ops import Principal, SendMessage
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 logger = logging.getLogger("dragoman.executor")
 
 _RANDOM = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}\Z")
+
+
+class Configuration(SdkValue):
+    """What the caller said about the answer; of it an executor needs to know only what it may look like."""
+
+    def __init__(self, accepted_output_modes: Sequence[str]) -> None:
+        self.accepted_output_modes = list(accepted_output_modes)
+
+
+class User:
+    def __init__(self, name: str) -> None:
+        self.is_authenticated, self.user_name = bool(name), name
+
+
+class ServerCallContext:
+    """Who is calling. `state` is the executor's own, for this one message."""
+
+    def __init__(
+        self, user: User | None = None, *, tenant: str = "", requested_extensions: Sequence[str] = ()
+    ) -> None:
+        self.user = user or User("")
+        self.tenant = tenant
+        self.requested_extensions = set(requested_extensions)
+        self.activated_extensions: set[str] = set()
+        self.state: dict[str, Any] = {}
+
+
+class RequestContext:
+    """What was asked. Members of messages and tasks are there in every spelling, which no type could say.
+
+    They are the executor's to change: what is on record stays as it is.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.call_context = ServerCallContext(
+            User(turn.principal), tenant=turn.scope.tenant, requested_extensions=turn.mail.extensions
+        )
+        self.configuration = Configuration(turn.mail.accepted_output_modes)
+        self.related_tasks: list[Any] = []
+        self.metadata: dict[str, Any] = turn.metadata
+
+    @cached_property
+    def message(self) -> Any:
+        return to_sdk(self._turn.message)
+
+    @cached_property
+    def current_task(self) -> Any:
+        """The task this message continues; None for the first message."""
+        return to_sdk(self._turn.task) if self._turn.n > 1 else None
+
+    @property
+    def task_id(self) -> str:
+        return self._turn.task_id
+
+    @property
+    def context_id(self) -> str:
+        return self._turn.context_id
+
+    @property
+    def tenant(self) -> str:
+        return self.call_context.tenant
+
+    @property
+    def requested_extensions(self) -> set[str]:
+        return self.call_context.requested_extensions
+
+    def add_activated_extension(self, uri: str) -> None:
+        """It is noted; which extensions an answer names is the server's to say."""
+        self.call_context.activated_extensions.add(uri)
+
+    def attach_related_task(self, task: Any) -> None:
+        self.related_tasks.append(task)
+
+    def get_user_input(self, delimiter: str = "\n") -> str:
+        return delimiter.join(part.text for part in self.message.parts if part.text is not None)
 
 
 class AgentExecutor(ABC):
@@ -69,12 +147,12 @@ class EventQueue:
         self._last: Message | None = None
         """A message said about a task that peers see already. If it was the last word, it is how the task ends."""
 
-    def enqueue_event(self, event: Event | Made) -> Done:
+    def enqueue_event(self, event: Event | SdkType) -> Done:
         """Put a Message, a Task, a status update or an artifact update on record."""
         if self._last is not None:
             self._turn.say(self._last)
             self._last = None
-        event = as_plain(event)
+        event = to_model(event)
         match event:
             case Message():
                 self._message(event)
@@ -129,16 +207,16 @@ class EventQueue:
         )
         if not update.append:
             writer.restart()
-        waiting = record_of(self._turn).journal.waiting
-        before = len(waiting)
-        writer.put_together(artifact.parts, last=update.last_chunk)
-        if not artifact.parts and update.last_chunk:
-            writer.close()
         head = replace(artifact, parts=())
         known = self._heads.get(head.artifact_id) if update.append else None
         whole = self._heads[head.artifact_id] = head if known is None else known.extended_by(head)
-        for i in range(before, len(waiting)):
-            waiting[i] = _told(waiting[i], update, head, whole)
+        writer.amend = lambda body: _with_details(body, update, head, whole)
+        try:
+            writer.put_together(artifact.parts, last=update.last_chunk)
+            if not artifact.parts and update.last_chunk:
+                writer.close()
+        finally:
+            writer.amend = None
 
     def _standing(self, artifact: Artifact) -> None:
         """An artifact of a whole task: new, or as it is on record."""
@@ -155,22 +233,86 @@ class EventQueue:
         return self._names.get(id, id)
 
 
-def _told(record: Record, update: ArtifactUpdate, head: Artifact, whole: Artifact) -> Record:
-    """A chunk that waits to be written, with what its update says about itself and about the artifact: `head`, which with
-    the updates before it comes to `whole`. (A run that differs from the one before it tells the artifact again.)"""
-    body = record.body
-    assert isinstance(body, ArtifactUpdate)
+def _with_details(
+    body: ArtifactUpdate, update: ArtifactUpdate, head: Artifact, whole: Artifact
+) -> ArtifactUpdate:
+    """A chunk with the details of the update that it comes from: `head` is what that tells about the artifact, `whole` is
+    that with what earlier updates told. (A run that differs from the one before it writes the artifact again.)"""
     written = body.artifact
     artifact = (
         written.extended_by(head if body.append else whole)
         if update.append
         else replace(head, parts=written.parts)
     )
-    if artifact == written and not update.metadata:
-        return record
-    told = Record(record.kind, replace(body, artifact=artifact, metadata=update.metadata))
-    told.encode()  # what has no JSON form is refused here, where it was said
-    return told
+    return replace(body, artifact=artifact, metadata=update.metadata)
+
+
+class TaskUpdater:
+    def __init__(self, event_queue: EventQueue, task_id: str = "", context_id: str = "") -> None:
+        self._queue, self.task_id, self.context_id = event_queue, task_id, context_id
+
+    def update_status(
+        self,
+        state: TaskState,
+        message: Any = None,
+        final: bool = False,
+        timestamp: Any = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Done:
+        """`final` and the moment are the engine's to know."""
+        return self._queue.enqueue_event(
+            types.TaskStatusUpdateEvent(types.TaskStatus(state, message), metadata=metadata)
+        )
+
+    def add_artifact(
+        self,
+        parts: Sequence[Any],
+        artifact_id: str | None = None,
+        name: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        append: bool | None = None,
+        last_chunk: bool | None = None,
+        extensions: Sequence[str] | None = None,
+    ) -> Done:
+        artifact = types.Artifact(
+            parts,
+            artifact_id=artifact_id or None,
+            name=name,
+            metadata=metadata,
+            extensions=tuple(extensions or ()),
+        )
+        return self._queue.enqueue_event(
+            types.TaskArtifactUpdateEvent(artifact, append=append, last_chunk=last_chunk)
+        )
+
+    def submit(self, message: Any = None) -> Done:
+        return self.update_status(TaskState.SUBMITTED, message)
+
+    def start_work(self, message: Any = None) -> Done:
+        return self.update_status(TaskState.WORKING, message)
+
+    def complete(self, message: Any = None) -> Done:
+        return self.update_status(TaskState.COMPLETED, message)
+
+    def failed(self, message: Any = None) -> Done:
+        return self.update_status(TaskState.FAILED, message)
+
+    def reject(self, message: Any = None) -> Done:
+        return self.update_status(TaskState.REJECTED, message)
+
+    def cancel(self, message: Any = None) -> Done:
+        return self.update_status(TaskState.CANCELED, message)
+
+    def requires_input(self, message: Any = None, final: bool = True) -> Done:
+        return self.update_status(TaskState.INPUT_REQUIRED, message)
+
+    def requires_auth(self, message: Any = None, final: bool = True) -> Done:
+        return self.update_status(TaskState.AUTH_REQUIRED, message)
+
+    def new_agent_message(self, parts: Sequence[Any], metadata: dict[str, Any] | None = None) -> Any:
+        return types.Message(
+            Role.AGENT, parts, context_id=self.context_id, task_id=self.task_id, metadata=metadata
+        )
 
 
 class ExecutorAgent(Agent):
@@ -179,7 +321,7 @@ class ExecutorAgent(Agent):
     def __init__(self, executor: AgentExecutor, card: Card | AgentCard, **options: Any) -> None:
         if not isinstance(card, Card):
             raise TypeError(f"a card is an AgentCard of dragoman.executor, not {type(card).__name__}")
-        card = replace(as_plain(card), supported_interfaces=())  # the server knows where it is
+        card = replace(to_model(card), supported_interfaces=())  # the server knows where it is
         super().__init__(card.name, card.description, version=card.version, **options)
         self.executor = executor
         about = replace(

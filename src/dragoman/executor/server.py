@@ -12,15 +12,14 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dragoman.executor.cards import (
+from dragoman.executor.execution import AgentExecutor, ExecutorAgent, ServerCallContext, User
+from dragoman.executor.sdk_aliases import SdkCard, to_model, to_sdk
+from dragoman.executor.types import (
     AGENT_CARD_WELL_KNOWN_PATH,
     DEFAULT_RPC_URL,
     EXTENDED_AGENT_CARD_PATH,
     PREV_AGENT_CARD_WELL_KNOWN_PATH,
 )
-from dragoman.executor.context import ServerCallContext, User
-from dragoman.executor.execution import AgentExecutor, ExecutorAgent
-from dragoman.executor.spoken import SpokenCard, as_plain, as_spoken
 from dragoman.model.ops import Principal
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class DefaultRequestHandler:
         self.store = task_store.url if task_store is not None else ""
         self.path = ""
         """Where the app answers; the first that asks for one decides."""
-        if isinstance(agent_card, SpokenCard):
+        if isinstance(agent_card, SdkCard):
             vars(agent_card)["handler"] = (
                 self  # for `create_agent_card_routes`, which are given the card alone
             )
@@ -108,12 +107,12 @@ class DefaultRequestHandler:
 
     def _extended(self, card: Any) -> Any:
         async def extended_card(principal: Principal) -> Any:
-            shown = as_spoken(card)
+            shown = to_sdk(card)
             if self.extended_card_modifier is not None:
                 shown = self.extended_card_modifier(shown, ServerCallContext(User(principal.id)))
                 if inspect.isawaitable(shown):
                     shown = await shown
-            return as_plain(shown)
+            return to_model(shown)
 
         return extended_card
 
@@ -230,7 +229,7 @@ def create_jsonrpc_routes(
     context_builder: Any = None,
     **served: Any,
 ) -> list[BaseRoute]:
-    """Everything that the app answers, at `rpc_url`. All versions are spoken, whatever `enable_v0_3_compat` says."""
+    """Everything that the app answers, at `rpc_url`. All versions are sdk, whatever `enable_v0_3_compat` says."""
     from dragoman.executor.routes import AppRoute
 
     if context_builder is not None:

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
-from dragoman.executor.parts import Part
-from dragoman.executor.spoken import Kind, Made, as_spoken, each_of, members, read_as
-from dragoman.model import content, task
+from msgspec.structs import replace
+
+from dragoman.executor.sdk_aliases import (
+    LEGACY,
+    SdkMeta,
+    SdkPart,
+    SdkType,
+    members,
+    read_as,
+    read_each,
+    snake_case,
+    to_sdk,
+)
+from dragoman.model import card, content, task
 from dragoman.model.ids import new_id
 from dragoman.model.task import ArtifactUpdate, StatusUpdate
 
+_KIND = ("kind", "type")
 _IDS = ("task_id", "context_id", "kind", "final")
 """Of an update: the engine knows them."""
+_WHO = ("authentication", "security_schemes", "security", "security_requirements")
+
+AGENT_CARD_WELL_KNOWN_PATH = "/.well-known/agent-card.json"
+PREV_AGENT_CARD_WELL_KNOWN_PATH = "/.well-known/agent.json"
+EXTENDED_AGENT_CARD_PATH = "/agent/authenticatedExtendedCard"
+DEFAULT_RPC_URL = "/"
+HTTP_EXTENSION_HEADER = "A2A-Extensions"
+VERSION_HEADER = "A2A-Version"
+PROTOCOL_VERSION_1_0, PROTOCOL_VERSION_0_3 = "1.0", "0.3"
+PROTOCOL_VERSION_CURRENT = PROTOCOL_VERSION_1_0
 
 
-class TaskState(metaclass=Kind):
+class TaskState(metaclass=SdkMeta):
     """`TaskState.input_required`, as 1.0 spells it, and by its word: `TaskState("input-required")`."""
 
     made = task.TaskState
@@ -42,7 +66,7 @@ class TaskState(metaclass=Kind):
         return str(state.value)
 
 
-class Role(metaclass=Kind):
+class Role(metaclass=SdkMeta):
     made = content.Role
 
     user = USER = ROLE_USER = content.Role.USER
@@ -56,61 +80,239 @@ class Role(metaclass=Kind):
         return str(role.value)
 
 
-class Message(Made):
+class Part(SdkType):
+    made = content.Part
+
+    def __new__(cls, root: Any = None, **given: Any) -> Any:
+        if root is not None:
+            return read_as(Part, root)
+        return to_sdk(content.Part(**members(content.Part, given)))
+
+    @classmethod
+    def model_validate(cls, value: Any, **how: Any) -> Any:
+        """A part, or its JSON in any version."""
+        if not isinstance(value, Mapping) or isinstance(value, content.Part):
+            return super().model_validate(value)
+        members = {name: each for name, each in value.items() if name not in _KIND}
+        if "root" in members:
+            return cls.model_validate(members["root"])
+        if isinstance(file := members.pop("file", None), Mapping):
+            kind: Any = FileWithUri if "uri" in file else FileWithBytes
+            return FilePart(file=kind(**file), **members)
+        return super().model_validate(members)
+
+
+class _OneOf(SdkMeta):
+    """Parts that hold one of these."""
+
+    holds: tuple[str, ...]
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        empty = content.Part()
+        return isinstance(value, content.Part) and any(
+            getattr(value, name) is not getattr(empty, name) for name in cls.holds
+        )
+
+
+class TextPart(SdkType, metaclass=_OneOf):
+    holds = ("text",)
+
+    def __new__(cls, text: str, **given: Any) -> Any:
+        return to_sdk(content.Part(text=text, **members(content.Part, given, _KIND)))
+
+
+class DataPart(SdkType, metaclass=_OneOf):
+    holds = ("data",)
+
+    def __new__(cls, data: Any, **given: Any) -> Any:
+        return to_sdk(content.Part(data=data, **members(content.Part, given, _KIND)))
+
+
+class FilePart(SdkType, metaclass=_OneOf):
+    holds = ("raw", "url")
+
+    def __new__(cls, file: content.Part, **given: Any) -> Any:
+        return replace(file, **members(content.Part, given, _KIND))
+
+
+class FileWithBytes(SdkType, metaclass=_OneOf):
+    """`bytes` is base64, as in the SDK."""
+
+    holds = ("raw",)
+
+    def __new__(
+        cls, bytes: str, *, name: str | None = "", mimeType: str | None = "", mime_type: str | None = ""
+    ) -> Any:
+        media_type = mimeType or mime_type or ""
+        return SdkPart(raw=base64.b64decode(bytes), filename=name or "", media_type=media_type)
+
+
+class FileWithUri(SdkType, metaclass=_OneOf):
+    holds = ("url",)
+
+    def __new__(
+        cls, uri: str, *, name: str | None = "", mimeType: str | None = "", mime_type: str | None = ""
+    ) -> Any:
+        return SdkPart(url=uri, filename=name or "", media_type=mimeType or mime_type or "")
+
+
+class Message(SdkType):
     made = content.Message
     also = ("kind",)
 
     def __new__(cls, role: content.Role | str, parts: Sequence[Any], **given: Any) -> Any:
         given = {"message_id": new_id()} | members(content.Message, given, cls.also)
-        return as_spoken(content.Message(role=Role(role), parts=tuple(each_of(Part, parts)), **given))
+        return to_sdk(content.Message(role=Role(role), parts=tuple(read_each(Part, parts)), **given))
 
 
-class Artifact(Made):
+class Artifact(SdkType):
     made = content.Artifact
 
     def __new__(cls, parts: Sequence[Any], **given: Any) -> Any:
         given = {"artifact_id": new_id()} | members(content.Artifact, given)
-        return as_spoken(content.Artifact(parts=tuple(each_of(Part, parts)), **given))
+        return to_sdk(content.Artifact(parts=tuple(read_each(Part, parts)), **given))
 
 
-class Task(Made):
+class Task(SdkType):
     made = task.Task
     also = ("kind",)
 
     def __new__(cls, id: str, status: Any, **given: Any) -> Any:
         given = members(task.Task, given, cls.also)
         for name, kind in (("history", Message), ("artifacts", Artifact)):
-            given[name] = tuple(each_of(kind, given.get(name)))
-        return as_spoken(task.Task(id=id, status=read_as(TaskStatus, status), **given))
+            given[name] = tuple(read_each(kind, given.get(name)))
+        return to_sdk(task.Task(id=id, status=read_as(TaskStatus, status), **given))
 
 
-class TaskStatus(Made):
+class TaskStatus(SdkType):
     made = task.TaskStatus
 
     def __new__(cls, state: task.TaskState | str, message: Any = None, **given: Any) -> Any:
         members(task.TaskStatus, given)  # the moment is when it is put on record
-        return as_spoken(task.TaskStatus(state=TaskState(state), message=read_as(Message, message)))
+        return to_sdk(task.TaskStatus(state=TaskState(state), message=read_as(Message, message)))
 
 
-class TaskStatusUpdateEvent(Made):
+class TaskStatusUpdateEvent(SdkType):
     made = StatusUpdate
     also = _IDS
 
     def __new__(cls, status: Any, **given: Any) -> Any:
         given = members(StatusUpdate, given, cls.also)
-        return as_spoken(StatusUpdate(task_id="", context_id="", status=read_as(TaskStatus, status), **given))
+        return to_sdk(StatusUpdate(task_id="", context_id="", status=read_as(TaskStatus, status), **given))
 
 
-class TaskArtifactUpdateEvent(Made):
+class TaskArtifactUpdateEvent(SdkType):
     made = ArtifactUpdate
     also = _IDS
 
     def __new__(cls, artifact: Any, **given: Any) -> Any:
         given = members(ArtifactUpdate, given, cls.also)
-        return as_spoken(
+        return to_sdk(
             ArtifactUpdate(task_id="", context_id="", artifact=read_as(Artifact, artifact), **given)
         )
 
 
 Event = Message | Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 """What may be put on a queue; for annotations, and for `isinstance`."""
+
+
+class TransportProtocol(str, Enum):
+    JSONRPC = jsonrpc = "JSONRPC"
+    HTTP_JSON = http_json = "HTTP+JSON"
+    GRPC = grpc = "GRPC"
+
+
+class AgentSkill(SdkType):
+    made = card.Skill
+    also = ("security",)
+
+    def __new__(cls, id: str, name: str, **given: Any) -> Any:
+        return to_sdk(card.Skill(id=id, name=name, **members(card.Skill, given, cls.also)))
+
+
+class AgentExtension(SdkType):
+    made = card.Extension
+
+    def __new__(cls, uri: str = "", **given: Any) -> Any:
+        return to_sdk(card.Extension(uri=uri, **members(card.Extension, given)))
+
+
+class AgentCapabilities(SdkType):
+    made = card.Capabilities
+    also = ("state_transition_history",)
+
+    def __new__(cls, streaming: bool | None = True, **given: Any) -> Any:
+        given = {"push_notifications": False} | members(card.Capabilities, given, cls.also)
+        given["extensions"] = tuple(read_each(AgentExtension, given.get("extensions")))
+        return to_sdk(card.Capabilities(streaming=streaming is not False, **given))
+
+
+class AgentProvider(SdkType):
+    made = card.Provider
+
+    def __new__(cls, organization: str, url: str | None = "") -> Any:
+        return to_sdk(card.Provider(organization=organization, url=url or ""))
+
+
+class AgentInterface(SdkType):
+    made = card.Interface
+    also = ("transport",)
+
+    def __new__(cls, url: str, **given: Any) -> Any:
+        given = {"protocol_binding": given.pop("transport", "JSONRPC"), "protocol_version": ""} | members(
+            card.Interface, given, cls.also
+        )
+        return to_sdk(card.Interface(url=url, **given))
+
+
+def AgentAuthentication(schemes: Sequence[str] = (), credentials: str = "") -> tuple[str, ...]:
+    """0.1's list of scheme names. `public` means none."""
+    return tuple(scheme for scheme in schemes if scheme != "public")
+
+
+class AgentCard(SdkType):
+    """Where the agent is reached, and in which versions, is the server's to say: what a card says about it can be read again."""
+
+    made = card.AgentCard
+    also = LEGACY
+
+    def __new__(cls, name: str, description: str = "", **given: Any) -> Any:
+        if any(given[member] for member in given if snake_case(member) in _WHO):
+            raise TypeError("a card does not authenticate anybody: declare `auth=` on the agent instead")
+        filled: dict[str, Any] = {"version": "1.0.0"}
+        filled |= members(card.AgentCard, given, (*cls.also, *_WHO, "signatures"))
+        filled["capabilities"] = read_as(AgentCapabilities, filled.get("capabilities", {}))
+        filled["skills"] = tuple(read_each(AgentSkill, filled.get("skills")))
+        filled["supported_interfaces"] = tuple(read_each(AgentInterface, filled.get("supported_interfaces")))
+        if filled.get("provider") is not None:
+            filled["provider"] = read_as(AgentProvider, filled["provider"])
+        for modes in ("default_input_modes", "default_output_modes"):
+            filled[modes] = _modes(filled.get(modes, ()))
+        made = to_sdk(card.AgentCard(name=name, description=description, **filled))
+        for member, value in given.items():
+            if snake_case(member) in LEGACY:
+                setattr(made, snake_case(member), value)
+        return made
+
+
+def _modes(modes: Sequence[str]) -> tuple[str, ...]:
+    return tuple("text/plain" if mode == "text" else mode for mode in modes) or ("text/plain",)
+
+
+def are_modalities_compatible(
+    server_output_modes: Sequence[str] | None, client_output_modes: Sequence[str] | None
+) -> bool:
+    """Whether one of these modes is also one of those; who names none takes any."""
+    if not server_output_modes or not client_output_modes:
+        return True
+    return not set(server_output_modes).isdisjoint(client_output_modes)
+
+
+def find_extension_by_uri(card: Any, uri: str) -> Any:
+    """The extension that a card declares under a URI; None if it has none."""
+    return next((each for each in card.capabilities.extensions if each.uri == uri), None)
+
+
+def get_requested_extensions(values: Sequence[str]) -> set[str]:
+    """The URIs in the values of a header."""
+    return {uri.strip() for value in values for uri in value.split(",") if uri.strip()}

@@ -149,7 +149,7 @@ _EXACT = 2**53
 """Up to here a float can stand for every integer."""
 
 
-def spoken(text: str, kind: Any) -> Any:
+def convert_text(text: str, kind: Any) -> Any:
     """What a text says, as `kind`. Raises `Unfit`."""
     text = text.strip()
     asked = wanted(kind)
@@ -172,7 +172,7 @@ def answer_as(kind: Any, message: Message) -> Any:
         return message.text
     if kind is Part or kind is bytes:
         return _file_of(message, kind)
-    return spoken(message.text, kind) if message.data is None else convert(message.data, kind)
+    return convert_text(message.text, kind) if message.data is None else convert(message.data, kind)
 
 
 def _file_of(message: Message, kind: type[Part] | type[bytes]) -> Part | bytes:
@@ -186,7 +186,7 @@ def _file_of(message: Message, kind: type[Part] | type[bytes]) -> Part | bytes:
     return file.raw
 
 
-def returned(value: msgspec.Raw, work: Any) -> Any:
+def decode_result(value: msgspec.Raw, work: Any) -> Any:
     """What `work` returned, from what was recorded of it."""
     try:
         return msgspec.json.decode(value, type=_returns(work), dec_hook=_model)

@@ -23,13 +23,13 @@ _OPAQUE = ("data", "metadata")
 """Members that are JSON, and nothing of ours."""
 
 
-class Spoken:
+class SdkValue:
     """A value whose members can be read as the SDK spells them."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        kind, snake = type(self).__name__.removeprefix("Spoken"), snaked(name)
+        kind, snake = type(self).__name__.removeprefix("Sdk"), snake_case(name)
         if name.startswith("model_dump"):
             raise AttributeError(
                 f"{kind} is no pydantic model: its JSON is `msgspec.to_builtins(it)`", name=name
@@ -44,18 +44,18 @@ class Spoken:
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Any:
         """As pydantic's models are copied."""
-        copy = as_spoken(self)
+        copy = to_sdk(self)
         for name, value in (update or {}).items():
-            setattr(copy, snaked(name), value)
+            setattr(copy, snake_case(name), value)
         return copy
 
     def CopyFrom(self, other: Any) -> None:
         """As protobuf's messages are."""
         for name in self.__struct_fields__:
-            setattr(self, name, as_spoken(getattr(other, name)))
+            setattr(self, name, to_sdk(getattr(other, name)))
 
 
-class SpokenPart(content.Part, Spoken, frozen=False):  # type: ignore[misc]
+class SdkPart(content.Part, SdkValue, frozen=False):  # type: ignore[misc]
     """A part that is also the `root` of itself, and its own `file`."""
 
     def HasField(self, name: str) -> bool:
@@ -65,7 +65,7 @@ class SpokenPart(content.Part, Spoken, frozen=False):  # type: ignore[misc]
         return next((name for name in ("text", "raw", "url", "data") if self.HasField(name)), None)
 
     @property
-    def root(self) -> SpokenPart:
+    def root(self) -> SdkPart:
         return self
 
     @property
@@ -73,7 +73,7 @@ class SpokenPart(content.Part, Spoken, frozen=False):  # type: ignore[misc]
         return "text" if self.text is not None else "data" if self.data is not UNSET else "file"
 
     @property
-    def file(self) -> SpokenPart:
+    def file(self) -> SdkPart:
         if self.kind != "file":
             raise AttributeError(f"a {self.kind} part has no file")
         return self
@@ -95,57 +95,57 @@ class SpokenPart(content.Part, Spoken, frozen=False):  # type: ignore[misc]
         return self.media_type
 
 
-class SpokenMessage(content.Message, Spoken, frozen=False):  # type: ignore[misc]
+class SdkMessage(content.Message, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenArtifact(content.Artifact, Spoken, frozen=False):  # type: ignore[misc]
+class SdkArtifact(content.Artifact, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenTask(task.Task, Spoken, frozen=False):  # type: ignore[misc]
+class SdkTask(task.Task, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenStatus(TaskStatus, Spoken, frozen=False):  # type: ignore[misc]
+class SdkStatus(TaskStatus, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenStatusUpdate(StatusUpdate, Spoken, frozen=False):  # type: ignore[misc]
+class SdkStatusUpdate(StatusUpdate, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenArtifactUpdate(ArtifactUpdate, Spoken, frozen=False):  # type: ignore[misc]
+class SdkArtifactUpdate(ArtifactUpdate, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenSkill(card.Skill, Spoken, frozen=False):  # type: ignore[misc]
+class SdkSkill(card.Skill, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenExtension(card.Extension, Spoken, frozen=False):  # type: ignore[misc]
+class SdkExtension(card.Extension, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenCapabilities(card.Capabilities, Spoken, frozen=False):  # type: ignore[misc]
+class SdkCapabilities(card.Capabilities, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenProvider(card.Provider, Spoken, frozen=False):  # type: ignore[misc]
+class SdkProvider(card.Provider, SdkValue, frozen=False):  # type: ignore[misc]
     pass
 
 
-class SpokenInterface(card.Interface, Spoken, frozen=False):  # type: ignore[misc]
+class SdkInterface(card.Interface, SdkValue, frozen=False):  # type: ignore[misc]
     @property
     def transport(self) -> str:
         return self.protocol_binding
 
 
-class SpokenCard(card.AgentCard, Spoken, frozen=False, dict=True, gc=True):  # type: ignore[misc]
+class SdkCard(card.AgentCard, SdkValue, frozen=False, dict=True, gc=True):  # type: ignore[misc]
     """A card with the members of every version. Those that 1.0 has not are there to be read again."""
 
     def __getattr__(self, name: str) -> Any:
-        return None if snaked(name) in LEGACY else super().__getattr__(name)
+        return None if snake_case(name) in LEGACY else super().__getattr__(name)
 
 
 LEGACY = ("url", "preferred_transport", "additional_interfaces", "protocol_version", "security", "authentication",
@@ -153,58 +153,58 @@ LEGACY = ("url", "preferred_transport", "additional_interfaces", "protocol_versi
 """Members of older cards, and the handler that a card was given to."""
 
 _EMPTY = content.Part()
-_SPOKEN: dict[Any, Any] = {
-    card.Skill: SpokenSkill,
-    card.Extension: SpokenExtension,
-    card.Capabilities: SpokenCapabilities,
-    card.Provider: SpokenProvider,
-    card.Interface: SpokenInterface,
-    card.AgentCard: SpokenCard,
-    content.Part: SpokenPart,
-    content.Message: SpokenMessage,
-    content.Artifact: SpokenArtifact,
-    task.Task: SpokenTask,
-    TaskStatus: SpokenStatus,
-    StatusUpdate: SpokenStatusUpdate,
-    ArtifactUpdate: SpokenArtifactUpdate,
+_SDK_OF: dict[Any, Any] = {
+    card.Skill: SdkSkill,
+    card.Extension: SdkExtension,
+    card.Capabilities: SdkCapabilities,
+    card.Provider: SdkProvider,
+    card.Interface: SdkInterface,
+    card.AgentCard: SdkCard,
+    content.Part: SdkPart,
+    content.Message: SdkMessage,
+    content.Artifact: SdkArtifact,
+    task.Task: SdkTask,
+    TaskStatus: SdkStatus,
+    StatusUpdate: SdkStatusUpdate,
+    ArtifactUpdate: SdkArtifactUpdate,
 }
-_TO_SPOKEN = _SPOKEN | {spoken: spoken for spoken in _SPOKEN.values()}
-_TO_PLAIN = {spoken: plain for plain, spoken in _SPOKEN.items()} | {plain: plain for plain in _SPOKEN}
+_TO_SDK = _SDK_OF | {sdk: sdk for sdk in _SDK_OF.values()}
+_TO_MODEL = {sdk: plain for plain, sdk in _SDK_OF.items()} | {plain: plain for plain in _SDK_OF}
 
 
-def as_spoken(value: T) -> T:
+def to_sdk(value: T) -> T:
     """`value` and all that is in it, for code that spells its members as the SDK does."""
-    return cast(T, _made_of(value, _TO_SPOKEN))
+    return cast(T, _convert(value, _TO_SDK))
 
 
-def as_plain(value: T) -> T:
+def to_model(value: T) -> T:
     """`value`, made of our own types again."""
-    return cast(T, _made_of(value, _TO_PLAIN))
+    return cast(T, _convert(value, _TO_MODEL))
 
 
-def _made_of(value: Any, kinds: dict[Any, Any]) -> Any:
+def _convert(value: Any, kinds: dict[Any, Any]) -> Any:
     if isinstance(value, tuple | list):
-        many = [_made_of(each, kinds) for each in value]
-        return many if kinds is _TO_SPOKEN else tuple(many)
+        many = [_convert(each, kinds) for each in value]
+        return many if kinds is _TO_SDK else tuple(many)
     kind = kinds.get(type(value))
     if kind is None:
         return value
     members = {name: getattr(value, name) for name in kind.__struct_fields__}
     for name, member in members.items():
         if name not in _OPAQUE:
-            members[name] = _made_of(member, kinds)
-    spoken = kinds is _TO_SPOKEN
+            members[name] = _convert(member, kinds)
+    sdk = kinds is _TO_SDK
     if "metadata" in members:  # to be changed there, and nothing to be told where there is none
         members["metadata"] = (
-            dict(members["metadata"] or ()) if spoken else members["metadata"] or content.NOTHING
+            dict(members["metadata"] or ()) if sdk else members["metadata"] or content.NOTHING
         )
     made = kind(**members)
-    if spoken and isinstance(value, SpokenCard):
+    if sdk and isinstance(value, SdkCard):
         vars(made).update(vars(value))
     return made
 
 
-def snaked(name: str) -> str:
+def snake_case(name: str) -> str:
     """`contextId` -> `context_id`"""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
@@ -213,7 +213,7 @@ def members(kind: Any, given: dict[str, Any], unused: tuple[str, ...] = ()) -> d
     """What a constructor of the SDK was given, as members of `kind`: in either spelling, None for nothing."""
     out = {}
     for name, value in given.items():
-        snake = snaked(name)
+        snake = snake_case(name)
         if snake not in kind.__struct_fields__ and snake not in unused:
             raise TypeError(f"{kind.__name__} has no {name}")
         if value is not None and snake not in unused:
@@ -221,7 +221,7 @@ def members(kind: Any, given: dict[str, Any], unused: tuple[str, ...] = ()) -> d
     return out
 
 
-class Kind(type):
+class SdkMeta(type):
     """A type of the SDK. Called, it makes a value of our model; asked by `isinstance`, it knows them."""
 
     made: type[Any]
@@ -230,7 +230,7 @@ class Kind(type):
         return isinstance(value, cls.made)
 
 
-class Made(metaclass=Kind):
+class SdkType(metaclass=SdkMeta):
     """What a type checker takes the values for: their members are there in every spelling."""
 
     if TYPE_CHECKING:
@@ -245,21 +245,21 @@ class Made(metaclass=Kind):
     def model_validate(cls, value: Any, **how: Any) -> Any:
         """A value of this type, or its JSON. Members that nobody knows are passed over, as there."""
         if isinstance(value, cls):
-            return as_spoken(value)
+            return to_sdk(value)
         if not isinstance(value, Mapping):
             raise TypeError(f"{cls.__name__} is an object, not {value!r:.80}")
         known = {*cls.made.__struct_fields__, *cls.also}
-        return cls(**{name: each for name, each in value.items() if snaked(name) in known})
+        return cls(**{name: each for name, each in value.items() if snake_case(name) in known})
 
     @classmethod
     def model_validate_json(cls, text: str | bytes, **how: Any) -> Any:
         return cls.model_validate(msgspec.json.decode(text))
 
 
-def each_of(kind: type[Made], values: Any) -> list[Any]:
+def read_each(kind: type[SdkType], values: Any) -> list[Any]:
     """Values of a type, some of which may be given as their JSON."""
     return [read_as(kind, value) for value in values or ()]
 
 
-def read_as(kind: type[Made], value: Any) -> Any:
+def read_as(kind: type[SdkType], value: Any) -> Any:
     return kind.model_validate(value) if isinstance(value, Mapping) else value

@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from dragoman.executor.parts import Part
-from dragoman.executor.spoken import as_spoken
+from dragoman.executor.sdk_aliases import to_sdk
 from dragoman.executor.types import (
     Artifact,
     Message,
+    Part,
     Role,
     Task,
     TaskArtifactUpdateEvent,
@@ -61,7 +61,7 @@ def get_url_parts(parts: Sequence[content.Part]) -> list[str]:
 
 
 def get_file_parts(parts: Sequence[content.Part]) -> list[Any]:
-    return [as_spoken(part) for part in parts if part.raw is not None or part.url is not None]
+    return [to_sdk(part) for part in parts if part.raw is not None or part.url is not None]
 
 
 # messages

@@ -66,8 +66,8 @@ _SHAPES = (
 """Names of which there are too many to list."""
 
 
-def instead(name: str) -> Exception:
-    """What to raise for a name that is not here."""
+def error_for(name: str) -> Exception:
+    """The error for a name that is not here, with what to write instead."""
     why = INSTEAD.get(name) or next((why for shape, why in _SHAPES if shape.fullmatch(name)), "")
     if why:
         return ImportError(f"there is no {name} in dragoman.executor: {why}", name=name)
