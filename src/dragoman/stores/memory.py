@@ -34,8 +34,10 @@ from dragoman.stores.pages import Row, merge, read_filters
 
 DAY = 24 * 60 * 60.0
 APPEND_ROUNDS, APPEND_SECONDS = 16, 0.002
-"""How often the loop comes round before an append, and how long that may take: what an agent says meanwhile is written and
-sent together, as it is where an append waits for a disk."""
+"""How often the loop comes round before an append is done, and how long that may take: what an agent says meanwhile is
+written and sent together, as it is where an append waits for a disk."""
+MOVED_TASKS = 256
+"""How many tasks may have changed before they are indexed."""
 _LAST_KEY = 1 << 63
 """After every key."""
 
@@ -126,6 +128,8 @@ class MemoryStore:
         self._ttls: dict[str, float] = {}
         self._found: dict[tuple[Scope, str | None], dict[str, _Sorted]] = {}
         """The tasks that peers can see: by scope, and by scope and context; then by state."""
+        self._moved: dict[int, _Task] = {}
+        """Tasks that have changed since they were indexed: most change twice in a moment, and are indexed once."""
         self._aged = {True: _Sorted(), False: _Sorted()}
         """All tasks by age: finished or not."""
         self.push_configs = self.push_queue = MemoryPushQueue(self)
@@ -203,6 +207,7 @@ class MemoryStore:
             task.attempt -= not failed
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
+        self._index()
         old = (self._tasks[key] for _, _, key in self._aged[not unfinished].before(before))
         at_rest = (task for task in old if not task.node and not self.push_configs.waiting(task.key))
         chosen = list(islice(at_rest, limit))
@@ -227,23 +232,31 @@ class MemoryStore:
         return ""
 
     def _add(self, task: _Task, records: Sequence[Record]) -> int:
-        """Add to the log of a task, and move it to where it is found now."""
+        """Add to the log of a task."""
         snapshot = task.snapshot
         number(records, snapshot.seq + 1)
         for record in records:
             task.records.append(record)
             snapshot.apply(record)
-        status, place = snapshot.status, task.place
-        if (
-            place is None
-            or place.updated != status.timestamp
-            or place.state != status.state.value
-            or place.done != snapshot.terminal
-        ):
-            if place is not None:
-                self._unplace(task)
-            self._place(task)
+        self._moved[task.key] = task
+        if len(self._moved) >= MOVED_TASKS:
+            self._index()
         return snapshot.seq
+
+    def _index(self) -> None:
+        """Move the tasks that changed to where they are found now. Who searches does this first."""
+        moved, self._moved = self._moved, {}
+        for task in moved.values():
+            snapshot, place = task.snapshot, task.place
+            if (
+                place is None
+                or place.updated != snapshot.status.timestamp
+                or place.state != snapshot.status.state.value
+                or place.done != snapshot.terminal
+            ):
+                if place is not None:
+                    self._unplace(task)
+                self._place(task)
 
     def _place(self, task: _Task) -> None:
         snapshot = task.snapshot
@@ -341,16 +354,16 @@ class MemoryLog:
         return self._earlier(dedupe)
 
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
-        progress = any(record.progress for record in records)  # somebody waits for that
+        task = self._held(lease)
+        seq = self._store._add(task, records)
+        progress = any(record.progress for record in records)
+        if task.attempt > 1 and progress:
+            task.attempt = 1
+        self._store.push_configs.mark(task.key, records)
         rounds, latest = 0 if progress else APPEND_ROUNDS, time.perf_counter() + APPEND_SECONDS
         while rounds and time.perf_counter() < latest:
             rounds -= 1
             await asyncio.sleep(0)
-        task = self._held(lease)
-        seq = self._store._add(task, records)
-        if task.attempt > 1 and progress:
-            task.attempt = 1
-        self._store.push_configs.mark(task.key, records)
         return seq
 
     async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
@@ -390,6 +403,7 @@ class MemoryLog:
         )
 
     async def unfinished(self) -> int:
+        self._store._index()
         states = self._store._found.get((self._scope, None), {})
         return sum(len(tasks) for state, tasks in states.items() if TaskState(state) not in TERMINAL)
 
@@ -401,6 +415,7 @@ class MemoryLog:
 
     async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         filters = read_filters(self._scope, query)
+        self._store._index()
         states = self._store._found.get((self._scope, filters.context or None), {})
         rows: list[Row] = []
         total = 0
