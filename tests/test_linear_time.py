@@ -148,7 +148,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("match", "Object missing required field `", "`", ""),
         ("match", "Object missing required field `", "a", ""),
     ),
-    "elsewhere._SHAPES": (("fullmatch", "A", "Request", "!"), ("fullmatch", "ClientA", "a", "!")),
+    "missing._SHAPES": (("fullmatch", "A", "Request", "!"), ("fullmatch", "ClientA", "a", "!")),
     "execution._RANDOM": (("match", "", "a", ""), ("match", "", "aaaaaaaa-", "")),
     "files: [0-9a-f]{64}": (("findall", "", "a" * 63 + "-", ""), ("findall", "", "a", "")),
     "artifacts._DEVICES": (("fullmatch", "con.", ".", "\n"),),
