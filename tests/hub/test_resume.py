@@ -88,6 +88,22 @@ class Dying:
             self.dead.set()
             raise LeaseLost("gone") if self.buried else Unavailable("gone")
 
+    async def kill(self, home: House) -> str:
+        """Ask, and stop the hub after `life` writes. Returns the task.
+
+        What is ready together is one write, so a run may need a few writes less than the one before: then it ends alive.
+        """
+        begun = asyncio.create_task(home.ask("go"))
+        dead = asyncio.create_task(self.dead.wait())
+        async with asyncio.timeout(10):
+            await asyncio.wait([begun, dead], return_when=asyncio.FIRST_COMPLETED)
+        root = (await self._store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
+        begun.cancel()
+        dead.cancel()
+        self.buried = True
+        await home.close()
+        return str(root)
+
 
 class DyingLog:
     def __init__(self, log: Log, store: Dying) -> None:
@@ -188,15 +204,9 @@ async def test_defect_4_a_killed_hub_goes_on_without_asking_a_model_or_running_a
 async def killed(store: Any, tool: Once, life: int) -> str:
     """Work that has stopped after `life` writes. Returns the task; the store is open."""
     dying = Dying(store, life)
-    home = await open_house(dying, tool)
-    begun = asyncio.create_task(home.ask("go"))
-    await asyncio.wait_for(dying.dead.wait(), 10)
-    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
-    begun.cancel()
-    dying.buried = True
-    await home.close()
+    root = await dying.kill(await open_house(dying, tool))
     await store.open()
-    return str(root)
+    return root
 
 
 async def test_a_command_that_must_not_run_twice_does_not_wherever_the_hub_is_killed(url: Any) -> None:
@@ -430,12 +440,7 @@ async def test_an_advisor_is_asked_once_and_tokens_count_once_wherever_the_hub_i
         store = open_store("memory:")
         dying = Dying(store, life)
         home = await begin(dying)
-        asking = asyncio.create_task(home.ask("go"))
-        await asyncio.wait_for(dying.dead.wait(), 10)
-        root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
-        asking.cancel()
-        dying.buried = True
-        await home.close()
+        root = await dying.kill(home)
         before = [key for _, key in await steps(home, root) if key.startswith(MODELS)]
         home = await begin(store)
         done = await finish(home, root)

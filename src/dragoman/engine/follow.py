@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
@@ -26,6 +27,10 @@ MOST = 1000
 HEARD_BYTES = 256 << 10
 """Bytes of records that wait for a reader to ask for them. They are shared with other readers; more wait in the log."""
 
+GATHER_ROUNDS, GATHER_SECONDS = 64, 0.002
+"""How many rounds of the loop, and how long, a reader that has just read waits for more: records that come one by one in quick
+succession are then sent together. Records are in the log meanwhile, so that only this reader sees them later."""
+
 
 class Reader(AbstractContextManager["Reader"]):
     """A cursor in a task's log. It listens from `with` on, so that what happens before the first `next` is not missed.
@@ -34,7 +39,7 @@ class Reader(AbstractContextManager["Reader"]):
     the bus has lost, for all of them together; a reader without others looks by itself.
     """
 
-    __slots__ = ("_after", "_bus", "_bytes", "_closed", "_listening", "_log", "_others", "_poll", "_records", "_scope",
+    __slots__ = ("_after", "_bus", "_bytes", "_closed", "_last", "_listening", "_log", "_others", "_poll", "_records", "_scope",
                  "_stale", "_topic", "_task", "_waiter")  # fmt: skip
 
     def __init__(
@@ -59,6 +64,8 @@ class Reader(AbstractContextManager["Reader"]):
         """What we have been told is not all there is: look at the log."""
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
+        self._last = 0.0
+        """When `next` returned."""
 
     def __enter__(self) -> Self:
         self._listening = self._bus.listen(self._topic, self._hear)
@@ -78,6 +85,8 @@ class Reader(AbstractContextManager["Reader"]):
         while True:
             if not self._stale and not self._records:
                 await self._wait()
+                if time.monotonic() < self._last + GATHER_SECONDS:
+                    await self._gather()
             if not self._stale:
                 batch, self._records, self._bytes = self._records, [], 0
                 if batch and batch[0].seq <= self._after:
@@ -91,9 +100,17 @@ class Reader(AbstractContextManager["Reader"]):
                 self._stale |= len(batch) == MOST or size_of(batch) >= PIECE_BYTES  # and perhaps more
             if batch:
                 self._after = batch[-1].seq
+                self._last = time.monotonic()
                 return batch
             if self._closed:
                 raise Unavailable("shutting down", retry_after=1)
+
+    async def _gather(self) -> None:
+        latest = self._last + GATHER_SECONDS
+        for _ in range(GATHER_ROUNDS):
+            if self._stale or len(self._records) >= GATHER_ROUNDS or time.monotonic() >= latest:
+                return
+            await asyncio.sleep(0)
 
     def close(self) -> None:
         """Read what there is, and wait for nothing more."""

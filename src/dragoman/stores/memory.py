@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +32,6 @@ from dragoman.stores.memory_push_queue import MemoryPushQueue
 from dragoman.stores.pages import Row, merge, read_filters
 
 DAY = 24 * 60 * 60.0
-APPEND_ROUNDS, APPEND_SECONDS = 16, 0.002
-"""How often the loop comes round before an append is done, and how long that may take: what an agent says meanwhile is
-written and sent together, as it is where an append waits for a disk."""
 MOVED_TASKS = 256
 """How many tasks may have changed before they are indexed."""
 _LAST_KEY = 1 << 63
@@ -356,14 +352,9 @@ class MemoryLog:
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
         task = self._held(lease)
         seq = self._store._add(task, records)
-        progress = any(record.progress for record in records)
-        if task.attempt > 1 and progress:
+        if task.attempt > 1 and any(record.progress for record in records):
             task.attempt = 1
         self._store.push_configs.mark(task.key, records)
-        rounds, latest = 0 if progress else APPEND_ROUNDS, time.perf_counter() + APPEND_SECONDS
-        while rounds and time.perf_counter() < latest:
-            rounds -= 1
-            await asyncio.sleep(0)
         return seq
 
     async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
