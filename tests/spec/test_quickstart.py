@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvicorn
 
-from dragoman.server.runtime import running
 from tests import raw
 from tests.spec import quickstart
 
 
 @asynccontextmanager
 async def serving(make: Callable[[], Any]) -> AsyncIterator[str]:
-    async with running(make()) as url:
-        yield url
+    """Served as the quickstart does it: by uvicorn."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(make(), lifespan="on", log_level="warning"))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with asyncio.timeout(10):
+            while not server.started:
+                await asyncio.sleep(0.005)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
 
 
 def said(text: str, **more: Any) -> dict[str, Any]:
