@@ -32,14 +32,15 @@ def cost(work: Callable[[T], Any], given: T, runs: int = RUNS) -> float:
 def assert_linear(work: Callable[[T], Any], make: Callable[[int], T], size: int = 1 << 20) -> None:
     """Up to n = `size`, `work(make(2 * n))` costs at most three times as much as `work(make(n))`.
 
-    More than that twice in a row is a failure: once is what memory costs when it stops coming from a cache.
+    Each size is run once; what looks steep is run several times. Steep twice in a row is a failure: once is what memory costs
+    when it stops coming from a cache.
     """
     sizes = [size]
     while sizes[0] > 2048:
         sizes.insert(0, sizes[0] // 2)
-    before = cost(work, make(sizes[0]))
+    before = cost(work, make(sizes[0]), 1)
     for smaller, larger in pairwise(sizes):
-        now = cost(work, make(larger))
+        now = cost(work, make(larger), 1)
         if now > MOST * max(before, NOISE):
             costs = [cost(work, make(n), 2 * RUNS) for n in (smaller, larger, 2 * larger)]
             steep = [b > MOST * max(a, NOISE) for a, b in pairwise(costs)]
