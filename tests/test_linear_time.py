@@ -39,7 +39,7 @@ from dragoman.hub.tools.advisor import read_verdict as verdict
 from dragoman.hub.tools.fetcher import _CODECS, html_text, page_text
 from dragoman.model.answers import choice
 from dragoman.model.ops import ListTasks
-from dragoman.observe.logs import PlainLines, redacted
+from dragoman.observe.logs import PlainLines, redact
 from dragoman.observe.terminal import sanitize
 from dragoman.server.limits import Limits
 from tests.growth import assert_linear
@@ -478,7 +478,7 @@ _NOW = datetime(2026, 1, 1)
 
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "a log line": (lambda text: PlainLines().format(_record(text)), ("eyJ-", "\x1b", "token=", "://a:")),
-    "redacted": (redacted, ("eyJ-", "a ", "-----BEGIN ")),
+    "redact": (redact, ("eyJ-", "a ", "-----BEGIN ")),
     "sanitize": (sanitize, ("\x1b[", "\u202e", "\x1b]0;", "\ud800")),
     "html_text": (
         html_text,

@@ -544,7 +544,7 @@ def test_the_typed_options_are_the_parameters_of_what_they_are_passed_to() -> No
     def keys(options: Any) -> set[str]:
         return set(options.__optional_keys__)
 
-    assert keys(AppOptions) == names(application) - {"crew"} | keys(NodeOptions)
+    assert keys(AppOptions) == names(application) - {"shared_counters"} | keys(NodeOptions)
     assert keys(ServeOptions) == names(serve) | keys(AppOptions)
     assert keys(NodeOptions) == names(Runner) - {"queue", "load", "peers", "observer"}
     assert keys(CallOptions) == names(make_request)

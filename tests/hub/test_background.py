@@ -127,13 +127,13 @@ async def test_readers_are_looked_for_after_an_unexpected_error(monkeypatch: pyt
 
 
 async def test_workers_share_their_numbers_after_an_unexpected_error() -> None:
-    class Board:
+    class Reports:
         write = Stumbles(lambda data: None, *ERRORS)
 
     numbers = metrics.Metrics()
-    numbers._board = Board()  # type: ignore[assignment]
+    numbers._reports = Reports()  # type: ignore[assignment]
     task = asyncio.create_task(numbers.share())
-    await asyncio.wait_for(Board.write.did.wait(), 10)
+    await asyncio.wait_for(Reports.write.did.wait(), 10)
     task.cancel()
 
 

@@ -1,4 +1,4 @@
-"""Who did what to which task, also when it did not work out or nobody waited for it."""
+"""The audit log: who did what to which task, also when it failed or the caller left."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
+from dragoman.auth import Bearer, hashed
 from dragoman.cli import main
+from dragoman.engine.protocols import AuditEntry
+from dragoman.observe.audit import RateLimitedAudit
 from dragoman.push.options import PushOptions
 from dragoman.server.application import application
 from dragoman.server.limits import Limits
 from dragoman.server.runtime import running
 from dragoman.stores import open_store
+from dragoman.stores.memory_audit import MemoryAudit
 from tests import raw
 
 HELLO = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "x"}]}
@@ -39,7 +43,7 @@ def asking() -> Agent:
         ("CreateTaskPushNotificationConfig", {"taskId": "nobody's", "url": "http://a/"}, "CreatePushConfig"),
     ],
 )
-async def test_what_did_not_work_out_is_audited_with_its_task(
+async def test_a_request_that_failed_is_audited_with_its_task(
     tmp_path: Path, method: str, params: dict[str, Any], operation: str
 ) -> None:
     url = f"sqlite:///{tmp_path / 't.db'}"
@@ -52,7 +56,7 @@ async def test_what_did_not_work_out_is_audited_with_its_task(
     assert (entry.operation, entry.outcome) == (operation, "TASK_NOT_FOUND")
 
 
-async def test_a_name_that_somebody_chose_is_no_longer_than_names_are_and_begins_no_line(
+async def test_a_task_id_that_a_caller_chose_is_cut_and_cannot_start_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path / 't.db'}"
@@ -128,7 +132,7 @@ async def outcome(url: str, operation: str) -> str:
             await asyncio.sleep(0.01)
 
 
-async def test_to_leave_a_stream_is_no_error_of_ours() -> None:
+async def test_a_reader_that_leaves_a_stream_is_counted_as_ok() -> None:
     async with running(application(asking(), store="memory:")) as url:
         task = (await raw.result(url, "SendMessage", {"message": HELLO}))["task"]["id"]
         async for _ in raw.stream(url, "SubscribeToTask", {"id": task}):
@@ -136,7 +140,9 @@ async def test_to_leave_a_stream_is_no_error_of_ours() -> None:
         assert await outcome(url, "SubscribeToTask") == "OK"
 
 
-async def test_nor_is_it_to_leave_before_the_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_leaves_before_the_answer_is_counted_as_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     agent, begun = Agent("Waits"), asyncio.Event()
 
     @agent.skill
@@ -152,3 +158,58 @@ async def test_nor_is_it_to_leave_before_the_answer_comes(monkeypatch: pytest.Mo
         await begun.wait()
         sending.cancel()
         assert await outcome(url, "SendMessage") == "LEFT"
+
+
+def stranger(n: int = 0, **more: Any) -> AuditEntry:
+    return AuditEntry(
+        **{"at": f"{n:03}", "operation": "authenticate", "outcome": "UNAUTHENTICATED", "agent": "a", **more}
+    )
+
+
+async def outcomes(audit: RateLimitedAudit, **asked: Any) -> list[str]:
+    return [entry.outcome for entry in reversed(await audit.entries(limit=1000, **asked))]
+
+
+async def test_the_first_failed_authentications_are_written_and_the_rest_are_counted() -> None:
+    audit = RateLimitedAudit(MemoryAudit(), max_strangers=2)
+    for n in range(7):
+        audit.record(stranger(n))
+    assert await outcomes(audit) == ["UNAUTHENTICATED"] * 2
+    audit.close()
+    assert await outcomes(audit) == ["UNAUTHENTICATED"] * 2 + ["UNAUTHENTICATED, 5 more"]
+    audit.record(stranger())
+    assert (await outcomes(audit))[-1] == "UNAUTHENTICATED"
+
+
+async def test_the_count_of_failed_authentications_is_written_when_the_minute_ends() -> None:
+    audit = RateLimitedAudit(MemoryAudit(), max_strangers=1, seconds=0.01)
+    for n in range(3):
+        audit.record(stranger(n))
+    async with asyncio.timeout(10):
+        while "UNAUTHENTICATED, 2 more" not in await outcomes(audit):
+            await asyncio.sleep(0.005)
+
+
+async def test_the_limit_counts_each_agent_and_reason_apart_and_never_named_callers() -> None:
+    audit = RateLimitedAudit(MemoryAudit(), max_strangers=1)
+    for n in range(5):
+        audit.record(stranger(n))
+    audit.record(stranger(agent="b"))
+    audit.record(stranger(outcome="PERMISSION_DENIED"))
+    for _ in range(5):
+        audit.record(AuditEntry(at="", operation="SendMessage", outcome="OK", principal="ada"))
+    assert await outcomes(audit) == ["UNAUTHENTICATED"] * 2 + ["PERMISSION_DENIED"] + ["OK"] * 5
+
+
+async def test_a_server_writes_the_count_of_failed_authentications_before_it_ends(tmp_path: Path) -> None:
+    agent = Agent("A", auth=[Bearer({"ada": hashed("token")})])
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    async with running(application(agent, store=url)) as here:
+        for _ in range(65):
+            async with raw.post(here, b"{}", {}) as response:
+                assert response.status == 401
+    store = open_store(url)
+    await store.open()
+    entries = await store.audit.entries(operation="authenticate", limit=1000)
+    await store.close()
+    assert len(entries) == 61 and entries[0].outcome == "UNAUTHENTICATED, 5 more"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.observe.logs import ABOUT, MAX_CHARACTERS, PlainLines, redacted
+from dragoman.observe.logs import LOG_FIELDS, MAX_CHARACTERS, PlainLines, redact
 from tests import raw
 from tests.serving import Server
 
@@ -18,11 +18,11 @@ from tests.serving import Server
 def line(message: str, **about: str) -> str:
     record = logging.LogRecord("dragoman.x", logging.INFO, "f", 1, "%s", (message,), None)
     record.exc_info = sys.exc_info() if sys.exc_info()[0] else None
-    before = ABOUT.set(lambda: about)
+    before = LOG_FIELDS.set(lambda: about)
     try:
         return PlainLines().format(record)
     finally:
-        ABOUT.reset(before)
+        LOG_FIELDS.reset(before)
 
 
 @pytest.mark.parametrize("brk", ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028", "\x1b[2J"])
@@ -32,7 +32,7 @@ def test_a_message_cannot_make_a_line_of_its_own(brk: str) -> None:
     assert "\x1b" not in said
 
 
-def test_an_error_cannot_make_a_line_that_looks_like_ours() -> None:
+def test_a_traceback_cannot_make_a_line_that_looks_like_ours() -> None:
     try:
         raise ValueError("bad\n2026-01-01 ERROR dragoman forged")
     except ValueError:
@@ -42,7 +42,7 @@ def test_an_error_cannot_make_a_line_that_looks_like_ours() -> None:
     assert rest and all(each.startswith("    ") for each in rest)
 
 
-def test_what_a_line_is_about_cannot_say_more_than_one_thing() -> None:
+def test_a_field_of_a_line_cannot_add_another_field() -> None:
     said = line("hello", trace="abc principal=root", principal="ada")
     assert said.endswith('hello trace="abc principal=root" principal=ada')
 
@@ -63,8 +63,8 @@ def test_what_a_line_is_about_cannot_say_more_than_one_thing() -> None:
         json.dumps(json.dumps({"password": "s3cretvalue"})),
     ],
 )
-def test_secrets_are_known_by_their_names_and_by_their_looks(text: str) -> None:
-    assert "s3cretvalue" not in redacted(text)
+def test_secrets_are_redacted_by_name_and_by_form(text: str) -> None:
+    assert "s3cretvalue" not in redact(text)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_secrets_are_known_by_their_names_and_by_their_looks(text: str) -> None:
         "(eyJhbGciOi.eyJzdWIi.)",
     ],
 )
-def test_tokens_are_known_wherever_they_stand(text: str) -> None:
-    assert "eyJ" not in redacted(text) and "***" in redacted(text)
+def test_tokens_are_redacted_anywhere_in_a_line(text: str) -> None:
+    assert "eyJ" not in redact(text) and "***" in redact(text)
 
 
-def test_what_only_begins_like_a_token_hides_no_secret_behind_it() -> None:
-    assert redacted("eyJ-eyJ_no-token") == "eyJ-eyJ_no-token"
-    assert redacted("eyJ-sk-0123456789 eyJ_token=s3cretvalue") == "eyJ-*** eyJ_token=***"
+def test_a_secret_after_a_word_that_starts_like_a_token_is_redacted() -> None:
+    assert redact("eyJ-eyJ_no-token") == "eyJ-eyJ_no-token"
+    assert redact("eyJ-sk-0123456789 eyJ_token=s3cretvalue") == "eyJ-*** eyJ_token=***"
 
 
 @pytest.mark.parametrize("unit", ["a ", "a", "eyJ-", "\x1b", "\n"])
@@ -101,7 +101,7 @@ def test_no_half_of_a_secret_is_left_where_a_line_is_cut(before: int) -> None:
         "dgm_s3cretvalue",
     ):
         text = "word " * ((MAX_CHARACTERS - 60) // 5) + "x" * before + " " + secret + " more" * 100
-        assert len(text) > MAX_CHARACTERS and "s3c" not in redacted(text)
+        assert len(text) > MAX_CHARACTERS and "s3c" not in redact(text)
 
 
 def test_an_error_with_a_very_long_text_is_cut() -> None:

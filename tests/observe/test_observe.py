@@ -18,10 +18,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dragoman import Agent, Turn, connect, errors
+from dragoman.client.retry import Policy
 from dragoman.client.transport.network import HttpTransport
 from dragoman.model.ops import PushConfig
 from dragoman.observe.limit import Quota
-from dragoman.observe.logs import ABOUT, JsonLines, redacted
+from dragoman.observe.logs import LOG_FIELDS, JsonLines, redact
 from dragoman.observe.otel import OpenTelemetry
 from dragoman.push.options import PushOptions
 from dragoman.server.application import application
@@ -93,7 +94,7 @@ async def test_a_scrape_after_a_known_load_gives_the_known_numbers(tmp_path) -> 
     assert value(text, "dragoman_commit_seconds_count") > 0
 
 
-async def test_metrics_are_not_for_strangers() -> None:
+async def test_metrics_need_a_token_from_other_machines() -> None:
     async with running(application(echo(), store="memory:", metrics_token="m3trics")) as url:
         assert (await get(url, "/metrics"))[0] == 404
         assert (await get(url, "/metrics", {"Authorization": "Bearer m3trics"}))[0] == 200
@@ -207,18 +208,21 @@ async def test_the_outcomes_of_notifications_are_counted() -> None:
 async def test_a_store_that_cannot_be_written_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.server.app._READY", 0.1)
     monkeypatch.setattr("dragoman.server.application._PROBE", 0.0)
     async with running(application(echo(), store=f"sqlite:///{tmp_path}/t.db")) as url:
         assert (await get(url, "/readyz"))[0] == 200
         with closing(sqlite3.connect(tmp_path / "t.db")) as other:
             other.execute("begin exclusive")
-            assert (await get(url, "/readyz"))[0] == 503
+            with monkeypatch.context() as patch:
+                patch.setattr("dragoman.server.app._READY", 0.1)
+                assert (await get(url, "/readyz"))[0] == 503
             other.rollback()
         assert (await get(url, "/readyz"))[0] == 200
 
 
-async def test_readiness_is_that_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_is_not_ready_when_its_store_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(f"sqlite:///{tmp_path}/t.db")
     monkeypatch.setattr("dragoman.server.application.open_store", lambda url: store)
     async with running(application(echo())) as url:
@@ -230,9 +234,9 @@ async def test_readiness_is_that_of_the_store(tmp_path: Path, monkeypatch: pytes
         assert (await get(url, "/readyz"))[0] == 200
 
 
-async def test_whoever_asks_too_often_is_told_when_to_come_back() -> None:
-    async with echo().test(quota=Quota(rate=0.5, burst=2)) as agent:
-        agent.link.service.policy = type(agent.link.service.policy)(attempts=1)
+async def test_a_caller_over_its_rate_gets_retry_after() -> None:
+    app = application(echo(), store="memory:", quota=Quota(rate=0.5, burst=2))
+    async with running(app) as url, connect(url, policy=Policy(attempts=1)) as agent:
         await agent.send("one")
         await agent.send("two")
         with pytest.raises(errors.RateLimited) as refused:
@@ -248,8 +252,8 @@ async def test_open_tasks_and_concurrency_are_limited_and_finished_work_makes_ro
         await gate.wait()
         return "done"
 
-    async with agent.test(quota=Quota(open_tasks=2)) as client:
-        client.link.service.policy = type(client.link.service.policy)(attempts=1)
+    app = application(agent, store="memory:", quota=Quota(open_tasks=2))
+    async with running(app) as url, connect(url, policy=Policy(attempts=1)) as client:
         first = await client.send("a", wait=False)
         await client.send("b", wait=False)
         with pytest.raises(errors.RateLimited, match="2 unfinished"):
@@ -258,7 +262,7 @@ async def test_open_tasks_and_concurrency_are_limited_and_finished_work_makes_ro
         await first.wait()
 
 
-async def test_a_full_house_turns_new_work_away_and_keeps_what_it_has() -> None:
+async def test_a_full_server_refuses_new_messages_and_finishes_its_tasks() -> None:
     agent, gate = Agent("Gate"), asyncio.Event()
 
     @agent.skill
@@ -266,8 +270,8 @@ async def test_a_full_house_turns_new_work_away_and_keeps_what_it_has() -> None:
         await gate.wait()
         return "done"
 
-    async with agent.test(quota=Quota(queue=1)) as client:
-        client.link.service.policy = type(client.link.service.policy)(attempts=1)
+    app = application(agent, store="memory:", quota=Quota(queue=1))
+    async with running(app) as url, connect(url, policy=Policy(attempts=1)) as client:
         first = await client.send("a", wait=False)
         with pytest.raises(errors.Unavailable):
             await client.send("b", wait=False)
@@ -296,9 +300,9 @@ def test_a_json_log_line_says_which_task_and_hides_secrets() -> None:
     record = logging.LogRecord(
         "dragoman.x", logging.INFO, "f", 1, "got %s", ("Authorization: Bearer abcdefgh12345",), None
     )
-    before = ABOUT.set(lambda: {"task": "t1", "principal": "ada", "tenant": ""})
+    before = LOG_FIELDS.set(lambda: {"task": "t1", "principal": "ada", "tenant": ""})
     line = json.loads(JsonLines().format(record))
-    ABOUT.reset(before)
+    LOG_FIELDS.reset(before)
     assert line["task"] == "t1" and line["principal"] == "ada" and "tenant" not in line
     assert "abcdefgh12345" not in line["message"]
 
@@ -313,10 +317,10 @@ def test_a_json_log_line_says_which_task_and_hides_secrets() -> None:
         "atr_s3cretvalue0123456789",
     ],
 )
-def test_what_looks_like_a_secret_is_redacted(text: str) -> None:
-    assert "s3cretvalue" not in redacted(text)
+def test_what_looks_like_a_secret_is_redact(text: str) -> None:
+    assert "s3cretvalue" not in redact(text)
 
 
-def test_ordinary_words_are_not_redacted() -> None:
+def test_ordinary_words_are_not_redact() -> None:
     text = "the token of our esteem; task 01a1dfc9-c269 is working, keys: 3"
-    assert redacted(text) == text
+    assert redact(text) == text

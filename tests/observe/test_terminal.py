@@ -36,7 +36,7 @@ from dragoman.observe.terminal import UNSAFE, one_line, sanitize
         ("half \ud83d", "half \ufffd"),
     ],
 )
-def test_orders_to_a_terminal_are_taken_out(hostile: str, shown: str) -> None:
+def test_escape_sequences_are_removed(hostile: str, shown: str) -> None:
     assert sanitize(hostile) == shown
 
 
@@ -51,11 +51,11 @@ def test_orders_to_a_terminal_are_taken_out(hostile: str, shown: str) -> None:
         "\ue0b0",
     ],
 )
-def test_what_languages_need_stays(text: str) -> None:
+def test_characters_that_languages_need_stay(text: str) -> None:
     assert sanitize(text) == text
 
 
-def test_nothing_that_is_left_is_a_control_character_or_changes_the_direction() -> None:
+def test_no_control_or_direction_character_is_left() -> None:
     everything = "".join(
         chr(code) for code in range(0x110000) if chr(code) not in "\x1b\x90\x98\x9b\x9d\x9e\x9f"
     )
@@ -73,6 +73,6 @@ def test_a_field_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("hostile", ["\u202e", "\u2066", "\u200b", "\x1b", "\ud800", "\U000e0041"])
-def test_a_log_line_shows_them_as_escapes(hostile: str) -> None:
+def test_a_log_line_shows_control_characters_as_escapes(hostile: str) -> None:
     record = logging.LogRecord("x", logging.INFO, "f", 1, "%s", (f"a{hostile}b",), None)
     assert f"a{ascii(hostile)[1:-1]}b" in PlainLines().format(record)

@@ -197,8 +197,8 @@ def test_workers_count_connections_together() -> None:
     class Others:
         mine = 0
 
-        def say(self, mine: int) -> None:
-            self.mine = mine
+        def set(self, value: int) -> None:
+            self.mine = value
 
         def total(self) -> int:
             return self.mine + 3

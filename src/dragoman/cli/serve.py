@@ -289,10 +289,10 @@ def _push(args: argparse.Namespace) -> Any:
 
 def _tracer() -> Any:
     try:
-        from dragoman.observe.otel import exported
+        from dragoman.observe.otel import tracer_from_environment
     except ImportError:
         raise SystemExit("--otel needs OpenTelemetry: pip install 'dragoman[otel]'") from None
     try:
-        return exported(os.environ)
+        return tracer_from_environment(os.environ)
     except ValueError as error:
         raise SystemExit(f"dragoman: --otel: {error}") from None

@@ -16,9 +16,9 @@ from dragoman.hub.conversations.events import state_of
 from dragoman.hub.metadata import VIA
 from dragoman.hub.tenants.tenants import Tenant
 from dragoman.model.ops import Call, SendMessage, Service
-from dragoman.observe import watch
-from dragoman.observe.request_log import log_request
-from dragoman.observe.sparing import Sparing
+from dragoman.observe.audit import RateLimitedAudit
+from dragoman.observe.instrument import Instrumentation, InstrumentedService
+from dragoman.observe.logs import log_request
 
 _Labels = tuple[tuple[str, str], ...]
 
@@ -113,19 +113,19 @@ class HubObserver:
     """An `Observer` of the engine, and the way to it for whoever comes from outside."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
-        self._audit = Sparing(store.audit)
-        self._watch = watch.Watch(metrics=None, audit=self._audit)
+        self._audit = RateLimitedAudit(store.audit)
+        self._instruments = Instrumentation(metrics=None, audit=self._audit)
         self._metrics = metrics
-        self.turn = self._watch.turn
-        self.refused = self._watch.refused
+        self.turn = self._instruments.turn
+        self.refused = self._instruments.record_refusal
         self.close = self._audit.close
 
     def settled(self, snapshot: Snapshot) -> None:
-        self._watch.settled(snapshot)
+        self._instruments.settled(snapshot)
         self._metrics.settled(snapshot)
 
     def around(self, engine: Engine) -> Service:
-        return self._watch.service(engine)
+        return InstrumentedService(engine, self._instruments)
 
     async def deliver(self, engine: Engine, call: Call, request: SendMessage) -> None:
         outcome, began = "INTERNAL_ERROR", time.perf_counter()
@@ -138,4 +138,4 @@ class HubObserver:
         finally:
             task = request.message.task_id
             log_request(call, "SendMessage", outcome, time.perf_counter() - began, task)
-            self._watch.note(call, "SendMessage", request, task, outcome)
+            self._instruments.audit_request(call, "SendMessage", request, task, outcome)

@@ -1,1 +1,1 @@
-"""Nothing happens unseen: numbers, traces, log lines, and a record of who did what."""
+"""Metrics, traces, log lines, quotas and the audit log."""

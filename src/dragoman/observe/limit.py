@@ -1,7 +1,7 @@
-"""A `Service` that says when it is enough: rates, concurrency, open tasks.
+"""Quotas of callers and agents: rate, concurrency, unfinished tasks.
 
-Limits are per caller (the scope's tenant and owner) and per agent. Whoever is over one hears `RateLimited` and when to come
-back. How much all callers together may have at work is for the engine to say (`engine/load.py`).
+A caller is the scope's tenant and owner. A request over a limit raises `RateLimited` with the seconds to wait. The limit of
+all turns together is the engine's (`engine/load.py`).
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from dragoman.model.ops import (
     Service,
     SubscribeToTask,
 )
-from dragoman.observe.tally import Tally
+from dragoman.observe.shared_memory import CallerUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What is enough. None: no limit."""
+    """Limits of callers and agents. None: no limit."""
 
     rate: float | None = None
     """Operations per second and caller; `burst` at once."""
     burst: int = 20
     concurrency: int | None = None
-    """Operations of one caller under way, streams included."""
+    """Operations of one caller at a time, streams included."""
     open_tasks: int | None = None
     """Unfinished tasks of one caller with one agent."""
     agent_rate: float | None = None
     agent_burst: int = 100
     agent_concurrency: int | None = None
     queue: int | None = None
-    """Turns running or waiting on this server before new work is turned away; None: as many as can run (`max_running` for
+    """Turns that may run or wait on this server before new messages are refused. None: as many as can run (`max_running` for
     each worker), so that none waits."""
 
     @property
-    def counts(self) -> bool:
-        """Whether callers and agents have to be told apart at all."""
+    def counts_usage(self) -> bool:
+        """True if any limit needs a count per caller or agent."""
         limits = (self.rate, self.concurrency, self.agent_rate, self.agent_concurrency)
         return any(limit is not None for limit in limits)
 
 
-class Limited:
-    """`service`, within `quota`. `unfinished` counts the open tasks of a scope, `tally` what callers and agents use."""
+class LimitedService:
+    """A `Service` that enforces `quota`. `unfinished` counts the unfinished tasks of a scope."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class Limited:
         quota: Quota,
         *,
         unfinished: Callable[[Scope], Awaitable[int]],
-        tally: Tally | None = None,
+        usage: CallerUsage | None = None,
     ) -> None:
         self._service, self._quota = service, quota
         self._unfinished = unfinished
-        self._counts = quota.counts
-        self._tally = tally or Tally()
+        self._counts_usage = quota.counts_usage
+        self._usage = usage or CallerUsage()
 
     def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
-        if self._counts or self._quota.open_tasks is not None:
+        if self._counts_usage or self._quota.open_tasks is not None:
             return self._call(call, request)
         self._admit(call, request)
         return self._service.call(call, request)
@@ -75,7 +75,7 @@ class Limited:
     async def _call(self, call: Call, request: Request) -> Any:
         slots = self._admit(call, request)
         try:
-            async with self._room(call, request):
+            async with self._reserve_task(call, request):
                 return await self._service.call(call, request)
         finally:
             self._leave(slots)
@@ -84,7 +84,7 @@ class Limited:
         slots = self._admit(call, request)
         try:
             async with (
-                self._room(call, request),
+                self._reserve_task(call, request),
                 aclosing(self._service.stream(call, request)) as batches,  # type: ignore[type-var]
             ):
                 async for batch in batches:
@@ -93,53 +93,49 @@ class Limited:
             self._leave(slots)
 
     def _admit(self, call: Call, request: Request) -> tuple[int, ...]:
-        """What the operation counts against while it is under way."""
-        quota, scope, tally = self._quota, call.scope, self._tally
-        if not self._counts:
+        """Raise `RateLimited`, or return the slots that the operation occupies until `_leave`."""
+        quota, scope, usage = self._quota, call.scope, self._usage
+        if not self._counts_usage:
             return ()
-        caller = tally.slot(("caller", scope.tenant, scope.owner))
-        agent = tally.slot(("agent", scope.tenant, scope.agent))
-        _pass(tally, caller, quota.rate, quota.burst, quota.concurrency, "you are doing", "you ask")
-        _pass(
-            tally,
-            agent,
-            quota.agent_rate,
-            quota.agent_burst,
-            quota.agent_concurrency,
-            "this agent is doing",
-            "this agent is asked",
-        )
-        tally.enter(caller)
-        tally.enter(agent)
+        caller = usage.slot(("caller", scope.tenant, scope.owner))
+        agent = usage.slot(("agent", scope.tenant, scope.agent))
+        _check(usage, caller, quota.rate, quota.burst, quota.concurrency, "caller")
+        _check(usage, agent, quota.agent_rate, quota.agent_burst, quota.agent_concurrency, "agent")
+        usage.enter(caller)
+        usage.enter(agent)
         return caller, agent
 
     def _leave(self, slots: tuple[int, ...]) -> None:
         for slot in slots:
-            self._tally.leave(slot)
+            self._usage.leave(slot)
 
     @asynccontextmanager
-    async def _room(self, call: Call, request: Request) -> AsyncIterator[None]:
-        """Room for one more unfinished task, if the request begins one."""
+    async def _reserve_task(self, call: Call, request: Request) -> AsyncIterator[None]:
+        """Reserve one of the unfinished tasks, if the request creates one."""
         limit = self._quota.open_tasks
-        if limit is None or not isinstance(request, SendMessage) or not await self._begins(call, request):
+        if (
+            limit is None
+            or not isinstance(request, SendMessage)
+            or not await self._creates_task(call, request)
+        ):
             yield
             return
         opened = await self._unfinished(call.scope)
-        # Of those on their way, some are tasks by now and some are not yet: there are at least as many as either.
-        beginning = self._tally.slot(("beginning", call.scope))
-        opened = max(opened, self._tally.busy(beginning))
+        # Some of the requests under way have created their task and some have not: there are at least as many as either.
+        creating = self._usage.slot(("creating", call.scope))
+        opened = max(opened, self._usage.active(creating))
         if opened >= limit:
             raise RateLimited(
                 f"you have {opened} unfinished tasks here, and {limit} are allowed", retry_after=5
             )
-        self._tally.enter(beginning)
+        self._usage.enter(creating)
         try:
             yield
         finally:
-            self._tally.leave(beginning)
+            self._usage.leave(creating)
 
-    async def _begins(self, call: Call, request: SendMessage) -> bool:
-        """Whether it begins a task. In the oldest versions, its name alone does not say so: callers choose it."""
+    async def _creates_task(self, call: Call, request: SendMessage) -> bool:
+        """True if the message creates a task. In the oldest versions callers choose the task's id, so we have to look."""
         id = request.message.task_id
         if not id or not call.names_tasks:
             return not id
@@ -150,10 +146,10 @@ class Limited:
         return False
 
 
-def _pass(
-    tally: Tally, slot: int, rate: float | None, burst: int, concurrency: int | None, does: str, asks: str
+def _check(
+    usage: CallerUsage, slot: int, rate: float | None, burst: int, concurrency: int | None, whose: str
 ) -> None:
-    if concurrency is not None and (busy := tally.busy(slot)) >= concurrency:
-        raise RateLimited(f"{does} {busy} things at once already", retry_after=1)
-    if rate is not None and (wait := tally.take(slot, rate, burst)) > 0:
-        raise RateLimited(f"{asks} too often", retry_after=max(1.0, round(wait, 1)))
+    if concurrency is not None and (active := usage.active(slot)) >= concurrency:
+        raise RateLimited(f"this {whose} already has {active} operations under way", retry_after=1)
+    if rate is not None and (wait := usage.take(slot, rate, burst)) > 0:
+        raise RateLimited(f"this {whose} has too many requests", retry_after=max(1.0, round(wait, 1)))

@@ -1,7 +1,7 @@
 """Spans for OpenTelemetry (the extra `otel`): one trace from the first client through every agent to the webhook.
 
-A request's span continues the caller's trace, a turn's span continues the request's (through the log, so also after a
-restart), and what a turn calls continues the turn's. Names follow the draft conventions for agents; they are all here.
+A request's span continues the caller's trace. A turn's span continues the request's, through the log, so also after a restart.
+Calls of a turn continue the turn's. Names of attributes follow OpenTelemetry's draft conventions for agents.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from dragoman.model.ops import Call
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _EXPORTERS = "opentelemetry_traces_exporter"
-_PATIENCE = 5000
-"""Milliseconds."""
+_FLUSH_MILLISECONDS = 5000
 
 
-def exported(environment: Mapping[str, str]) -> OpenTelemetry:
-    """Spans that go where the environment says, in OpenTelemetry's own words. Raises `ValueError` if that cannot be.
+def tracer_from_environment(environment: Mapping[str, str]) -> OpenTelemetry:
+    """Make a tracer from OpenTelemetry's own environment variables. Raises `ValueError` for an unknown exporter.
 
-    `OTEL_TRACES_EXPORTER` is `otlp`, unless given; that one wants `OTEL_EXPORTER_OTLP_ENDPOINT`. A process that has a
-    provider already (`opentelemetry-instrument` makes one) keeps it.
+    `OTEL_TRACES_EXPORTER` defaults to `otlp`, which uses `OTEL_EXPORTER_OTLP_ENDPOINT`. If the process has a provider already
+    (`opentelemetry-instrument` makes one), the tracer uses that one.
     """
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return OpenTelemetry()
@@ -61,9 +60,9 @@ class OpenTelemetry:
         self._tracer = trace.get_tracer("dragoman", tracer_provider=provider)
 
     def close(self) -> None:
-        """Have what is still here sent."""
+        """Send the spans that are left."""
         if isinstance(self._provider, TracerProvider):
-            self._provider.force_flush(_PATIENCE)
+            self._provider.force_flush(_FLUSH_MILLISECONDS)
 
     @contextmanager
     def request(self, call: Call, operation: str) -> Iterator[dict[str, str]]:
@@ -75,8 +74,8 @@ class OpenTelemetry:
             "a2a.tenant": call.scope.tenant,
             "enduser.id": call.principal.id,
         }
-        with self._span(f"a2a {operation}", SpanKind.SERVER, call.trace, attributes) as carried:
-            yield carried
+        with self._span(f"a2a {operation}", SpanKind.SERVER, call.trace, attributes) as context:
+            yield context
 
     @contextmanager
     def turn(self, turn: Turn) -> Iterator[dict[str, str]]:
@@ -90,8 +89,8 @@ class OpenTelemetry:
         }
         with self._span(
             f"invoke_agent {turn.scope.agent}", SpanKind.INTERNAL, turn.mail.trace, attributes
-        ) as carried:
-            yield carried
+        ) as context:
+            yield context
 
     @contextmanager
     def _span(
@@ -99,10 +98,10 @@ class OpenTelemetry:
     ) -> Iterator[dict[str, str]]:
         known = {key: value for key, value in attributes.items() if value != ""}
         span = self._tracer.start_span(name, context=_PROPAGATOR.extract(parent), kind=kind, attributes=known)
-        carried: dict[str, str] = {}
-        _PROPAGATOR.inject(carried, context=trace.set_span_in_context(span))
+        context: dict[str, str] = {}
+        _PROPAGATOR.inject(context, context=trace.set_span_in_context(span))
         try:
-            yield carried or parent
+            yield context or parent
         except A2AError as error:
             _fail(span, error.reason)
             raise

@@ -24,11 +24,16 @@ from dragoman.engine.runner import NodeOptions, Runner
 from dragoman.errors import StoreDamaged, Unavailable
 from dragoman.model.card import AgentCard
 from dragoman.model.options import check_options
-from dragoman.observe.crew import Crew
-from dragoman.observe.limit import Limited, Quota
+from dragoman.observe.audit import RateLimitedAudit
+from dragoman.observe.instrument import (
+    Instrumentation,
+    InstrumentedAuth,
+    InstrumentedService,
+    Tracer,
+)
+from dragoman.observe.limit import LimitedService, Quota
 from dragoman.observe.metrics import Metrics
-from dragoman.observe.sparing import Sparing
-from dragoman.observe.watch import Tracer, Watch, WatchedDoor
+from dragoman.observe.shared_memory import SharedCounters
 from dragoman.push.deliver import courier
 from dragoman.push.options import DEFAULTS, PushOptions
 from dragoman.server.app import App
@@ -67,7 +72,7 @@ def application(
     grpc_public: str = "",
     grpc_tls: Mapping[str, str] | None = None,
     quota: Quota | None = None,
-    crew: Crew | None = None,
+    shared_counters: SharedCounters | None = None,
     metrics: bool = True,
     metrics_token: str = "",
     audit: bool = True,
@@ -86,7 +91,8 @@ def application(
     told, and how (`PushOptions`); False: not at all. An agent with `push=False` tells none, whatever is said here.
     `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
     `grpc_public` is the `host:port` that the card gives for it.
-    `quota`: how much is enough (`observe.limit.Quota`); `crew`: whom one shares that with. `metrics` at /metrics, for this machine or with `metrics_token`.
+    `quota`: limits of callers and agents (`observe.limit.Quota`). `shared_counters`: memory shared with the other workers.
+    `metrics`: serve /metrics, to this machine or with `metrics_token`.
     `audit`: keep a record of who did what. `tracer`: make spans, as `observe.otel.OpenTelemetry` does.
     """
     if not agents:
@@ -107,40 +113,42 @@ def application(
     if push is True:
         push = DEFAULTS
     messenger = courier(opened, push, keys=ring, issuer=public_url) if push else None
-    numbers = Metrics(crew.board if crew else None) if metrics else None
+    numbers = Metrics(shared_counters.reports if shared_counters else None) if metrics else None
     if numbers is not None:
-        opened.time_commits(numbers.committed)
-        numbers.waiting(opened.waiting)
+        opened.time_commits(numbers.count_commit)
+        numbers.watch_waiting(opened.waiting)
         if messenger is not None:
-            numbers.pushes(messenger.outcomes)
-    record = Sparing(opened.audit) if audit else None
-    eye = Watch(metrics=numbers, audit=record, tracer=tracer)
+            numbers.watch_pushes(messenger.outcomes)
+    record = RateLimitedAudit(opened.audit) if audit else None
+    instruments = Instrumentation(metrics=numbers, audit=record, tracer=tracer)
     service = Engine(
         opened,
         told,
         lambda scope: by_id.get(scope.agent),
         peers=Peers(credentials=peer_credentials),
         push=messenger,
-        observer=eye,
+        observer=instruments,
         queue=(quota or Quota()).queue,
-        load=crew.load if crew else None,
+        load=shared_counters.load if shared_counters else None,
         **engine,
     )
-    limited = Limited(
+    limited = LimitedService(
         service,
         quota or Quota(),
         unfinished=lambda scope: opened.scope(scope).unfinished(),
-        tally=crew.tally if crew else None,
+        usage=shared_counters.usage if shared_counters else None,
     )
-    watched = eye.service(limited)
+    instrumented = InstrumentedService(limited, instruments)
     mounts = [
         Mount(
-            service=watched,
+            service=instrumented,
             card=lambda agent=agent: agent.card if push else _without_push(agent.card),  # type: ignore[misc]
             agent=agent.id,
             path=path if len(agents) == 1 else f"/{agent.id}",
             versions=agent.versions,
-            authenticator=WatchedDoor(Guard(agent.auth, realm=agent.id, fetch=fetch), agent.id, eye)
+            authenticator=InstrumentedAuth(
+                Guard(agent.auth, realm=agent.id, fetch=fetch), agent.id, instruments
+            )
             if agent.auth
             else None,
             private=agent.private_card,
@@ -150,7 +158,9 @@ def application(
     ]
     bindings: list[Binding] = [JsonRpc(), Rest()]
     limits = limits or Limits()
-    connections = Connections(limits.max_connections, crew.connections if crew else None)
+    connections = Connections(
+        limits.max_connections, shared_counters.connections if shared_counters else None
+    )
     grpc = None
     if grpc_port is not None:
         if find_spec("grpc") is None:
@@ -174,7 +184,7 @@ def application(
 
     async def start() -> None:
         await service.start(retain=retain, retain_unfinished=retain_unfinished)
-        if crew is not None and numbers is not None:
+        if shared_counters is not None and numbers is not None:
             watch.append(asyncio.create_task(numbers.share()))
 
     async def stop() -> None:

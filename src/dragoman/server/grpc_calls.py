@@ -321,7 +321,7 @@ class _Rpc:
             return None
         for mount in doors if len(doors) > 1 else ():
             # without a record of those that refuse: nobody has asked for them
-            door = getattr(mount.authenticator, "unwatched", mount.authenticator)
+            door = getattr(mount.authenticator, "inner", mount.authenticator)
             try:
                 return mount, await self._metadata.principal(door)
             except A2AError:

@@ -49,19 +49,19 @@ class Limits:
         return ""
 
 
-class Census(Protocol):
-    """How many connections the workers of a server have, together."""
+class ConnectionGauge(Protocol):
+    """The open connections of all workers of a server."""
 
-    def say(self, mine: int) -> None: ...
+    def set(self, value: int) -> None: ...
 
     def total(self) -> int: ...
 
 
 class Connections:
-    """Counts the open connections of a process, of all its bindings. `census`: other workers have some, too."""
+    """Counts the open connections of a process, of all its bindings. `gauge`: adds those of other workers."""
 
-    def __init__(self, most: int = 0, census: Census | None = None) -> None:
-        self._most, self._census = most, census
+    def __init__(self, most: int = 0, gauge: ConnectionGauge | None = None) -> None:
+        self._most, self._gauge = most, gauge
         self.here = 0
 
     def opened(self) -> None:
@@ -72,13 +72,13 @@ class Connections:
 
     def _count(self, change: int) -> None:
         self.here += change
-        if self._census is not None:
-            self._census.say(self.here)
+        if self._gauge is not None:
+            self._gauge.set(self.here)
 
     @property
     def full(self) -> bool:
         """Whether there are more than there may be."""
-        return self._most > 0 and (self._census.total() if self._census else self.here) > self._most
+        return self._most > 0 and (self._gauge.total() if self._gauge else self.here) > self._most
 
 
 _NEITHER = bytes(byte for byte in range(256) if byte not in b'[]{}"')

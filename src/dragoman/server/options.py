@@ -8,8 +8,8 @@ from typing import Any
 
 from dragoman.auth.keys import KeyRing
 from dragoman.engine.runner import NodeOptions
+from dragoman.observe.instrument import Tracer
 from dragoman.observe.limit import Quota
-from dragoman.observe.watch import Tracer
 from dragoman.push.options import PushOptions
 from dragoman.server.limits import Limits
 

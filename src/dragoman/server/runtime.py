@@ -22,8 +22,8 @@ from dragoman.buses import open_bus
 from dragoman.errors import A2AError
 from dragoman.model.ids import timestamp
 from dragoman.model.options import check_options
-from dragoman.observe.crew import Crew
 from dragoman.observe.logs import configure
+from dragoman.observe.shared_memory import SharedCounters
 from dragoman.server.address import Address
 from dragoman.server.app import App
 from dragoman.server.application import application, signing_keys
@@ -77,11 +77,12 @@ def serve(
     grpc = f"{_show(host)}:{grpc_port}" if grpc_port else ""
     (announce or _announce(agents, grpc, say=_say if log_lines == "plain" else say_json))(url)
     if workers > 1:
-        crew = Crew.hired(workers)
+        shared_counters = SharedCounters.create(workers)
         options["shared"] = True
 
         def work(worker: int) -> None:
-            _serve(agents, listener, (signal.SIGTERM,), tls, crew.of(worker), **options)
+            counters = shared_counters.for_worker(worker)
+            _serve(agents, listener, (signal.SIGTERM,), tls, counters, **options)
 
         supervise(workers, work)
     else:
@@ -165,10 +166,10 @@ def _serve(
     listener: socket.socket,
     signals: Sequence[signal.Signals],
     tls: ServerTls | None,
-    crew: Crew | None = None,
+    shared_counters: SharedCounters | None = None,
     **options: Unpack[AppOptions],
 ) -> None:
-    app = application(*agents, crew=crew, **options)
+    app = application(*agents, shared_counters=shared_counters, **options)
     _run(app, listener, signals, tls)
 
 

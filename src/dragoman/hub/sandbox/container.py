@@ -17,7 +17,7 @@ from pathlib import Path
 from dragoman.errors import Unavailable, keep_going
 from dragoman.hub.sandbox.child_process import start
 from dragoman.hub.sandbox.run_as import Owner
-from dragoman.observe.logs import redacted
+from dragoman.observe.logs import redact
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Container:
             "run", "--detach", *named, *self._limits, mount, self._image, "sleep", "infinity"
         )
         if code:
-            log.error("docker could not start %s: %s", name, redacted(said.strip()[:500]))
+            log.error("docker could not start %s: %s", name, redact(said.strip()[:500]))
             raise Unavailable("there is no place to run commands right now")
         self._counted("container_started", 1)
         if tenant not in self._used:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.observe.otel import exported
+from dragoman.observe.otel import tracer_from_environment
 from tests import raw
 from tests.crash.reader import message
 from tests.serving import Server
@@ -40,6 +40,6 @@ async def test_spans_are_sent_before_the_server_ends(tmp_path: Path, workers: st
     assert b'"service.name": "dragoman"' in said
 
 
-def test_an_exporter_that_is_not_there_is_said_in_a_sentence() -> None:
+def test_an_unknown_exporter_is_an_error() -> None:
     with pytest.raises(ValueError, match="there is no exporter 'pigeon'"):
-        exported({"OTEL_TRACES_EXPORTER": "pigeon"})
+        tracer_from_environment({"OTEL_TRACES_EXPORTER": "pigeon"})

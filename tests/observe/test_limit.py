@@ -1,15 +1,18 @@
-"""A full server turns new work away in every version and binding, and says when to come back."""
+"""Quotas: limits of unfinished tasks, and a full server that refuses new messages in every version and binding."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from dragoman import Agent, Turn
+from dragoman.observe.limit import Quota
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
@@ -65,7 +68,7 @@ async def full() -> AsyncIterator[Full]:
 
 @pytest.mark.parametrize("agent", ["waits", "echoes"])
 @pytest.mark.parametrize("how", ASKED)
-async def test_a_full_server_answers_503_and_when_to_come_back(full: Full, how: str, agent: str) -> None:
+async def test_a_full_server_answers_503_with_retry_after(full: Full, how: str, agent: str) -> None:
     path, body, version = ASKED[how]
     headers = {"A2A-Version": version} if version else {}
     async with asyncio.timeout(10), raw.post(f"{full.url}/{agent}{path}", body, headers) as response:
@@ -73,7 +76,7 @@ async def test_a_full_server_answers_503_and_when_to_come_back(full: Full, how: 
         assert b"too much to do" in await raw.read(response)
 
 
-async def test_a_full_server_says_so_over_grpc(full: Full) -> None:
+async def test_a_full_server_answers_unavailable_over_grpc(full: Full) -> None:
     grpc = pytest.importorskip("grpc")
     from dragoman.dialects.proto import v1_0
     from dragoman.model import ops
@@ -98,3 +101,53 @@ async def test_a_full_server_is_not_ready_until_there_is_room(full: Full) -> Non
         while await ready() != 200:
             await asyncio.sleep(0.01)
         await raw.result(f"{full.url}/echoes", "SendMessage", {"message": NEW})
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    agent = Agent("Asks")
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        return await turn.ask("what?")
+
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with running(application(agent, store=store, quota=Quota(open_tasks=2))) as url:
+        yield url
+
+
+async def outcomes(*asked: object) -> Counter[str]:
+    said: Counter[str] = Counter()
+    for each in asked:
+        if isinstance(each, raw.Refused):
+            said[str(each.status)] += 1
+        else:
+            assert isinstance(each, dict), each
+            said["error" if "error" in each else "ok"] += 1
+    return said
+
+
+async def test_concurrent_messages_cannot_exceed_the_limit_of_unfinished_tasks(url: str) -> None:
+    sends = [
+        raw.call(
+            url,
+            "SendMessage",
+            {"message": {"messageId": str(n), "role": "ROLE_USER", "parts": [{"text": "x"}]}},
+        )
+        for n in range(12)
+    ]
+    said = await outcomes(*await asyncio.gather(*sends, return_exceptions=True))
+    assert said == {"ok": 2, "429": 10}
+
+
+async def test_a_task_id_that_the_caller_chose_counts_as_a_new_task(url: str) -> None:
+    async def send(name: str) -> object:
+        message = {"role": "user", "parts": [{"type": "text", "text": "x"}]}
+        try:
+            return await raw.call(url, "tasks/send", {"id": name, "message": message}, a2a_version="")
+        except raw.Refused as refused:
+            return refused
+
+    assert await outcomes(await send("a"), await send("b"), await send("c")) == {"ok": 2, "429": 1}
+    assert await outcomes(await send("a")) == {"ok": 1}  # it goes on with what it began, and is done
+    assert await outcomes(await send("c"), await send("d")) == {"ok": 1, "429": 1}
