@@ -14,21 +14,28 @@ from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Configuration, Scope, SendMessage, StreamResponse
 from dragoman.stores import open_store
+from tests import postgres
 
 Start = Callable[..., Awaitable[Engine]]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+STORES = ["memory", "sqlite", *(["postgres"] if postgres.available() else [])]
+
+
+@pytest.fixture(params=STORES)
 async def start(request: Any, tmp_path: Any) -> AsyncIterator[Start]:
     """`await start(agent, ...)`: an engine that runs. Several on one store are several nodes."""
     engines: list[Engine] = []
     shared: dict[str, Any] = {}
 
     async def begin(*agents: Agent, retain: float | None = None, **options: Any) -> Engine:
-        if request.param == "memory":
-            store = shared.setdefault("memory", open_store("memory:"))
-        else:
-            store = open_store(f"sqlite:///{tmp_path}/tasks.db")
+        match request.param:
+            case "memory":
+                store = shared.setdefault("memory", open_store("memory:"))
+            case "sqlite":
+                store = open_store(f"sqlite:///{tmp_path}/tasks.db")
+            case _:
+                store = open_store(postgres.server().fresh(tmp_path))
         by_id = {agent.id: agent for agent in agents}
         engine = Engine(store, LocalBus(), lambda scope: by_id.get(scope.agent), **options)
         await engine.start(retain=retain)

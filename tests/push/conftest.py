@@ -20,6 +20,7 @@ from dragoman.push.deliver import Courier
 from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
 from dragoman.stores import open_store
+from tests import postgres
 from tests.push.webhook import Receiver
 
 QUICK: dict[str, Any] = {"allow_private": True, "pause": 0.01, "longest_pause": 0.05, "timeout": 5.0}
@@ -90,14 +91,20 @@ def brief() -> Agent:
     return agent
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+STORES = ["memory", "sqlite", *(["postgres"] if postgres.available() else [])]
+
+
+@pytest.fixture(params=STORES)
 async def office(request: Any, tmp_path: Path) -> AsyncIterator[Open]:
     """`await office(...)`: one that runs. Several of one test share the store, as several processes would."""
     offices: list[Office] = []
     if request.param == "memory":
         stores = [open_store("memory:")] * 3
     else:  # opened beforehand: what one does while it opens, another of the same process cannot wait for
-        stores = [open_store(f"sqlite:///{tmp_path}/tasks.db") for _ in range(3)]
+        url = f"sqlite:///{tmp_path}/tasks.db"
+        if request.param == "postgres":
+            url = postgres.server().fresh(tmp_path)
+        stores = [open_store(url) for _ in range(3)]
         for store in stores:
             await store.open()
 

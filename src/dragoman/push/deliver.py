@@ -112,6 +112,9 @@ class Courier:
     async def stop(self, drain: float) -> None:
         self._stopping = True
         if self._loop_task is not None:
+            # Not cancelled at once: a claim that is cut off would hold deliveries that nobody sends.
+            self._news.set()
+            await asyncio.wait([self._loop_task], timeout=drain)
             self._loop_task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loop_task
@@ -132,7 +135,7 @@ class Courier:
         loop = asyncio.get_running_loop()
         look = beat = loop.time()
         with self._store.push_queue.listen(self._news.set):
-            while True:
+            while not self._stopping:
                 self._news.clear()
                 wait = POLL
                 try:
