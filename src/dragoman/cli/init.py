@@ -15,10 +15,7 @@ from dragoman.hub.database import Database
 from dragoman.hub.settings import CONFIG, Settings
 from dragoman.hub.tenants.tenants import Tenants
 
-_FILES = {
-    "a2a_agents.json": '{\n  "agents": {}\n}\n',
-    "mcp_servers.json": '{\n  "servers": {}\n}\n',
-}
+_FILES = {"a2a_agents.json": '{\n  "agents": {}\n}\n', "mcp_servers.json": '{\n  "servers": {}\n}\n'}
 _TOML = """\
 # What `dragoman hub` is told. A flag or a variable (DRAGOMAN_PORT) wins over a line here.
 [hub]

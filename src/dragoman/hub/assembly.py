@@ -251,9 +251,7 @@ def _grpc(
 def _push(settings: Settings) -> PushOptions:
     """Only the public internet, unless the operator says that private addresses are meant."""
     return PushOptions(
-        allow_private=settings.allow_private,
-        http=settings.allow_private,
-        seal=read_keys(settings.push_seal),
+        allow_private=settings.allow_private, http=settings.allow_private, seal=read_keys(settings.push_seal)
     )
 
 

@@ -20,7 +20,7 @@ import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.resources import files
@@ -104,6 +104,21 @@ class Database:
             return result
 
         return await self.run(doing)
+
+    async def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Run one statement in a transaction of its own. Returns how many rows it changed."""
+        return await self.run(lambda db: db.execute(statement, values).rowcount)
+
+    async def all(self, statement: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        return await self.read(lambda db: db.execute(statement, values).fetchall())
+
+    async def one(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        """The first row, or None."""
+        return await self.read(lambda db: db.execute(statement, values).fetchone())
+
+    def look_up(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        """The first row, or None, on the caller's thread: for rows that are found by their key."""
+        return self.look(lambda db: db.execute(statement, values).fetchone())
 
     async def read(self, work: Work[T]) -> T:
         """Do `work`, which only reads, on the reader's thread."""

@@ -275,11 +275,7 @@ class Hub:
         """Cancel a request that is running; False if there is none."""
         try:
             asked = self.find(tenant, request)
-            call = Call(
-                scope=self._scope(tenant, asked),
-                principal=tenant.principal,
-                strict_cancel=True,
-            )
+            call = Call(scope=self._scope(tenant, asked), principal=tenant.principal, strict_cancel=True)
             await self._cancel(call, CancelTask(id=request))
         except (NotFound, TaskNotFound, TaskNotCancelable):
             return False

@@ -108,21 +108,21 @@ class Catalogue:
             return self.index
         if (code := self.code.get(agent)) is not None:
             return code
-        row = self._db.look(lambda db: db.execute(_ONE, (tenant, agent)).fetchone())
+        row = self._db.look_up(_ONE, (tenant, agent))
         return None if row is None else _entry(row)
 
     def at(self, tenant: int, agent: str, version: int) -> Entry | None:
         """A version that was once there; of `index` there is one."""
         if version == 0:
             return self.index if agent == INDEX_ID else None
-        row = self._db.look(lambda db: db.execute(_VERSION, (tenant, agent, version)).fetchone())
+        row = self._db.look_up(_VERSION, (tenant, agent, version))
         return None if row is None else _entry(row)
 
     def ever(self, tenant: int, agent: str) -> bool:
         """Whether there is, or was, such an agent: its tasks outlive it."""
         if agent == INDEX_ID or agent in self.code:
             return True
-        return self._db.look(lambda db: db.execute(_EVER, (tenant, agent)).fetchone()) is not None
+        return self._db.look_up(_EVER, (tenant, agent)) is not None
 
     async def list(self, tenant: int, limit: int = MOST) -> list[Entry]:
         """`index` first, then what changed last."""
@@ -171,7 +171,7 @@ class Catalogue:
     async def delete(self, tenant: int, agent: str) -> None:
         """Raises `NotFound`. What runs goes on."""
         self._check(agent)
-        gone = await self._db.run(lambda db: db.execute(_DELETE, (tenant, agent)).rowcount)
+        gone = await self._db.change(_DELETE, (tenant, agent))
         if not gone:
             raise NotFound(f"there is no agent {agent[:80]!r}")
 
@@ -188,7 +188,7 @@ class Catalogue:
     async def forget(self, before: int, limit: int) -> int:
         """Versions that no request on record is for: of agents that came with requests, from before a time, and those that
         another took the place of before it. Returns how many."""
-        return await self._db.run(lambda db: db.execute(_FORGET, (before, limit)).rowcount)
+        return await self._db.change(_FORGET, (before, limit))
 
     def _read(self, document: Any, id: str = "") -> Constitution:
         if isinstance(document, dict) and (wrapped := document.get("agent_def")) is not None:

@@ -158,11 +158,7 @@ class Telling:
 
     def _writer(self) -> ArtifactWriter:
         if self._text is None:
-            self._text = self._turn.artifact(
-                "response",
-                id=self._text_id,
-                description="What the agent says.",
-            )
+            self._text = self._turn.artifact("response", id=self._text_id, description="What the agent says.")
         return self._text
 
     async def _relayed_text(self, delta: str) -> None:

@@ -13,13 +13,7 @@ from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.api.openapi import document
 from dragoman.hub.api.routes import ANYBODY, Answer, Route, Table, Visit
 from dragoman.hub.hub import Hub
-from dragoman.model.card import (
-    JSONRPC,
-    AgentCard,
-    Capabilities,
-    Interface,
-    Skill,
-)
+from dragoman.model.card import JSONRPC, AgentCard, Capabilities, Interface, Skill
 
 STUB = AgentCard(
     name="dragoman",

@@ -42,18 +42,13 @@ def routes(hub: Hub) -> list[Route]:
         elif hub.catalogue.find(visit.tenant.id, agent or INDEX_ID) is None:
             raise NotFound(f"there is no agent {agent[:80]!r}")
         made = await conversations.create(
-            visit.tenant.id,
-            title=body.title[:200],
-            agent=agent or INDEX_ID,
-            agent_def=body.agent_def,
+            visit.tenant.id, title=body.title[:200], agent=agent or INDEX_ID, agent_def=body.agent_def
         )
         return Answer(made.shown, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
 
     async def list_all(visit: Visit) -> Answer:
         found = await conversations.list(
-            visit.tenant.id,
-            before=visit.count("before_updated_at", 0),
-            limit=visit.count("limit", 50, 200),
+            visit.tenant.id, before=visit.count("before_updated_at", 0), limit=visit.count("limit", 50, 200)
         )
         return Answer({"count": len(found), "conversations": [each.shown for each in found]})
 
@@ -108,19 +103,11 @@ def routes(hub: Hub) -> list[Route]:
             list_all,
             "All conversations, the liveliest first.",
             "conversations",
-            query={
-                **page,
-                "before_updated_at": "Only those that were quiet before this time.",
-            },
+            query={**page, "before_updated_at": "Only those that were quiet before this time."},
         ),
         Route("GET", one, get, "One conversation.", "conversations"),
         Route(
-            "PATCH",
-            one,
-            change,
-            "Give it a title, or archive it.",
-            "conversations",
-            body=ConversationChange,
+            "PATCH", one, change, "Give it a title, or archive it.", "conversations", body=ConversationChange
         ),
         Route(
             "DELETE",

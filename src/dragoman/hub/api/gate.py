@@ -54,5 +54,5 @@ def routes(hub: Hub, model: Model) -> list[Route]:
             "What an advisor says to an answer before it leaves: `CONTINUE`, `REDIRECT` or `HALT`, and why.",
             "judge",
             body=Gate,
-        ),
+        )
     ]

@@ -221,14 +221,7 @@ def routes(hub: Hub) -> list[Route]:
             body=NewRelation,
             status=201,
         ),
-        Route(
-            "GET",
-            "/v1/memory/relations",
-            relations,
-            "Relations.",
-            "memory",
-            query=among,
-        ),
+        Route("GET", "/v1/memory/relations", relations, "Relations.", "memory", query=among),
         Route("DELETE", "/v1/memory/relations/{id}", unrelate, "Undo a relation.", "memory", status=204),
         Route(
             "GET",

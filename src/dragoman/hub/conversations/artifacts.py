@@ -145,10 +145,8 @@ class Artifacts:
         return await self._one("conversation_id = ? and path = ?", (int(tenant), conversation, path))
 
     async def content(self, tenant: str | int, id: int) -> bytes | None:
-        row = await self._db.read(
-            lambda db: db.execute(
-                "select content from artifacts where tenant_id = ? and id = ?", (int(tenant), id)
-            ).fetchone()
+        row = await self._db.one(
+            "select content from artifacts where tenant_id = ? and id = ?", (int(tenant), id)
         )
         return None if row is None else bytes(row["content"])
 
@@ -161,7 +159,7 @@ class Artifacts:
         if conversation is not None:
             where, order, values = " and conversation_id = ?", "path", (int(tenant), conversation)
         statement = f"select {_COLUMNS} from artifacts where tenant_id = ?{where} order by {order} limit ?"
-        rows = await self._db.read(lambda db: db.execute(statement, (*values, limit)).fetchall())
+        rows = await self._db.all(statement, (*values, limit))
         return [KeptFile(**row) for row in rows]
 
     async def delete(self, tenant: str | int, id: int) -> bool:
@@ -177,5 +175,5 @@ class Artifacts:
 
     async def _one(self, where: str, values: tuple[object, ...]) -> KeptFile | None:
         statement = f"select {_COLUMNS} from artifacts where tenant_id = ? and {where}"
-        row = await self._db.read(lambda db: db.execute(statement, values).fetchone())
+        row = await self._db.one(statement, values)
         return None if row is None else KeptFile(**row)

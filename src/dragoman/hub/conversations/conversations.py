@@ -99,12 +99,7 @@ class Conversations:
         self._db = database
 
     async def create(
-        self,
-        tenant: int,
-        *,
-        title: str = "",
-        agent: str = "index",
-        agent_def: Any = None,
+        self, tenant: int, *, title: str = "", agent: str = "index", agent_def: Any = None
     ) -> Conversation:
         now = int(time.time())
         text = None if agent_def is None else msgspec.json.encode(agent_def).decode()
@@ -117,7 +112,7 @@ class Conversations:
 
     def find(self, tenant: int, id: int) -> Conversation:
         """Raises `NotFound`."""
-        row = self._db.look(lambda db: db.execute(_ONE, (tenant, id)).fetchone())
+        row = self._db.look_up(_ONE, (tenant, id))
         if row is None:
             raise NotFound(f"there is no conversation {id}")
         return _conversation(row)
@@ -125,25 +120,20 @@ class Conversations:
     async def list(self, tenant: int, *, before: int = 0, limit: int = 50) -> Sequence[Conversation]:
         """What was said last first; `before` a time goes on from there."""
         values = (tenant, before or 2**62, limit)
-        rows = await self._db.read(lambda db: db.execute(_LIST, values).fetchall())
+        rows = await self._db.all(_LIST, values)
         return [_conversation(row) for row in rows]
 
     async def change(
-        self,
-        tenant: int,
-        id: int,
-        *,
-        title: str | None = None,
-        archived: bool | None = None,
+        self, tenant: int, id: int, *, title: str | None = None, archived: bool | None = None
     ) -> Conversation:
         """What is None stays as it is. Raises `NotFound`."""
         values = (title, archived, int(time.time()), tenant, id)
-        await self._db.run(lambda db: db.execute(_CHANGE, values))
+        await self._db.change(_CHANGE, values)
         return self.find(tenant, id)
 
     async def delete(self, tenant: int, id: int) -> None:
         """With its messages, files and todos. Raises `NotFound`."""
-        if not await self._db.run(lambda db: db.execute(_DELETE, (tenant, id)).rowcount):
+        if not await self._db.change(_DELETE, (tenant, id)):
             raise NotFound(f"there is no conversation {id}")
 
     # -- messages ----------------------------------------------------------------------------------------------
@@ -163,7 +153,7 @@ class Conversations:
 
     async def unask(self, request: str) -> None:
         """The request was refused."""
-        await self._db.run(lambda db: db.execute(_UNSAY, (request,)))
+        await self._db.change(_UNSAY, (request,))
 
     async def answer(
         self, conversation: int, request: str, text: str | None, *, read: int = 0, written: int = 0
@@ -181,12 +171,12 @@ class Conversations:
 
     async def unanswered(self, conversation: int) -> Sequence[str]:
         """Requests whose end nobody has noticed yet."""
-        rows = await self._db.read(lambda db: db.execute(_OPEN, (conversation,)).fetchall())
+        rows = await self._db.all(_OPEN, (conversation,))
         return [row[0] for row in rows]
 
     async def open(self, before: int, limit: int) -> Sequence[tuple[int, int]]:
         """Conversations in which something from before a time is unanswered, and whose they are: tenant, conversation."""
-        rows = await self._db.read(lambda db: db.execute(_OPEN_BEFORE, (before, limit)).fetchall())
+        rows = await self._db.all(_OPEN_BEFORE, (before, limit))
         return [(row["tenant_id"], row["conversation_id"]) for row in rows]
 
     async def messages(
@@ -213,7 +203,7 @@ class Conversations:
 
     async def sum_up(self, conversation: int, summary: str, last: int) -> None:
         """Keep a summary of everything up to the message `last`."""
-        await self._db.run(lambda db: db.execute(_SUM_UP, (summary, last, conversation, last)))
+        await self._db.change(_SUM_UP, (summary, last, conversation, last))
 
 
 def _in_bounds(rows: Iterable[sqlite3.Row]) -> Iterator[sqlite3.Row]:

@@ -59,22 +59,22 @@ class Requests:
     ) -> None:
         """Remember a request; one that is known already stays as it is. `version`: of the agent, if it has any."""
         values = (tenant, request, agent, conversation, via, int(time.time()), version)
-        await self._db.run(lambda db: db.execute(_NOTE, values))
+        await self._db.change(_NOTE, values)
 
     def find(self, tenant: int, request: str, agent: str = "") -> StoredRequest | None:
         """A request by its id, at `agent` or at whichever agent had the id first."""
         query, values = (_AT, (tenant, request, agent)) if agent else (_ONE, (tenant, request))
-        row = self._db.look(lambda db: db.execute(query, values).fetchone())
+        row = self._db.look_up(query, values)
         return None if row is None else _request(row)
 
     async def list(self, tenant: int, limit: int) -> Sequence[StoredRequest]:
         """Newest first."""
-        rows = await self._db.read(lambda db: db.execute(_LIST, (tenant, limit)).fetchall())
+        rows = await self._db.all(_LIST, (tenant, limit))
         return [_request(row) for row in rows]
 
     async def old(self, before: int, after: int, limit: int) -> Sequence[tuple[int, int, StoredRequest]]:
         """Requests from before a time, oldest first, after the `after`th: the how manieth, whose, and which."""
-        rows = await self._db.read(lambda db: db.execute(_OLD, (before, after, limit)).fetchall())
+        rows = await self._db.all(_OLD, (before, after, limit))
         return [(row["n"], row["tenant_id"], _request(row)) for row in rows]
 
     async def forget(self, gone: Sequence[tuple[int, str, str]]) -> None:
@@ -121,4 +121,4 @@ class IdempotencyKeys:
     async def renew(self, tenant: int, key: str, request: str) -> None:
         """It stands for another request from now on: the one from before is gone."""
         values = (tenant, key, request, int(self._clock()))
-        await self._db.run(lambda db: db.execute(_PUT_KEY, values))
+        await self._db.change(_PUT_KEY, values)

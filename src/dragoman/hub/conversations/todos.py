@@ -62,19 +62,13 @@ class Todos:
         where = "tenant_id = ? and (? is null or conversation_id in (0, ?))"
         marks = ", ".join("?" * len(states))
         values = (int(tenant), conversation, conversation, *states, limit)
-        rows = await self._db.read(
-            lambda db: db.execute(
-                f"select * from todos where {where} and state in ({marks}) order by id limit ?", values
-            ).fetchall()
+        rows = await self._db.all(
+            f"select * from todos where {where} and state in ({marks}) order by id limit ?", values
         )
         return [Todo(**row) for row in rows]
 
     async def get(self, tenant: str | int, id: int) -> Todo | None:
-        row = await self._db.read(
-            lambda db: db.execute(
-                "select * from todos where tenant_id = ? and id = ?", (int(tenant), id)
-            ).fetchone()
-        )
+        row = await self._db.one("select * from todos where tenant_id = ? and id = ?", (int(tenant), id))
         return None if row is None else Todo(**row)
 
     async def change(
@@ -104,10 +98,8 @@ class Todos:
         return await self._db.once(once, work, Todo | None)
 
     async def delete(self, tenant: str | int, id: int) -> bool:
-        return await self._db.run(
-            lambda db: (
-                db.execute("delete from todos where tenant_id = ? and id = ?", (int(tenant), id)).rowcount > 0
-            )
+        return (
+            await self._db.change("delete from todos where tenant_id = ? and id = ?", (int(tenant), id)) > 0
         )
 
 

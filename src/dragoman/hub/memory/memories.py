@@ -83,11 +83,7 @@ class Memories:
         return await self._db.once(once, work, Entry)
 
     async def get(self, tenant: str | int, id: int) -> Entry | None:
-        row = await self._db.read(
-            lambda db: db.execute(
-                "select * from memories where tenant_id = ? and id = ?", (int(tenant), id)
-            ).fetchone()
-        )
+        row = await self._db.one("select * from memories where tenant_id = ? and id = ?", (int(tenant), id))
         return None if row is None else entry_of(row)
 
     async def list(
@@ -125,7 +121,7 @@ class Memories:
         statement = (
             f"select * from memories where {' and '.join(where)} order by updated_at desc, id desc limit ?"
         )
-        rows = await self._db.read(lambda db: db.execute(statement, (*values, limit)).fetchall())
+        rows = await self._db.all(statement, (*values, limit))
         return [entry_of(row) for row in rows]
 
     async def change(self, tenant: str | int, id: int, **changes: Any) -> Entry | None:
@@ -164,11 +160,9 @@ class Memories:
         )
 
     async def delete(self, tenant: str | int, id: int) -> bool:
-        return await self._db.run(
-            lambda db: (
-                db.execute("delete from memories where tenant_id = ? and id = ?", (int(tenant), id)).rowcount
-                > 0
-            )
+        return (
+            await self._db.change("delete from memories where tenant_id = ? and id = ?", (int(tenant), id))
+            > 0
         )
 
     async def search(self, tenant: str | int, search: Search, *, as_of: int | None = None) -> Sequence[Entry]:
@@ -208,15 +202,13 @@ class Memories:
         )
         values = (int(tenant), *(value for value in wanted.values() if value is not None), limit)
         statement = f"select * from relations where {where} order by id limit ?"
-        rows = await self._db.read(lambda db: db.execute(statement, values).fetchall())
+        rows = await self._db.all(statement, values)
         return [Relation(**row) for row in rows]
 
     async def unrelate(self, tenant: str | int, id: int) -> bool:
-        return await self._db.run(
-            lambda db: (
-                db.execute("delete from relations where tenant_id = ? and id = ?", (int(tenant), id)).rowcount
-                > 0
-            )
+        return (
+            await self._db.change("delete from relations where tenant_id = ? and id = ?", (int(tenant), id))
+            > 0
         )
 
     async def around(

@@ -22,10 +22,8 @@ class Scratchpads:
         self._db = database
 
     async def read(self, tenant: str | int, scope: str) -> str:
-        row = await self._db.read(
-            lambda db: db.execute(
-                "select content from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope)
-            ).fetchone()
+        row = await self._db.one(
+            "select content from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope)
         )
         return row["content"] if row is not None else ""
 
@@ -57,11 +55,9 @@ class Scratchpads:
 
     async def list(self, tenant: str | int) -> list[tuple[str, int, int]]:
         """The scopes that have one: (scope, bytes, updated_at)."""
-        rows = await self._db.read(
-            lambda db: db.execute(
-                "select scope, length(cast(content as blob)) as size, updated_at from scratchpads where tenant_id = ? "
-                "order by scope",
-                (int(tenant),),
-            ).fetchall()
+        rows = await self._db.all(
+            "select scope, length(cast(content as blob)) as size, updated_at from scratchpads where tenant_id = ? "
+            "order by scope",
+            (int(tenant),),
         )
         return [(row["scope"], row["size"], row["updated_at"]) for row in rows]

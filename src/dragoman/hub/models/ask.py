@@ -42,20 +42,11 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def followed_by(self, more: Reply) -> Reply:
         """This reply and its continuation as one."""
-        return msgspec.structs.replace(
-            more,
-            text=self.text + more.text,
-            usage=self.usage + more.usage,
-        )
+        return msgspec.structs.replace(more, text=self.text + more.text, usage=self.usage + more.usage)
 
 
 async def ask(
-    turn: Turn,
-    key: str,
-    model: Model,
-    prompt: Prompt,
-    heard: Heard | None = None,
-    lost: Lost | None = None,
+    turn: Turn, key: str, model: Model, prompt: Prompt, heard: Heard | None = None, lost: Lost | None = None
 ) -> Reply:
     """The model's reply to `prompt`, asked once for this turn. `heard` gets the text as it comes.
 

@@ -167,11 +167,11 @@ class Schedules:
 
     async def list(self, tenant: str | int, status: str = "") -> Sequence[Schedule]:
         """What changed last first."""
-        rows = await self._db.read(lambda db: db.execute(_LIST, (int(tenant), status, status)).fetchall())
+        rows = await self._db.all(_LIST, (int(tenant), status, status))
         return [Schedule(**row) for row in rows]
 
     async def get(self, tenant: str | int, id: int) -> Schedule | None:
-        row = await self._db.read(lambda db: db.execute(_ONE, (int(tenant), id)).fetchone())
+        row = await self._db.one(_ONE, (int(tenant), id))
         return None if row is None else Schedule(**row)
 
     async def mark(
@@ -206,7 +206,7 @@ class Schedules:
         """What is to be done now, unless it is being done. For a tenant that is disabled, nothing is; it is due when the
         tenant is back."""
         now = int(self._clock())
-        rows = await self._db.read(lambda db: db.execute(_DUE, (now,)).fetchall())
+        rows = await self._db.all(_DUE, (now,))
         return [Schedule(**row) for row in rows]
 
     async def begin(self, schedule: Schedule) -> Run | None:
@@ -227,7 +227,7 @@ class Schedules:
         return await self._db.run(begin)
 
     async def begun(self, run: Run, request: str) -> None:
-        await self._db.run(lambda db: db.execute(_BEGUN, (request, run.id)))
+        await self._db.change(_BEGUN, (request, run.id))
 
     async def end(
         self, run: Run, *, answer: str = "", error: str = "", read: int = 0, written: int = 0
@@ -250,30 +250,29 @@ class Schedules:
 
     async def open(self) -> Sequence[Run]:
         """Runs that have not ended."""
-        rows = await self._db.read(lambda db: db.execute(_OPEN).fetchall())
+        rows = await self._db.all(_OPEN)
         return [Run(**row) for row in rows]
 
     async def runs(self, tenant: str | int, *, schedule: int = 0, since: int = 0) -> Sequence[Run]:
         """Newest first."""
         values = (int(tenant), schedule, schedule, since)
-        rows = await self._db.read(lambda db: db.execute(_RUNS, values).fetchall())
+        rows = await self._db.all(_RUNS, values)
         return [Run(**row) for row in rows]
 
     async def run(self, tenant: str | int, id: int) -> Run | None:
-        row = await self._db.read(lambda db: db.execute(_RAN, (int(tenant), id)).fetchone())
+        row = await self._db.one(_RAN, (int(tenant), id))
         return None if row is None else Run(**row)
 
     # -- telling -----------------------------------------------------------------------------------------------
 
     async def told(self, tenant: int, after: int) -> Sequence[tuple[int, dict[str, Any]]]:
         """What happened to a tenant's runs, after the notification `after`: its number, and what it says."""
-        rows = await self._db.read(lambda db: db.execute(_TOLD, (tenant, after)).fetchall())
+        rows = await self._db.all(_TOLD, (tenant, after))
         return [(row["id"], msgspec.json.decode(row["payload"])) for row in rows]
 
     async def last(self, tenant: int) -> int:
         """The number of the newest notification."""
-        number: int = await self._db.read(lambda db: db.execute(_LAST, (tenant,)).fetchone()[0])
-        return number
+        return int((await self._db.one(_LAST, (tenant,)))[0])
 
 
 def _current(db: sqlite3.Connection, tenant: int, shown: int | None) -> int:

@@ -191,10 +191,7 @@ class Admission:
             raise
         self._metrics.started(tenant.key, via)
         try:
-            yield (
-                replace(call, idempotency_key=key),
-                replace(request, message=message, metadata=metadata),
-            )
+            yield (replace(call, idempotency_key=key), replace(request, message=message, metadata=metadata))
         except A2AError:
             self._metrics.ended(tenant.key, via, False)  # of one that was taken, the engine says how it ended
             raise

@@ -90,7 +90,7 @@ class Tenants:
         if not token.startswith(TENANT):
             return None
         hashed = digest(token)
-        row = self._db.look(lambda db: db.execute(_BY_HASH, (hashed,)).fetchone())
+        row = self._db.look_up(_BY_HASH, (hashed,))
         if row is None or not hmac.compare_digest(row["token_hash"], hashed) or row["disabled"]:
             return None
         return _tenant(row)
@@ -100,11 +100,11 @@ class Tenants:
         now = time.time()
         if now - self._touched.get(tenant.id, 0.0) >= _TOUCH:
             self._touched[tenant.id] = now
-            await self._db.run(lambda db: db.execute(_TOUCHED, (int(now), tenant.id)))
+            await self._db.change(_TOUCHED, (int(now), tenant.id))
 
     def look(self, id: int) -> Tenant | None:
         """The tenant as it is now."""
-        row = self._db.look(lambda db: db.execute(_BY_ID, (id,)).fetchone())
+        row = self._db.look_up(_BY_ID, (id,))
         return None if row is None else _tenant(row)
 
     # -- what administrators do --------------------------------------------------------------------------------
@@ -131,14 +131,14 @@ class Tenants:
         return await self._db.run(add), token
 
     async def list(self) -> Sequence[Tenant]:
-        rows = await self._db.read(lambda db: db.execute(_ALL).fetchall())
+        rows = await self._db.all(_ALL)
         return [_tenant(row) for row in rows]
 
     def find(self, named: str) -> Tenant:
         """By number, or by name. Raises `NotFound`."""
         by_id = named.isascii() and named.isdigit() and len(named) < 16
-        row = self._db.look(lambda db: db.execute(_BY_ID, (int(named),)).fetchone()) if by_id else None
-        row = row or self._db.look(lambda db: db.execute(_BY_NAME, (named,)).fetchone())
+        row = self._db.look_up(_BY_ID, (int(named),)) if by_id else None
+        row = row or self._db.look_up(_BY_NAME, (named,))
         if row is None:
             raise NotFound(f"there is no tenant {named[:100]!r}")
         return _tenant(row)
@@ -178,9 +178,7 @@ class Tenants:
         return await self._db.run(change)
 
     async def audit(self, *, before: int = 0, limit: int = 50) -> Sequence[dict[str, Any]]:
-        rows = await self._db.read(
-            lambda db: db.execute(_AUDITED, (before or 2**62, limit)).fetchall(),
-        )
+        rows = await self._db.all(_AUDITED, (before or 2**62, limit))
         return [dict(row) for row in rows]
 
     # -- the administrator's token -----------------------------------------------------------------------------
@@ -197,7 +195,7 @@ class Tenants:
             token = made = new_token(ADMIN)
             if show is not None:
                 show(made)
-        await self._db.run(lambda db: db.execute(_KEEP, (digest(token),)))
+        await self._db.change(_KEEP, (digest(token),))
         return made
 
     async def rotate_admin(self, *, show: Callable[[str], None], actor: str = "cli") -> None:
@@ -213,10 +211,10 @@ class Tenants:
 
     @property
     def has_admin(self) -> bool:
-        return self._db.look(lambda db: db.execute(_SECRET).fetchone()) is not None
+        return self._db.look_up(_SECRET) is not None
 
     def is_admin(self, token: str) -> bool:
-        row = self._db.look(lambda db: db.execute(_SECRET).fetchone())
+        row = self._db.look_up(_SECRET)
         return row is not None and hmac.compare_digest(row["value"], digest(token))
 
 
