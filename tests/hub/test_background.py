@@ -59,7 +59,7 @@ async def test_the_kill_switch_of_the_shell_works_after_an_unexpected_error(
         monkeypatch.setattr(database, "version", Stumbles(database.version, *ERRORS))
         live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
         await live.until(lambda: b"word" in live.body)
-        silence = Stumbles(hub.hub.silence, Unavailable("the store is away"), ValueError("broken"))
+        silence = Stumbles(hub.hub.stop_tenant, Unavailable("the store is away"), ValueError("broken"))
         monkeypatch.setattr(hub.hub._watch, "_silence", silence)
         assert await asyncio.to_thread(main, ["tenant", "disable", "acme", "--data", str(tmp_path)]) == 0
         assert events(await live.end())[-1][1]["error_code"] == "cancelled"

@@ -269,7 +269,7 @@ async def test_no_parameter_of_the_native_api_makes_it_fail() -> None:
     async with house(lambda prompt: "Well.") as home, running(home.app) as url:
         ada = await home.tenant("ada")
         for route in home.app._elsewhere.table.routes:
-            token = home.admin.token if route.who == ADMIN else ada.token
+            token = home.admin.token if route.access == ADMIN else ada.token
             for value in STRANGE:
                 asked = "&".join(f"{name}={value}" for name in route.query)
                 paths = {re.sub(r"\{\w+\}", value, route.path), re.sub(r"\{\w+\}", "1", route.path)}

@@ -23,7 +23,7 @@ from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.agents.programs import Stoppable
 from dragoman.hub.agents.prompt import roster
 from dragoman.hub.api.about import ModelInfo
-from dragoman.hub.api.authentication import by_name
+from dragoman.hub.api.authentication import mounts_by_agent
 from dragoman.hub.conversations.history import Talk
 from dragoman.hub.conversations.requests import IdempotencyKeys
 from dragoman.hub.conversations.retention import Retention
@@ -244,7 +244,7 @@ def _grpc(
         limits=limits,
         connections=connections,
         public_url=settings.public_url,
-        find=by_name(hub),
+        find=mounts_by_agent(hub),
     )
 
 

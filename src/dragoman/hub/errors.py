@@ -1,12 +1,10 @@
-"""What the hub's own API refuses with, beside the errors of the protocol."""
+"""Errors of the native API, beside those of the protocol."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from dragoman.errors import A2AError
-
-T = TypeVar("T")
 
 
 class NotFound(A2AError):
@@ -16,7 +14,7 @@ class NotFound(A2AError):
 
 
 class Conflict(A2AError):
-    """There is one already. `existing` is what there is."""
+    """It exists already. `existing` is the existing one."""
 
     reason, http = "CONFLICT", 409
 
@@ -26,13 +24,6 @@ class Conflict(A2AError):
 
 
 class NotConfigured(A2AError):
-    """This hub has no such thing, because nobody set it up."""
+    """The operator has not set this up."""
 
     reason, http = "NOT_CONFIGURED", 503
-
-
-def there(found: T | None, what: str, id: object) -> T:
-    """What was found. Raises `NotFound`."""
-    if found is None:
-        raise NotFound(f"there is no {what} {str(id)[:40]}")
-    return found

@@ -105,7 +105,7 @@ class Hub:
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
         self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
-        self._watch = TenantWatch(database, self.tenants, self.quotas, self.silence)
+        self._watch = TenantWatch(database, self.tenants, self.quotas, self.stop_tenant)
         outside = HubPeers(remotes, peers, self.catalogue)
         self.record = HubObserver(store, self.metrics)
         engine = {"max_attempts": ATTEMPTS, "observer": self.record, **engine}
@@ -310,7 +310,7 @@ class Hub:
 
     # -- what administrators do to what runs -------------------------------------------------------------------
 
-    async def silence(self, tenant: Tenant) -> tuple[int, bool]:
+    async def stop_tenant(self, tenant: Tenant) -> tuple[int, bool]:
         """Cancel what runs for a tenant that may not, or under a token it had before. Returns how much that was, and
         whether all of it could be told so."""
         running = [

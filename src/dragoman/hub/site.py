@@ -1,13 +1,13 @@
-"""Who answers what at the hub's address, and in which order it is decided.
+"""Dispatches the requests of a hub, in this order:
 
-    OPTIONS                                               anybody
-    /v1/health /v1/metrics /.well-known/agent-card.json   anybody
-    /v1/admin/...                                         the administrator
-    everything else                                       a tenant, before it is even looked whether there is such a path
-    /v1/a2a/agents/{id}...                                the agent, over A2A in every version
+    OPTIONS                                               no token
+    /v1/health /v1/metrics /.well-known/agent-card.json   no token
+    /v1/admin/...                                         the admin token
+    everything else                                       a tenant's token, checked before the path is looked up
+    /v1/a2a/agents/{id}...                                A2A in every version
     /v1/...                                               the native API
 
-Errors are JSON, everywhere.
+Every error is JSON.
 """
 
 from __future__ import annotations
@@ -17,19 +17,10 @@ from collections.abc import Mapping, Sequence
 
 from dragoman.agent.agent import Agent
 from dragoman.errors import A2AError, Unauthenticated
-from dragoman.hub.api import about as api_about
-from dragoman.hub.api import admin as api_admin
-from dragoman.hub.api import agents as api_agents
-from dragoman.hub.api import conversations as api_conversations
-from dragoman.hub.api import files as api_files
-from dragoman.hub.api import gate as api_judge
-from dragoman.hub.api import memory as api_memory
-from dragoman.hub.api import requests as api_runs
-from dragoman.hub.api import schedules as api_schedules
-from dragoman.hub.api import todos as api_todos
+from dragoman.hub.api import about, admin, agents, conversations, memory, requests, schedules
 from dragoman.hub.api.about import ModelInfo
-from dragoman.hub.api.authentication import AGENTS, Known, bearer, holder
-from dragoman.hub.api.routes import ANYBODY, Answer, Route, Table, Visit, refused, say
+from dragoman.hub.api.authentication import AGENTS_PATH, AuthenticatedTenant, authenticate, bearer
+from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, Table, error_response, send
 from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.model import Model
@@ -41,13 +32,11 @@ from dragoman.server.mount import Mount
 
 log = logging.getLogger(__name__)
 
-_THEIRS = ("/healthz", "/readyz", "/metrics")
-"""Paths that every Dragoman server has."""
+_SERVER_PATHS = ("/healthz", "/readyz", "/metrics")
+"""Paths that every Dragoman server answers itself."""
 
 
 class Site:
-    """What the application asks about every path: see `bindings.http.Elsewhere`."""
-
     def __init__(
         self,
         hub: Hub,
@@ -61,21 +50,19 @@ class Site:
         self._cors = Cors(origins)
         self.table: Table = Table(
             [
-                *api_runs.routes(hub),
-                *api_conversations.routes(hub),
-                *api_agents.routes(hub),
-                *api_memory.routes(hub),
-                *api_todos.routes(hub),
-                *api_schedules.routes(hub, scheduler),
-                *api_files.routes(hub),
-                *api_judge.routes(hub, model),
-                *api_admin.routes(hub),
-                *api_about.routes(hub, models, lambda: self.table),
+                *requests.routes(hub, model),
+                *conversations.routes(hub),
+                *agents.routes(hub),
+                *memory.routes(hub),
+                *schedules.todo_routes(hub),
+                *schedules.routes(hub, scheduler),
+                *admin.routes(hub),
+                *about.routes(hub, models, lambda: self.table),
             ]
         )
 
     async def __call__(self, exchange: Exchange) -> Mount | None:
-        if exchange.path in _THEIRS:
+        if exchange.path in _SERVER_PATHS:
             return None
         exchange.always = self._cors.headers(exchange)
         try:
@@ -83,14 +70,14 @@ class Site:
         except Disconnected:
             raise
         except A2AError as error:
-            answer = refused(error)
+            answer = error_response(error)
         except Exception:
             log.exception("%s %s failed", exchange.method, exchange.path)
-            answer = Answer({"error": "internal error"}, 500)
+            answer = ApiResponse({"error": "internal error"}, 500)
         if exchange.responding:
             log.error("%s %s: a response could not be finished", exchange.method, exchange.path)
         else:
-            await say(exchange, answer)
+            await send(exchange, answer)
         return None
 
     async def _answer(self, exchange: Exchange) -> Mount | None:
@@ -100,22 +87,22 @@ class Site:
             return None
         found = self.table.find(path)
         route = _route(exchange, found[0]) if found is not None else None
-        if route is not None and route.who == ANYBODY:
+        if route is not None and route.access == ANYBODY:
             await self._handle(exchange, route, None, found[1] if found else {})
             return None
         tenant = None
         if path == "/v1/admin" or path.startswith("/v1/admin/"):
             self._administrator(exchange)
         else:
-            tenant = await holder(self._hub, exchange.header(b"authorization"))
-            if path.startswith(AGENTS):
+            tenant = await authenticate(self._hub, exchange.header(b"authorization"))
+            if path.startswith(AGENTS_PATH):
                 return self._agent(exchange, tenant)
         if found is None:
             raise NotFound(f"there is nothing at {path[:200]}")
         if route is None:
             allow = ", ".join(found[0]).encode()
-            answer = Answer({"error": f"this path takes {allow.decode()}"}, 405, ((b"allow", allow),))
-            await say(exchange, answer)
+            answer = ApiResponse({"error": f"this path takes {allow.decode()}"}, 405, ((b"allow", allow),))
+            await send(exchange, answer)
             return None
         await self._handle(exchange, route, tenant, found[1])
         return None
@@ -123,9 +110,9 @@ class Site:
     async def _handle(
         self, exchange: Exchange, route: Route, tenant: Tenant | None, values: Mapping[str, str]
     ) -> None:
-        answer = await route.handler(Visit(exchange, tenant, values))
+        answer = await route.answer(ApiRequest(exchange, tenant, values))
         if answer is not None:
-            await say(exchange, answer)
+            await send(exchange, answer)
 
     # -- who is calling ----------------------------------------------------------------------------------------
 
@@ -140,8 +127,8 @@ class Site:
     # -- agents ------------------------------------------------------------------------------------------------
 
     def _agent(self, exchange: Exchange, tenant: Tenant) -> Mount:
-        """Where an agent answers. One that is not there is told so in the caller's own tongue, by the hub."""
-        id = exchange.path.removeprefix(AGENTS).partition("/")[0]
+        """The mount of an agent. For an unknown agent, the hub answers with an error of the caller's dialect."""
+        id = exchange.path.removeprefix(AGENTS_PATH).partition("/")[0]
         found = self._hub.catalogue.find(tenant.id, id)
         if not id or (found is None and exchange.method in ("GET", "HEAD") and "card" in exchange.path):
             raise NotFound(f"there is no agent {id[:80]!r}")
@@ -149,10 +136,10 @@ class Site:
             service=self._hub,
             card=self._hub.residents.card(found, id),
             agent=id,
-            path=AGENTS + id,
+            path=AGENTS_PATH + id,
             home="arbiter",
             versions=found.versions if isinstance(found, Agent) else None,
-            authenticator=Known(tenant),
+            authenticator=AuthenticatedTenant(tenant),
             private=True,
         )
 

@@ -1,8 +1,8 @@
-"""What needs no token: is it alive, its numbers, where to go from here. And the models there are."""
+"""Routes about the hub itself: health, metrics, discovery, models, the OpenAPI document."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dragoman.dialects.cards import superset_card
 from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.api.openapi import document
-from dragoman.hub.api.routes import ANYBODY, Answer, Route, Table, Visit
+from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, Table
 from dragoman.hub.hub import Hub
 from dragoman.model.card import JSONRPC, AgentCard, Capabilities, Interface, Skill
 
@@ -42,44 +42,35 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     context_window: int = 0
 
 
-def routes(hub: Hub, models: Sequence[ModelInfo], table: Any) -> list[Route]:
-    """`table` gives the table that these routes become part of, for it describes them all."""
-
-    async def health(visit: Visit) -> Answer:
-        return Answer(b"ok\n", headers=((b"content-type", b"text/plain"),))
-
-    async def metrics(visit: Visit) -> Answer:
-        text = hub.numbers()
-        return Answer(text, headers=((b"content-type", b"text/plain; version=0.0.4"),))
-
-    async def stub(visit: Visit) -> Answer:
-        url = visit.exchange.base_url() + "/v1/a2a"
-        place = Interface(url=url, protocol_binding=JSONRPC, protocol_version="1.0")
-        card = superset_card(replace(STUB, supported_interfaces=(place,)), home="arbiter")
-        return Answer(card, headers=((b"cache-control", b"public, max-age=300"),))
-
-    async def list_models(visit: Visit) -> Answer:
-        return Answer({"models": models})
-
+def routes(hub: Hub, models: Sequence[ModelInfo], table: Callable[[], Table]) -> list[Route]:
+    """`table` returns the table that these routes become part of: the OpenAPI document describes all of it."""
+    api = RouteList("about", access=ANYBODY)
     described: dict[str, Any] = {}
-    """Made when it is first asked for: anybody may ask, and it takes milliseconds."""
+    """Built at the first request: it takes milliseconds, and anybody may ask."""
 
-    async def describe(visit: Visit) -> Answer:
+    @api.add("GET", "/v1/health", "Whether the hub is alive.")
+    async def health(request: ApiRequest) -> ApiResponse:
+        return ApiResponse(b"ok\n", headers=((b"content-type", b"text/plain"),))
+
+    @api.add("GET", "/v1/metrics", "Metrics for Prometheus.")
+    async def metrics(request: ApiRequest) -> ApiResponse:
+        return ApiResponse(hub.numbers(), headers=((b"content-type", b"text/plain; version=0.0.4"),))
+
+    @api.add("GET", "/.well-known/agent-card.json", "How to find the agents. It names none.")
+    async def stub_card(request: ApiRequest) -> ApiResponse:
+        url = request.exchange.base_url() + "/v1/a2a"
+        interface = Interface(url=url, protocol_binding=JSONRPC, protocol_version="1.0")
+        card = superset_card(replace(STUB, supported_interfaces=(interface,)), home="arbiter")
+        return ApiResponse(card, headers=((b"cache-control", b"public, max-age=300"),))
+
+    @api.add("GET", "/v1/openapi.json", "This document.")
+    async def describe(request: ApiRequest) -> Any:
         if not described:
-            described.update(document(whole(), ""))
-        return Answer({**described, "servers": [{"url": visit.exchange.base_url()}]})
+            described.update(document(table(), ""))
+        return {**described, "servers": [{"url": request.exchange.base_url()}]}
 
-    def whole() -> Table:
-        found: Table = table()
-        return found
+    @api.add("GET", "/v1/models", "The models of the hub.", access="tenant")
+    async def list_models(request: ApiRequest) -> Any:
+        return {"models": models}
 
-    def open(path: str, handler: Any, about: str) -> Route:
-        return Route("GET", path, handler, about, "about", who=ANYBODY)
-
-    return [
-        open("/v1/health", health, "Is it alive?"),
-        open("/v1/metrics", metrics, "Numbers for Prometheus."),
-        open("/.well-known/agent-card.json", stub, "How to find the agents. It names none."),
-        open("/v1/openapi.json", describe, "This document."),
-        Route("GET", "/v1/models", list_models, "The models there are.", "about"),
-    ]
+    return api

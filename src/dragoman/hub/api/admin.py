@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import UNSET, Struct, UnsetType
 
-from dragoman.hub.api.routes import ADMIN, Answer, Natural, Route, Visit
+from dragoman.hub.api.routes import ADMIN, ApiRequest, Natural, Route, RouteList, page
 from dragoman.hub.hub import Hub
 
 
@@ -13,7 +15,7 @@ class NewTenant(Struct):
 
 
 class TenantChange(Struct, forbid_unknown_fields=True):
-    """What to change; limits that are null are those of everybody."""
+    """What to change. A limit that is null is the limit of the hub."""
 
     disabled: bool | UnsetType = UNSET
     max_concurrent: Natural | UnsetType | None = UNSET
@@ -21,21 +23,28 @@ class TenantChange(Struct, forbid_unknown_fields=True):
 
 
 def routes(hub: Hub) -> list[Route]:
-    tenants = hub.tenants
+    api, tenants = RouteList("admin", access=ADMIN), hub.tenants
+    all, one = "/v1/admin/tenants", "/v1/admin/tenants/{id}"
 
-    async def list_all(visit: Visit) -> Answer:
-        return Answer({"tenants": [tenant.shown for tenant in await tenants.list()]})
+    @api.add("GET", all, "List tenants.")
+    async def list_all(request: ApiRequest) -> Any:
+        return {"tenants": [tenant.shown for tenant in await tenants.list()]}
 
-    async def create(visit: Visit) -> Answer:
-        tenant, token = await tenants.add((await visit.json(NewTenant)).name)
-        return Answer({"tenant": tenant.shown, "token": token}, 201)
+    @api.add("POST", all, "Create a tenant. Its token is shown only here.", body=NewTenant, status=201)
+    async def create(request: ApiRequest) -> Any:
+        tenant, token = await tenants.add((await request.json(NewTenant)).name)
+        return {"tenant": tenant.shown, "token": token}
 
-    async def get(visit: Visit) -> Answer:
-        return Answer({"tenant": tenants.find(visit.values["id"]).shown})
+    @api.add("GET", one, "Get a tenant.")
+    async def get(request: ApiRequest) -> Any:
+        return {"tenant": tenants.find(request.path["id"]).shown}
 
-    async def change(visit: Visit) -> Answer:
-        tenant = tenants.find(visit.values["id"])
-        body = await visit.json(TenantChange)
+    change_summary = "Disable a tenant, which stops what runs for it, or enable it; set its limits."
+
+    @api.add("PATCH", one, change_summary, body=TenantChange)
+    async def change(request: ApiRequest) -> Any:
+        tenant = tenants.find(request.path["id"])
+        body = await request.json(TenantChange)
         if body.max_concurrent is not UNSET or body.rate_per_min is not UNSET:
             most = tenant.max_running if body.max_concurrent is UNSET else body.max_concurrent
             rate = tenant.per_minute if body.rate_per_min is UNSET else body.rate_per_min
@@ -44,56 +53,20 @@ def routes(hub: Hub) -> list[Route]:
         if body.disabled is not UNSET and body.disabled != tenant.disabled:
             tenant = await tenants.disable(tenant, body.disabled)
             if tenant.disabled:
-                stopped, _ = await hub.silence(tenant)
-        return Answer({"tenant": tenant.shown, "cancelled": stopped})
+                stopped, _ = await hub.stop_tenant(tenant)
+        return {"tenant": tenant.shown, "cancelled": stopped}
 
-    async def rotate(visit: Visit) -> Answer:
-        tenant, token = await tenants.rotate(tenants.find(visit.values["id"]))
-        stopped, _ = await hub.silence(tenant)
-        return Answer({"tenant": tenant.shown, "token": token, "cancelled": stopped})
+    @api.add("POST", f"{one}/rotate-token", "Replace the token. What runs under the old one stops.")
+    async def rotate(request: ApiRequest) -> Any:
+        tenant, token = await tenants.rotate(tenants.find(request.path["id"]))
+        stopped, _ = await hub.stop_tenant(tenant)
+        return {"tenant": tenant.shown, "token": token, "cancelled": stopped}
 
-    async def audit(visit: Visit) -> Answer:
-        found = await tenants.audit(before=visit.count("before_id", 0), limit=visit.count("limit", 50, 200))
-        return Answer({"count": len(found), "entries": found})
+    filters = {"before_id": "Only entries before this one.", "limit": "50, at most 200."}
 
-    all, one = "/v1/admin/tenants", "/v1/admin/tenants/{id}"
-    return [
-        Route("GET", all, list_all, "All tenants.", "admin", who=ADMIN),
-        Route(
-            "POST",
-            all,
-            create,
-            "A new tenant, and its token: shown here, and never again.",
-            "admin",
-            who=ADMIN,
-            body=NewTenant,
-            status=201,
-        ),
-        Route("GET", one, get, "One tenant.", "admin", who=ADMIN),
-        Route(
-            "PATCH",
-            one,
-            change,
-            "Disable a tenant, which stops what runs for it, or enable it; give it limits of its own.",
-            "admin",
-            who=ADMIN,
-            body=TenantChange,
-        ),
-        Route(
-            "POST",
-            f"{one}/rotate-token",
-            rotate,
-            "Another token. The one before stops working, and what runs under it stops.",
-            "admin",
-            who=ADMIN,
-        ),
-        Route(
-            "GET",
-            "/v1/admin/audit",
-            audit,
-            "What administrators did, newest first.",
-            "admin",
-            who=ADMIN,
-            query={"before_id": "Only entries before this one.", "limit": "50, and no more than 200."},
-        ),
-    ]
+    @api.add("GET", "/v1/admin/audit", "What administrators did, newest first.", query=filters)
+    async def audit(request: ApiRequest) -> Any:
+        before, limit = request.query_int("before_id"), request.query_int("limit", 50, 200)
+        return page("entries", await tenants.audit(before=before, limit=limit))
+
+    return api

@@ -1,4 +1,4 @@
-"""`/v1/agents`: the tenant's catalogue."""
+"""`/v1/agents`: the tenant's catalogue of agents."""
 
 from __future__ import annotations
 
@@ -8,88 +8,56 @@ from dragoman.agent.agent import Agent
 from dragoman.dialects.cards import superset_card
 from dragoman.hub.agents.catalogue import Entry
 from dragoman.hub.agents.constitution import Constitution, schema
-from dragoman.hub.api.routes import ANYBODY, Answer, Route, Visit
+from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, page
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 
 
 def routes(hub: Hub) -> list[Route]:
-    catalogue = hub.catalogue
+    api, catalogue = RouteList("agents"), hub.catalogue
+    all, one = "/v1/agents", "/v1/agents/{id}"
 
-    async def list_agents(visit: Visit) -> Answer:
-        entries = await catalogue.list(visit.tenant.id)
-        agents = [entry.shown for entry in entries] + [_code(agent) for agent in catalogue.code.values()]
-        return Answer({"count": len(agents), "agents": agents})
+    @api.add("GET", all, "List agents: `index`, then the latest changed first, then agents that are code.")
+    async def list_agents(request: ApiRequest) -> Any:
+        entries = [entry.shown for entry in await catalogue.list(request.tenant.id)]
+        return page("agents", entries + [_describe_code(agent) for agent in catalogue.code.values()])
 
-    async def create(visit: Visit) -> Answer:
-        entry = await catalogue.create(visit.tenant.id, await visit.json(dict[str, Any]))
-        return Answer(entry.shown, 201, ((b"location", f"/v1/agents/{entry.id}".encode()),))
+    @api.add("POST", all, "Create an agent from a constitution.", body=Constitution, status=201)
+    async def create(request: ApiRequest) -> ApiResponse:
+        entry = await catalogue.create(request.tenant.id, await request.json(dict[str, Any]))
+        return ApiResponse(entry.shown, 201, ((b"location", f"/v1/agents/{entry.id}".encode()),))
 
-    async def get_agent(visit: Visit) -> Answer:
-        found = catalogue.find(visit.tenant.id, visit.values["id"])
+    @api.add("GET", one, "Get an agent.")
+    async def get_agent(request: ApiRequest) -> Any:
+        found = catalogue.find(request.tenant.id, request.path["id"])
         if found is None:
-            raise NotFound(f"there is no agent {visit.values['id'][:80]!r}")
-        return Answer(found.shown if isinstance(found, Entry) else _code(found))
+            raise NotFound(f"there is no agent {request.path['id'][:80]!r}")
+        return found.shown if isinstance(found, Entry) else _describe_code(found)
 
-    async def replace(visit: Visit) -> Answer:
-        id = visit.values["id"]
-        return Answer((await catalogue.replace(visit.tenant.id, id, await visit.json(dict[str, Any]))).shown)
+    @api.add("PATCH", one, "Replace a constitution. Running tasks keep the old one.", body=Constitution)
+    async def replace(request: ApiRequest) -> Any:
+        body = await request.json(dict[str, Any])
+        return (await catalogue.replace(request.tenant.id, request.path["id"], body)).shown
 
-    async def put(visit: Visit) -> Answer:
-        id, tenant = visit.values["id"], visit.tenant.id
+    @api.add("PUT", one, "Replace or create an agent.", body=Constitution)
+    async def put(request: ApiRequest) -> ApiResponse:
+        id, tenant = request.path["id"], request.tenant.id
         known = catalogue.find(tenant, id) is not None
-        entry = await catalogue.replace(tenant, id, await visit.json(dict[str, Any]), make=True)
-        return Answer(entry.shown, 200 if known else 201)
+        entry = await catalogue.replace(tenant, id, await request.json(dict[str, Any]), make=True)
+        return ApiResponse(entry.shown, 200 if known else 201)
 
-    async def delete(visit: Visit) -> Answer:
-        await catalogue.delete(visit.tenant.id, visit.values["id"])
-        return Answer(status=204)
+    @api.add("DELETE", one, "Delete an agent. Its tasks stay readable.", status=204)
+    async def delete(request: ApiRequest) -> None:
+        await catalogue.delete(request.tenant.id, request.path["id"])
 
-    async def describe(visit: Visit) -> Answer:
-        return Answer(schema())
+    @api.add("GET", "/v1/constitution.schema.json", "The JSON Schema of a constitution.", access=ANYBODY)
+    async def describe(request: ApiRequest) -> Any:
+        return schema()
 
-    one = "/v1/agents/{id}"
-    return [
-        Route(
-            "GET",
-            "/v1/agents",
-            list_agents,
-            "All agents: `index`, then those that changed last, then those that are code.",
-            "agents",
-        ),
-        Route(
-            "POST",
-            "/v1/agents",
-            create,
-            "Make an agent of a constitution, bare or as `agent_def`.",
-            "agents",
-            body=Constitution,
-            status=201,
-        ),
-        Route("GET", one, get_agent, "One agent.", "agents"),
-        Route(
-            "PATCH",
-            one,
-            replace,
-            "Replace the whole constitution of an agent. What runs goes on with the one it began with.",
-            "agents",
-            body=Constitution,
-        ),
-        Route("PUT", one, put, "Replace an agent, or make it.", "agents", body=Constitution),
-        Route("DELETE", one, delete, "Delete an agent. Its tasks stay readable.", "agents", status=204),
-        Route(
-            "GET",
-            "/v1/constitution.schema.json",
-            describe,
-            "The JSON Schema of a constitution.",
-            "agents",
-            who=ANYBODY,
-        ),
-    ]
+    return api
 
 
-def _code(agent: Agent) -> dict[str, Any]:
-    """An agent that is code, as far as it can be shown."""
-    card = superset_card(agent.card)
+def _describe_code(agent: Agent) -> dict[str, Any]:
+    """What the API shows of an agent that is code."""
     about = {"id": agent.id, "name": agent.name, "goal": agent.card.description, "code": True}
-    return {**about, "skills": card["skills"]}
+    return {**about, "skills": superset_card(agent.card)["skills"]}

@@ -1,4 +1,4 @@
-"""How callers of an agent are known: over HTTP they have been let in already, over gRPC each call brings its token."""
+"""Authentication of callers. The site authenticates HTTP requests; over gRPC, each call brings its token."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dragoman.hub.tenants.tenants import Tenant
 from dragoman.model.ops import Principal
 from dragoman.server.mount import Mount
 
-AGENTS = "/v1/a2a/agents/"
+AGENTS_PATH = "/v1/a2a/agents/"
 
 
-class Known:
-    """An `Authenticator` for somebody who has been let in already."""
+class AuthenticatedTenant:
+    """An `Authenticator` for a tenant that is authenticated already."""
 
     challenge = 'Bearer realm="dragoman"'
 
@@ -28,10 +28,10 @@ class Known:
         return self._principal
 
 
-class Door:
-    """An `Authenticator` that asks for a tenant's token."""
+class TokenAuthenticator:
+    """An `Authenticator` that checks a tenant's token."""
 
-    challenge = Known.challenge
+    challenge = AuthenticatedTenant.challenge
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -39,11 +39,11 @@ class Door:
     async def authenticate(
         self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
     ) -> Principal:
-        return (await holder(self._hub, headers.get("authorization", ""))).principal
+        return (await authenticate(self._hub, headers.get("authorization", ""))).principal
 
 
-async def holder(hub: Hub, header: str) -> Tenant:
-    """Whose token an `Authorization` header shows. Raises `Unauthenticated`, and has that on record."""
+async def authenticate(hub: Hub, header: str) -> Tenant:
+    """The tenant of an `Authorization` header. Raises `Unauthenticated`, and adds that to the audit."""
     tenant = hub.tenants.holder(bearer(header))
     if tenant is None:
         error = Unauthenticated("missing or invalid bearer token")
@@ -59,9 +59,9 @@ def bearer(header: str) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def by_name(hub: Hub) -> Callable[[str], Mount]:
-    """The mount of each agent for callers who bring their token; who names none means `index`."""
-    door = Door(hub)
+def mounts_by_agent(hub: Hub) -> Callable[[str], Mount]:
+    """Finds the mount of an agent by its id; an empty id means `index`."""
+    authenticator = TokenAuthenticator(hub)
 
     def find(id: str) -> Mount:
         id = id or INDEX_ID
@@ -70,9 +70,9 @@ def by_name(hub: Hub) -> Callable[[str], Mount]:
             service=hub,
             card=hub.residents.card(code, id),
             agent=id,
-            path=AGENTS + id,
+            path=AGENTS_PATH + id,
             versions=code.versions if code is not None else None,
-            authenticator=door,
+            authenticator=authenticator,
             private=True,
         )
 

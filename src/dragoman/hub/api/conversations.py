@@ -1,21 +1,25 @@
-"""`/v1/conversations`: talk with an agent that remembers what was said."""
+"""`/v1/conversations`, and the files that belong to them: `/v1/conversations/{id}/artifacts`, `/v1/artifacts`."""
 
 from __future__ import annotations
 
+import base64
+import re
 from typing import Any
 
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api.requests import Orchestrate, ask
-from dragoman.hub.api.routes import Answer, Route, Visit
+from dragoman.hub.api.requests import NewRequest, start_request
+from dragoman.hub.api.routes import ApiRequest, ApiResponse, Route, RouteList, page
+from dragoman.hub.conversations.artifacts import StoredFile
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
+from dragoman.server.exchange import Header
 
 
 class NewConversation(Struct):
-    """Whom to talk with: an agent there is, or one that is only for this conversation."""
+    """The agent of the conversation: one of the catalogue, or one that exists only for this conversation."""
 
     title: str = ""
     agent_id: str = ""
@@ -28,110 +32,145 @@ class ConversationChange(Struct):
     archived: bool | None = None
 
 
-def routes(hub: Hub) -> list[Route]:
-    conversations = hub.conversations
+class NewFile(Struct):
+    """A file: `content` is text, or `content_base64` its bytes."""
 
-    async def create(visit: Visit) -> Answer:
-        body = await visit.json(NewConversation)
+    path: str
+    content: str | None = None
+    content_base64: str | None = None
+    mime_type: str = ""
+
+
+def routes(hub: Hub) -> list[Route]:
+    api, conversations = RouteList("conversations"), hub.conversations
+    all, one = "/v1/conversations", "/v1/conversations/{id}"
+
+    @api.add("POST", all, "Create a conversation.", body=NewConversation, status=201)
+    async def create(request: ApiRequest) -> ApiResponse:
+        body = await request.json(NewConversation)
         agent = body.agent_id or body.agent
         if body.agent_def is not None:
             constitution = hub.catalogue.inline(body.agent_def, agent)
             if agent and constitution.id != agent:
                 raise InvalidParams("agent_def and agent_id name different agents")
             agent = constitution.id
-        elif hub.catalogue.find(visit.tenant.id, agent or INDEX_ID) is None:
+        elif hub.catalogue.find(request.tenant.id, agent or INDEX_ID) is None:
             raise NotFound(f"there is no agent {agent[:80]!r}")
         made = await conversations.create(
-            visit.tenant.id, title=body.title[:200], agent=agent or INDEX_ID, agent_def=body.agent_def
+            request.tenant.id, title=body.title[:200], agent=agent or INDEX_ID, agent_def=body.agent_def
         )
-        return Answer(made.shown, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
+        return ApiResponse(made.shown, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
 
-    async def list_all(visit: Visit) -> Answer:
-        found = await conversations.list(
-            visit.tenant.id, before=visit.count("before_updated_at", 0), limit=visit.count("limit", 50, 200)
-        )
-        return Answer({"count": len(found), "conversations": [each.shown for each in found]})
+    filters = {"limit": "50, at most 200.", "before_updated_at": "Only those that changed before this time."}
 
-    async def get(visit: Visit) -> Answer:
-        return Answer(conversations.find(visit.tenant.id, visit.number("id")).shown)
+    @api.add("GET", all, "List conversations, the latest changed first.", query=filters)
+    async def list_all(request: ApiRequest) -> Any:
+        before, limit = request.query_int("before_updated_at"), request.query_int("limit", 50, 200)
+        found = await conversations.list(request.tenant.id, before=before, limit=limit)
+        return page("conversations", [each.shown for each in found])
 
-    async def change(visit: Visit) -> Answer:
-        body = await visit.json(ConversationChange)
+    @api.add("GET", one, "Get a conversation.")
+    async def get(request: ApiRequest) -> Any:
+        return conversations.find(request.tenant.id, request.path_id()).shown
+
+    @api.add("PATCH", one, "Change the title, or archive it.", body=ConversationChange)
+    async def change(request: ApiRequest) -> Any:
+        body = await request.json(ConversationChange)
         title = None if body.title is None else body.title[:200]
-        changed = await conversations.change(
-            visit.tenant.id, visit.number("id"), title=title, archived=body.archived
-        )
-        return Answer(changed.shown)
+        id = request.path_id()
+        return (await conversations.change(request.tenant.id, id, title=title, archived=body.archived)).shown
 
-    async def delete(visit: Visit) -> Answer:
-        conversation = conversations.find(visit.tenant.id, visit.number("id"))
-        for request in await conversations.unanswered(conversation.id):
-            await hub.cancel(visit.tenant, request)
-        await conversations.delete(visit.tenant.id, conversation.id)
-        return Answer(status=204)
+    @api.add("DELETE", one, "Delete it with its messages, files and todos.", status=204)
+    async def delete(request: ApiRequest) -> None:
+        conversation = conversations.find(request.tenant.id, request.path_id())
+        for id in await conversations.unanswered(conversation.id):
+            await hub.cancel(request.tenant, id)
+        await conversations.delete(request.tenant.id, conversation.id)
 
-    async def messages(visit: Visit) -> Answer:
-        conversation = conversations.find(visit.tenant.id, visit.number("id"))
-        await hub.settle(visit.tenant, conversation.id)
-        found = await conversations.messages(
-            conversation.id, after=visit.count("after_id", 0), limit=visit.count("limit", 200, 500)
-        )
-        return Answer({"count": len(found), "messages": found})
+    filters = {"after_id": "Only messages after this one.", "limit": "200, at most 500."}
 
-    async def say(visit: Visit) -> None:
-        conversation = conversations.find(visit.tenant.id, visit.number("id"))
-        body = await visit.json(Orchestrate)
+    @api.add("GET", f"{one}/messages", "List messages, oldest first.", query=filters)
+    async def messages(request: ApiRequest) -> Any:
+        conversation = conversations.find(request.tenant.id, request.path_id())
+        await hub.settle(request.tenant, conversation.id)
+        after, limit = request.query_int("after_id"), request.query_int("limit", 200, 500)
+        return page("messages", await conversations.messages(conversation.id, after=after, limit=limit))
+
+    send_summary = "Send a message and stream the answer. The agent sees up to a hundred earlier messages."
+
+    @api.add("POST", f"{one}/messages", send_summary, body=NewRequest, streams=True)
+    async def send_message(request: ApiRequest) -> None:
+        conversation = conversations.find(request.tenant.id, request.path_id())
+        body = await request.json(NewRequest)
         if body.agent_def is None:
             body.agent_def = conversation.agent_def
-        await ask(hub, visit, body, agent=conversation.agent_id, conversation=conversation)
+        await start_request(hub, request, body, agent=conversation.agent_id, conversation=conversation)
 
-    one = "/v1/conversations/{id}"
-    page = {"limit": "How many at most; 50, and no more than 200."}
-    return [
-        Route(
-            "POST",
-            "/v1/conversations",
-            create,
-            "Begin a conversation.",
-            "conversations",
-            body=NewConversation,
-            status=201,
-        ),
-        Route(
-            "GET",
-            "/v1/conversations",
-            list_all,
-            "All conversations, the liveliest first.",
-            "conversations",
-            query={**page, "before_updated_at": "Only those that were quiet before this time."},
-        ),
-        Route("GET", one, get, "One conversation.", "conversations"),
-        Route(
-            "PATCH", one, change, "Give it a title, or archive it.", "conversations", body=ConversationChange
-        ),
-        Route(
-            "DELETE",
-            one,
-            delete,
-            "Delete it, with its messages, files and todos.",
-            "conversations",
-            status=204,
-        ),
-        Route(
-            "GET",
-            f"{one}/messages",
-            messages,
-            "What was said, oldest first.",
-            "conversations",
-            query={"after_id": "Only messages after this one.", "limit": "200, and no more than 500."},
-        ),
-        Route(
-            "POST",
-            f"{one}/messages",
-            say,
-            "Say something, and follow the answer. The agent is reminded of the newest hundred messages.",
-            "conversations",
-            body=Orchestrate,
-            streams=True,
-        ),
-    ]
+    return api + file_routes(hub)
+
+
+def file_routes(hub: Hub) -> list[Route]:
+    api, artifacts = RouteList("files"), hub.artifacts
+    of = "/v1/conversations/{id}/artifacts"
+
+    @api.add("POST", of, "Store a file, or replace the one at its path.", body=NewFile, status=201)
+    async def put(request: ApiRequest) -> ApiResponse:
+        tenant = request.tenant.id
+        conversation = hub.conversations.find(tenant, request.path_id())
+        body = await request.json(NewFile)
+        stored = await artifacts.put(tenant, conversation.id, body.path, _content(body), body.mime_type)
+        return ApiResponse(stored, 201 if stored.created else 200)
+
+    @api.add("GET", of, "List the files of a conversation.")
+    async def list_of(request: ApiRequest) -> Any:
+        conversation = hub.conversations.find(request.tenant.id, request.path_id())
+        return page("artifacts", await artifacts.list(request.tenant.id, conversation.id))
+
+    @api.add("GET", "/v1/artifacts", "List all files, newest first.")
+    async def list_all(request: ApiRequest) -> Any:
+        limit = request.query_int("limit", 200, 500)
+        return page("artifacts", await artifacts.list(request.tenant.id, limit=limit))
+
+    async def find(request: ApiRequest) -> StoredFile:
+        """The file of the path, which is in the conversation of the path, if that names one."""
+        found = await artifacts.get(request.tenant.id, request.path_id("aid"))
+        if found is None or ("id" in request.path and found.conversation_id != request.path_id()):
+            raise NotFound(f"there is no artifact {request.path['aid'][:40]}")
+        return found
+
+    async def read(request: ApiRequest) -> ApiResponse:
+        stored = await find(request)
+        etag: Header = (b"etag", b'"%b"' % stored.sha256.encode())
+        known = request.exchange.header(b"if-none-match")
+        if known.strip() == "*" or stored.sha256 in re.findall(r"[0-9a-f]{64}", known):
+            return ApiResponse(status=304, headers=(etag,))
+        content = await artifacts.content(request.tenant.id, stored.id)
+        name = stored.path.rpartition("/")[2].encode("ascii", "replace").decode().replace('"', "")
+        headers = (
+            (b"content-type", stored.mime.encode("latin-1", "replace")),
+            (b"content-disposition", f'attachment; filename="{name}"'.encode()),
+            (b"x-content-type-options", b"nosniff"),
+            etag,
+        )
+        return ApiResponse(content or b"", headers=headers)
+
+    async def delete(request: ApiRequest) -> None:
+        await artifacts.delete(request.tenant.id, (await find(request)).id)
+
+    for one in (f"{of}/{{aid}}", "/v1/artifacts/{aid}"):
+        api.add("GET", one, "Get the metadata of a file.")(find)
+        api.add("GET", f"{one}/raw", "Get the content of a file.")(read)
+        api.add("DELETE", one, "Delete a file.", status=204)(delete)
+    return api
+
+
+def _content(body: NewFile) -> bytes:
+    if (body.content is None) == (body.content_base64 is None):
+        raise InvalidParams("a file has either content or content_base64")
+    if body.content is not None:
+        return body.content.encode()
+    try:
+        return base64.b64decode(body.content_base64 or "", validate=True)
+    except ValueError:
+        why = "is not base64"
+        raise InvalidParams(f"content_base64 {why}", fields=(("content_base64", why),)) from None

@@ -1,24 +1,21 @@
-"""`/v1/memory`: what agents keep in mind, for those who keep agents."""
+"""`/v1/memory`: scratchpads and structured memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import Memory as Ranking
-from dragoman.hub.api.routes import Answer, Natural, Route, Visit
-from dragoman.hub.errors import there
+from dragoman.hub.api.routes import ApiRequest, Natural, Route, RouteList, must_exist, page
 from dragoman.hub.hub import Hub
 from dragoman.hub.memory.scratchpads import SHARED
 from dragoman.hub.memory.search import RELATIONS, TYPES, Entry, Search
 
-GRAPH_CHARACTERS, GRAPH_RELATIONS = 8 << 20, 10_000
-"""What a graph has at most, beside a thousand entries: characters in their texts, and relations."""
-MILLISECONDS = 10**11
+MAX_GRAPH_CHARACTERS, MAX_GRAPH_RELATIONS = 8 << 20, 10_000
+FIRST_MILLISECONDS = 10**11
 """Times from here on are milliseconds: as seconds they would be three thousand years away."""
 
 
@@ -41,7 +38,7 @@ class EntryChange(Struct, omit_defaults=True):
     source: str | None = None
     tags: tuple[str, ...] | None = None
     artifact_id: Natural | UnsetType | None = UNSET
-    """Null: it has none any more."""
+    """Null removes it."""
 
 
 class NewRelation(Struct):
@@ -51,30 +48,29 @@ class NewRelation(Struct):
 
 
 def routes(hub: Hub) -> list[Route]:
-    memories, pads = hub.memories, hub.scratchpads
+    api, memories, pads = RouteList("memory"), hub.memories, hub.scratchpads
+    all, one = "/v1/memory/entries", "/v1/memory/entries/{id}"
 
-    async def list_pads(visit: Visit) -> Answer:
-        found = await pads.list(visit.tenant.id)
-        return Answer(
-            {
-                "scratchpads": [
-                    {"agent_id": scope, "size": size, "updated_at": at} for scope, size, at in found
-                ]
-            }
-        )
+    @api.add("GET", "/v1/memory", "List scratchpads.")
+    async def list_pads(request: ApiRequest) -> Any:
+        names = ("agent_id", "size", "updated_at")
+        found = await pads.list(request.tenant.id)
+        return {"scratchpads": [dict(zip(names, each, strict=True)) for each in found]}
 
-    async def get_pad(visit: Visit) -> Answer:
-        id = visit.values["agent_id"]
+    @api.add("GET", "/v1/memory/{agent_id}", "Get the scratchpad of an agent; `*` is the shared one.")
+    async def get_pad(request: ApiRequest) -> Any:
+        id = request.path["agent_id"]
         scope = SHARED if id == "*" else id
-        return Answer({"agent_id": scope, "content": await pads.read(visit.tenant.id, scope)})
+        return {"agent_id": scope, "content": await pads.read(request.tenant.id, scope)}
 
-    async def add(visit: Visit) -> Answer:
-        body = await visit.json(NewEntry)
+    @api.add("POST", all, "Add an entry.", body=NewEntry, status=201)
+    async def add(request: ApiRequest) -> Any:
+        body = await request.json(NewEntry)
         if body.conversation_id:
-            hub.conversations.find(visit.tenant.id, body.conversation_id)
+            hub.conversations.find(request.tenant.id, body.conversation_id)
         at = body.created_at
-        entry = await memories.add(
-            visit.tenant.id,
+        return await memories.add(
+            request.tenant.id,
             body.type,
             body.title,
             body.content,
@@ -83,107 +79,9 @@ def routes(hub: Hub) -> list[Route]:
             artifact_id=body.artifact_id,
             conversation=body.conversation_id,
             supersedes=body.supersedes_ids,
-            at=at // 1000 if at and at >= MILLISECONDS else at,
+            at=at // 1000 if at and at >= FIRST_MILLISECONDS else at,
         )
-        return Answer(entry, 201)
 
-    async def browse(visit: Visit) -> Answer:
-        limit = visit.count("limit", 50, 200)
-        as_of = visit.count("as_of", 0) or None
-        conversation = visit.count("conversation_id", 0)
-        types = _types(visit)
-        if query := visit.asked("q"):
-            search = Search(
-                query=query,
-                types=types,
-                tag=visit.asked("tag"),
-                conversation=conversation,
-                wide=visit.flag("graduated", False),
-                ranking=Ranking(intent_routing=visit.flag("intent"), age_decay=visit.flag("decay")),
-                limit=limit,
-            )
-            found = await memories.search(visit.tenant.id, search, as_of=as_of)
-            return Answer({"count": len(found), "entries": found})
-        found = await memories.list(
-            visit.tenant.id,
-            types=types,
-            tag=visit.asked("tag"),
-            since=visit.count("since", 0),
-            before=visit.count("before_updated_at", 0) or None,
-            conversation=conversation or None,
-            as_of=as_of,
-            limit=limit,
-        )
-        return Answer({"count": len(found), "entries": found})
-
-    async def get(visit: Visit) -> Answer:
-        tenant, id = visit.tenant.id, visit.number("id")
-        entry = there(await memories.get(tenant, id), "entry", id)
-        out = msgspec.to_builtins(entry)
-        if entry.artifact_id is not None:
-            out["artifact"] = await hub.artifacts.get(tenant, entry.artifact_id)
-        return Answer(out)
-
-    async def change(visit: Visit) -> Answer:
-        body, id = await visit.json(EntryChange), visit.number("id")
-        changes = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
-        changes["artifact_id"] = body.artifact_id
-        changes = {name: value for name, value in changes.items() if value is not UNSET}
-        return Answer(there(await memories.change(visit.tenant.id, id, **changes), "entry", id))
-
-    async def delete(visit: Visit) -> Answer:
-        id = visit.number("id")
-        there(await memories.delete(visit.tenant.id, id) or None, "entry", id)
-        return Answer(status=204)
-
-    async def invalidate(visit: Visit) -> Answer:
-        tenant, id = visit.tenant.id, visit.number("id")
-        there(await memories.invalidate(tenant, id) or None, "valid entry", id)
-        return Answer(await memories.get(tenant, id))
-
-    async def relate(visit: Visit) -> Answer:
-        body = await visit.json(NewRelation)
-        made = await memories.relate(visit.tenant.id, body.source_id, body.relation, body.target_id)
-        return Answer(made, 201)
-
-    async def relations(visit: Visit) -> Answer:
-        kind = visit.asked("relation")
-        if kind and kind not in RELATIONS:
-            raise InvalidParams(
-                f"there is no relation {kind[:40]!r}",
-                fields=(("relation", f"is one of {', '.join(RELATIONS)}"),),
-            )
-        found = await memories.relations(
-            visit.tenant.id,
-            visit.count("entry_id", 0) or None,
-            source=visit.count("source_id", 0) or None,
-            target=visit.count("target_id", 0) or None,
-            relation=kind or None,
-            limit=visit.count("limit", 200, 1000),
-        )
-        return Answer({"count": len(found), "relations": found})
-
-    async def unrelate(visit: Visit) -> Answer:
-        id = visit.number("id")
-        there(await memories.unrelate(visit.tenant.id, id) or None, "relation", id)
-        return Answer(status=204)
-
-    async def graph(visit: Visit) -> Answer:
-        types = _types(visit)
-        entries = _in_bounds(await memories.list(visit.tenant.id, types=types, limit=1000))
-        known = {entry.id for entry in entries}
-        found = await memories.relations(visit.tenant.id, limit=GRAPH_RELATIONS)
-        edges = [each for each in found if each.source_id in known and each.target_id in known]
-        return Answer({"tenant_id": visit.tenant.id, "entries": entries, "relations": edges})
-
-    entries, one = "/v1/memory/entries", "/v1/memory/entries/{id}"
-    among = {
-        "entry_id": "Of this entry, in both directions.",
-        "source_id": "From this entry.",
-        "target_id": "To this entry.",
-        "relation": "Of this kind.",
-        "limit": "200, and no more than 1000.",
-    }
     filters = {
         "q": "Search for these words; without it, entries are listed, newest first.",
         "type": "Only these types, with commas between them (first, in a search).",
@@ -191,66 +89,121 @@ def routes(hub: Hub) -> list[Route]:
         "since": "Only entries that changed at this time or later.",
         "before_updated_at": "Only entries that changed before this time.",
         "conversation_id": "Those of this conversation (first, in a search).",
-        "as_of": "As it was at this time.",
-        "limit": "50, and no more than 200.",
-        "graduated": "Search other conversations, too, with those of `conversation_id` first.",
-        "intent": "`off`: the way a question is put does not count.",
-        "decay": "`off`: age does not count.",
+        "as_of": "The entries that were valid at this time.",
+        "limit": "50, at most 200.",
+        "graduated": "Search other conversations too; those of `conversation_id` come first.",
+        "intent": "`off`: do not guess the type from the question.",
+        "decay": "`off`: do not rank newer entries higher.",
     }
-    return [
-        Route("GET", "/v1/memory", list_pads, "The scratchpads there are.", "memory"),
-        Route(
-            "GET",
-            "/v1/memory/{agent_id}",
-            get_pad,
-            "An agent's scratchpad; that of `*` is the one they share.",
-            "memory",
-        ),
-        Route("POST", entries, add, "Remember something.", "memory", body=NewEntry, status=201),
-        Route("GET", entries, browse, "What is remembered.", "memory", query=filters),
-        Route("GET", one, get, "One entry, with the file that belongs to it.", "memory"),
-        Route("PATCH", one, change, "Change an entry.", "memory", body=EntryChange),
-        Route("DELETE", one, delete, "Forget an entry altogether.", "memory", status=204),
-        Route("POST", f"{one}/invalidate", invalidate, "It is not true any more, but it was.", "memory"),
-        Route(
-            "POST",
-            "/v1/memory/relations",
-            relate,
-            "Relate two entries.",
-            "memory",
-            body=NewRelation,
-            status=201,
-        ),
-        Route("GET", "/v1/memory/relations", relations, "Relations.", "memory", query=among),
-        Route("DELETE", "/v1/memory/relations/{id}", unrelate, "Undo a relation.", "memory", status=204),
-        Route(
-            "GET",
-            "/v1/memory/graph",
-            graph,
-            "Entries and relations.",
-            "memory",
-            query={"type": "Only these types."},
-        ),
-    ]
+
+    @api.add("GET", all, "List or search entries.", query=filters)
+    async def list_entries(request: ApiRequest) -> Any:
+        limit, as_of = request.query_int("limit", 50, 200), request.query_int("as_of") or None
+        conversation, tag = request.query_int("conversation_id"), request.query("tag")
+        types = request.query_words("type", TYPES)
+        if query := request.query("q"):
+            search = Search(
+                query=query,
+                types=types,
+                tag=tag,
+                conversation=conversation,
+                wide=request.query_flag("graduated", False),
+                ranking=Ranking(
+                    intent_routing=request.query_flag("intent"), age_decay=request.query_flag("decay")
+                ),
+                limit=limit,
+            )
+            return page("entries", await memories.search(request.tenant.id, search, as_of=as_of))
+        found = await memories.list(
+            request.tenant.id,
+            types=types,
+            tag=tag,
+            since=request.query_int("since"),
+            before=request.query_int("before_updated_at") or None,
+            conversation=conversation or None,
+            as_of=as_of,
+            limit=limit,
+        )
+        return page("entries", found)
+
+    @api.add("GET", one, "Get an entry with its file.")
+    async def get(request: ApiRequest) -> Any:
+        tenant, id = request.tenant.id, request.path_id()
+        entry = must_exist(await memories.get(tenant, id), "entry", id)
+        out = msgspec.to_builtins(entry)
+        if entry.artifact_id is not None:
+            out["artifact"] = await hub.artifacts.get(tenant, entry.artifact_id)
+        return out
+
+    @api.add("PATCH", one, "Change an entry.", body=EntryChange)
+    async def change(request: ApiRequest) -> Any:
+        body, id = await request.json(EntryChange), request.path_id()
+        changes = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
+        changes["artifact_id"] = body.artifact_id
+        changes = {name: value for name, value in changes.items() if value is not UNSET}
+        return must_exist(await memories.change(request.tenant.id, id, **changes), "entry", id)
+
+    @api.add("DELETE", one, "Delete an entry.", status=204)
+    async def delete(request: ApiRequest) -> None:
+        id = request.path_id()
+        must_exist(await memories.delete(request.tenant.id, id) or None, "entry", id)
+
+    @api.add("POST", f"{one}/invalidate", "End an entry: it is no longer true.")
+    async def invalidate(request: ApiRequest) -> Any:
+        tenant, id = request.tenant.id, request.path_id()
+        must_exist(await memories.invalidate(tenant, id) or None, "valid entry", id)
+        return await memories.get(tenant, id)
+
+    @api.add("POST", "/v1/memory/relations", "Relate two entries.", body=NewRelation, status=201)
+    async def relate(request: ApiRequest) -> Any:
+        body = await request.json(NewRelation)
+        return await memories.relate(request.tenant.id, body.source_id, body.relation, body.target_id)
+
+    ends = {
+        "entry_id": "Of this entry, in both directions.",
+        "source_id": "From this entry.",
+        "target_id": "To this entry.",
+        "relation": "Of this kind.",
+        "limit": "200, at most 1000.",
+    }
+
+    @api.add("GET", "/v1/memory/relations", "List relations.", query=ends)
+    async def relations(request: ApiRequest) -> Any:
+        kinds = request.query_words("relation", RELATIONS)
+        found = await memories.relations(
+            request.tenant.id,
+            request.query_int("entry_id") or None,
+            source=request.query_int("source_id") or None,
+            target=request.query_int("target_id") or None,
+            relation=kinds[0] if kinds else None,
+            limit=request.query_int("limit", 200, 1000),
+        )
+        return page("relations", found)
+
+    @api.add("DELETE", "/v1/memory/relations/{id}", "Delete a relation.", status=204)
+    async def delete_relation(request: ApiRequest) -> None:
+        id = request.path_id()
+        must_exist(await memories.unrelate(request.tenant.id, id) or None, "relation", id)
+
+    @api.add("GET", "/v1/memory/graph", "Get entries and relations.", query={"type": "Only these types."})
+    async def graph(request: ApiRequest) -> Any:
+        tenant, types = request.tenant.id, request.query_words("type", TYPES)
+        entries = _limit_characters(await memories.list(tenant, types=types, limit=1000))
+        known = {entry.id for entry in entries}
+        found = await memories.relations(tenant, limit=MAX_GRAPH_RELATIONS)
+        edges = [each for each in found if each.source_id in known and each.target_id in known]
+        return {"tenant_id": tenant, "entries": entries, "relations": edges}
+
+    return api
 
 
-def _in_bounds(entries: Sequence[Entry]) -> list[Entry]:
-    """The first entries, as long as their texts are not too long together."""
+def _limit_characters(entries: Sequence[Entry]) -> list[Entry]:
+    """The first entries whose texts have at most `MAX_GRAPH_CHARACTERS` together."""
     out: list[Entry] = []
-    room = GRAPH_CHARACTERS
+    room = MAX_GRAPH_CHARACTERS
     for entry in entries:
         room -= len(entry.content)
         if room < 0:
             break
         out.append(entry)
     return out
-
-
-def _types(visit: Visit) -> list[str]:
-    """The types that the caller wants to see. Raises `InvalidParams`."""
-    types = [word for word in visit.asked("type").split(",") if word]
-    if unknown := [word for word in types if word not in TYPES]:
-        raise InvalidParams(
-            f"there is no type {unknown[0][:40]!r}", fields=(("type", f"is one of {', '.join(TYPES)}"),)
-        )
-    return types

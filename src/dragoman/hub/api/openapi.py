@@ -11,13 +11,13 @@ from dragoman.hub.api.routes import ADMIN, ANYBODY, Route, Table
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _TAGS = {
-    "requests": "Ask agents, follow their work, look back.",
-    "conversations": "Talk with agents that remember.",
-    "agents": "The tenant's agents.",
-    "memory": "What agents keep in mind.",
-    "todos": "What is still to do.",
-    "schedules": "Work to be done later, and how it went.",
-    "files": "What agents keep with a conversation.",
+    "requests": "Ask agents, follow their work, list requests.",
+    "conversations": "Conversations with agents.",
+    "agents": "The agents of the tenant.",
+    "memory": "Scratchpads and structured memory.",
+    "todos": "Open work.",
+    "schedules": "Work that runs later, and its runs.",
+    "files": "Files of conversations.",
     "judge": "An advisor's verdict on an answer of an agent that runs elsewhere.",
     "admin": "Tenants and their tokens.",
     "about": "The hub itself.",
@@ -73,7 +73,7 @@ def document(table: Table, url: str) -> dict[str, Any]:
 def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     kind = "text/event-stream" if route.streams else "application/json"
     shape: dict[str, Any] = {"type": "string"} if route.streams else {}
-    good: dict[str, Any] = {"description": EVENTS if route.streams else route.about}
+    good: dict[str, Any] = {"description": EVENTS if route.streams else route.summary}
     if route.status != 204:
         good["content"] = {kind: {"schema": shape}}
     wrong = {
@@ -82,10 +82,10 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     }
     out: dict[str, Any] = {
         "operationId": _name(route),
-        "summary": route.about,
+        "summary": route.summary,
         "tags": [route.tag],
         "responses": {str(route.status): good, "default": wrong},
-        "security": [] if route.who == ANYBODY else [{"admin" if route.who == ADMIN else "tenant": []}],
+        "security": [] if route.access == ANYBODY else [{"admin" if route.access == ADMIN else "tenant": []}],
     }
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "query", "description": about, "schema": {"type": "string"}}

@@ -1,4 +1,7 @@
-"""`/v1/orchestrate`, `/v1/agents/{id}/chat` and `/v1/requests`: ask an agent, follow, look back, cancel."""
+"""`/v1/orchestrate`, `/v1/agents/{id}/chat`, `/v1/events` and `/v1/requests`: ask an agent, follow, list, cancel.
+
+`/v1/advise/gate` is here too. It starts no request, but counts as one against the tenant's limits.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,44 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import InvalidParams
-from dragoman.hub.agents.constitution import INDEX_ID
+from dragoman.errors import InvalidParams, Unauthenticated
+from dragoman.hub.agents.constitution import INDEX_ID, Advisor, Short
+from dragoman.hub.agents.programs import speaking_for
 from dragoman.hub.agents.routing import for_event
-from dragoman.hub.api.routes import HEAD_OF_STREAM, Answer, Route, Visit, header_value
+from dragoman.hub.api.routes import (
+    HEAD_OF_STREAM,
+    ApiRequest,
+    ApiResponse,
+    Route,
+    RouteList,
+    header_value,
+)
 from dragoman.hub.conversations.conversations import Conversation
 from dragoman.hub.conversations.events import EventFrames, HubEvent, shown
-from dragoman.hub.conversations.message_input import Piece, parts
+from dragoman.hub.conversations.message_input import MessagePart, parts
 from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
+from dragoman.hub.models.ask import respond
+from dragoman.hub.models.model import Model
+from dragoman.hub.tools.advisor import HALT, Verdict, gate_prompt, read_verdict
 
-MAX_KEY = 256
-MAX_EVENT_TYPE = 256
+MAX_KEY_CHARACTERS = 256
+MAX_EVENT_TYPE_CHARACTERS = 256
 
 
-class Orchestrate(Struct):
-    """What is asked, and of whom."""
+class NewRequest(Struct):
+    """What to ask, and which agent."""
 
-    message: str | list[Piece]
+    message: str | list[MessagePart]
     agent: str = ""
     agent_def: dict[str, Any] | None = None
     original_query: str = ""
     channel: Literal["", "text", "voice"] = ""
 
 
-class Happened(Struct):
-    """Something that happened elsewhere: an alert, a reading, a webhook."""
+class ExternalEvent(Struct):
+    """An event from outside: an alert, a measurement, a webhook."""
 
     type: str
     source: str = ""
@@ -43,119 +57,127 @@ class Happened(Struct):
     agent: str = ""
 
 
-def routes(hub: Hub) -> list[Route]:
-    async def orchestrate(visit: Visit) -> None:
-        await ask(hub, visit, await visit.json(Orchestrate))
+class GateCheck(Struct):
+    """An answer before it leaves: the task, the answer, and the tools that were used."""
 
-    async def chat(visit: Visit) -> None:
-        body = await visit.json(Orchestrate)
-        await ask(hub, visit, body, agent=visit.values["id"])
+    advisor_model: Short
+    original_task: str
+    terminating_text: str
+    tool_summary: str = ""
+    prompt: str = ""
 
-    async def happened(visit: Visit) -> None:
-        event = await visit.json(Happened)
+
+def routes(hub: Hub, model: Model) -> list[Route]:
+    api = RouteList("requests")
+    one = "/v1/requests/{id}"
+
+    @api.add("POST", "/v1/orchestrate", "Ask an agent (default `index`).", body=NewRequest, streams=True)
+    async def orchestrate(request: ApiRequest) -> None:
+        await start_request(hub, request, await request.json(NewRequest))
+
+    @api.add("POST", "/v1/agents/{id}/chat", "Ask this agent.", body=NewRequest, streams=True)
+    async def chat(request: ApiRequest) -> None:
+        await start_request(hub, request, await request.json(NewRequest), agent=request.path["id"])
+
+    event_summary = "Give an event to the agent whose `event_types` match it, or to `index`."
+
+    @api.add("POST", "/v1/events", event_summary, body=ExternalEvent, streams=True)
+    async def receive_event(request: ApiRequest) -> None:
+        event = await request.json(ExternalEvent)
         if not event.type.strip():
             raise InvalidParams("the event has no type", fields=(("type", "is empty"),))
-        if len(event.type) > MAX_EVENT_TYPE:
-            why = f"has more than {MAX_EVENT_TYPE} characters"
+        if len(event.type) > MAX_EVENT_TYPE_CHARACTERS:
+            why = f"has more than {MAX_EVENT_TYPE_CHARACTERS} characters"
             raise InvalidParams(f"the type of the event {why}", fields=(("type", why),))
-        lines = [f"HubEvent: {event.type}"]
-        lines += [f"Source: {event.source}"] if event.source else []
-        lines += (
-            [f"Payload: {msgspec.json.encode(event.payload).decode()}"] if event.payload is not None else []
-        )
-        agent = event.agent or await _meant(hub, visit, event.type)
-        await ask(hub, visit, Orchestrate(message="\n".join(lines)), agent=agent)
+        lines = [f"Event: {event.type}"]
+        if event.source:
+            lines.append(f"Source: {event.source}")
+        if event.payload is not None:
+            lines.append(f"Payload: {msgspec.json.encode(event.payload).decode()}")
+        agent = event.agent
+        if not agent:
+            company = await hub.catalogue.company(request.tenant.id)
+            agent = await asyncio.to_thread(for_event, event.type, company)
+        await start_request(hub, request, NewRequest(message="\n".join(lines)), agent=agent)
 
-    async def list_requests(visit: Visit) -> Answer:
-        found = await hub.requests.list(visit.tenant.id, visit.count("limit", 100, 200))
-        snapshots = await asyncio.gather(
-            *(hub.snapshot(visit.tenant, asked) for asked in found), return_exceptions=True
-        )
-        out = [
-            shown(asked, snapshot)
-            for asked, snapshot in zip(found, snapshots, strict=True)
-            if not isinstance(snapshot, BaseException)
-        ]
-        return Answer({"requests": out})
+    limits = {"limit": "100, at most 200."}
 
-    async def get_request(visit: Visit) -> Answer:
-        asked = hub.find(visit.tenant, visit.values["id"])
-        return Answer({"request": shown(asked, await hub.snapshot(visit.tenant, asked))})
+    @api.add("GET", "/v1/requests", "List requests of both APIs, newest first.", query=limits)
+    async def list_requests(request: ApiRequest) -> Any:
+        tenant = request.tenant
+        found = await hub.requests.list(tenant.id, request.query_int("limit", 100, 200))
+        loads = (hub.snapshot(tenant, each) for each in found)
+        snapshots = await asyncio.gather(*loads, return_exceptions=True)
+        pairs = zip(found, snapshots, strict=True)
+        return {"requests": [shown(each, s) for each, s in pairs if not isinstance(s, BaseException)]}
 
-    async def get_events(visit: Visit) -> Answer | None:
-        asked = hub.find(visit.tenant, visit.values["id"])
-        await hub.snapshot(visit.tenant, asked)
-        since = max(visit.count("since_seq", 0), visit.last_event or 0)
-        if visit.exchange.method == "HEAD":
+    @api.add("GET", one, "Get the state of a request.")
+    async def get_request(request: ApiRequest) -> Any:
+        found = hub.find(request.tenant, request.path["id"])
+        return {"request": shown(found, await hub.snapshot(request.tenant, found))}
+
+    since = {"since_seq": "Only events after this one."}
+    follow_summary = "Stream the events of a request, optionally after `since_seq` or `Last-Event-ID`."
+
+    @api.add("GET", f"{one}/events", follow_summary, query=since, streams=True)
+    async def get_events(request: ApiRequest) -> ApiResponse | None:
+        found = hub.find(request.tenant, request.path["id"])
+        await hub.snapshot(request.tenant, found)
+        after = max(request.query_int("since_seq"), request.last_event_id or 0)
+        if request.exchange.method == "HEAD":
             return HEAD_OF_STREAM
-        await follow(hub, visit, asked, since)
+        await stream_events(hub, request, found, after)
         return None
 
-    async def cancel(visit: Visit) -> Answer:
-        id = visit.values["id"]
-        if await hub.cancel(visit.tenant, id):
-            return Answer({"request_id": id, "cancelled": True})
+    @api.add("POST", f"{one}/cancel", "Cancel a running request.")
+    async def cancel(request: ApiRequest) -> ApiResponse:
+        id = request.path["id"]
+        if await hub.cancel(request.tenant, id):
+            return ApiResponse({"request_id": id, "cancelled": True})
         reason = "no in-flight request with that id"
-        return Answer({"request_id": id, "cancelled": False, "reason": reason}, 404)
+        return ApiResponse({"request_id": id, "cancelled": False, "reason": reason}, 404)
 
-    return [
-        Route(
-            "POST",
-            "/v1/orchestrate",
-            orchestrate,
-            "Ask an agent, `index` if none is named, and follow its work.",
-            "requests",
-            body=Orchestrate,
-            streams=True,
-        ),
-        Route(
-            "POST",
-            "/v1/agents/{id}/chat",
-            chat,
-            "Ask this agent, and follow its work.",
-            "requests",
-            body=Orchestrate,
-            streams=True,
-        ),
-        Route(
-            "POST",
-            "/v1/events",
-            happened,
-            "Have the agent whose `event_types` fit work on something that happened, `index` if there is none.",
-            "requests",
-            body=Happened,
-            streams=True,
-        ),
-        Route(
-            "GET",
-            "/v1/requests",
-            list_requests,
-            "What was asked, newest first, over A2A or here.",
-            "requests",
-            query={"limit": "How many at most; 100, and no more than 200."},
-        ),
-        Route("GET", "/v1/requests/{id}", get_request, "How a request stands.", "requests"),
-        Route(
-            "GET",
-            "/v1/requests/{id}/events",
-            get_events,
-            "The events of a request, from the beginning or after `since_seq` (or `Last-HubEvent-ID`), until `done`.",
-            "requests",
-            query={"since_seq": "Only events after this one."},
-            streams=True,
-        ),
-        Route("POST", "/v1/requests/{id}/cancel", cancel, "Cancel a request that is running.", "requests"),
-    ]
+    return api + gate_routes(hub, model)
 
 
-async def ask(
-    hub: Hub, visit: Visit, body: Orchestrate, *, agent: str = "", conversation: Conversation | None = None
+def gate_routes(hub: Hub, model: Model) -> list[Route]:
+    api = RouteList("judge")
+    summary = "Ask an advisor about an answer: `CONTINUE`, `REDIRECT` or `HALT`, and why."
+
+    @api.add("POST", "/v1/advise/gate", summary, body=GateCheck)
+    async def gate(request: ApiRequest) -> Any:
+        check = await request.json(GateCheck)
+        for name in ("advisor_model", "original_task", "terminating_text"):
+            if not getattr(check, name).strip():
+                raise InvalidParams(f"{name} is empty", fields=((name, "is empty"),))
+        advisor = Advisor(model=check.advisor_model, mode="gate", prompt=check.prompt)
+        calls = [check.tool_summary] if check.tool_summary else []
+        prompt = gate_prompt(advisor, check.original_task, check.terminating_text, calls)
+        with hub.admission.anything(request.tenant, "gate"), speaking_for(request.tenant):
+            reply = await respond(model, prompt)
+        if reply.error_code == "unauthorized":
+            raise Unauthenticated(reply.error)
+        verdict = read_verdict(reply.text, advisor)
+        if reply.error:
+            verdict = Verdict(signal=HALT, text=reply.error, malformed=True)
+        return {"signal": verdict.signal, "text": verdict.text, "malformed": verdict.malformed}
+
+    return api
+
+
+async def start_request(
+    hub: Hub,
+    request: ApiRequest,
+    body: NewRequest,
+    *,
+    agent: str = "",
+    conversation: Conversation | None = None,
 ) -> None:
-    """Begin a request and stream its events. Raises what it is refused with."""
-    key = visit.exchange.header(b"idempotency-key")
-    if len(key) > MAX_KEY:
-        raise InvalidParams(f"an Idempotency-Key may have up to {MAX_KEY} characters")
-    tenant = visit.tenant
+    """Start a request and stream its events. Raises `A2AError` if it is refused."""
+    key = request.exchange.header(b"idempotency-key")
+    if len(key) > MAX_KEY_CHARACTERS:
+        raise InvalidParams(f"an Idempotency-Key may have up to {MAX_KEY_CHARACTERS} characters")
+    tenant = request.tenant
     given = body.agent_def.get("id") if body.agent_def is not None else None
     if not isinstance(given, str | None):
         raise InvalidParams("the id of an agent is text", fields=(("agent_def.id", "must be a string"),))
@@ -173,7 +195,7 @@ async def ask(
     about = {"original": body.original_query, "channel": body.channel}
     if conversation is not None:
         await hub.settle(tenant, conversation.id)
-    asked = await hub.ask(
+    started = await hub.ask(
         tenant,
         name,
         partial(parts, body.message, hub.fetcher),
@@ -182,27 +204,21 @@ async def ask(
         conversation=conversation.id if conversation is not None else 0,
         about={name: value for name, value in about.items() if value},
     )
-    await follow(hub, visit, asked)
+    await stream_events(hub, request, started)
 
 
-async def _meant(hub: Hub, visit: Visit, type: str) -> str:
-    """The agent that an event is for: the one that names it most exactly."""
-    company = await hub.catalogue.company(visit.tenant.id)
-    return await asyncio.to_thread(for_event, type, company)
-
-
-async def follow(hub: Hub, visit: Visit, asked: StoredRequest, since: int = 0) -> None:
-    """Stream a request's events, to `done`."""
+async def stream_events(hub: Hub, request: ApiRequest, stored: StoredRequest, since: int = 0) -> None:
+    """Stream the events of a request up to `done`."""
 
     def failed(error: Exception) -> bytes:
-        said = {"message": "the stream broke; come back with Last-HubEvent-ID", "reason": "internal_error"}
-        done = {"ok": False, "request_id": asked.request_id, "error": said["message"]}
-        return HubEvent("error", said).frame + HubEvent("done", {**done, "error_code": said["reason"]}).frame
+        why, code = "the stream broke; come back with Last-Event-ID", "internal_error"
+        done = {"ok": False, "request_id": stored.request_id, "error": why, "error_code": code}
+        return HubEvent("error", {"message": why, "reason": code}).frame + HubEvent("done", done).frame
 
-    await visit.exchange.shared.streams.serve(
-        visit.exchange,
-        hub.events(visit.tenant, asked, since),
+    await request.exchange.shared.streams.serve(
+        request.exchange,
+        hub.events(request.tenant, stored, since),
         EventFrames(),
         failed=failed,
-        headers=((b"x-request-id", header_value(asked.request_id)),),
+        headers=((b"x-request-id", header_value(stored.request_id)),),
     )

@@ -1,12 +1,13 @@
-"""The hub's own routes: a table, from which requests are answered and the OpenAPI document is made.
+"""Routes of the native API: requests are answered from this table, and the OpenAPI document is made from it.
 
-A handler gets a `Visit` and returns an `Answer`, or has streamed one itself. What it raises becomes JSON here.
+A handler gets an `ApiRequest` and returns the body of the answer, or an `ApiResponse`, or None if it has streamed the answer
+itself. An `A2AError` that it raises becomes a JSON error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qs, quote, unquote
 
@@ -14,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest
+from dragoman.hub.errors import NotFound
 from dragoman.hub.tenants.tenants import Tenant
 from dragoman.server.exchange import JSON, Exchange, Header
 
@@ -23,26 +25,24 @@ TENANT, ADMIN, ANYBODY = "tenant", "admin", "anybody"
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A number in a body: an id, a time, a count."""
 
-_PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 MAX_STRINGS = 500_000
-"""Strings in a body, names of members included: sixteen megabytes of `"",` would be five million."""
+"""Strings in a body, names of members included."""
+_HEADER_CHARACTERS = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-class Answer(NamedTuple):
+class ApiResponse(NamedTuple):
     body: Any = None
     status: int = 200
     headers: Sequence[Header] = ()
 
 
-class Visit:
-    """One request to the native API."""
+class ApiRequest:
+    """One request to the native API. `path` has the parameters of the path."""
 
-    def __init__(self, exchange: Exchange, tenant: Tenant | None, values: Mapping[str, str]) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: Exchange, tenant: Tenant | None, path: Mapping[str, str]) -> None:
+        self.exchange, self.path = exchange, path
         self._tenant = tenant
-        self.values = values
-        """What stands in the path."""
         self._query: dict[str, list[str]] | None = None
 
     @property
@@ -50,36 +50,43 @@ class Visit:
         assert self._tenant is not None, "only routes for tenants have one"
         return self._tenant
 
-    def number(self, name: str) -> int:
-        """A number in the path; what is no number names nothing."""
-        text = self.values[name]
+    def path_id(self, name: str = "id") -> int:
+        """A number in the path; 0, which is no id, for anything else."""
+        text = self.path[name]
         return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
-    def asked(self, name: str, default: str = "") -> str:
-        """A word in the query."""
+    def query(self, name: str, default: str = "") -> str:
         if self._query is None:
             self._query = parse_qs(self.exchange.scope.get("query_string", b"").decode("latin-1"))
         return self._query.get(name, [default])[-1]
 
-    def count(self, name: str, default: int, most: int = 2**53) -> int:
-        """A number in the query, and no more than allowed. Raises `InvalidParams`."""
-        text = self.asked(name)
+    def query_int(self, name: str, default: int = 0, maximum: int = 2**53) -> int:
+        """A number in the query, at most `maximum`. Raises `InvalidParams`."""
+        text = self.query(name)
         if not text:
             return default
         if not (text.isascii() and text.isdigit() and len(text) < 17):
             raise InvalidParams(f"{name} must be a number", fields=((name, f"is {text[:40]!r}"),))
-        return min(int(text), most)
+        return min(int(text), maximum)
+
+    def query_flag(self, name: str, default: bool = True) -> bool:
+        text = self.query(name).lower()
+        return text not in ("off", "false", "no", "0") if text else default
+
+    def query_words(self, name: str, known: Collection[str]) -> list[str]:
+        """Words with commas between them, each one of `known`. Raises `InvalidParams`."""
+        words = [word for word in self.query(name).split(",") if word]
+        if unknown := [word for word in words if word not in known]:
+            raise InvalidParams(
+                f"there is no {name} {unknown[0][:40]!r}", fields=((name, f"is one of {', '.join(known)}"),)
+            )
+        return words
 
     @property
-    def last_event(self) -> int | None:
-        """The number of the event after which a stream is to go on; None if nobody says so."""
+    def last_event_id(self) -> int | None:
+        """The event after which a stream continues; None if the request does not say."""
         text = self.exchange.header(b"last-event-id")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
-
-    def flag(self, name: str, default: bool = True) -> bool:
-        """Something in the query that is on or off."""
-        text = self.asked(name).lower()
-        return text not in ("off", "false", "no", "0") if text else default
 
     async def json(self, kind: type[T]) -> T:
         """The body as `kind`. Raises `InvalidParams` and `InvalidRequest`."""
@@ -91,36 +98,72 @@ class Visit:
         try:
             return msgspec.json.decode(raw or b"{}", type=kind)
         except msgspec.ValidationError as error:
-            raise InvalidParams(*_explained(str(error))) from None
+            raise InvalidParams(_explain(str(error))) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"the body is not JSON: {error}") from None
 
 
-Handler = Callable[[Visit], Awaitable[Answer | None]]
+Handler = Callable[[ApiRequest], Awaitable[Any]]
 
 
 class Route(Struct, frozen=True):
     method: str
     path: str
     handler: Handler
-    about: str
+    summary: str
     tag: str
-    who: str = TENANT
+    access: str = TENANT
     body: Any = None
     """The type of the body; None if there is none."""
     query: Mapping[str, str] = {}
-    """What may be asked, and what it means."""
+    """The parameters of the query, and what they mean."""
     streams: bool = False
     status: int = 200
-    """Of an answer that went well."""
+    """Of a successful answer."""
+
+    async def answer(self, request: ApiRequest) -> ApiResponse | None:
+        result = await self.handler(request)
+        if isinstance(result, ApiResponse) or (result is None and self.streams):
+            return result
+        return ApiResponse(result, self.status)
 
 
-HEAD_OF_STREAM = Answer(headers=((b"content-type", b"text/event-stream"),))
-"""For who asks for no more than that: nobody waits for what will not be sent."""
+HEAD_OF_STREAM = ApiResponse(headers=((b"content-type", b"text/event-stream"),))
+"""The answer to a HEAD request for a stream."""
+
+
+class RouteList(list[Route]):
+    """Collects routes that share a tag."""
+
+    def __init__(self, tag: str, *, access: str = TENANT) -> None:
+        super().__init__()
+        self._tag, self._access = tag, access
+
+    def add(self, method: str, path: str, summary: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a handler: a decorator. `options` are fields of `Route`."""
+
+        def register(handler: Handler) -> Handler:
+            self.append(
+                Route(method, path, handler, summary, self._tag, **{"access": self._access, **options})
+            )
+            return handler
+
+        return register
+
+
+def page(name: str, found: Sequence[Any]) -> dict[str, Any]:
+    return {"count": len(found), name: found}
+
+
+def must_exist(found: T | None, what: str, id: object) -> T:
+    """What was found. Raises `NotFound`."""
+    if found is None:
+        raise NotFound(f"there is no {what} {str(id)[:40]}")
+    return found
 
 
 class Table:
-    """All routes. Finds the one that is meant, or what else there is at its path."""
+    """All routes, by path and method."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
@@ -141,20 +184,19 @@ class Table:
 
 
 def header_value(text: str) -> bytes:
-    """`text` as the value of a header, which takes printable ASCII alone: everything else is percent-encoded."""
-    return quote(text, safe=_PRINTABLE).encode()
+    """`text` as the value of a header: everything but printable ASCII is percent-encoded."""
+    return quote(text, safe=_HEADER_CHARACTERS).encode()
 
 
-async def say(exchange: Exchange, answer: Answer) -> None:
-    body = answer.body
+async def send(exchange: Exchange, response: ApiResponse) -> None:
+    body = response.body
     if isinstance(body, bytes) or body is None:
-        await exchange.respond(answer.status, body or b"", answer.headers)
+        await exchange.respond(response.status, body or b"", response.headers)
     else:
-        await exchange.respond(answer.status, msgspec.json.encode(body), (JSON, *answer.headers))
+        await exchange.respond(response.status, msgspec.json.encode(body), (JSON, *response.headers))
 
 
-def refused(error: A2AError) -> Answer:
-    """An error as the native API says it: a sentence, and whatever helps."""
+def error_response(error: A2AError) -> ApiResponse:
     body: dict[str, Any] = {"error": error.message}
     if error.fields:
         body["fields"] = [{"field": field, "reason": why} for field, why in error.fields]
@@ -170,11 +212,11 @@ def refused(error: A2AError) -> Answer:
         headers.append((b"retry-after", b"%d" % wait))
     if error.http == 401:
         headers.append((b"www-authenticate", b'Bearer realm="dragoman"'))
-    return Answer(body, error.http, headers)
+    return ApiResponse(body, error.http, headers)
 
 
-def _explained(error: str) -> tuple[str]:
+def _explain(error: str) -> str:
     """`Expected int, got str - at `$.x`` as a sentence."""
     why, _, path = error.replace("`", "").partition(" - at ")
     where = path.removeprefix("$.") or "the body"
-    return (f"{where}: {why[:1].lower()}{why[1:]}",)
+    return f"{where}: {why[:1].lower()}{why[1:]}"

@@ -1,4 +1,4 @@
-"""`/v1/schedules`, `/v1/runs` and `/v1/notifications/stream`: work to be done later, and how it went."""
+"""`/v1/todos`, `/v1/schedules`, `/v1/runs` and `/v1/notifications/stream`: open work, and work that runs later."""
 
 from __future__ import annotations
 
@@ -8,16 +8,38 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api.routes import HEAD_OF_STREAM, Answer, Route, Visit
+from dragoman.hub.api.routes import (
+    HEAD_OF_STREAM,
+    ApiRequest,
+    ApiResponse,
+    Natural,
+    Route,
+    RouteList,
+    must_exist,
+    page,
+)
 from dragoman.hub.conversations.events import EventFrames, HubEvent
-from dragoman.hub.errors import NotFound, there
+from dragoman.hub.conversations.todos import OPEN, STATES
+from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.schedules.schedules import Schedule
 
 
+class NewTodo(Struct):
+    subject: str
+    description: str = ""
+    conversation_id: Natural = 0
+
+
+class TodoChange(Struct):
+    state: str | None = None
+    subject: str | None = None
+    description: str | None = None
+
+
 class NewSchedule(Struct):
-    """When (`every monday at 09:00`), what, and by whom."""
+    """When (`every monday at 09:00`), what, and by which agent."""
 
     schedule: str
     message: str
@@ -29,16 +51,71 @@ class ScheduleChange(Struct, forbid_unknown_fields=True):
     status: str
 
 
-def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
-    schedules = scheduler.schedules
+def todo_routes(hub: Hub) -> list[Route]:
+    api, todos = RouteList("todos"), hub.todos
+    all, one = "/v1/todos", "/v1/todos/{id}"
+    filters = {
+        "conversation_id": "Those of this conversation or of none; default: all.",
+        "state": "Only these states, with commas between them; default: pending and in progress.",
+        "limit": "200, at most 500.",
+    }
 
-    async def add(visit: Visit) -> Answer:
-        body, tenant, generation = await visit.json(NewSchedule), visit.tenant.id, visit.tenant.generation
+    @api.add("GET", all, "List open todos.", query=filters)
+    async def list_todos(request: ApiRequest) -> Any:
+        found = await todos.list(
+            request.tenant.id,
+            states=request.query_words("state", STATES) or OPEN,
+            conversation=request.query_int("conversation_id") or None,
+            limit=request.query_int("limit", 200, 500),
+        )
+        return page("todos", found)
+
+    @api.add("POST", all, "Add a todo.", body=NewTodo, status=201)
+    async def add_todo(request: ApiRequest) -> Any:
+        body, tenant = await request.json(NewTodo), request.tenant.id
+        if body.conversation_id:
+            hub.conversations.find(tenant, body.conversation_id)
+        return await todos.add(tenant, body.subject, body.description, conversation=body.conversation_id)
+
+    @api.add("GET", one, "Get a todo.")
+    async def get_todo(request: ApiRequest) -> Any:
+        id = request.path_id()
+        return must_exist(await todos.get(request.tenant.id, id), "todo", id)
+
+    @api.add("PATCH", one, "Change the state or the text of a todo.", body=TodoChange)
+    async def change_todo(request: ApiRequest) -> Any:
+        id, body = request.path_id(), await request.json(TodoChange)
+        changes = msgspec.structs.asdict(body)
+        return must_exist(await todos.change(request.tenant.id, id, **changes), "todo", id)
+
+    @api.add("DELETE", one, "Delete a todo.", status=204)
+    async def delete_todo(request: ApiRequest) -> None:
+        id = request.path_id()
+        must_exist(await todos.delete(request.tenant.id, id) or None, "todo", id)
+
+    return api
+
+
+def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
+    api, schedules = RouteList("schedules"), scheduler.schedules
+    all, one = "/v1/schedules", "/v1/schedules/{id}"
+
+    async def find(request: ApiRequest) -> Schedule:
+        found = await schedules.get(request.tenant.id, request.path_id())
+        return must_exist(found, "schedule", request.path["id"])
+
+    @api.add("POST", all, "Schedule work, once or repeatedly.", body=NewSchedule, status=201)
+    async def add(request: ApiRequest) -> Any:
+        body, tenant, generation = (
+            await request.json(NewSchedule),
+            request.tenant.id,
+            request.tenant.generation,
+        )
         if hub.catalogue.find(tenant, body.agent) is None:
             raise NotFound(f"there is no agent {body.agent[:80]!r}")
         if body.conversation_id:
             hub.conversations.find(tenant, body.conversation_id)
-        made, said = await schedules.add(
+        made, normalized = await schedules.add(
             tenant,
             body.agent,
             body.schedule,
@@ -46,92 +123,67 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
             conversation=body.conversation_id,
             generation=generation,
         )
-        return Answer({"scheduled_task": _shown(made), "normalized": said}, 201)
+        return {"scheduled_task": _public(made), "normalized": normalized}
 
-    async def browse(visit: Visit) -> Answer:
-        found = await schedules.list(visit.tenant.id, visit.asked("status"))
-        return Answer({"count": len(found), "schedules": [_shown(each) for each in found]})
+    @api.add("GET", all, "List schedules.", query={"status": "Only those with this status."})
+    async def list_schedules(request: ApiRequest) -> Any:
+        found = await schedules.list(request.tenant.id, request.query("status"))
+        return page("schedules", [_public(each) for each in found])
 
-    async def get(visit: Visit) -> Answer:
-        return Answer({"scheduled_task": _shown(await _there(visit))})
+    @api.add("GET", one, "Get a schedule.")
+    async def get(request: ApiRequest) -> Any:
+        return {"scheduled_task": _public(await find(request))}
 
-    async def change(visit: Visit) -> Answer:
-        await _there(visit)
-        status = (await visit.json(ScheduleChange)).status
-        changed = await schedules.mark(
-            visit.tenant.id, visit.number("id"), status, generation=visit.tenant.generation
-        )
-        return Answer({"scheduled_task": _shown(changed)})
+    @api.add("PATCH", one, "Pause or resume a schedule.", body=ScheduleChange)
+    async def change(request: ApiRequest) -> Any:
+        id, tenant = (await find(request)).id, request.tenant
+        status = (await request.json(ScheduleChange)).status
+        changed = await schedules.mark(tenant.id, id, status, generation=tenant.generation)
+        return {"scheduled_task": _public(changed)}
 
-    async def delete(visit: Visit) -> Answer:
-        await _there(visit)
-        return Answer({"deleted": await schedules.delete(visit.tenant.id, visit.number("id"))})
+    @api.add("DELETE", one, "Delete a schedule and its runs.")
+    async def delete(request: ApiRequest) -> Any:
+        return {"deleted": await schedules.delete(request.tenant.id, (await find(request)).id)}
 
-    async def its_runs(visit: Visit) -> Answer:
-        found = await schedules.runs(visit.tenant.id, schedule=(await _there(visit)).id)
-        return Answer({"count": len(found), "runs": [_shown(each) for each in found]})
+    @api.add("GET", f"{one}/runs", "List the runs of a schedule, newest first.")
+    async def runs_of(request: ApiRequest) -> Any:
+        found = await schedules.runs(request.tenant.id, schedule=(await find(request)).id)
+        return page("runs", [_public(each) for each in found])
 
-    async def runs(visit: Visit) -> Answer:
-        found = await schedules.runs(
-            visit.tenant.id, schedule=visit.count("task_id", 0), since=visit.count("since", 0)
-        )
-        return Answer({"count": len(found), "runs": [_shown(each) for each in found]})
+    filters = {
+        "task_id": "Only those of this schedule.",
+        "since": "Only those that started at this time or later.",
+    }
 
-    async def run(visit: Visit) -> Answer:
-        found = await schedules.run(visit.tenant.id, visit.number("id"))
-        return Answer({"run": _shown(there(found, "run", visit.values["id"]))})
+    @api.add("GET", "/v1/runs", "List all runs, newest first.", query=filters)
+    async def runs(request: ApiRequest) -> Any:
+        task, since = request.query_int("task_id"), request.query_int("since")
+        found = await schedules.runs(request.tenant.id, schedule=task, since=since)
+        return page("runs", [_public(each) for each in found])
 
-    async def notifications(visit: Visit) -> Answer | None:
-        if visit.exchange.method == "HEAD":
+    @api.add("GET", "/v1/runs/{id}", "Get a run.")
+    async def run(request: ApiRequest) -> Any:
+        found = await schedules.run(request.tenant.id, request.path_id())
+        return {"run": _public(must_exist(found, "run", request.path["id"]))}
+
+    stream_summary = "Stream notifications about runs, from now on or after `Last-Event-ID`."
+
+    @api.add("GET", "/v1/notifications/stream", stream_summary, streams=True)
+    async def notifications(request: ApiRequest) -> ApiResponse | None:
+        if request.exchange.method == "HEAD":
             return HEAD_OF_STREAM
-        await visit.exchange.shared.streams.serve(
-            visit.exchange,
-            scheduler.listen(visit.tenant, visit.last_event),
+        await request.exchange.shared.streams.serve(
+            request.exchange,
+            scheduler.listen(request.tenant, request.last_event_id),
             EventFrames(),
             failed=lambda error: HubEvent("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
         )
         return None
 
-    async def _there(visit: Visit) -> Schedule:
-        return there(await schedules.get(visit.tenant.id, visit.number("id")), "schedule", visit.values["id"])
-
-    all, one = "/v1/schedules", "/v1/schedules/{id}"
-    some = {
-        "task_id": "Only those of this schedule.",
-        "since": "Only those that began at this time or later.",
-    }
-    return [
-        Route(
-            "POST",
-            all,
-            add,
-            "Have work done later, or again and again.",
-            "schedules",
-            body=NewSchedule,
-            status=201,
-        ),
-        Route(
-            "GET", all, browse, "What is scheduled.", "schedules", query={"status": "Only what stands so."}
-        ),
-        Route("GET", one, get, "One schedule.", "schedules"),
-        Route("PATCH", one, change, "Pause it, or let it go on.", "schedules", body=ScheduleChange),
-        Route("DELETE", one, delete, "Cancel it, and forget its runs.", "schedules"),
-        Route("GET", f"{one}/runs", its_runs, "How it went, newest first.", "schedules"),
-        Route("GET", "/v1/runs", runs, "How all of them went, newest first.", "schedules", query=some),
-        Route("GET", "/v1/runs/{id}", run, "How one went.", "schedules"),
-        Route(
-            "GET",
-            "/v1/notifications/stream",
-            notifications,
-            "What happens to runs from now on, or after `Last-HubEvent-ID`: `notification` events, after one that says `open`.",
-            "schedules",
-            streams=True,
-        ),
-    ]
+    return api
 
 
-def _shown(value: Any) -> dict[str, Any]:
-    out = msgspec.structs.asdict(value)
-    del out["tenant_id"]
-    out.pop("generation", None)
-    return out
+def _public(value: Any) -> dict[str, Any]:
+    """The fields that the API shows."""
+    fields = msgspec.structs.asdict(value)
+    return {name: field for name, field in fields.items() if name not in ("tenant_id", "generation")}

@@ -29,7 +29,7 @@ class QuotaExceeded(A2AError):
     reason, rpc, http, grpc = "QUOTA_EXCEEDED", -32000, 413, "RESOURCE_EXHAUSTED"
 
 
-class KeptFile(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"mime": "mime_type"}):
+class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"mime": "mime_type"}):
     """A kept file, without its content."""
 
     id: int
@@ -88,7 +88,7 @@ class Artifacts:
         mime: str = "",
         *,
         once: str = "",
-    ) -> KeptFile:
+    ) -> StoredFile:
         """Make or replace a file, for `once` a single time. Raises `InvalidParams` for a path, `QuotaExceeded`."""
         path, tenant, now = clean_path(path), int(tenant), int(time.time())
         mime = mime or mimetypes.guess_type(path)[0] or "text/plain"
@@ -100,7 +100,7 @@ class Artifacts:
             raise QuotaExceeded(f"{path} has {size} bytes; a file may have {of_file}")
         digest = hashlib.sha256(content).hexdigest()
 
-        def work(db: sqlite3.Connection) -> KeptFile:
+        def work(db: sqlite3.Connection) -> StoredFile:
             if not db.execute(
                 "select 1 from conversations where id = ? and tenant_id = ?", (conversation, tenant)
             ).fetchone():
@@ -130,14 +130,14 @@ class Artifacts:
                 f"select {_COLUMNS} from artifacts where tenant_id = ? and conversation_id = ? and path = ?",
                 (tenant, conversation, path),
             ).fetchone()
-            return KeptFile(**row, created=old is None)
+            return StoredFile(**row, created=old is None)
 
-        return await self._db.once(once, work, KeptFile)
+        return await self._db.once(once, work, StoredFile)
 
-    async def get(self, tenant: str | int, id: int) -> KeptFile | None:
+    async def get(self, tenant: str | int, id: int) -> StoredFile | None:
         return await self._one("id = ?", (int(tenant), id))
 
-    async def by_path(self, tenant: str | int, conversation: int, path: str) -> KeptFile | None:
+    async def by_path(self, tenant: str | int, conversation: int, path: str) -> StoredFile | None:
         try:
             path = clean_path(path)
         except InvalidParams:
@@ -152,7 +152,7 @@ class Artifacts:
 
     async def list(
         self, tenant: str | int, conversation: int | None = None, *, limit: int = 200
-    ) -> list[KeptFile]:
+    ) -> list[StoredFile]:
         """Of a conversation by path, or of the tenant, newest first."""
         where, order = ("", "updated_at desc, id desc")
         values: tuple[int, ...] = (int(tenant),)
@@ -160,7 +160,7 @@ class Artifacts:
             where, order, values = " and conversation_id = ?", "path", (int(tenant), conversation)
         statement = f"select {_COLUMNS} from artifacts where tenant_id = ?{where} order by {order} limit ?"
         rows = await self._db.all(statement, (*values, limit))
-        return [KeptFile(**row) for row in rows]
+        return [StoredFile(**row) for row in rows]
 
     async def delete(self, tenant: str | int, id: int) -> bool:
         """False: there was none."""
@@ -173,7 +173,7 @@ class Artifacts:
 
         return await self._db.run(work)
 
-    async def _one(self, where: str, values: tuple[object, ...]) -> KeptFile | None:
+    async def _one(self, where: str, values: tuple[object, ...]) -> StoredFile | None:
         statement = f"select {_COLUMNS} from artifacts where tenant_id = ? and {where}"
         row = await self._db.one(statement, values)
-        return None if row is None else KeptFile(**row)
+        return None if row is None else StoredFile(**row)

@@ -25,7 +25,7 @@ MOST_PIECES = 1000
 """Parts of one message, words and pictures."""
 
 
-class Source(Struct):
+class ImageSource(Struct):
     """Where a picture is: `base64`, with `media_type` and `data`, or `url`."""
 
     type: str = ""
@@ -34,17 +34,17 @@ class Source(Struct):
     url: str = ""
 
 
-class Piece(Struct):
+class MessagePart(Struct):
     """A part of a message: `text`, or an `image` with its `source`."""
 
     type: str = "text"
     text: str = ""
-    source: Source | None = None
+    source: ImageSource | None = None
 
 
-async def parts(message: str | list[Piece], fetcher: Fetcher | None) -> tuple[Part, ...]:
+async def parts(message: str | list[MessagePart], fetcher: Fetcher | None) -> tuple[Part, ...]:
     """Raises `InvalidParams`, also if a picture cannot be had."""
-    pieces = [Piece(text=message)] if isinstance(message, str) else message
+    pieces = [MessagePart(text=message)] if isinstance(message, str) else message
     out: list[Part] = []
     room = PICTURES
     if len(pieces) > MOST_PIECES:
@@ -74,7 +74,7 @@ def told(said: tuple[Part, ...]) -> str:
     return "\n".join(lines)
 
 
-async def _picture(source: Source, field: str, fetcher: Fetcher | None, room: int) -> Part:
+async def _picture(source: ImageSource, field: str, fetcher: Fetcher | None, room: int) -> Part:
     kind = source.media_type.strip().lower()
     if source.type == "base64":
         try:
