@@ -16,8 +16,9 @@ from dragoman.auth import All, Bearer, MutualTLS, hashed
 from dragoman.client import ClientCertificate, connect
 from dragoman.errors import A2AError, Unauthenticated
 from dragoman.server.application import application
+from dragoman.server.mount import client_certificate
 from dragoman.server.runtime import running
-from dragoman.server.tls import ServerTls, client_certificate, server_context
+from dragoman.server.tls import ServerTls, server_context
 from tests.auth.certificates import Authority
 from tests.serving import Server, lasting_port
 

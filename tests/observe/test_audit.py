@@ -152,7 +152,7 @@ async def test_a_caller_that_leaves_before_the_answer_is_counted_as_left(
         return ""
 
     app = application(agent, store="memory:", drain=0, limits=Limits(write_timeout=0.05))
-    monkeypatch.setattr(app._attendance, "_seconds", 0.01)
+    monkeypatch.setattr(app._waits._timeout, "_interval", 0.001)
     async with running(app) as url:
         sending = asyncio.create_task(raw.call(url, "SendMessage", {"message": HELLO}))
         await begun.wait()

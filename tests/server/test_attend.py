@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Unavailable
-from dragoman.server.disconnect import Attendance
-from dragoman.server.exchange import Disconnected
+from dragoman.server.exchange import Disconnected, Waits
 
 
 class Caller:
@@ -34,7 +33,7 @@ async def forever(cleaned: list[bool]) -> None:
 
 async def test_who_leaves_is_not_waited_for() -> None:
     caller, cleaned = Caller(), list[bool]()
-    waiting = asyncio.create_task(Attendance(0.001).attend(caller, forever(cleaned)))  # type: ignore[arg-type]
+    waiting = asyncio.create_task(Waits(0.001).wait(caller, forever(cleaned)))  # type: ignore[arg-type]
     caller.gone.set()
     async with asyncio.timeout(5):
         with pytest.raises(Disconnected):
@@ -43,22 +42,22 @@ async def test_who_leaves_is_not_waited_for() -> None:
 
 
 async def test_who_stays_gets_the_answer() -> None:
-    attendance, answered = Attendance(0.001), asyncio.Event()
+    waits, answered = Waits(0.001), asyncio.Event()
 
     async def answer() -> int:
         await answered.wait()
         return 42
 
-    waiting = asyncio.create_task(attendance.attend(Caller(), answer()))  # type: ignore[arg-type]
-    while not attendance._watchers:
+    waiting = asyncio.create_task(waits.wait(Caller(), answer()))  # type: ignore[arg-type]
+    while not waits._watchers:
         await asyncio.sleep(0.001)
     answered.set()
     assert await waiting == 42
-    assert not attendance._watchers and not attendance._waiting
+    assert not waits._watchers and not waits._waiting
 
 
 async def test_a_cancellation_from_elsewhere_stays_one() -> None:
-    waiting = asyncio.create_task(Attendance(60).attend(Caller(), forever([])))  # type: ignore[arg-type]
+    waiting = asyncio.create_task(Waits(60).wait(Caller(), forever([])))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -70,14 +69,14 @@ async def test_an_error_is_passed_on() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await Attendance().attend(Caller(), fail())  # type: ignore[arg-type]
+        await Waits().wait(Caller(), fail())  # type: ignore[arg-type]
 
 
 async def test_who_still_waits_when_we_go_is_told() -> None:
-    attendance, cleaned = Attendance(), list[bool]()
-    waiting = asyncio.create_task(attendance.attend(Caller(), forever(cleaned)))  # type: ignore[arg-type]
+    waits, cleaned = Waits(), list[bool]()
+    waiting = asyncio.create_task(waits.wait(Caller(), forever(cleaned)))  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    attendance.close()
+    waits.close()
     with pytest.raises(Unavailable):
         await waiting
     assert cleaned == [True]

@@ -36,14 +36,14 @@ from dragoman.push.receive import _named
 from dragoman.server import app as server_app
 from dragoman.server import rest
 from dragoman.server.address import Address
-from dragoman.server.call import call_of
 from dragoman.server.cards import _holds
 from dragoman.server.cors import _NAMES
-from dragoman.server.envelope import Malformed, read_envelope
 from dragoman.server.exchange import Exchange
 from dragoman.server.http1.protocol import HttpProtocol, ServerState
+from dragoman.server.jsonrpc import MalformedEnvelope, read_envelope
 from dragoman.server.limits import Limits
 from dragoman.server.mount import ANONYMOUS, Mount
+from dragoman.server.pipeline import call_of
 from tests.server.test_grpc import Stub, message, served
 from tests.server.wire import CARD, Scripted, task
 
@@ -54,7 +54,7 @@ WHOLE = Limits(max_nodes=1 << 30)
 
 def cost(work: Callable[[], object]) -> float:
     start = time.thread_time()
-    with suppress(A2AError, Malformed, select.Refused, ValueError, msgspec.DecodeError):
+    with suppress(A2AError, MalformedEnvelope, select.Refused, ValueError, msgspec.DecodeError):
         work()
     return time.thread_time() - start
 
@@ -436,7 +436,7 @@ def test_a_query(query: Callable[[int], bytes]) -> None:
 
         def work() -> None:
             exchange.version()
-            rest._Rest(exchange, MagicMock(), found, path, False)._asked()
+            rest._RestCall(exchange, MagicMock(), found, path, False)._query()
 
         return work
 

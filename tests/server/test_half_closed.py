@@ -84,7 +84,7 @@ async def test_who_left_is_not_waited_for_as_long_as_its_task_takes() -> None:
 async def test_who_waited_for_long_and_then_leaves_has_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, noticed = Patient(), asyncio.Event()
     app = application(agent, store="memory:")
-    monkeypatch.setattr(app._attendance, "_seconds", 0.01)
+    monkeypatch.setattr(app._waits._timeout, "_interval", 0.001)
     mark_slow = HttpRequest.mark_slow
 
     def notice(request: HttpRequest) -> None:

@@ -36,7 +36,8 @@ from dragoman.model.task import StatusUpdate, TaskState
 from dragoman.server.app import App
 from dragoman.server.grpc import Grpc
 from dragoman.server.jsonrpc import JsonRpc
-from dragoman.server.mount import Binding, Mount
+from dragoman.server.mount import Mount
+from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.server.runtime import running
 from dragoman.stores import open_store

@@ -117,7 +117,7 @@ def _allowed(chosen: Chosen, allowed: Collection[str] | None) -> Chosen:
     return chosen
 
 
-def gate(version: str, home: str) -> None:
+def check_version_first(version: str, home: str) -> None:
     """Check the version before the body is read, if the `home` dialect does so. Raises `Refused`."""
     if home and DIALECTS[home].checks_version_first and (label := version_of(version)) not in ("", *VERSIONS):
         raise Refused(DIALECTS[home], _unsupported(label, VERSIONS))
@@ -128,7 +128,7 @@ def rest(
 ) -> Dialect:
     """The dialect of an HTTP+JSON call; its path has told the `family`, `1.0` or `0.3`. Raises `Refused`."""
     label = version_of(version)
-    dialect = DIALECTS["1.0" if family == "1.0" else "0.3-proto"]
+    dialect = of_paths(family)
     # 0.2.6 described the paths that 0.3 has.
     fitting = ("1.0",) if family == "1.0" else ("0.3", "0.2")
     if allowed is not None and not speaks(dialect, allowed):
@@ -137,6 +137,11 @@ def rest(
         spoken = VERSIONS if label not in VERSIONS else fitting
         raise Refused(dialect, _unsupported(label or "0.3", spoken, allowed))
     return dialect
+
+
+def of_paths(version: str) -> Dialect:
+    """The dialect of the HTTP+JSON paths, and of the gRPC service, of a version."""
+    return DIALECTS["1.0" if version == "1.0" else "0.3-proto"]
 
 
 def speaks(dialect: Dialect, allowed: Collection[str]) -> bool:

@@ -61,7 +61,7 @@ from dragoman.server.app import App
 from dragoman.server.grpc import Grpc
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import Connections, Limits
-from dragoman.server.mount import Binding
+from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.stores import open_store
 

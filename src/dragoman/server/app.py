@@ -29,14 +29,23 @@ from dragoman.model.inflight import ByteBudget
 from dragoman.server.address import Address
 from dragoman.server.cards import JWKS, WELL_KNOWN, Cards
 from dragoman.server.cors import Cors
-from dragoman.server.disconnect import Attendance
-from dragoman.server.exchange import JSON, AsgiScope, Disconnected, Exchange, Receive, Send, Shared
+from dragoman.server.exchange import (
+    JSON,
+    AsgiScope,
+    Disconnected,
+    Exchange,
+    Receive,
+    Send,
+    Shared,
+    Streams,
+    Waits,
+)
 from dragoman.server.http1.timeouts import TaskTimeout
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import Connections, Limits
-from dragoman.server.mount import Binding, Handler, Mount
+from dragoman.server.mount import Mount
+from dragoman.server.pipeline import Binding, Handler
 from dragoman.server.rest import Rest
-from dragoman.server.sse import Streams
 
 log = logging.getLogger(__name__)
 
@@ -100,12 +109,12 @@ class App:
         self.limits = limits = limits or Limits()
         self.connections = connections or Connections(limits.max_connections)
         self.streams = Streams(keepalive=keepalive)
-        self._attendance = Attendance()
+        self._waits = Waits()
         self._shared = Shared(
             limits=limits,
             address=Address(public_url, trusted_proxies),
             body_timeout=TaskTimeout(limits.body_timeout),
-            attendance=self._attendance,
+            waits=self._waits,
             streams=self.streams,
             bodies=ByteBudget(_BODIES_BYTES),
             interfaces=self._interfaces,
@@ -123,7 +132,7 @@ class App:
                 for callback in self._on_startup:
                     await callback()
                 self.started, self.stopped = True, False
-                self.streams.draining = self._attendance.closed = False
+                self.streams.draining = self._waits.closed = False
 
     def waits_for(self) -> str:
         """What has to end before this app stops, for a sentence: `: 2 tasks run, and have 10 s to finish`."""
@@ -143,7 +152,7 @@ class App:
                 self.started = False
                 for callback in self._on_shutdown:
                     await callback()
-            self._attendance.close()
+            self._waits.close()
 
     def mounted_in(self, other: Asgi, path: str) -> Asgi:
         """`other` with this application at `path` and below it; it starts and stops with `other`.

@@ -40,8 +40,9 @@ from dragoman.server.app import App
 from dragoman.server.cards import JWKS
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import Connections, Limits
-from dragoman.server.mount import Binding, Mount
+from dragoman.server.mount import Mount
 from dragoman.server.options import AppOptions
+from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.stores import default_store, open_store
 

@@ -1,8 +1,7 @@
-"""Agent cards over HTTP: one document for clients of every version, or 1.0's own for those who ask for it.
+"""Agent cards over HTTP: one document for clients of every version, or that of 1.0 for clients that ask for it.
 
-An address may be fetched as often as a client likes: bodies are made once per base URL, and a client that holds the
-current one is told so (304). Both documents carry signatures, which cover the members of 1.0 and not those of older versions;
-the keys to check them with are published beside them.
+Bodies are made once per base URL, and a client that has the current one gets 304. Both documents have signatures, which
+cover the members of 1.0 and not those of older versions. The public keys are served beside them.
 """
 
 from __future__ import annotations
@@ -14,26 +13,25 @@ from email.utils import formatdate, parsedate_to_datetime
 from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from dragoman.dialects import cards, select
 from dragoman.dialects.dialect import Dialect
 from dragoman.errors import A2AError, Forbidden, RateLimited, Unauthenticated, Unavailable
 from dragoman.model.card import AgentCard, Interface
 from dragoman.model.ops import EXTENDED_CARD, GetExtendedCard
-from dragoman.server.call import call_of
-from dragoman.server.exchange import JSON, Exchange, Header
-from dragoman.server.mount import Handler, Mount
+from dragoman.server.exchange import JSON, Exchange
+from dragoman.server.mount import Header, Mount, with_interfaces
+from dragoman.server.pipeline import Handler, call_of
 
 WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 BESIDE = "/agent-card.json"
-"""Where Arbiter looks. It asks for version 1.0 and expects a card of 0.3, so here everybody gets the whole card."""
+"""Arbiter's path. Its clients ask for version 1.0 and expect a card of 0.3, so this path has the card for all versions."""
 EXTENDED = "/agent/authenticatedExtendedCard"
-"""Where 0.2 has the card for callers who have said who they are; later versions have an operation for it."""
+"""The path of the extended card in 0.2; later versions have an operation for it."""
 JWKS = "/.well-known/jwks.json"
 
-_HELD = 64
-"""How many bodies are kept: clients choose the base URL, in `Host`."""
+_MAX_DOCUMENTS = 64
+"""Bodies in memory: clients choose the base URL, in `Host`."""
 
 
 class _Document(NamedTuple):
@@ -66,7 +64,7 @@ class Cards:
         self._keys: Mapping[str, Handler] = {"GET": self._get_keys, "HEAD": self._get_keys}
         self._documents: dict[tuple[str, str, bool], _Document] = {}
         self._seen: dict[str, tuple[AgentCard, int]] = {}
-        """By mount: the card, and since when."""
+        """By mount: the card, and when it was first seen."""
 
     def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
         if path in WELL_KNOWN or path == BESIDE:
@@ -81,7 +79,7 @@ class Cards:
     async def _get(self, exchange: Exchange, mount: Mount) -> None:
         if mount.private:
             try:
-                await mount.principal(exchange)
+                await exchange.principal(mount)
             except A2AError as error:
                 dialect = select.before_body(exchange.version(), allowed=mount.versions)
                 await _refuse(exchange, mount, error, dialect)
@@ -134,12 +132,12 @@ class Cards:
                 )
             )
             body = msgspec.json.encode(served)
-            # Two signatures of one card differ, so it is the card and the keys that make the tag.
+            # The tag is made of the card and the keys, because two signatures of one card differ.
             tag = hashlib.sha256(body + repr(stamp).encode()).hexdigest()[:32]
             if mount.signer is not None and (signatures := mount.signer.sign(served)):
                 body = msgspec.json.encode({**served, "signatures": signatures})
             document = _Document(card, stamp, body, b'"%s"' % tag.encode())
-            if len(self._documents) >= _HELD:
+            if len(self._documents) >= _MAX_DOCUMENTS:
                 self._documents.clear()
             self._documents[key] = document
         return document
@@ -148,7 +146,7 @@ class Cards:
 async def _get_extended(exchange: Exchange, mount: Mount) -> None:
     dialect = select.by_name("0.2")
     try:
-        call = call_of(exchange, mount, await mount.principal(exchange), dialect)
+        call = call_of(exchange, mount, await exchange.principal(mount), dialect)
         card = await mount.service.call(call, GetExtendedCard())
     except A2AError as error:
         await _refuse(exchange, mount, error, dialect)
@@ -158,7 +156,7 @@ async def _get_extended(exchange: Exchange, mount: Mount) -> None:
 
 
 async def _refuse(exchange: Exchange, mount: Mount, error: A2AError, dialect: Dialect) -> None:
-    # Having no such card is not a bad request here: the address leads nowhere.
+    # An agent without such a card is a missing page here, not a bad request.
     known = isinstance(error, Unauthenticated | Forbidden | RateLimited | Unavailable)
     status = error.http if known else 404
     headers = (JSON, (b"cache-control", b"private, no-store"), *mount.refusal(error, status))
@@ -166,29 +164,12 @@ async def _refuse(exchange: Exchange, mount: Mount, error: A2AError, dialect: Di
 
 
 def placed(card: AgentCard, exchange: Exchange, mount: Mount) -> AgentCard:
-    """The card with every way to reach the agent."""
-    return reachable(card, exchange.shared.interfaces(mount, exchange.base_url() + mount.path))
-
-
-def reachable(card: AgentCard, here: Sequence[Interface]) -> AgentCard:
-    """The card with these ways to reach the agent, too: newest version first, and here before elsewhere."""
-    listed = sorted(
-        (*here, *card.supported_interfaces),
-        key=lambda each: cards.version_of(each.protocol_version),
-        reverse=True,
-    )
-    return replace(card, supported_interfaces=tuple(listed))
-
-
-def signed(card: AgentCard, mount: Mount) -> AgentCard:
-    """The card with our signatures, if we sign: over its 1.0 document."""
-    if mount.signer is None:
-        return card
-    return replace(card, signatures=tuple(mount.signer.sign(cards.write_card(card, "1.0"))))
+    """The card with the interfaces that we serve."""
+    return with_interfaces(card, exchange.shared.interfaces(mount, exchange.base_url() + mount.path))
 
 
 def _holds(exchange: Exchange, etag: bytes, since: int) -> bool:
-    """Whether the client has this document already (RFC 9110, 13.2.2)."""
+    """True if the client has this document (RFC 9110, 13.2.2)."""
     known = exchange.headers.get(b"if-none-match")
     if known is not None:
         return any(each.strip().removeprefix(b"W/") in (etag, b"*") for each in known.split(b","))

@@ -1,42 +1,57 @@
-"""One HTTP request and its answer, in bytes: what every binding is handed."""
+"""One HTTP request and its response, in bytes: what every binding is given.
+
+A response is complete (`respond`), large (`respond_large`), or a stream (`Streams.serve`). A client may leave before it has
+its response: `Waits` stops waiting for an answer that nobody reads, and a stream ends. Tasks go on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs
 
-from dragoman.errors import InvalidRequest
+from dragoman.dialects.sse import KEEP_ALIVE, MEDIA_TYPE
+from dragoman.errors import InvalidRequest, Unavailable
+from dragoman.model.card import Interface
 from dragoman.model.inflight import LARGE_BYTES, ByteBudget
-
-if TYPE_CHECKING:
-    from dragoman.model.card import Interface
-    from dragoman.server.address import Address
-    from dragoman.server.disconnect import Attendance
-    from dragoman.server.http1.timeouts import TaskTimeout
-    from dragoman.server.limits import Limits
-    from dragoman.server.mount import Mount
-    from dragoman.server.sse import Streams
+from dragoman.model.ops import Principal
+from dragoman.server.address import Address
+from dragoman.server.http1.timeouts import TaskTimeout, Timeout
+from dragoman.server.limits import Limits
+from dragoman.server.mount import ANONYMOUS, Header, Mount, client_certificate
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Header = tuple[bytes, bytes]
+T = TypeVar("T")
+E = TypeVar("E", contravariant=True)
 
 _PIECE_BYTES = 256 << 10
-"""Of a large answer, written at a time."""
+"""Of a large response, written at a time."""
+WATCH_SECONDS = 2.0
+"""After this time we watch whether a client that waits for an answer disconnects. Most answers come before."""
 
 JSON: Header = (b"content-type", b"application/json")
 DIRECT = "dragoman.direct"
-"""The extension of a server that has a short way for what is whole (`server/http1/protocol.py`)."""
+"""The ASGI extension of our own server: a short path for complete requests and responses."""
 
 
 class Direct(Protocol):
-    """A server's short way for requests that are all here and answers that are whole."""
+    """A short path for requests that have arrived and responses that are complete (`http1/request.py`)."""
 
     def body(self) -> bytes | None:
-        """The whole body, once; None if it is not here yet, or has to be asked for."""
+        """The complete body, once; None if it has not arrived."""
         ...
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes, length: int | None) -> bool:
@@ -62,22 +77,22 @@ class TooSlow(InvalidRequest):
 
 
 class Disconnected(Exception):
-    """The client went away before its request was complete. There is nobody to answer."""
+    """The client left: nobody reads a response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all exchanges of an application have in common."""
+    """What all exchanges of an application share."""
 
     limits: Limits
     address: Address
     body_timeout: TaskTimeout
-    attendance: Attendance
+    waits: Waits
     streams: Streams
     bodies: ByteBudget
-    """Of large request bodies that are being worked on."""
+    """Of large request bodies that are being read."""
     interfaces: Callable[[Mount, str], Sequence[Interface]]
-    """How the agent of a mount is reached, as its card says it; the URL is that of the mount."""
+    """The interfaces of a mount's agent, for its card; the URL is that of the mount."""
 
 
 class Exchange:
@@ -98,7 +113,7 @@ class Exchange:
         self.shared = shared
         self.responding = False
         self.always: Sequence[Header] = ()
-        """Headers that the response gets, whatever it is, unless it has its own."""
+        """Headers of every response that does not set them itself."""
         extensions = scope.get("extensions")
         self._direct: Direct | None = extensions.get(DIRECT) if extensions else None
 
@@ -116,14 +131,28 @@ class Exchange:
         )
 
     def version(self) -> str:
-        """What the client says it speaks (`A2A-Version`, in the header or the query); empty if it does not."""
+        """`A2A-Version`, from the header or the query; empty if there is none."""
         asked = self.header(b"a2a-version")
         if asked and len(self.headers) != len(self.scope["headers"]):
-            return ", ".join(self.listed(b"a2a-version"))  # two are none that is spoken
+            return ", ".join(self.listed(b"a2a-version"))  # two versions are not supported
         if not asked and b"a2a-version" in (query := self.scope.get("query_string", b"")).lower():
             values = {name.lower(): value for name, value in parse_qs(query.decode("latin-1")).items()}
             asked = values.get("a2a-version", [""])[-1]
         return asked
+
+    async def principal(self, mount: Mount) -> Principal:
+        """Who is calling. Raises `Unauthenticated` or `Forbidden`."""
+        if mount.authenticator is None:
+            return ANONYMOUS
+        headers: dict[str, str] = {}
+        for name, value in self.scope["headers"]:
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        return await mount.authenticator.authenticate(
+            headers,
+            query=self.scope.get("query_string", b"").decode("latin-1"),
+            certificate=client_certificate(self.scope),
+        )
 
     def base_url(self) -> str:
         """The URL under which the client sees the application; no slash at its end."""
@@ -131,7 +160,7 @@ class Exchange:
 
     @property
     def local(self) -> bool:
-        """Whether it comes from this machine; in-process callers do."""
+        """True for requests from this machine or this process."""
         client = self.scope.get("client")
         return client is None or client[0] in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "testclient")
 
@@ -146,47 +175,40 @@ class Exchange:
             self._direct.mark_slow()
 
     async def body(self) -> bytes:
-        """The whole request body. Raises `TooLarge`, `TooSlow` or `Disconnected`.
+        """The complete request body. Raises `TooLarge`, `TooSlow` or `Disconnected`.
 
-        A large one waits here until other large ones have been worked on.
+        A large one waits here until there is memory for it.
         """
-        body = await self._body()
-        if len(body) >= LARGE_BYTES:
-            await self.shared.bodies.hold(len(body))
-        return body
-
-    async def _body(self) -> bytes:
         limit = self.shared.limits.max_body
         declared = self.headers.get(b"content-length", b"0")
         if not declared.isdigit():
             declared = declared.strip(b" \t")
         if not declared.isdigit() or len(declared) > 18 or int(declared) > limit:
             raise self._too_large()
-        if self._direct is not None and (here := self._direct.body()) is not None:
-            if len(here) > limit:
-                raise self._too_large()
-            return here
-        try:
-            with self.shared.body_timeout:
-                message = await self.receive()
-                if message["type"] == "http.request" and not message.get("more_body"):
-                    body: bytes = message.get("body", b"")
-                    if len(body) > limit:
-                        raise self._too_large()
-                    return body
-                return await self._pieces(message)
-        except TimeoutError:
-            raise TooSlow("the request body did not arrive in time") from None
+        body = self._direct.body() if self._direct is not None else None
+        if body is None:
+            try:
+                with self.shared.body_timeout:
+                    body = await self._receive_body(limit)
+            except TimeoutError:
+                raise TooSlow("the request body did not arrive in time") from None
+        if len(body) > limit:
+            raise self._too_large()
+        if len(body) >= LARGE_BYTES:
+            await self.shared.bodies.hold(len(body))
+        return body
 
-    async def _pieces(self, message: MutableMapping[str, Any]) -> bytes:
+    async def _receive_body(self, limit: int) -> bytes:
         pieces = bytearray()
-        while message["type"] == "http.request":
+        while (message := await self.receive())["type"] == "http.request":
+            if not message.get("more_body") and not pieces:
+                body: bytes = message.get("body", b"")
+                return body
             pieces += message.get("body", b"")
-            if len(pieces) > self.shared.limits.max_body:
+            if len(pieces) > limit:
                 raise self._too_large()
             if not message.get("more_body"):
                 return bytes(pieces)
-            message = await self.receive()
         raise Disconnected
 
     def _too_large(self) -> TooLarge:
@@ -197,7 +219,7 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": self._with(headers)})
 
     async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = (JSON,)) -> None:
-        """The whole response. Raises `Disconnected`."""
+        """Send a complete response. Raises `Disconnected`."""
         length = None if status in (204, 304) else len(body)
         if self.method == "HEAD":
             body = b""
@@ -215,7 +237,7 @@ class Exchange:
             raise Disconnected from None
 
     async def respond_large(self, status: int, parts: Sequence[bytes], headers: Iterable[Header]) -> None:
-        """A response of several parts, without a copy of them all: piece by piece, as the client reads it."""
+        """Send a response of several parts piece by piece, as the client reads it, without copying it all."""
         length = sum(map(len, parts))
         try:
             await self.start(status, (*headers, (b"content-length", b"%d" % length)))
@@ -229,8 +251,234 @@ class Exchange:
             raise Disconnected from None
 
     def _with(self, headers: Iterable[Header]) -> list[Header]:
-        said = list(headers)
+        listed = list(headers)
         if self.always:
-            names = {name for name, _ in said}
-            said += [header for header in self.always if header[0] not in names or header[0] == b"vary"]
-        return said
+            names = {name for name, _ in listed}
+            listed += [header for header in self.always if header[0] not in names or header[0] == b"vary"]
+        return listed
+
+
+class Waits:
+    """Waits for an answer only as long as the client does. Watches those that wait longer than `seconds`."""
+
+    def __init__(self, seconds: float = WATCH_SECONDS) -> None:
+        self.closed = False
+        self._timeout = Timeout[asyncio.Task[Any]](seconds, self._start_watching)
+        self._waiting: dict[asyncio.Task[Any], Exchange] = {}
+        self._watchers: dict[asyncio.Task[Any], asyncio.Task[None]] = {}
+
+    async def wait(self, exchange: Exchange, answer: Coroutine[Any, Any, T]) -> T:
+        """Raises `Disconnected` if the client leaves, `Unavailable` if the server stops."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting[task] = exchange
+        self._timeout.add(task)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if task in self._waiting:
+                raise  # canceled by something else
+            task.uncancel()
+            if self.closed:
+                raise Unavailable("shutting down; what was sent is kept", retry_after=1) from None
+            raise Disconnected from None
+        finally:
+            self._waiting.pop(task, None)
+            self._timeout.remove(task)
+            if self._watchers and (watcher := self._watchers.pop(task, None)):
+                watcher.cancel()
+
+    def close(self) -> None:
+        """End all waits."""
+        self.closed = True
+        waiting, self._waiting = self._waiting, {}
+        for task in waiting:
+            task.cancel()
+
+    def _start_watching(self, task: asyncio.Task[Any]) -> None:
+        if task in self._waiting:
+            self._watchers[task] = task.get_loop().create_task(self._watch(task, self._waiting[task]))
+
+    async def _watch(self, task: asyncio.Task[Any], exchange: Exchange) -> None:
+        exchange.mark_slow()
+        while (await exchange.receive())["type"] != "http.disconnect":
+            pass
+        if self._waiting.pop(task, None):
+            task.cancel()
+
+
+STREAM_HEADERS: tuple[Header, ...] = (
+    (b"content-type", MEDIA_TYPE.encode()),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+_TICKS = 8
+"""Ticks of the timer per keep-alive. A half-closed client gets one at every tick: the write fails if it left."""
+_TICKS_BEFORE_START = 2
+"""Ticks before the response starts without an event: until then, an error is sent like that of any other call."""
+
+
+class Framing(Protocol[E]):
+    """Turns the batches of a stream into bytes."""
+
+    def batch(self, batch: E) -> tuple[bytes, bool]:
+        """The frames of a batch; True if the stream ends with it."""
+        ...
+
+
+class Streams:
+    """The open streams of an application.
+
+    One timer sends keep-alives for all of them, so an idle stream has no timer of its own.
+    """
+
+    def __init__(self, *, keepalive: float = 15.0) -> None:
+        self._keepalive = keepalive
+        self._open: set[_Stream] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._beats: set[asyncio.Task[None]] = set()
+        self.ticks = 0
+        self.draining = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def serve(
+        self,
+        exchange: Exchange,
+        batches: AsyncIterator[E],
+        frames: Framing[E],
+        *,
+        failed: Callable[[Exception], bytes],
+        headers: Iterable[Header] = (),
+    ) -> None:
+        """Write a stream to its end. An error before the first event is raised; a later one is the last frame."""
+        if self.draining:
+            raise Unavailable("shutting down", retry_after=1)
+        stream = _Stream(self, exchange, headers)
+        self._enter(stream)
+        watcher = asyncio.create_task(stream.watch())
+        try:
+            try:
+                async for batch in batches:
+                    chunk, last = frames.batch(batch)
+                    await stream.write(chunk)
+                    if last:
+                        break
+            finally:
+                stream.running = False  # the end must not be canceled
+        except asyncio.CancelledError:
+            if not stream.ended:
+                raise
+            stream.task.uncancel()
+        except Disconnected:
+            stream.gone = True
+        except Exception as error:
+            if not exchange.responding:
+                raise
+            await stream.write(failed(error))
+        finally:
+            self._leave(stream)
+            watcher.cancel()
+            if (aclose := getattr(batches, "aclose", None)) is not None:
+                await aclose()
+        await stream.finish()
+
+    def _enter(self, stream: _Stream) -> None:
+        self._open.add(stream)
+        self._idle.clear()
+        if self._timer is None and self._keepalive > 0:
+            self._timer = stream.task.get_loop().call_later(self._keepalive / _TICKS, self._tick)
+
+    def _leave(self, stream: _Stream) -> None:
+        self._open.discard(stream)
+        if not self._open:
+            self._idle.set()
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.ticks += 1
+        loop = asyncio.get_running_loop()
+        for stream in self._open:
+            if stream.quiet(self.ticks):
+                beat = loop.create_task(stream.keep_alive())
+                self._beats.add(beat)
+                beat.add_done_callback(self._beats.discard)
+        if self._open:
+            self._timer = loop.call_later(self._keepalive / _TICKS, self._tick)
+
+    async def drain(self) -> None:
+        """End every stream between two events, and begin no more. Clients continue with `Last-Event-ID`."""
+        self.draining = True
+        for stream in list(self._open):
+            stream.end()
+        await self._idle.wait()
+
+
+class _Stream:
+    __slots__ = ("_exchange", "_headers", "_lock", "_streams", "ended", "gone", "running", "task", "wrote")
+
+    def __init__(self, streams: Streams, exchange: Exchange, headers: Iterable[Header]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task: asyncio.Task[object] = task
+        self.running = True
+        self.ended = False
+        """The stream is to end: the client left (`gone`), or the server stops."""
+        self.gone = False
+        self.wrote = streams.ticks
+        self._streams = streams
+        self._exchange = exchange
+        self._headers = headers
+        self._lock = asyncio.Lock()
+        """Held while a chunk is written, so that no keep-alive comes between."""
+
+    def quiet(self, ticks: int) -> bool:
+        exchange = self._exchange
+        most = 1 if exchange.half_closed else _TICKS if exchange.responding else _TICKS_BEFORE_START
+        return ticks - self.wrote >= most and not self._lock.locked()
+
+    async def write(self, chunk: bytes) -> None:
+        """Raises `Disconnected`."""
+        async with self._lock:
+            await self._write(chunk)
+
+    async def _write(self, chunk: bytes) -> None:
+        exchange = self._exchange
+        try:
+            if not exchange.responding:
+                await exchange.start(200, (*STREAM_HEADERS, *self._headers))
+            if chunk:
+                await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except OSError:
+            raise Disconnected from None
+        self.wrote = self._streams.ticks
+
+    async def keep_alive(self) -> None:
+        with suppress(Disconnected):  # `watch` ends the stream
+            async with self._lock:
+                if self.running:
+                    await self._write(KEEP_ALIVE)
+
+    async def watch(self) -> None:
+        """Wait for the client to go away."""
+        while (await self._exchange.receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self.end()
+
+    def end(self) -> None:
+        if self.running and not self.ended:
+            self.ended = True
+            self.task.cancel()
+
+    async def finish(self) -> None:
+        if self.gone:
+            return
+        if self.ended and not self._exchange.responding:
+            raise Unavailable("shutting down", retry_after=1)
+        with suppress(Disconnected, OSError):
+            await self.write(b"")
+            await self._exchange.send({"type": "http.response.body", "body": b""})

@@ -25,11 +25,11 @@ from dragoman.auth.filed import stamp_of
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.messages import POOL
 from dragoman.model.card import GRPC, AgentCard, Interface
-from dragoman.server.cards import reachable
 from dragoman.server.grpc_calls import Calls
 from dragoman.server.grpc_front import AVAILABLE, Front
 from dragoman.server.limits import Connections, Limits
-from dragoman.server.mount import Binding, Handler, Mount
+from dragoman.server.mount import Mount, with_interfaces
+from dragoman.server.pipeline import Binding, Handler
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Grpc:
         """The extended card with the ways to reach the agent; those over HTTP only if we know where that is."""
         known = self._others if self._public_url else (self,)
         url = self._public_url + mount.path
-        return reachable(card, [each for binding in known for each in binding.interfaces(mount, url)])
+        return with_interfaces(card, [each for binding in known for each in binding.interfaces(mount, url)])
 
     # -- as a server ---------------------------------------------------------------------------------------------
 

@@ -11,43 +11,41 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 from grpc import aio
 
 from dragoman.dialects import select
+from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import Numbered
 from dragoman.dialects.proto.status import DETAILS, sentence, write_status
 from dragoman.errors import (
     A2AError,
-    ExtendedCardNotConfigured,
     InvalidAgentResponse,
     InvalidParams,
     InvalidRequest,
     TaskNotFound,
     Unavailable,
-    UnsupportedOperation,
 )
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import EXTENDED_CARD, Batch, Call, Op, Principal, Request
-from dragoman.server.call import call_of, check_tenant
-from dragoman.server.cards import signed
-from dragoman.server.exchange import Header, TooSlow
+from dragoman.model.ops import Batch, Op, Principal
+from dragoman.server.exchange import TooSlow
 from dragoman.server.http1.timeouts import TaskTimeout
 from dragoman.server.limits import Limits
-from dragoman.server.mount import ANONYMOUS, Authenticator, Mount
-from dragoman.server.responses import activated, refusal, said
-from dragoman.server.stream_end import Ending
+from dragoman.server.mount import ANONYMOUS, Authenticator, Header, Mount
+from dragoman.server.pipeline import OURS, Parsed, handle
+from dragoman.server.sse import StreamEnd
 
+T = TypeVar("T")
 Pairs = Sequence[tuple[str, str]]
-_LARGE = 64 << 10
-OURS = ("dragoman", "1")
-"""From a server: events are numbered and an idempotency key is honoured. From a client: it understands the numbers."""
+LARGE_REQUEST_BYTES = 64 << 10
+UNKNOWN = Mount(service=cast(Any, None), card=AgentCard(name="", description="", version=""))
+"""The mount of a call before its agent is known."""
 
 
 class Metadata:
@@ -139,10 +137,8 @@ class Calls:
         raise InvalidParams(f"tenant {why}", fields=(("tenant", why),))
 
     @property
-    def doors(self) -> Sequence[Mount]:
-        """The agents that someone who has not said which one is meant may mean. Where agents come and go, the one for those
-        who name none speaks for all.
-        """
+    def candidates(self) -> Sequence[Mount]:
+        """The agents that a call may be for if it names none. With `find`, the default one stands for all."""
         return [self._find("")] if self._find is not None else list(self._mounts.values())
 
     @asynccontextmanager
@@ -186,21 +182,20 @@ class Calls:
             self._ended.set()
 
     async def _unary(self, codec: Codec, op: Op, requests: Any, context: Any) -> bytes:
-        rpc = _Rpc(self, codec, op, context)
-        try:
-            with self.running(op):
-                return await rpc.answer()
-        except Exception as error:
-            await rpc.refuse(error)
-            raise
+        call = await self._handle(codec, op, context)
+        return call.result
 
     async def _stream(self, codec: Codec, op: Op, requests: Any, context: Any) -> None:
-        rpc = _Rpc(self, codec, op, context)
+        await self._handle(codec, op, context)
+
+    async def _handle(self, codec: Codec, op: Op, context: Any) -> _GrpcCall:
+        call = _GrpcCall(self, codec, op, context)
         try:
             with self.running(op):
-                await rpc.stream()
-        except Exception as error:
-            await rpc.refuse(error)
+                await handle(call)
+        except Unavailable as error:  # the server stops
+            await call.send_error(error)
+        return call
 
 
 class _Uploads:
@@ -240,101 +235,101 @@ class _Running:
             self.task.cancel()
 
 
-class _Rpc:
-    """One call."""
-
-    __slots__ = ("_calls", "_codec", "_context", "_metadata", "_mount", "_op")
+class _GrpcCall:
+    __slots__ = ("_authenticated", "_calls", "_codec", "_context", "_op", "_tenant", "dialect", "head", "mount", "one_card",
+                 "principal", "responding", "result")  # fmt: skip
 
     def __init__(self, calls: Calls, codec: Codec, op: Op, context: Any) -> None:
         self._calls, self._codec, self._op, self._context = calls, codec, op, context
-        self._metadata = Metadata(context)
-        self._mount: Mount | None = None
+        self.head = Metadata(context)
+        self._tenant = self.head.header(b"a2a-tenant")
+        self.dialect: Dialect | None = None
+        self.mount: Mount = UNKNOWN
+        """Until it is known, and if there is none."""
+        self.principal = ANONYMOUS
+        self._authenticated = False
+        self.one_card = codec.version != "1.0"
+        self.responding = False
+        self.result = b""
 
-    async def answer(self) -> bytes:
-        op = self._op
-        mount, call, request, said = await self._read()
-        self._context.set_trailing_metadata(said)
-        try:
-            result = await mount.service.call(call, request)
-        except (UnsupportedOperation, ExtendedCardNotConfigured):
-            if op is not EXTENDED_CARD or self._codec.version == "1.0":
-                raise
-            result = mount.current_card()  # before 1.0 it is the call for the card, whichever there is
-        if op is EXTENDED_CARD:
-            result = self._calls.placed(result, mount)
-            if self._codec.version == "1.0":
-                result = signed(result, mount)
-        return self._codec.write_result(op, result)
+    async def authenticate(self) -> None:
+        """The body may name the agent. Before it is read, one of the agents must accept the caller."""
+        if self._calls.several and not self._tenant:
+            await self._authenticate_at_any(self._calls.candidates)
+        else:
+            await self._authenticate_at(self._calls.mount_of(self._tenant))
 
-    async def stream(self) -> None:
-        mount, call, request, said = await self._read()
-        ends_with = Ending(select.by_name(self._codec.name), self._op).comes_with
-        numbers = b"dragoman" in self._metadata.headers
+    async def _authenticate_at(self, mount: Mount) -> None:
+        self.mount = mount
+        self.principal = await self.head.principal(mount.authenticator)
+        self._authenticated = True
+
+    async def _authenticate_at_any(self, mounts: Sequence[Mount]) -> None:
+        """Raises the error of the first mount if none accepts the caller."""
+        if any(mount.authenticator is None for mount in mounts):
+            return
+        for mount in mounts if len(mounts) > 1 else ():
+            # without an audit entry for those that refuse: nobody has asked for them
+            authenticator = getattr(mount.authenticator, "inner", mount.authenticator)
+            try:
+                self.principal = await self.head.principal(authenticator)
+                self.mount, self._authenticated = mount, True
+                return
+            except A2AError:
+                pass
+        await self._authenticate_at(mounts[0])
+
+    async def read(self) -> Parsed:
+        calls, codec, op = self._calls, self._codec, self._op
+        async with calls.upload(self._context.peer()):
+            body = await self._context.read()
+        if body is aio.EOF:
+            raise InvalidRequest("this call has no request in it")
+        message = codec.parsed(op, body)
+        mount = calls.mount_of(codec.tenant_of(message) or self._tenant)
+        if self._authenticated and self.mount.authenticator is mount.authenticator:
+            self.mount = mount
+        else:
+            await self._authenticate_at(mount)
+        version = self.head.header(b"a2a-version")
+        dialect = self.dialect = select.rest(
+            version, codec.version, strict=calls.strict, allowed=mount.dialects
+        )
+        read = partial(codec.read_message, op, message, max_nodes=calls.limits.max_nodes)
+        # A large request is read in a thread: each value takes a microsecond.
+        request = await asyncio.to_thread(read) if len(body) > LARGE_REQUEST_BYTES else read()
+        return Parsed(dialect, op, request)
+
+    async def wait(self, op: Op, answer: Coroutine[Any, Any, T]) -> T:
+        return await answer
+
+    def place(self, card: AgentCard) -> AgentCard:
+        return self._calls.placed(card, self.mount)
+
+    async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
+        self._context.set_trailing_metadata(_pairs(headers))
+        self.result = self._codec.write_result(parsed.op, result)
+
+    async def send_stream(
+        self, parsed: Parsed, batches: AsyncIterator[Batch], headers: Sequence[Header]
+    ) -> None:
+        is_last = StreamEnd(parsed.dialect, parsed.op).is_last
+        numbers = b"dragoman" in self.head.headers
         begun = False
-        batches = cast(Any, mount.service.stream(call, request))  # type: ignore[arg-type]
-        async with aclosing(batches):
-            async for batch in cast(AsyncIterator[Batch], batches):
+        async with aclosing(cast(Any, batches)):
+            async for batch in batches:
                 if not begun:
                     begun = True
-                    await self._context.send_initial_metadata(said)
+                    await self._context.send_initial_metadata(_pairs(headers))
                 for n, response in enumerate(batch, 1):
-                    last = ends_with(response.event, n == len(batch))
+                    last = is_last(response.event, n == len(batch))
                     messages = self._codec.write_event(response, last=last)
-                    if numbers and response.seq and messages:  # only then has the whole event arrived
+                    if numbers and response.seq and messages:  # the last message completes the event
                         messages[-1] += Numbered(seq=response.seq).SerializeToString()
                     for message in messages:
                         await self._write(message)
                     if last:
                         return
-
-    async def _read(self) -> tuple[Mount, Call, Request, Pairs]:
-        """Who is called, by whom, what is asked, and what our metadata says. Nobody is heard before being known."""
-        calls, codec, metadata = self._calls, self._codec, self._metadata
-        named = metadata.header(b"a2a-tenant")
-        if calls.several and not named:
-            known = await self._admit(calls.doors)
-        else:
-            mount = self._mount = calls.mount_of(named)
-            known = mount, await metadata.principal(mount.authenticator)
-        body = await self._body()
-        message = codec.parsed(self._op, body)
-        mount = self._mount = calls.mount_of(codec.tenant_of(message) or named)
-        if known is not None and known[0].authenticator is mount.authenticator:
-            principal = known[1]
-        else:
-            principal = await metadata.principal(mount.authenticator)
-        dialect = select.rest(
-            metadata.header(b"a2a-version"), codec.version, strict=calls.strict, allowed=mount.dialects
-        )
-        read = partial(codec.read_message, self._op, message, max_nodes=calls.limits.max_nodes)
-        # A large one is read beside the loop: value by value, which takes a microsecond for each.
-        request = await asyncio.to_thread(read) if len(body) > _LARGE else read()
-        call = call_of(metadata, mount, principal, dialect)
-        check_tenant(call, request)
-        return mount, call, request, (OURS, *_pairs(activated(mount, dialect, call)))
-
-    async def _admit(self, doors: Sequence[Mount]) -> tuple[Mount, Principal] | None:
-        """One of them must let the caller in before the body, which says who is meant, is read. None: one of them lets
-        everybody in. Raises what the first one says to strangers.
-        """
-        if any(mount.authenticator is None for mount in doors):
-            return None
-        for mount in doors if len(doors) > 1 else ():
-            # without a record of those that refuse: nobody has asked for them
-            door = getattr(mount.authenticator, "inner", mount.authenticator)
-            try:
-                return mount, await self._metadata.principal(door)
-            except A2AError:
-                pass
-        self._mount = doors[0]
-        return doors[0], await self._metadata.principal(doors[0].authenticator)
-
-    async def _body(self) -> bytes:
-        async with self._calls.upload(self._context.peer()):
-            body = await self._context.read()
-        if body is aio.EOF:
-            raise InvalidRequest("this call has no request in it")
-        return cast(bytes, body)
 
     async def _write(self, message: bytes) -> None:
         limit = self._calls.limits.max_event
@@ -344,16 +339,14 @@ class _Rpc:
             )
         await self._context.write(message)
 
-    async def refuse(self, error: Exception) -> None:
-        """Raises: that is how gRPC ends a call."""
-        if isinstance(error, select.Refused):
-            error = error.error
-        heard: A2AError = said(error)
-        trailers: list[tuple[str, str | bytes]] = [(DETAILS, write_status(heard, self._codec.version))]
-        if self._mount is not None:
-            trailers += _pairs(refusal(self._mount, heard, heard.http))
-        code, words = getattr(grpc.StatusCode, heard.grpc), sentence(heard, self._codec.version)
-        await self._context.abort(code, words, tuple(trailers))
+    async def send_error(self, error: A2AError) -> None:
+        """Raises: that ends a call of gRPC."""
+        version = self._codec.version
+        trailers: list[tuple[str, str | bytes]] = [(DETAILS, write_status(error, version))]
+        if self.mount is not UNKNOWN:
+            trailers += _pairs((OURS, *self.mount.refusal(error, error.http)))
+        code = getattr(grpc.StatusCode, error.grpc)
+        await self._context.abort(code, sentence(error, version), tuple(trailers))
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -1,16 +1,17 @@
 """JSON-RPC: one handler for every method of every version.
 
-HTTP says 200 for whatever JSON-RPC can say itself, errors included, because clients of all versions read it there.
-The exceptions are what an intermediary or a browser must see: 401, 403, 415, 429 and 503.
+HTTP's status is 200 whenever JSON-RPC can express the answer, errors included, because clients of all versions read it
+there. The exceptions are what an intermediary or a browser must see: 401, 403, 415, 429 and 503.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from msgspec import Raw, Struct
 
 from dragoman.dialects import select
 from dragoman.dialects.dialect import Dialect
@@ -19,6 +20,8 @@ from dragoman.errors import (
     A2AError,
     Forbidden,
     InvalidRequest,
+    ParseError,
+    ProtocolError,
     RateLimited,
     Unauthenticated,
     Unavailable,
@@ -26,34 +29,34 @@ from dragoman.errors import (
 )
 from dragoman.model.card import JSONRPC, Interface
 from dragoman.model.inflight import LARGE_BYTES
-from dragoman.model.ops import SUBSCRIBE, Call, GetOrigin, Op, Request
-from dragoman.server.call import call_of, check_tenant
-from dragoman.server.envelope import NO_ID, Envelope, Malformed, read_envelope
-from dragoman.server.exchange import JSON, Disconnected, Exchange
-from dragoman.server.mount import Handler, Mount
-from dragoman.server.responses import (
-    OURS,
+from dragoman.model.ops import EXTENDED_CARD, SUBSCRIBE, Batch, GetOrigin
+from dragoman.server.exchange import JSON, Exchange
+from dragoman.server.limits import Limits
+from dragoman.server.mount import Header, Mount
+from dragoman.server.pipeline import (
+    NOT_SHARED,
     Compressed,
+    Handler,
+    HttpCall,
+    Parsed,
     WrongContentType,
-    activated,
-    check_type,
-    kept,
-    perform,
-    refusal,
-    said,
+    call_of,
+    handle,
+    to_error,
 )
 from dragoman.server.sse import Frames
 
-log = logging.getLogger(__name__)
-
-_SAID_BY_HTTP = (Unauthenticated, Forbidden, RateLimited, Unavailable, Compressed)
+_HTTP_ERRORS = (Unauthenticated, Forbidden, RateLimited, Unavailable, Compressed)
 _encode = msgspec.json.Encoder().encode
-_OVERHEARD, _SOON = 64 << 10, 1.0
-"""Bytes and seconds that we have for somebody who is not let in."""
+PEEK_BYTES, PEEK_SECONDS = 64 << 10, 1.0
+"""How much of an unauthenticated request is read to find its version, and for how long."""
+MAX_ID_BYTES = 512
+"""Of a request's id, which every event repeats."""
+NO_ID = b"null"
 
 
 class JsonRpc:
-    """The `Binding`. `strict_versioning`: a call of 1.0 must say so in its `A2A-Version` header."""
+    """The `Binding`. `strict_versioning`: a call of 1.0 must have an `A2A-Version` header."""
 
     def __init__(self, *, strict_versioning: bool = False) -> None:
         self._strict = strict_versioning
@@ -63,7 +66,7 @@ class JsonRpc:
         return self._methods if path in ("", "/") else None
 
     def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
-        """The newest versions; who speaks an older one reads the older members of the card."""
+        """The newest versions; clients of older ones read the older members of the card."""
         spoken = [v for v in select.VERSIONS if mount.speaks(v)]
         return [
             Interface(url=url, protocol_binding=JSONRPC, protocol_version=version)
@@ -71,107 +74,80 @@ class JsonRpc:
         ]
 
     async def _post(self, exchange: Exchange, mount: Mount) -> None:
-        rpc = _Rpc(exchange, mount, self._strict)
-        try:
-            await rpc.answer()
-        except Disconnected:
-            pass
-        except Exception as error:
-            if exchange.responding:
-                log.exception("a response could not be finished")
-            else:
-                await rpc.refuse(error)
+        await handle(_JsonRpcCall(exchange, mount, self._strict))
 
 
-class _Rpc:
-    """One call, and how to answer it so far."""
-
-    __slots__ = ("_dialect", "_exchange", "_id", "_in_stream", "_mount", "_strict", "_version")
+class _JsonRpcCall(HttpCall):
+    __slots__ = ("_id", "_in_stream", "_strict", "_version")
 
     def __init__(self, exchange: Exchange, mount: Mount, strict: bool) -> None:
-        self._exchange = exchange
-        self._mount = mount
+        super().__init__(exchange, mount)
         self._strict = strict
         self._version = exchange.version()
-        self._dialect: Dialect | None = None
-        """Once it is known; see `_tongue`."""
         self._id = NO_ID
         self._in_stream = False
-        """A refusal, too, has to be an event."""
+        """An error, too, is sent as an event."""
 
-    async def answer(self) -> None:
-        exchange, mount = self._exchange, self._mount
+    async def authenticate(self) -> None:
         try:
-            principal = await mount.principal(exchange)
+            self.principal = await self.exchange.principal(self.mount)
         except A2AError:
-            await self._overhear()
+            await self._peek_method()
             raise
-        check_type(exchange)
-        select.gate(self._version, mount.home)
-        envelope = self._read(await exchange.body())
+
+    async def read(self) -> Parsed:
+        mount = self.mount
+        if mount.home:
+            select.check_version_first(self._version, mount.home)
+        envelope = self._read_envelope(await self.read_body())
         self._id, params = envelope.id, envelope.params
-        chosen = self._choose(envelope.method, params)
-        self._dialect = dialect = chosen.dialect
-        if dialect.requires_jsonrpc_member and not envelope.labelled:
+        dialect, op, certain = self._choose(envelope.method, params)
+        self.dialect = dialect
+        if dialect.requires_jsonrpc_member and not envelope.has_jsonrpc:
             raise InvalidRequest('jsonrpc must be "2.0"')
-        op = chosen.op
-        # Some clients of 0.3 take nothing but an event stream here.
         self._in_stream = op is SUBSCRIBE and dialect.subscribe_errors_as_events
         request = dialect.read_request(op, params)
-        call = call_of(exchange, mount, principal, dialect)
-        if not chosen.certain:
+        if not certain:
+            call = call_of(self.exchange, mount, self.principal, dialect)
             origin = await mount.service.call(call, GetOrigin(id=request.id))  # type: ignore[attr-defined]
             created = select.by_origin(origin, mount.dialects, home=mount.home)
             if created is not dialect:
-                self._dialect = dialect = created
-                self._in_stream = False
-                request = dialect.read_request(op, params)
-                call = call_of(exchange, mount, principal, dialect)
-        check_tenant(call, request)
-        del envelope, params  # they may be large, and the answer may be long in coming
-        if op.streams:
-            await self._stream(dialect, op, request, call)
-        else:
-            result = await perform(exchange, mount, dialect, op, call, request)
-            headers = (JSON, OURS, *kept(op), *activated(mount, dialect, call))
-            if len(result) < LARGE_BYTES:
-                await exchange.respond(200, self._envelope(b"result", result), headers)
-            else:
-                first, last = self._envelope(b"result", b"\n").split(b"\n")
-                await exchange.respond_large(200, (first, result, last), headers)
+                self.dialect, self._in_stream = created, False
+                return Parsed(created, op, created.read_request(op, params))
+        return Parsed(dialect, op, request)
 
-    def _read(self, body: bytes) -> Envelope:
+    def _read_envelope(self, body: bytes) -> Envelope:
         try:
-            return read_envelope(body, self._exchange.shared.limits)
-        except Malformed as malformed:
+            return read_envelope(body, self.exchange.shared.limits)
+        except MalformedEnvelope as malformed:
             self._id = malformed.id
             if malformed.method:
-                self._dialect = self._likely(malformed.method)
+                self.dialect = self._likely_dialect(malformed.method)
             raise malformed.error from None
 
-    async def _overhear(self) -> None:
-        """Whoever is refused and does not say its version may have said a method of it: if that is short, and here soon."""
-        headers = self._exchange.headers
+    async def _peek_method(self) -> None:
+        """Read a short body for its method, which tells the version in which to refuse a caller that sends no version."""
+        headers = self.exchange.headers
         length = headers.get(b"content-length", b"")
-        short = length.isdigit() and len(length) < 9 and int(length) <= _OVERHEARD
+        short = length.isdigit() and len(length) < 9 and int(length) <= PEEK_BYTES
         if self._version or b"expect" in headers or not short:
             return
         try:
-            async with asyncio.timeout(_SOON):
-                envelope = read_envelope(await self._exchange.body(), self._exchange.shared.limits)
-        except (A2AError, Malformed, TimeoutError):
+            async with asyncio.timeout(PEEK_SECONDS):
+                envelope = read_envelope(await self.exchange.body(), self.exchange.shared.limits)
+        except (A2AError, MalformedEnvelope, TimeoutError):
             return
         self._id = envelope.id
-        self._dialect = self._likely(envelope.method, envelope.params)
+        self.dialect = self._likely_dialect(envelope.method, envelope.params)
 
-    def _likely(self, method: str, params: bytes = b"") -> Dialect:
+    def _likely_dialect(self, method: str, params: bytes = b"") -> Dialect:
         try:
             return self._choose(method, params).dialect
         except select.Refused as refused:
             return refused.dialect
 
     def _choose(self, method: str, params: bytes) -> select.Chosen:
-        mount = self._mount
+        mount = self.mount
         return select.rpc(
             self._version,
             method,
@@ -183,57 +159,137 @@ class _Rpc:
             allowed=mount.dialects,
         )
 
-    async def _stream(self, dialect: Dialect, op: Op, request: Request, call: Call) -> None:
-        exchange = self._exchange
+    async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
+        dialect, op, request = parsed
+        written = dialect.write_result(op, result, request)
+        headers = (JSON, *headers, NOT_SHARED) if op is EXTENDED_CARD else (JSON, *headers)
+        if len(written) < LARGE_BYTES:
+            body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self._id, written)
+            await self.exchange.respond(200, body, headers)
+        else:
+            first = b'{"jsonrpc":"2.0","id":%b,"result":' % self._id
+            await self.exchange.respond_large(200, (first, written, b"}"), headers)
+
+    async def send_stream(
+        self, parsed: Parsed, batches: AsyncIterator[Batch], headers: Sequence[Header]
+    ) -> None:
+        dialect, op, request = parsed
         opening = b'data: {"jsonrpc":"2.0","id":' + self._id + b',"result":'
         if dialect.sse_event:
             opening = b"event: %b\n%b" % (dialect.sse_event.encode(), opening)
+        shared = self.exchange.shared
         frames = Frames(
-            dialect,
-            op,
-            request,
-            opening=opening,
-            closing=b"}\n\n",
-            max_event=exchange.shared.limits.max_event,
-        )
-        await exchange.shared.streams.serve(
-            exchange,
-            self._mount.service.stream(call, request),  # type: ignore[arg-type]
-            frames,
-            failed=lambda error: self._failed(frames, said(error)),
-            headers=(OURS, *activated(self._mount, dialect, call)),
+            dialect, op, request, opening=opening, closing=b"}\n\n", max_event=shared.limits.max_event
         )
 
-    def _failed(self, frames: Frames, error: A2AError) -> bytes:
-        """The last frame of a stream that broke off."""
-        return frames.fail(error) or frame(self._envelope(b"error", self._error(error)))
+        def failed(error: Exception) -> bytes:
+            sent = to_error(error)
+            return frames.fail(sent) or frame(self._write_error(sent))
 
-    async def refuse(self, error: Exception) -> None:
-        if isinstance(error, select.Refused):
-            self._dialect, error = error.dialect, error.error
-        heard = said(error)
-        if isinstance(heard, VersionNotSupported) and self._tongue().checks_version_first:
-            self._id = NO_ID  # it checks the version before it reads the request
-        status = heard.http if isinstance(heard, _SAID_BY_HTTP) else 200
-        if isinstance(heard, WrongContentType):
+        await shared.streams.serve(self.exchange, batches, frames, failed=failed, headers=headers)
+
+    async def send_error(self, error: A2AError) -> None:
+        if isinstance(error, VersionNotSupported) and self._error_dialect().checks_version_first:
+            self._id = NO_ID
+        status = error.http if isinstance(error, _HTTP_ERRORS) else 200
+        if isinstance(error, WrongContentType):
             status = 415  # the table of 1.0 has 400 for it, but that is for HTTP+JSON
-        headers = [JSON, *refusal(self._mount, heard, status)]
-        body = self._envelope(b"error", self._error(heard))
+        kind, body = JSON, self._write_error(error)
         if self._in_stream and status == 200:
-            headers[0], body = (b"content-type", b"text/event-stream"), frame(body)
+            kind, body = (b"content-type", b"text/event-stream"), frame(body)
+        await self.respond_error(error, status, body, kind)
+
+    def _write_error(self, error: A2AError) -> bytes:
+        written = _encode(self._error_dialect().write_error(error))
+        return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (self._id, written)
+
+    def _error_dialect(self) -> Dialect:
+        """The call's dialect. Before it is known, the headers decide."""
+        mount = self.mount
+        name = "arbiter" if mount.arbiter else mount.home if self._version in ("", "1.0", "1") else ""
+        return self.dialect or select.before_body(self._version, mount=name, allowed=mount.versions)
+
+
+class MalformedEnvelope(Exception):
+    """The error, with the id and the method of the request if it has them."""
+
+    def __init__(self, error: ProtocolError, id: bytes = NO_ID, method: str = "") -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.id = id
+        self.method = method
+
+
+class Envelope(Struct, frozen=True, gc=False):
+    method: str
+    params: bytes
+    id: bytes
+    has_jsonrpc: bool = True
+    """It has `"jsonrpc": "2.0"`."""
+
+
+class _Wire(Struct, gc=False):
+    method: str
+    jsonrpc: str = ""
+    id: Raw = Raw()
+    params: Raw = Raw()
+
+
+_decode = msgspec.json.Decoder(_Wire).decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_raw = msgspec.json.Decoder(Raw).decode
+
+
+def read_envelope(body: bytes, limits: Limits) -> Envelope:
+    """Raises `MalformedEnvelope`.
+
+    The id is kept byte for byte, because it is copied into every answer. So it is bounded, and a request with characters
+    that could end a line of an event stream (control characters, bytes that are not UTF-8) is refused.
+    """
+    if exceeded := limits.exceeded_by(body):
+        raise MalformedEnvelope(InvalidRequest(exceeded))
+    try:
+        if not body.isascii():
+            body.decode()
         try:
-            await self._exchange.respond(status, body, headers)
-        except Disconnected:
-            pass
+            wire = _decode(body)
+        except msgspec.ValidationError:
+            raise _explain(body) from None
+    except UnicodeDecodeError:
+        raise MalformedEnvelope(ParseError("the request is not UTF-8")) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedEnvelope(ParseError(f"the request is not JSON: {error}")) from None
+    id = _check_id(bytes(wire.id), wire.method)
+    if wire.jsonrpc != "2.0" or not wire.id:
+        # Examples of the versions before 1.0 have no `jsonrpc` and no `id`.
+        if wire.jsonrpc not in ("", "2.0") or (not wire.jsonrpc and "/" not in wire.method):
+            raise MalformedEnvelope(InvalidRequest('jsonrpc must be "2.0"'), id, wire.method)
+        if "/" not in wire.method:
+            raise MalformedEnvelope(InvalidRequest("id is missing"), id, wire.method)
+    return Envelope(wire.method, bytes(wire.params), id, wire.jsonrpc == "2.0")
 
-    def _envelope(self, member: bytes, value: bytes) -> bytes:
-        return b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (self._id, member, value)
 
-    def _error(self, error: A2AError) -> bytes:
-        return _encode(self._tongue().write_error(error))
+def _explain(body: bytes) -> MalformedEnvelope:
+    """Why JSON is not a request. Raises `DecodeError` if it is not JSON."""
+    match bytes(_decode_raw(body))[:1]:
+        case b"[":
+            return MalformedEnvelope(InvalidRequest("batches are not supported: send one request at a time"))
+        case b"{":
+            members = {name: bytes(value) for name, value in _decode_members(body).items()}
+        case _:
+            return MalformedEnvelope(InvalidRequest("a request is an object"))
+    stated = members.get("method", b"")
+    method = msgspec.json.decode(stated, type=str) if stated[:1] == b'"' else ""
+    id = _check_id(members.get("id", b""), method)
+    if not stated:
+        why = "method is missing"
+    else:
+        why = "method must be a string" if stated[:1] != b'"' else 'jsonrpc must be "2.0"'
+    return MalformedEnvelope(InvalidRequest(why), id, method)
 
-    def _tongue(self) -> Dialect:
-        """The dialect to refuse in: before the request is understood, its headers have to do."""
-        mount = self._mount
-        tongue = "arbiter" if mount.arbiter else mount.home if self._version in ("", "1.0", "1") else ""
-        return self._dialect or select.before_body(self._version, mount=tongue, allowed=mount.versions)
+
+def _check_id(id: bytes, method: str) -> bytes:
+    if id and (id[0] not in b'"-0123456789n' or len(id) > MAX_ID_BYTES):
+        why = f"id must be a string or a number of up to {MAX_ID_BYTES} bytes"
+        raise MalformedEnvelope(InvalidRequest(why), method=method)
+    return id or NO_ID

@@ -1,24 +1,28 @@
-"""An agent at a path, and what a binding has to offer to serve it."""
+"""An agent at a path, with what its bindings need: its service, its card, its authentication, its keys."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
+from dragoman.dialects import cards
 from dragoman.errors import A2AError, Unavailable
 from dragoman.model.card import AgentCard, Interface, Signature
 from dragoman.model.ops import Principal, Service
-from dragoman.server.exchange import Exchange, Header
-from dragoman.server.tls import client_certificate
+
+Header = tuple[bytes, bytes]
 
 
 class Authenticator(Protocol):
-    """Finds out who is calling, from the head of a request alone: it runs before the body is read."""
+    """Identifies a caller from the head of a request: it runs before the body is read."""
 
     challenge: str
-    """What `WWW-Authenticate` says to somebody who was not let in."""
+    """The `WWW-Authenticate` header of a refusal."""
 
     async def authenticate(
         self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
@@ -32,21 +36,27 @@ class Authenticator(Protocol):
 class Mount:
     service: Service
     card: AgentCard | Callable[[], AgentCard]
-    """Without the interfaces that the bindings here add to it, with those served elsewhere."""
+    """With the interfaces that other servers have; the bindings add their own."""
     agent: str = ""
     """The agent's name in the scope of its tasks."""
     path: str = "/"
     versions: tuple[str, ...] | None = None
-    """What it speaks; everything if not said. Arbiter's dialect comes with 0.3, whose wire it is."""
+    """The versions that the agent speaks; None for all. Arbiter's dialect belongs to 0.3."""
     arbiter: bool = False
-    """Speaks as an Arbiter server would, and no other way."""
+    """The agent speaks Arbiter's dialect only."""
     home: str = ""
-    """The dialect of calls that could be of several: `arbiter` takes those of 0.3 that do not say so, and those that say
-    1.0. Every other call is answered in its own."""
+    """The dialect of ambiguous calls: `arbiter` takes calls with methods of 0.3 whose version is missing or 1.0. All
+    others are answered in their own."""
     authenticator: Authenticator | None = None
     private: bool = False
-    """The card, too, is only for callers who are let in."""
+    """The card is for authenticated callers only."""
     signer: Signer | None = None
+    dialects: tuple[str, ...] | None = field(init=False)
+    """The dialects of `versions`; None for all."""
+
+    def __post_init__(self) -> None:
+        dialects = (*self.versions, "arbiter") if self.versions and "0.3" in self.versions else self.versions
+        object.__setattr__(self, "dialects", dialects)
 
     @property
     def prefix(self) -> str:
@@ -56,56 +66,51 @@ class Mount:
     def speaks(self, version: str) -> bool:
         return self.versions is None or version in self.versions
 
-    @property
-    def dialects(self) -> tuple[str, ...] | None:
-        """The dialects that `versions` stands for; None means all."""
-        if self.versions is None or "0.3" not in self.versions:
-            return self.versions
-        return (*self.versions, "arbiter")
-
     def current_card(self) -> AgentCard:
         return self.card if isinstance(self.card, AgentCard) else self.card()
 
+    def signed(self, card: AgentCard) -> AgentCard:
+        """The card with our signatures over its 1.0 document, if we sign."""
+        if self.signer is None:
+            return card
+        return replace(card, signatures=tuple(self.signer.sign(cards.write_card(card, "1.0"))))
+
     def refusal(self, error: A2AError, status: int) -> Sequence[Header]:
-        """The headers that go with a refusal: how to be let in, and when to come back."""
+        """The headers of a refusal: `WWW-Authenticate` and `Retry-After`."""
         headers: list[Header] = []
         if self.authenticator is not None:
             if status == 401:
                 headers.append((b"www-authenticate", self.authenticator.challenge.encode("latin-1")))
             elif status == 403 and (scope := error.metadata.get("scope")):
-                said = f'Bearer error="insufficient_scope", scope="{_QUOTED.sub("", scope)}"'
-                headers.append((b"www-authenticate", said.encode("latin-1")))
+                value = f'Bearer error="insufficient_scope", scope="{_QUOTED.sub("", scope)}"'
+                headers.append((b"www-authenticate", value.encode("latin-1")))
         after = error.retry_after
         if after is None and isinstance(error, Unavailable):
-            after = SOON
+            after = RETRY_SECONDS
         if after is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(after))))
         return headers
 
-    async def principal(self, exchange: Exchange) -> Principal:
-        """Who is calling. Raises `Unauthenticated` or `Forbidden`."""
-        if self.authenticator is None:
-            return ANONYMOUS
-        headers: dict[str, str] = {}
-        for name, value in exchange.scope["headers"]:
-            key, text = name.decode("latin-1"), value.decode("latin-1")
-            headers[key] = f"{headers[key]}, {text}" if key in headers else text
-        return await self.authenticator.authenticate(
-            headers,
-            query=exchange.scope.get("query_string", b"").decode("latin-1"),
-            certificate=client_certificate(exchange.scope),
-        )
-
 
 ANONYMOUS = Principal()
-SOON = 1.0
-"""Seconds after which to come back, if who is away does not say (a store, for example)."""
+RETRY_SECONDS = 1.0
+"""`Retry-After` of `Unavailable`, where the error does not say."""
 _QUOTED = re.compile(r"[^ !#-\[\]-~]")
-"""What cannot be part of a scope, nor of a quoted word in a header (RFC 6749, 3.3)."""
+"""Characters that a scope cannot have, nor a quoted word in a header (RFC 6749, 3.3)."""
+
+
+def with_interfaces(card: AgentCard, here: Sequence[Interface]) -> AgentCard:
+    """The card with more interfaces: the newest version first, and ours before those of other servers."""
+    listed = sorted(
+        (*here, *card.supported_interfaces),
+        key=lambda each: cards.version_of(each.protocol_version),
+        reverse=True,
+    )
+    return replace(card, supported_interfaces=tuple(listed))
 
 
 class Signer(Protocol):
-    """Vouches for cards with keys that it publishes."""
+    """Signs cards with keys that it publishes."""
 
     @property
     def stamp(self) -> object:
@@ -121,16 +126,8 @@ class Signer(Protocol):
         ...
 
 
-Handler = Callable[[Exchange, Mount], Awaitable[None]]
-
-
-class Binding(Protocol):
-    """One way to speak HTTP with the agents of an application."""
-
-    def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
-        """Who answers at a path below a mount, by HTTP method; None if it is not ours. The mount itself is `` or `/`."""
-        ...
-
-    def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
-        """What the card says about this binding; `url` is where the client sees the mount."""
-        ...
+def client_certificate(scope: Mapping[str, Any]) -> bytes:
+    """The client's certificate in DER, from ASGI's TLS extension; empty if there is none."""
+    tls = (scope.get("extensions") or {}).get("tls")
+    chain = tls.get("client_cert_chain") if tls else None
+    return ssl.PEM_cert_to_DER_cert(chain[0]) if chain else b""

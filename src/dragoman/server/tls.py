@@ -1,15 +1,10 @@
-"""TLS for a server: what it shows, whom it believes, and what it tells the application of a client's certificate.
-
-The application hears of it as ASGI's TLS extension has it, so any server that speaks that extension will do.
-"""
+"""TLS of a server: its certificate, the authorities of its clients, and files that change while it runs."""
 
 from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from dragoman.auth.filed import stamp_of
 
@@ -19,7 +14,7 @@ log = logging.getLogger(__name__)
 def server_context(
     certificate: str, key: str | None = None, *, client_ca: str | None = None, required: bool = True
 ) -> ssl.SSLContext:
-    """TLS 1.2 and up. `client_ca`: whose client certificates are good; `required`: nobody comes in without one."""
+    """TLS 1.2 and newer. `client_ca`: the authorities of client certificates; `required`: every client must have one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -27,7 +22,7 @@ def server_context(
     if client_ca is not None:
         context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
-        # A session that is taken up again shows no certificate: it would outlive the authority that signed it.
+        # A resumed session has no certificate, so it could outlive the authority that signed the certificate.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
     context.set_alpn_protocols(["http/1.1"])
@@ -35,10 +30,9 @@ def server_context(
 
 
 class ServerTls:
-    """TLS that follows its files: new connections are shown the certificate that is there by now, and asked for one of
-    those whom the authorities that are there by now have signed.
+    """TLS that follows its files: new connections use the certificate and the authorities that the files have now.
 
-    Files that do not go together are left alone, as they may be half written.
+    Files that do not fit together are ignored, because they may be half written.
     """
 
     def __init__(
@@ -49,29 +43,22 @@ class ServerTls:
         self._stamp = stamp_of(*self._files)
         self.context = self._newest = self._make()
         self.context.sni_callback = self._choose
-        """For a server, which knows only this one. Each connection goes on with the newest."""
+        """The context of the listener. Each connection continues with the newest one."""
 
     def renew(self) -> None:
         """Read the files again, if they have changed."""
         try:
             stamp = stamp_of(*self._files)
         except OSError as error:
-            stamp = str(error)  # to be said once
+            stamp = str(error)  # to be logged once
         if stamp == self._stamp:
             return
         self._stamp = stamp
         try:
             self._newest = self._make()
-            log.info("the certificate has changed; new connections get the new one")
+            log.info("the certificate has changed; new connections use the new one")
         except (OSError, ValueError) as error:
             log.error("the certificate has changed and cannot be used, the old one stays: %s", error)
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self._newest
-
-
-def client_certificate(scope: Mapping[str, Any]) -> bytes:
-    """In DER; empty if there is none."""
-    tls = (scope.get("extensions") or {}).get("tls")
-    chain = tls.get("client_cert_chain") if tls else None
-    return ssl.PEM_cert_to_DER_cert(chain[0]) if chain else b""

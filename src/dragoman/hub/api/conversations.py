@@ -15,7 +15,7 @@ from dragoman.hub.api.routes import ApiRequest, ApiResponse, Route, RouteList, p
 from dragoman.hub.conversations.artifacts import StoredFile
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
-from dragoman.server.exchange import Header
+from dragoman.server.mount import Header
 
 
 class NewConversation(Struct):

@@ -17,7 +17,8 @@ from msgspec import Struct
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest
 from dragoman.hub.errors import NotFound
 from dragoman.hub.tenants.tenants import Tenant
-from dragoman.server.exchange import JSON, Exchange, Header
+from dragoman.server.exchange import JSON, Exchange
+from dragoman.server.mount import Header
 
 T = TypeVar("T")
 TENANT, ADMIN, ANYBODY = "tenant", "admin", "anybody"

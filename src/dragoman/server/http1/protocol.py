@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from dragoman.server.exchange import DIRECT, AsgiScope, Header
+from dragoman.server.exchange import DIRECT, AsgiScope
 from dragoman.server.http1.request import (
     Asgi,
     BadRequest,
@@ -29,6 +29,7 @@ from dragoman.server.http1.request import (
 )
 from dragoman.server.http1.timeouts import ConnectionTimeouts
 from dragoman.server.limits import Connections, Limits
+from dragoman.server.mount import Header
 
 MAX_PATH_BYTES = 8 << 10
 BUFFER_BYTES = 64 << 10

@@ -17,7 +17,8 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from dragoman.server.exchange import AsgiScope, Header
+from dragoman.server.exchange import AsgiScope
+from dragoman.server.mount import Header
 
 logger = logging.getLogger("dragoman.server")
 

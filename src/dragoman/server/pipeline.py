@@ -1,0 +1,318 @@
+"""One call of any binding: authenticate, read, check the tenant, call the agent, write the answer or the error.
+
+`handle` does that. A binding contributes a `BoundCall`: how bytes become an operation and its request, and how results,
+events and errors become bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from dragoman.dialects import select
+from dragoman.dialects.dialect import Dialect
+from dragoman.errors import (
+    A2AError,
+    ContentTypeNotSupported,
+    ExtendedCardNotConfigured,
+    InvalidRequest,
+    TaskNotFound,
+    Unavailable,
+    UnsupportedOperation,
+)
+from dragoman.model.card import AgentCard, Interface
+from dragoman.model.ops import CANCEL, EXTENDED_CARD, SEND, Batch, Call, Op, Principal, Request, Scope
+from dragoman.server.exchange import Disconnected, Exchange
+from dragoman.server.mount import RETRY_SECONDS, Header, Mount, with_interfaces
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Handler = Callable[[Exchange, Mount], Awaitable[None]]
+
+OURS: Header = (b"dragoman", b"1")
+"""Tells our own client that events are numbered and that an `Idempotency-Key` is honoured."""
+_ONLY_OURS: Sequence[Header] = (OURS,)
+NOT_SHARED: Header = (b"cache-control", b"private, no-cache")
+"""Of an extended card, which is for one caller."""
+MAX_IDEMPOTENCY_KEY = 256
+"""Characters."""
+_MAX_TRACE = 512
+"""Characters in a header of a trace."""
+_CREDENTIALS = (b"authorization", b"x-api-key")
+_TRACE = (b"traceparent", b"tracestate")
+_IDS = r"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-[!-~]*)?")
+_PRINTABLE = re.compile(r"[\t -~]*")
+"""What can be passed on in a header. Metadata of gRPC may have any bytes."""
+
+_READ = frozenset(
+    {
+        b"idempotency-key",
+        b"a2a-extensions",
+        b"x-a2a-extensions",
+        b"last-event-id",
+        b"dragoman-timeout",
+        b"dragoman-depth",
+        *_CREDENTIALS,
+        *_TRACE,
+    }
+)
+
+
+class Binding(Protocol):
+    """One way to call the agents of an application over HTTP."""
+
+    def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
+        """The handlers of a path below a mount, by HTTP method; None for other paths. The mount itself is `` or `/`."""
+        ...
+
+    def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
+        """The binding's entries in the card; `url` is the mount's."""
+        ...
+
+
+class Head(Protocol):
+    """The headers of an HTTP request, or the metadata of a gRPC call."""
+
+    headers: dict[bytes, bytes]
+    """By lower-case name; of a repeated header, the last line."""
+
+    def listed(self, *names: bytes) -> tuple[str, ...]:
+        """The members of comma-separated headers, over all their lines, each once."""
+        ...
+
+
+class Parsed(NamedTuple):
+    dialect: Dialect
+    op: Op
+    request: Request
+
+
+class BoundCall(Protocol):
+    """One call, as its binding sees it."""
+
+    mount: Mount
+    principal: Principal
+    dialect: Dialect | None
+    """None until it is known. Errors are written in it."""
+    one_card: bool
+    """The agent's card stands in for an extended card that it does not have."""
+
+    @property
+    def head(self) -> Head: ...
+
+    @property
+    def responding(self) -> bool:
+        """A response has begun: an error cannot be sent any more."""
+        ...
+
+    async def authenticate(self) -> None:
+        """Set `principal`. Raises `Unauthenticated` or `Forbidden`."""
+        ...
+
+    async def read(self) -> Parsed:
+        """Read the body. Sets `dialect` as soon as it is known. Raises `A2AError` or `select.Refused`."""
+        ...
+
+    async def wait(self, op: Op, answer: Coroutine[Any, Any, T]) -> T:
+        """Raises `Disconnected` if the client leaves."""
+        ...
+
+    def place(self, card: AgentCard) -> AgentCard:
+        """The card with the agent's interfaces."""
+        ...
+
+    async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None: ...
+
+    async def send_stream(
+        self, parsed: Parsed, batches: AsyncIterator[Batch], headers: Sequence[Header]
+    ) -> None: ...
+
+    async def send_error(self, error: A2AError) -> None: ...
+
+
+async def handle(bound: BoundCall) -> None:
+    try:
+        await bound.authenticate()
+        parsed = await bound.read()
+        dialect, op, request = parsed
+        mount = bound.mount
+        call = call_of(bound.head, mount, bound.principal, dialect)
+        if request.tenant:
+            check_tenant(call, request)
+        headers = _extensions(mount, dialect, call) if call.extensions else _ONLY_OURS
+        if op.streams:
+            await bound.send_stream(parsed, mount.service.stream(call, request), headers)  # type: ignore[arg-type]
+        elif op is EXTENDED_CARD:
+            await bound.send_result(parsed, await _extended_card(bound, dialect, call, request), headers)
+        else:
+            result = await bound.wait(op, mount.service.call(call, request))
+            await bound.send_result(parsed, result, headers)
+    except Disconnected:
+        pass
+    except Exception as error:
+        if bound.responding:
+            log.exception("a response could not be finished")
+            return
+        if isinstance(error, select.Refused):
+            bound.dialect, error = error.dialect, error.error
+        await bound.send_error(to_error(error))
+
+
+async def _extended_card(bound: BoundCall, dialect: Dialect, call: Call, request: Request) -> AgentCard:
+    try:
+        card: AgentCard = await bound.mount.service.call(call, request)
+    except (UnsupportedOperation, ExtendedCardNotConfigured) as error:
+        if bound.one_card:
+            card = bound.mount.current_card()
+        elif dialect.extended_card_has_one_error and isinstance(error, UnsupportedOperation):
+            raise ExtendedCardNotConfigured(error.message, metadata=error.metadata) from error
+        else:
+            raise
+    card = bound.place(card)
+    return bound.mount.signed(card) if dialect.signs_cards else card
+
+
+def _extensions(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
+    """The extensions that are active: those that the caller asked for and the agent has."""
+    known = {extension.uri for extension in mount.current_card().capabilities.extensions}
+    active = ", ".join(uri for uri in call.extensions if uri in known)
+    return (OURS, (dialect.extensions_header, active.encode("latin-1"))) if active else _ONLY_OURS
+
+
+def to_error(error: Exception) -> A2AError:
+    """The error for the peer. An exception that is not an `A2AError` is logged, and the peer gets an internal error."""
+    if isinstance(error, A2AError):
+        if isinstance(error, Unavailable) and error.retry_after is None:
+            error.retry_after = RETRY_SECONDS
+        return error
+    log.error("a call failed", exc_info=error)
+    return A2AError()
+
+
+def call_of(head: Head, mount: Mount, principal: Principal, dialect: Dialect) -> Call:
+    """The `Call` of a request. The scope of tasks is made here and nowhere else.
+
+    Raises `InvalidRequest` for an unusable `Idempotency-Key`; other headers that make no sense are ignored.
+    """
+    call = Call(
+        scope=Scope(principal.tenant, mount.agent, principal.id),
+        principal=principal,
+        dialect=dialect.name,
+        names_tasks=dialect.names_tasks,
+        strict_cancel=dialect.strict_cancel,
+        reads_finished=dialect.subscribes_to_finished,
+    )
+    if _READ.isdisjoint(head.headers):
+        return call
+    headers = {name: value.decode("latin-1").strip() for name, value in head.headers.items() if name in _READ}
+    key = headers.get(b"idempotency-key", "")
+    if len(key) > MAX_IDEMPOTENCY_KEY:
+        raise InvalidRequest(f"an Idempotency-Key may have up to {MAX_IDEMPOTENCY_KEY} characters")
+    return replace(
+        call,
+        idempotency_key=key,
+        extensions=head.listed(b"a2a-extensions", b"x-a2a-extensions"),
+        after=_number(headers.get(b"last-event-id", "")) if dialect.resumable else None,
+        deadline=_deadline(headers.get(b"dragoman-timeout", "")),
+        trace=_trace(headers),
+        depth=_number(headers.get(b"dragoman-depth", "")) or 0,
+        credentials={name.decode(): headers[name] for name in _CREDENTIALS if name in headers},
+    )
+
+
+def _trace(headers: Mapping[bytes, str]) -> dict[str, str]:
+    """The caller's trace; empty if it is invalid (W3C Trace Context, 3.2)."""
+    if not _TRACEPARENT.fullmatch(headers.get(b"traceparent", "")):
+        return {}
+    return {
+        name.decode(): headers[name]
+        for name in _TRACE
+        if name in headers and len(headers[name]) <= _MAX_TRACE and _PRINTABLE.fullmatch(headers[name])
+    }
+
+
+def check_tenant(call: Call, request: Request) -> None:
+    """A request may name the caller's own tenant, or the agent (as cards do over gRPC). Raises `TaskNotFound` for any
+    other, whether it exists or not. Without authentication there are no tenants, and the name means nothing.
+    """
+    if request.tenant and call.principal.id and request.tenant not in (call.scope.tenant, call.scope.agent):
+        raise TaskNotFound(message="there is no such agent")
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else None
+
+
+def _deadline(seconds: str) -> float | None:
+    """A peer sends how many seconds it waits, so that clocks need not agree."""
+    try:
+        wait = float(seconds) if seconds else math.nan
+    except ValueError:
+        return None
+    return time.time() + wait if math.isfinite(wait) else None
+
+
+class WrongContentType(ContentTypeNotSupported):
+    """The content type of the request itself."""
+
+
+class Compressed(InvalidRequest):
+    http = 415
+
+
+class HttpCall:
+    """The part of a `BoundCall` that is the same for both HTTP bindings."""
+
+    __slots__ = ("dialect", "exchange", "head", "mount", "principal")
+
+    one_card = False
+
+    def __init__(self, exchange: Exchange, mount: Mount, dialect: Dialect | None = None) -> None:
+        self.exchange = self.head = exchange
+        self.mount = mount
+        self.dialect = dialect
+        self.principal: Principal
+
+    @property
+    def responding(self) -> bool:
+        return self.exchange.responding
+
+    async def authenticate(self) -> None:
+        self.principal = await self.exchange.principal(self.mount)
+
+    async def read_body(self) -> bytes:
+        """A request without a content type is accepted, but not from a web page: browsers send such requests to any
+        site without asking.
+        """
+        headers = self.exchange.headers
+        kind = headers.get(b"content-type", b"")
+        if b"json" not in kind.split(b";")[0].lower() if kind else b"origin" in headers:
+            named = kind.decode("latin-1")[:80] or "none"
+            raise WrongContentType(f"content type {named!r} is not supported: a request is application/json")
+        if headers.get(b"content-encoding", b"identity").strip(b" \t").lower() != b"identity":
+            raise Compressed("a request is not compressed")
+        return await self.exchange.body()
+
+    async def wait(self, op: Op, answer: Coroutine[Any, Any, T]) -> T:
+        if op is SEND or op is CANCEL:
+            return await self.exchange.shared.waits.wait(self.exchange, answer)
+        return await answer
+
+    def place(self, card: AgentCard) -> AgentCard:
+        exchange, mount = self.exchange, self.mount
+        return with_interfaces(card, exchange.shared.interfaces(mount, exchange.base_url() + mount.path))
+
+    async def respond_error(self, error: A2AError, status: int, body: bytes, kind: Header) -> None:
+        headers = (kind, OURS, *self.mount.refusal(error, status))
+        try:
+            await self.exchange.respond(status, body, headers)
+        except Disconnected:
+            pass
