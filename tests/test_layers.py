@@ -93,7 +93,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "fastapi": ("executor.routes",),
     "grpc_reflection": ("server.grpc",),
     "google": ("dialects.proto",),
-    "nats": ("buses.nats", "buses.nats_address"),
+    "nats": ("buses.nats",),
     "asyncpg": (
         "stores.postgres.address",
         "stores.postgres.database",

@@ -34,7 +34,7 @@ def server() -> Iterator[nats.Nats]:
     made.kill()
 
 
-async def test_all_who_listen_are_told_to_look_when_the_server_is_back(
+async def test_all_listeners_wake_when_the_server_is_back(
     server: nats.Nats, caplog: pytest.LogCaptureFixture
 ) -> None:
     here, there = open_bus(server.url), open_bus(server.url)
@@ -54,17 +54,17 @@ async def test_all_who_listen_are_told_to_look_when_the_server_is_back(
     assert [r.levelno for r in caplog.records if r.name == "dragoman.buses"].count(logging.WARNING) == 2
 
 
-async def test_a_bus_whose_server_is_not_there_does_not_open_and_tells_no_secret() -> None:
+async def test_a_bus_without_a_server_does_not_open_and_shows_no_secret() -> None:
     with pytest.raises(Unavailable, match="told") as refused:
-        await NatsBus("nats://me:secret@127.0.0.1:1/x", patience=0.2).open()
+        await NatsBus("nats://me:secret@127.0.0.1:1/x", connect_timeout=0.2).open()
     assert "secret" not in str(refused.value)
 
 
-async def test_a_bus_that_is_not_let_in_does_not_open() -> None:
+async def test_a_bus_whose_password_is_refused_does_not_open() -> None:
     server = nats.Nats("--user", "me", "--pass", "secret")
     try:
         with pytest.raises(Unavailable, match=r"Authorization|reset"):  # whichever comes first
-            await NatsBus(server.url, patience=0.5).open()
+            await NatsBus(server.url, connect_timeout=0.5).open()
         bus = NatsBus(f"nats://me:secret@127.0.0.1:{server.port}")
         await bus.open()
         await bus.close()
@@ -72,11 +72,11 @@ async def test_a_bus_that_is_not_let_in_does_not_open() -> None:
         server.kill()
 
 
-def test_a_server_whose_bus_is_not_there_says_so_before_it_says_that_it_serves(
+def test_a_server_reports_a_missing_bus_before_it_announces_its_address(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(NatsBus.__init__, "__kwdefaults__", {"patience": 0.1})
-    with pytest.raises(SystemExit, match=r"dragoman: nobody can be told of news: \[Errno"):
+    with pytest.raises(SystemExit, match=r"dragoman: the bus cannot connect to NATS: \[Errno"):
         serve(Agent("Echo"), port=0, store="memory:", bus="nats://me:secret@127.0.0.1:1")
     assert capsys.readouterr() == ("", "")
 
@@ -96,7 +96,7 @@ async def test_one_of_several_servers_is_enough() -> None:
     await bus.close()
 
 
-async def test_two_installations_on_different_subjects_do_not_hear_each_other() -> None:
+async def test_two_installations_on_different_subjects_do_not_wake_each_other() -> None:
     here, there, ours = (open_bus(f"{nats.server().url}/{name}") for name in ("shop", "bank", "shop"))
     for bus in (here, there, ours):
         await bus.open()
@@ -109,7 +109,7 @@ async def test_two_installations_on_different_subjects_do_not_hear_each_other() 
         await bus.close()
 
 
-async def test_what_somebody_else_says_there_is_passed_over() -> None:
+async def test_messages_of_other_programs_on_the_subject_are_ignored() -> None:
     bus, stranger, ear = open_bus(nats.server().url), Client(), Ear()
     await bus.open()
     await stranger.connect(nats.server().url)
@@ -122,7 +122,7 @@ async def test_what_somebody_else_says_there_is_passed_over() -> None:
     await bus.close()
 
 
-async def test_a_name_and_a_password_count_for_all_servers_and_may_have_any_letters() -> None:
+async def test_a_user_and_password_are_used_for_all_servers_and_may_have_any_characters() -> None:
     server = nats.Nats("--user", "m,e", "--pass", "p@s:s/%")
     try:
         for servers in (
@@ -136,7 +136,7 @@ async def test_a_name_and_a_password_count_for_all_servers_and_may_have_any_lett
         server.kill()
 
 
-async def test_a_token_is_a_name_without_a_password() -> None:
+async def test_a_user_without_a_password_is_a_token() -> None:
     server = nats.Nats("--auth", "s3/cret")
     try:
         bus = NatsBus(f"nats://s3%2Fcret@127.0.0.1:{server.port}")
@@ -146,7 +146,7 @@ async def test_a_token_is_a_name_without_a_password() -> None:
         server.kill()
 
 
-async def test_a_bus_that_is_shown_the_door_comes_back_when_it_is_let_in(tmp_path: Path) -> None:
+async def test_a_bus_that_the_server_refused_connects_when_it_is_accepted_again(tmp_path: Path) -> None:
     config = tmp_path / "nats.conf"
     letting = 'authorization { user: me, password: "secret" }'
     config.write_text(letting)
@@ -174,7 +174,7 @@ async def test_a_bus_that_is_shown_the_door_comes_back_when_it_is_let_in(tmp_pat
         server.kill()
 
 
-async def test_a_bus_that_may_not_listen_does_not_open(tmp_path: Path) -> None:
+async def test_a_bus_without_permission_to_subscribe_does_not_open(tmp_path: Path) -> None:
     config = tmp_path / "nats.conf"
     config.write_text("""authorization { users: [
         { user: me, password: secret, permissions: { publish: ">", subscribe: "other" } }
@@ -187,7 +187,7 @@ async def test_a_bus_that_may_not_listen_does_not_open(tmp_path: Path) -> None:
         server.kill()
 
 
-async def test_a_bus_that_may_not_speak_says_so_once(
+async def test_a_bus_without_permission_to_publish_logs_it_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tmp_path / "nats.conf"
@@ -210,7 +210,7 @@ async def test_a_bus_that_may_not_speak_says_so_once(
     assert [r.levelno for r in caplog.records if r.name == "dragoman.buses"] == [logging.WARNING]
 
 
-async def test_a_bus_that_could_not_hear_all_looks_at_everything() -> None:
+async def test_a_bus_that_dropped_messages_wakes_all_its_listeners() -> None:
     bus, ear = NatsBus(nats.server().url), Ear()
     await bus.open()
     stranger = Client()
@@ -240,11 +240,11 @@ def encrypted(authority: Authority, tmp_path: Path) -> Iterator[nats.Nats]:
 
 
 @pytest.mark.parametrize("scheme", ["tls", "nats"])
-async def test_a_server_that_speaks_tls_has_to_show_a_certificate_that_we_believe(
+async def test_a_tls_server_needs_a_certificate_that_we_trust(
     encrypted: nats.Nats, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        await NatsBus(f"{scheme}://127.0.0.1:{encrypted.port}", patience=0.5).open()
+        await NatsBus(f"{scheme}://127.0.0.1:{encrypted.port}", connect_timeout=0.5).open()
     known = tmp_path / "authority.pem"
     known.write_text(authority.pem)
     monkeypatch.setenv("SSL_CERT_FILE", str(known))
@@ -254,10 +254,10 @@ async def test_a_server_that_speaks_tls_has_to_show_a_certificate_that_we_believ
     with pytest.raises(
         Unavailable, match="CERTIFICATE_VERIFY_FAILED"
     ):  # it is for the address, not for the name
-        await NatsBus(f"{scheme}://localhost:{encrypted.port}", patience=0.5).open()
+        await NatsBus(f"{scheme}://localhost:{encrypted.port}", connect_timeout=0.5).open()
 
 
-async def test_who_says_tls_tells_no_password_to_a_server_that_does_not_speak_it() -> None:
+async def test_a_tls_url_sends_no_password_to_a_server_without_tls() -> None:
     told = b""
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -271,13 +271,13 @@ async def test_who_says_tls_tells_no_password_to_a_server_that_does_not_speak_it
     server = await asyncio.start_server(plain, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     with pytest.raises(Unavailable, match="does not speak TLS"):
-        await NatsBus(f"tls://me:secret@127.0.0.1:{port}", patience=0.5).open()
+        await NatsBus(f"tls://me:secret@127.0.0.1:{port}", connect_timeout=0.5).open()
     server.close()
     assert told == b""
 
 
-def test_credentials_need_a_library_and_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.buses.nats_address.find_spec", lambda _: None)
+def test_a_credentials_file_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.buses.nats.find_spec", lambda _: None)
     with pytest.raises(ValueError, match=re.escape("nats-py[nkeys]")):
         open_bus("nats://h?credentials=/my.creds")
 
@@ -290,12 +290,12 @@ def test_credentials_need_a_library_and_say_which(monkeypatch: pytest.MonkeyPatc
         "nats://me:secret\u2100@h", "nats://me:sec#ret@h",
     ],
 )  # fmt: skip
-def test_a_url_that_names_no_bus_is_refused_without_a_word_of_its_password(url: str) -> None:
+def test_the_error_for_a_wrong_url_does_not_show_its_password(url: str) -> None:
     with pytest.raises(ValueError, match=r"nats://host") as refused:
         open_bus(url)
     assert "sec" not in str(refused.value)
 
 
-def test_two_names_for_one_bus_are_refused() -> None:
+def test_two_users_for_one_bus_are_refused() -> None:
     with pytest.raises(ValueError, match="same name and password"):
         open_bus("nats://me:secret@a,you:secret@b")

@@ -19,7 +19,7 @@ from dragoman.buses.postgres import PostgresBus
 CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'dragoman'"
 
 
-async def test_whoever_listens_is_told_to_look_when_the_connection_is_back() -> None:
+async def test_all_listeners_wake_when_the_connection_is_back() -> None:
     bus, ear = open_bus(postgres.server().url), Ear()
     await bus.open()
     with bus.listen("a", ear):
@@ -29,7 +29,7 @@ async def test_whoever_listens_is_told_to_look_when_the_connection_is_back() -> 
     await bus.close()
 
 
-async def test_what_is_said_while_the_database_is_away_is_heard_when_it_is_back() -> None:
+async def test_topics_sent_while_the_database_is_away_arrive_when_it_is_back() -> None:
     here, there = open_bus(postgres.server().url), open_bus(postgres.server().url)
     await here.open()
     await there.open()
@@ -46,9 +46,9 @@ async def test_what_is_said_while_the_database_is_away_is_heard_when_it_is_back(
     await there.close()
 
 
-async def test_a_bus_whose_database_is_not_there_does_not_open() -> None:
+async def test_a_bus_without_its_database_does_not_open() -> None:
     with pytest.raises(Unavailable, match="told"):
-        await PostgresBus("postgresql://me:secret@127.0.0.1:1/x", patience=0).open()
+        await PostgresBus("postgresql://me:secret@127.0.0.1:1/x", connect_timeout=0).open()
 
 
 async def test_a_bus_waits_for_a_database_that_is_being_started() -> None:
@@ -60,7 +60,7 @@ async def test_a_bus_waits_for_a_database_that_is_being_started() -> None:
     await bus.close()
 
 
-def test_a_bus_may_be_that_of_a_store() -> None:
+def test_the_url_of_a_store_gives_its_bus() -> None:
     assert type(open_bus("memory:")) is type(open_bus("sqlite:///x.db"))
-    with pytest.raises(ValueError, match="or that of the store"):
+    with pytest.raises(ValueError, match="a bus is nats"):
         open_bus("mysql://localhost")

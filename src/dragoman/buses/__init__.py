@@ -1,4 +1,4 @@
-"""How followers of a log hear that there is more of it. One seam (`engine/protocols.py`), one conformance suite."""
+"""Buses wake the readers of a log. `engine.protocols.Bus` is the contract, and one conformance suite tests all of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["LocalBus", "open_bus"]
 
 
 def open_bus(url: str, *, shared: bool = False) -> Bus:
-    """The bus that a url names, which may be that of a store: then it is the database's, or that of this process; with
-    `shared`, that of the processes which share a SQLite file.
+    """Make the bus for a url, which may be that of a store. For a SQLite file it is the bus of this process, or with `shared`
+    the bus of all processes on this machine that use the file.
 
-    It still has to be opened, by the event loop that will use it.
+    The event loop that uses the bus has to open it.
     """
     if url.startswith(("postgresql://", "postgres://")):
         if find_spec("asyncpg") is None:
@@ -31,9 +31,9 @@ def open_bus(url: str, *, shared: bool = False) -> Bus:
 
         return NatsBus(url)
     if shared and url.startswith("sqlite:///") and hasattr(socket, "AF_UNIX"):
-        from dragoman.buses.machine import MachineBus
+        from dragoman.buses.unix_socket import UnixSocketBus
 
-        return MachineBus(Path(url.removeprefix("sqlite:///") + "-bus"))
+        return UnixSocketBus(Path(url.removeprefix("sqlite:///") + "-bus"))
     if url.startswith(("memory:", "sqlite:")):
         return LocalBus()
-    raise ValueError("a bus is nats://host, postgresql://host/database, or that of the store")
+    raise ValueError("a bus is nats://host or postgresql://host/database")

@@ -1,4 +1,4 @@
-"""The bus between processes of one machine, where those are dead, busy, or have long paths."""
+"""The bus between processes of one machine: dead and busy processes, long paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
-from dragoman.buses import machine, open_bus
+from dragoman.buses import open_bus, unix_socket
 from dragoman.engine.protocols import Bus
 from tests.conformance.test_buses import Ear
 
@@ -54,7 +54,7 @@ class Deaf:
         self._socket.close()
 
 
-async def test_a_process_that_did_not_read_for_a_while_hears_everything(folder: Path) -> None:
+async def test_a_process_that_did_not_read_for_a_while_gets_all_topics_later(folder: Path) -> None:
     bus = bus_of(folder)
     await bus.open()
     deaf = Deaf(folder)
@@ -71,10 +71,10 @@ async def test_a_process_that_did_not_read_for_a_while_hears_everything(folder: 
     await bus.close()
 
 
-async def test_a_process_that_misses_too_much_is_told_to_look_at_everything(
+async def test_a_process_that_missed_too_many_topics_wakes_all_its_listeners(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_MAX_OWED", 100)
+    monkeypatch.setattr(unix_socket, "_MAX_OWED", 100)
     bus = bus_of(folder)
     await bus.open()
     deaf = Deaf(folder)
@@ -94,7 +94,7 @@ async def test_a_process_that_misses_too_much_is_told_to_look_at_everything(
     await bus.close()
 
 
-async def test_the_socket_of_a_dead_process_is_removed_and_the_last_to_leave_removes_the_folder(
+async def test_the_socket_of_a_dead_process_is_removed_and_the_last_process_removes_the_folder(
     folder: Path,
 ) -> None:
     here, there, ear = bus_of(folder), bus_of(folder), Ear()
@@ -113,7 +113,7 @@ async def test_the_socket_of_a_dead_process_is_removed_and_the_last_to_leave_rem
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="paths are short elsewhere")
-async def test_a_path_may_be_longer_than_that_of_a_socket(folder: Path) -> None:
+async def test_the_folder_may_have_a_longer_path_than_a_socket_may(folder: Path) -> None:
     long = folder / ("x" * 120)
     long.mkdir()
     here, there, ear = bus_of(long), bus_of(long), Ear()
@@ -126,7 +126,7 @@ async def test_a_path_may_be_longer_than_that_of_a_socket(folder: Path) -> None:
     await there.close()
 
 
-async def test_a_folder_that_cannot_be_made_leaves_the_bus_to_this_process(
+async def test_a_bus_whose_folder_cannot_be_created_still_works_in_its_process(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus, ear = bus_of(folder / "missing"), Ear()
