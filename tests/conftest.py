@@ -15,4 +15,4 @@ settings.load_profile("dragoman")
 @pytest.fixture(autouse=True)
 def _no_cards_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ports come back: the card of an agent that was there in another test is not to be remembered."""
-    monkeypatch.setattr(discover, "CARDS", discover.Cards())
+    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())

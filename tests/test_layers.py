@@ -87,7 +87,7 @@ CORE = {
 EXTRAS: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("observe.otel",),
     "rich": ("cli",),
-    "grpc": ("server.grpc", "server.grpc_calls", "client.transport.grpc", "client.transport.grpc_channel"),
+    "grpc": ("server.grpc", "server.grpc_calls", "client.transport.grpc", "client.transport.grpc"),
     "grpc_health": ("server.grpc",),
     "starlette": ("executor.routes", "executor.server"),
     "fastapi": ("executor.routes",),

@@ -406,7 +406,7 @@ async def test_a_task_goes_on_only_for_those_who_could_have_begun_it() -> None:
             body = json.dumps(
                 {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
             )
-            response = await transport.plain.request(
+            response = await transport.without_credentials.request(
                 "POST", url, {**shown("few"), "A2A-Version": "1.0"}, body.encode()
             )
             await response.read()

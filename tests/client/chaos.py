@@ -5,7 +5,7 @@
     async with chaos as url: ...
 
 Each fault strikes one request of the method it was set for; everything else passes. `anonymous` hides that the server
-is one of ours: no `Dragoman` header, no event ids. All requests are kept in `seen`.
+is a Dragoman server: no `Dragoman` header, no event ids. All requests are kept in `seen`.
 """
 
 from __future__ import annotations

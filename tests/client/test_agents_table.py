@@ -15,8 +15,8 @@ import pytest
 from dragoman import Agent, Turn, connect
 from dragoman.auth import Bearer
 from dragoman.cli import main
+from dragoman.client.connection import Options, apply_agents_table
 from dragoman.client.credentials import ClientCertificate
-from dragoman.client.link import Options, _looked_up
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.server.application import application
 from dragoman.server.runtime import running
@@ -79,11 +79,11 @@ def test_every_form_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         f'[agents.b]\nurl = "https://b.example"\ncertificate = "me.pem"\n'
         f'[agents.c]\nurl = "https://c.example"\ncredentials = {{ key = "k" }}\n'
     )
-    where, options = _looked_up("a", Options(version="1.0"))
+    where, options = apply_agents_table("a", Options(version="1.0"))
     assert (where, options.credentials, options.version) == (BASE, ("ada", "pw"), "1.0")
     assert (options.binding, options.origin) == ("GRPC", "x")
-    assert _looked_up("b", Options())[1].credentials == ClientCertificate("me.pem")
-    assert _looked_up("c", Options())[1].credentials == {"key": "k"}
+    assert apply_agents_table("b", Options())[1].credentials == ClientCertificate("me.pem")
+    assert apply_agents_table("c", Options())[1].credentials == {"key": "k"}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_every_form_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ('[agents.fake]\ncredentials = "x"', r"dragoman.toml: \[agents\]: fake: .*url"),
         ("[agents]\nfake = 7", r"dragoman.toml: \[agents\]: fake"),
-        ("agents = 7", r"dragoman.toml: \[agents\] is no table"),
+        ("agents = 7", r"dragoman.toml: \[agents\] is not a table"),
         (
             f'[agents.fake]\nurl = "{BASE}"\ncredentials = "x"\ncertificate = "y"',
             "both a certificate and credentials",
@@ -110,7 +110,7 @@ async def test_what_is_wrong_with_the_table_is_said(
     with pytest.raises(ValueError, match=why):
         await connect("fake").open()
     await shown(BASE)  # a URL needs no table
-    assert "no credentials are taken from a table that cannot be read" in caplog.text
+    assert "so no credentials are taken from it" in caplog.text
 
 
 # --- by everybody

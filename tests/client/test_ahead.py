@@ -38,7 +38,7 @@ class Peer:
     """Its stream breaks after two events; a subscription goes on there, and asked for the task it shows all up to `ahead`."""
 
     dialect: Dialect = DIALECTS["0.3"]
-    ours = False
+    is_dragoman = False
 
     def __init__(self, story: list[Event], ahead: int) -> None:
         self._story, self._ahead = story, ahead

@@ -412,7 +412,7 @@ def test_an_authority_and_a_certificate_of_ones_own_can_be_named(tmp_path: Path,
     assert "none.pem: No such file" in capsys.readouterr().err
     (tmp_path / "empty.pem").write_text("")
     assert main(["card", "http://127.0.0.1:9", "--ca", str(tmp_path / "empty.pem")]) == 2
-    assert "empty.pem: no PEM file" in capsys.readouterr().err
+    assert "empty.pem: not a PEM file" in capsys.readouterr().err
     assert main(["card", "http://127.0.0.1:9", "--cert", str(tmp_path / "none.pem")]) == 2
     assert "none.pem: No such file" in capsys.readouterr().err
     with pytest.raises(SystemExit) as refused:

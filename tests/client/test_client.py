@@ -228,7 +228,7 @@ async def test_pages_that_go_in_circles_are_an_error(ask: Any) -> None:
 
     site = Site({"/card.json": page(card()), "/rpc": rpc})
     async with connect("http://agent.test/card.json", transport=AsgiTransport(site)) as client:
-        with pytest.raises(InvalidAgentResponse, match="in circles"):
+        with pytest.raises(InvalidAgentResponse, match="of the list repeat"):
             asked = ask(client)
             await (anext(asked) if hasattr(asked, "__anext__") else asked)
     assert len(site.asked) == 3

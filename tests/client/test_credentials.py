@@ -18,7 +18,7 @@ BASE, NEW = "http://agent.test", "/.well-known/agent-card.json"
 
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "CARDS", discover.Cards())
+    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
 
 
 def reach(site: Site, target: Any = BASE, **options: Any) -> Client:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.client import Client, Policy, connect, discover, link, routes
+from dragoman.client import Client, Policy, connect, connection, discover
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import NotSent
@@ -34,8 +34,7 @@ NEW, OLD, BESIDE = "/.well-known/agent-card.json", "/.well-known/agent.json", "/
 
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "CARDS", discover.Cards())
-    monkeypatch.setattr(routes, "_worked", {})
+    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
 
 
 def reach(site: Site, target: Any = BASE, **options: Any) -> Client:
@@ -132,7 +131,9 @@ async def test_a_card_at_hand_needs_no_search(how: str, tmp_path: Path) -> None:
     assert site.paths() == ["/rpc"]
 
 
-async def test_a_name_is_looked_up_in_dragoman_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_isapply_agents_table_in_dragoman_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dragoman.toml").write_text(f'[agents]\nfake = "{BASE}"\nother = {{ url = "{BASE}/x" }}\n')
     site = Site({NEW: page(card())})
@@ -153,7 +154,7 @@ async def test_a_name_is_looked_up_in_dragoman_toml(tmp_path: Path, monkeypatch:
     ],
 )
 def test_a_host_is_reached_over_tls_unless_it_is_this_one(name: str, url: str) -> None:
-    assert discover.address(name, {}) == url
+    assert discover.resolve_target(name, {}) == url
 
 
 async def test_a_card_is_not_fetched_again_while_it_is_fresh() -> None:
@@ -293,7 +294,7 @@ async def silent(scope: Any, receive: Any, send: Any) -> None:
 async def test_a_server_that_never_shows_its_card_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TimeoutError, match=r"http://agent\.test did not show its card in time"):
         await connect(BASE, transport=AsgiTransport(silent), timeout=0.05).open()
-    monkeypatch.setattr(link, "_CARD_TIMEOUT", 0.05)
+    monkeypatch.setattr(connection, "_CARD_SECONDS", 0.05)
     with pytest.raises(Unreachable, match=r"did not show its card within 0\.05 s"):
         await connect(BASE, transport=AsgiTransport(silent)).open()
 
@@ -441,13 +442,13 @@ async def test_the_extended_card_of_0_2_is_a_page(at: str) -> None:
     ],
 )
 def test_an_address_in_a_card_is_read_as_it_was_meant(url: str, means: str) -> None:
-    assert discover.absolute(url, f"{BASE}{NEW}") == means
-    assert discover.absolute(url, f"{BASE}{OLD}?code=abc") == means
+    assert discover.absolute_url(url, f"{BASE}{NEW}") == means
+    assert discover.absolute_url(url, f"{BASE}{OLD}?code=abc") == means
 
 
 def test_an_address_beside_a_card_is_relative_to_it() -> None:
-    assert discover.absolute("rpc", f"{BASE}/agents/one.json") == f"{BASE}/agents/rpc"
-    assert discover.absolute("rpc", f"{BASE}/agents/one{NEW}") == f"{BASE}/agents/one/rpc"
+    assert discover.absolute_url("rpc", f"{BASE}/agents/one.json") == f"{BASE}/agents/rpc"
+    assert discover.absolute_url("rpc", f"{BASE}/agents/one{NEW}") == f"{BASE}/agents/one/rpc"
 
 
 async def test_a_card_that_is_not_there_is_asked_for_once() -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dragoman.client.fetch import MAX_DOCUMENT, Fetcher
+from dragoman.client.fetch import MAX_DOCUMENT_BYTES, Fetcher
 from dragoman.errors import Unreachable
 
 
@@ -82,7 +82,7 @@ async def test_a_document_that_does_not_end_is_given_up() -> None:
             pass
 
     async with answering(endless) as (url, _):
-        with pytest.raises(Unreachable, match=f"more than {MAX_DOCUMENT >> 10} KB"):
+        with pytest.raises(Unreachable, match=f"more than {MAX_DOCUMENT_BYTES >> 10} KB"):
             await fetched(url)
 
 

@@ -16,8 +16,8 @@ from grpc import aio
 
 from dragoman import Agent, Part, Turn, connect
 from dragoman.client import ClientCertificate, Policy, routes
-from dragoman.client.discover import channel_address
-from dragoman.client.origin import within
+from dragoman.client.authorize import is_within_origin
+from dragoman.client.discover import grpc_url
 from dragoman.client.transport.transport import NotSent
 from dragoman.dialects.proto.messages import V0_3
 from dragoman.errors import (
@@ -110,7 +110,7 @@ async def test_what_is_said_comes_back(version: str) -> None:
         reply = await agent("hello")
         assert reply.text == "HELLO"
         assert (await agent.get(reply.id)).state is TaskState.COMPLETED
-        assert agent.link.peer.ours
+        assert agent.link.peer.is_dragoman
         asked = await agent("ask")
         assert asked.asks and (await asked.answer("Rome")).text == "so it is Rome"
 
@@ -270,7 +270,7 @@ async def test_a_quiet_stream_is_left_alone() -> None:
             events = aiter(stream)
             await anext(events)
             probes = 0
-            lives = binding_of(agent)._lives
+            lives = binding_of(agent)._is_alive
 
             async def counted(channel: Any) -> bool:
                 nonlocal probes
@@ -279,7 +279,7 @@ async def test_a_quiet_stream_is_left_alone() -> None:
                     helper.count(10)
                 return bool(await lives(channel))
 
-            binding_of(agent)._lives = counted
+            binding_of(agent)._is_alive = counted
             async for _ in events:
                 pass
         assert probes >= 3 and wire.connections == 1
@@ -465,7 +465,7 @@ async def test_a_credential_is_shown_and_renewed_once() -> None:
 def test_a_credential_goes_to_grpc_on_the_same_host_if_that_is_as_safe(
     url: str, origin: str, may: bool
 ) -> None:
-    assert within(url, origin) is may
+    assert is_within_origin(url, origin) is may
 
 
 @pytest.mark.parametrize(
@@ -483,12 +483,12 @@ def test_a_credential_goes_to_grpc_on_the_same_host_if_that_is_as_safe(
     ],
 )
 def test_an_address_is_as_safe_as_its_card(url: str, found_at: str, address: str) -> None:
-    assert channel_address(url, found_at) == address
+    assert grpc_url(url, found_at) == address
 
 
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidAgentResponse):
-        channel_address("a.example:port", "")
+        grpc_url("a.example:port", "")
 
 
 @pytest.fixture
@@ -538,7 +538,7 @@ async def test_a_context_that_checks_nothing_is_refused(authority: Authority) ->
     careless = ssl.create_default_context()
     careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
     where = Interface(url="grpcs://localhost:1", protocol_binding="GRPC", protocol_version="1.0")
-    with pytest.raises(ValueError, match="checking the server's certificate"):
+    with pytest.raises(ValueError, match="always checks the server"):
         async with connect(AgentCard(name="X", supported_interfaces=(where,)), tls=careless):
             pass
 

@@ -17,10 +17,10 @@ from grpc import aio
 
 from dragoman import connect
 from dragoman.client import ClientCredentials, Policy
-from dragoman.client.content import sending
+from dragoman.client.content import build_request
 from dragoman.client.transport.asgi import AsgiTransport
-from dragoman.client.transport.grpc_channel import open_channel
-from dragoman.client.transport.transport import NotSent
+from dragoman.client.transport.grpc import open_channel
+from dragoman.client.transport.transport import AddressBlocked, NotSent
 from dragoman.errors import A2AError, Unreachable, UnsupportedOperation
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.model.card import AgentCard
@@ -159,6 +159,21 @@ async def test_an_interface_over_http_that_leads_inwards_is_not_dialled(host: st
     assert net.dialled == []
 
 
+@pytest.mark.parametrize(
+    ("binding", "url"), [("JSONRPC", "http://inner.example/"), ("GRPC", "grpc://inner.example:50051")]
+)
+async def test_a_request_that_the_guard_refuses_is_not_tried_again(
+    channels: Channels, binding: str, url: str
+) -> None:
+    net = Net(names=NAMES)
+    async with connect(offering(binding, url), guard=net.guard(http=True)) as agent:
+        for ask in (agent.send("hello"), agent.get("t")):
+            net.asked.clear()
+            with pytest.raises(AddressBlocked, match="its host is not on the internet"):
+                await ask
+            assert net.asked == ["inner.example"]
+
+
 async def test_a_card_that_was_found_outside_does_not_lead_inwards_over_grpc(channels: Channels) -> None:
     """The hub's remotes, too."""
     offered = offering("GRPC", "grpc://inner.example:50051")
@@ -171,7 +186,7 @@ async def test_a_card_that_was_found_outside_does_not_lead_inwards_over_grpc(cha
         remotes = RemoteAgents({"weather": RemoteAgent(url="http://agent.example", timeout=5)}, guard=guard)
         service, _ = await remotes.find("a2a:weather", None)  # type: ignore[arg-type]
         with pytest.raises(A2AError, match="its host is not on the internet"):
-            await service.call(Call(), sending(("hello",), None, "")[1])
+            await service.call(Call(), build_request(("hello",), None, "")[1])
         await remotes.close()
     assert asked and set(asked) == {"agent.example/.well-known/agent-card.json"}
     assert channels.targets == [] and set(net.dialled) == {PUBLIC}
@@ -189,7 +204,9 @@ async def test_a_public_server_is_dialled_by_the_address_that_was_checked(channe
     assert len(service.requests) == 2
 
 
-async def test_addresses_that_do_not_answer_are_looked_up_and_checked_again(channels: Channels) -> None:
+async def test_addresses_that_do_not_answer_areapply_agents_table_and_checked_again(
+    channels: Channels,
+) -> None:
     net = Net(names={"agent.example": [[PUBLIC], ["127.0.0.1"], [OTHER]]})
     offered = offering("GRPC", "grpc://agent.example:8443")
     async with connect(offered, guard=net.guard(), policy=ONCE) as agent:

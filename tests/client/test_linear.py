@@ -1,6 +1,6 @@
 """Parsers of what a peer sends: twice the bytes cost about twice the time, whatever the bytes are.
 
-Each case is the worst that its parser can be given. It is measured at n and at 2n in one run, in CPU time of this
+Each case is the worst that its parser can be read_given_card. It is measured at n and at 2n in one run, in CPU time of this
 thread; quadratic work is four times as much at 2n.
 """
 
@@ -20,6 +20,7 @@ import pytest
 
 from dragoman.auth.canonical import canonical
 from dragoman.auth.signing import Trust
+from dragoman.client.authorize import origin_of
 from dragoman.client.deduplicate import (
     ReplayFilter,
     StreamPosition,
@@ -27,16 +28,15 @@ from dragoman.client.deduplicate import (
     parts_after,
     parts_after_with_duplicates,
 )
-from dragoman.client.discover import absolute, channel_address, given
-from dragoman.client.origin import origin_of
+from dragoman.client.discover import absolute_url, grpc_url, read_given_card
 from dragoman.client.reply import Stream
-from dragoman.client.routes import routes
+from dragoman.client.routes import find_routes
 from dragoman.client.transport import jsonrpc
 from dragoman.client.transport.gzip_body import Inflater
 from dragoman.client.transport.http1 import Connection
-from dragoman.client.transport.http_exchange import document_of
+from dragoman.client.transport.http_exchange import read_document
 from dragoman.client.transport.network import HttpTransport
-from dragoman.client.transport.transport import decoded, error_of, retry_after
+from dragoman.client.transport.transport import decode_json, retry_after, to_error
 from dragoman.dialects import rest_errors
 from dragoman.dialects.cards import read_card
 from dragoman.dialects.proto import v0_3, v1_0
@@ -207,10 +207,10 @@ for _name, _text in (
     ("empty_objects", "{},"),
 ):
     for _kind, _read in (
-        ("document", lambda body: document_of(body, "it")),
-        ("decoded", decoded),
+        ("document", lambda body: read_document(body, "it")),
+        ("decode_json", decode_json),
         ("direct", jsonrpc.read_model_event),
-        ("list", lambda body: decoded(b"[" + body + b"0]")),
+        ("list", lambda body: decode_json(b"[" + body + b"0]")),
         ("text", lambda body: jsonrpc.read_model_event(b'{"result":{"x":"' + body + b'"}}')),
     ):
         CASES[f"json_{_name}_{_kind}"] = (
@@ -254,7 +254,7 @@ class _Answer:
 @case(1 << 20)
 def error_page(n: int) -> Work:
     pages = [b" " * n, b"<" * n, msgspec.json.encode({"error": {"message": "ab " * n}})]
-    return lambda: [str(error_of(_Answer(), page, "it", _fail)) for page in pages]  # type: ignore[arg-type]
+    return lambda: [str(to_error(_Answer(), page, "it", _fail)) for page in pages]  # type: ignore[arg-type]
 
 
 def _fail(document: dict[str, Any], status: int) -> A2AError:
@@ -271,7 +271,7 @@ def card_of_many_interfaces(n: int) -> Work:
         for i in range(n)
     ]
     document = card(supportedInterfaces=where)
-    return lambda: routes(given(document))
+    return lambda: find_routes(read_given_card(document))
 
 
 @case(2000)
@@ -324,8 +324,8 @@ def addresses(n: int) -> Work:
                 origin_of,
                 HttpTransport()._resolve,
                 Guard(http=True)._check_host,
-                lambda url: absolute(url, "http://agent.test/a/"),
-                lambda url: channel_address(url, "http://agent.test/"),
+                lambda url: absolute_url(url, "http://agent.test/a/"),
+                lambda url: grpc_url(url, "http://agent.test/"),
                 lambda url: Guard(http=True).check(url),
                 lambda url: Guard(http=True)._check_host(url[7:]),
             ):
@@ -497,6 +497,6 @@ def test_a_card_does_not_send_us_to_a_thousand_places() -> None:
         {"url": f"http://h{i}.example/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
         for i in range(1000)
     ]
-    ways = routes(given(card(supportedInterfaces=where)), prefer="http://h900.example")
+    ways = find_routes(read_given_card(card(supportedInterfaces=where)), prefer="http://h900.example")
     assert ways[0].url == "http://h900.example/"
     assert len({way.url for way in ways}) == 33

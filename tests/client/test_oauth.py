@@ -47,7 +47,7 @@ class Login(Site):
 
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "CARDS", discover.Cards())
+    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
 
 
 def reach(site: Site, **options: Any) -> Client:

@@ -13,6 +13,7 @@ import pytest
 from dragoman.client import Client, connect
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.gzip_body import Inflater
+from dragoman.client.transport.transport import AnswerTooLarge
 from dragoman.errors import A2AError, Unreachable
 from tests.client.fakes import Answer, Asked, Site, answer, card, page
 
@@ -117,3 +118,28 @@ async def test_a_deletion_that_failed_is_an_error(answered: dict[str, Any]) -> N
     async with connect("http://agent.test/card.json", transport=AsgiTransport(site)) as agent:
         with pytest.raises(A2AError):
             await agent.delete_push("t", "p")
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_an_answer_that_is_too_large_is_not_asked_for_again(
+    streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.client.transport.asgi.MAX_BODY", 1000)
+    asked: list[str] = []
+
+    def rpc(request: Asked) -> Answer:
+        asked.append(request.json["method"])
+        return 200, {"content-type": "application/json", "dragoman": "1"}, b" " * 1001
+
+    async with reach(rpc) as agent:
+        with pytest.raises(AnswerTooLarge):
+            await agent.get("t")
+        assert asked == ["GetTask"]
+        asked.clear()
+        with pytest.raises(AnswerTooLarge):
+            if streams:
+                async for _ in agent.stream("hello"):
+                    pass
+            else:
+                await agent.send("hello")
+        assert asked == ["SendStreamingMessage" if streams else "SendMessage"]

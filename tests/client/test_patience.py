@@ -30,8 +30,8 @@ class Peer:
 
     dialect: Dialect = DIALECTS["1.0"]
 
-    def __init__(self, *, ours: bool, **prepared: Iterable[Task | A2AError]) -> None:
-        self.ours = ours
+    def __init__(self, *, is_dragoman: bool, **prepared: Iterable[Task | A2AError]) -> None:
+        self.is_dragoman = is_dragoman
         self.asked: list[str] = []
         self._prepared = {name: list(answers) for name, answers in prepared.items()}
 
@@ -56,19 +56,19 @@ def lasting(peer: Peer, patience: float = 10.0, **more: Any) -> RetryingService:
 
 async def test_a_message_that_one_of_our_servers_has_is_waited_for_while_it_is_away() -> None:
     done = task(TaskState.COMPLETED)
-    peer = Peer(ours=True, SendMessage=[Unreachable("the connection broke"), *AWAY, done])
+    peer = Peer(is_dragoman=True, SendMessage=[Unreachable("the connection broke"), *AWAY, done])
     assert await lasting(peer).call(Call(), SEND) == done
 
 
 async def test_but_no_longer_than_there_is_patience() -> None:
-    peer = Peer(ours=True, SendMessage=[Unreachable("the connection broke"), *AWAY])
+    peer = Peer(is_dragoman=True, SendMessage=[Unreachable("the connection broke"), *AWAY])
     with pytest.raises(NotSent):
         await lasting(peer, patience=0.0).call(Call(), SEND)
     assert len(peer.asked) == 2
 
 
 async def test_a_message_that_never_arrived_is_tried_as_often_as_anything() -> None:
-    peer = Peer(ours=True, SendMessage=AWAY)
+    peer = Peer(is_dragoman=True, SendMessage=AWAY)
     with pytest.raises(NotSent):
         await lasting(peer).call(Call(), SEND)
     assert len(peer.asked) == 2
@@ -76,7 +76,7 @@ async def test_a_message_that_never_arrived_is_tried_as_often_as_anything() -> N
 
 async def test_a_task_that_is_asked_for_now_and_then_is_asked_for_while_its_server_is_away() -> None:
     peer = Peer(
-        ours=False,
+        is_dragoman=False,
         SendMessage=[task(TaskState.WORKING)],
         GetTask=[*AWAY, task(TaskState.WORKING), *AWAY, task(TaskState.COMPLETED)],
     )
@@ -91,7 +91,7 @@ async def test_a_task_that_is_asked_for_now_and_then_is_asked_for_while_its_serv
 
 async def test_a_task_that_its_server_has_lost_is_not_asked_for_again() -> None:
     peer = Peer(
-        ours=False,
+        is_dragoman=False,
         SendMessage=[task(TaskState.WORKING)],
         SubscribeToTask=[UnsupportedOperation("no")],
         GetTask=[TaskNotFound("t")],
@@ -103,7 +103,7 @@ async def test_a_task_that_its_server_has_lost_is_not_asked_for_again() -> None:
 
 
 async def test_a_question_is_answered_or_not_at_once() -> None:
-    peer = Peer(ours=True, GetTask=AWAY)
+    peer = Peer(is_dragoman=True, GetTask=AWAY)
     with pytest.raises(NotSent):
         await lasting(peer).call(Call(), GetTask(id="t"))
     assert len(peer.asked) == 2

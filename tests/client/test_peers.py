@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.client import discover
-from dragoman.client.peers import Peers
+from dragoman.client.client import ConnectedPeers
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import A2AError
 from dragoman.model.content import Message, Part, Role
@@ -22,7 +22,7 @@ SEND = SendMessage(message=Message(message_id="m", role=Role.USER, parts=(Part(t
 
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "CARDS", discover.Cards())
+    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
 
 
 def site() -> Site:
@@ -46,7 +46,7 @@ def site() -> Site:
 )
 async def test_a_credential_is_for_a_url_and_what_is_below_it(named: str, called: str, shown: bool) -> None:
     there = site()
-    peers = Peers(credentials={named: "s3cret"}, transport=AsgiTransport(there))
+    peers = ConnectedPeers(credentials={named: "s3cret"}, transport=AsgiTransport(there))
     service, scope = await peers.find(called, Scope())
     await service.call(Call(scope=scope), SEND)
     await peers.close()
@@ -56,7 +56,7 @@ async def test_a_credential_is_for_a_url_and_what_is_below_it(named: str, called
 async def test_the_nearest_credential_is_the_one() -> None:
     there = site()
     secrets = {"http://agent.test": "house", "http://agent.test/agents/x": "flat"}
-    peers = Peers(credentials=secrets, transport=AsgiTransport(there))
+    peers = ConnectedPeers(credentials=secrets, transport=AsgiTransport(there))
     service, _ = await peers.find("http://agent.test/agents/x", Scope())
     await service.call(Call(), SEND)
     await peers.close()
@@ -79,7 +79,7 @@ class Hanging(AsgiTransport):
 
 async def test_closing_does_not_leave_one_that_is_just_being_opened() -> None:
     transport = Hanging(site())
-    peers = Peers(transport=transport)
+    peers = ConnectedPeers(transport=transport)
     finding = asyncio.create_task(peers.find("http://agent.test", Scope()))
     async with asyncio.timeout(10):
         await transport.asked.wait()
@@ -91,7 +91,7 @@ async def test_closing_does_not_leave_one_that_is_just_being_opened() -> None:
 
 async def test_one_that_could_not_be_opened_is_tried_again() -> None:
     there = Site()
-    peers = Peers(transport=AsgiTransport(there))
+    peers = ConnectedPeers(transport=AsgiTransport(there))
     with pytest.raises(A2AError):
         await peers.find("http://agent.test", Scope())
     there.pages = site().pages

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.client import Client, Policy, connect, discover, routes
+from dragoman.client import Client, Policy, connect, discover
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.transport import Response
 from dragoman.errors import InvalidRequest, MethodNotFound, Unreachable
@@ -22,8 +22,7 @@ DONE = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": "comple
 
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "CARDS", discover.Cards())
-    monkeypatch.setattr(routes, "_worked", {})
+    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
 
 
 def reach(site: Any, **options: Any) -> Client:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from dragoman import Agent, Turn, connect, connect_sync
-from dragoman.client.content import sending
+from dragoman.client.content import build_request
 from dragoman.engine.delegate import make_request
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import SendMessage
@@ -33,7 +33,7 @@ async def take(turn: Turn) -> str | dict[str, int]:
 
 
 def said(*content: Any, **options: Any) -> SendMessage:
-    return sending(content, None, "", **options)[1]
+    return build_request(content, None, "", **options)[1]
 
 
 @pytest.mark.parametrize("one", [str, Path], ids=["text", "path"])

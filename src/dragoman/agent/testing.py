@@ -29,7 +29,7 @@ async def in_process(
 ) -> AsyncIterator[Client]:
     """A client of `agent`. `version` and `credentials` are what it speaks and shows; other options go to the server."""
     from dragoman.client import Client, TaskFailed
-    from dragoman.client.link import Options
+    from dragoman.client.connection import Options
 
     raised: dict[str, BaseException] = {}
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from dragoman.cli import show
 from dragoman.cli.reach import add_options, reached, target
 from dragoman.client import Client
-from dragoman.client.credentials import described
+from dragoman.client.credentials import describe_schemes
 from dragoman.dialects.cards import write_card
 from dragoman.model.card import AgentCard
 
@@ -89,7 +89,7 @@ def _print(card: AgentCard, agent: Client) -> None:
         ("provider", card.provider.organization if card.provider else ""),
         ("documentation", card.documentation_url),
         ("offers", ", ".join(offers)),
-        ("asks for", described(card)),
+        ("asks for", describe_schemes(card)),
         ("takes", ", ".join(card.default_input_modes)),
         ("gives", ", ".join(card.default_output_modes)),
         *(

@@ -14,7 +14,7 @@ from dragoman.cli import show
 from dragoman.cli.reach import FAILURE, add_fail, add_options, binding, exit_code, failed, options, target
 from dragoman.cli.save import save_files
 from dragoman.client import SyncClient, connect_sync, file
-from dragoman.client.reply import ended
+from dragoman.client.reply import describe_end
 from dragoman.client.sync import SyncReply
 from dragoman.errors import A2AError
 from dragoman.model.content import Part
@@ -165,7 +165,7 @@ class _Chat:
             task=self._last if self._last is not None else "",
             context=self._context,
             skill=self._skill,
-            metadata=_REMEMBER if self._agent.link.peer.ours else None,
+            metadata=_REMEMBER if self._agent.link.peer.is_dragoman else None,
         )
         answer = show.Answer()
         try:
@@ -187,7 +187,7 @@ class _Chat:
         self._last = reply if reply.asks and reply.task is not None else None
         self._code = exit_code(self._args, reply.state)
         if reply.state.terminal and reply.state is not TaskState.COMPLETED:
-            show.say(f"task {reply.id} {ended(reply.state)}", sys.stderr)
+            show.say(f"task {reply.id} {describe_end(reply.state)}", sys.stderr)
         elif reply.state is TaskState.AUTH_REQUIRED:
             print("the agent needs an authorisation before it goes on", file=sys.stderr)
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from dragoman.cli import show
 from dragoman.client import Client, ClientCertificate, connect
-from dragoman.client.agents_table import entry_for, read_agents
-from dragoman.client.credentials import named
-from dragoman.client.discover import address
-from dragoman.client.origin import origin_of
+from dragoman.client.agents_table import find_entry, read_agents
+from dragoman.client.authorize import origin_of
+from dragoman.client.credentials import name_files
+from dragoman.client.discover import resolve_target
 from dragoman.client.transport.transport import Rejected
 from dragoman.errors import A2AError, Forbidden, InvalidAgentResponse, Unauthenticated, Unreachable
 from dragoman.model.task import TaskState
@@ -151,7 +151,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
         args.refuse("show one of --auth, --bearer, --api-key and --cert")
     tls = None
     if args.ca or args.insecure:
-        with named(args.ca or ""):
+        with name_files(args.ca or ""):
             tls = ssl.create_default_context(cafile=args.ca)
     if args.insecure and tls is not None:
         print("dragoman: --insecure: anybody could answer in the agent's place", file=sys.stderr)
@@ -177,9 +177,9 @@ def _hub_token(url: str) -> str | None:
         return None
     agents = read_agents()
     try:
-        there = address(url, agents)
-        entry = agents.get(url) or (entry_for(there, agents) if isinstance(there, str) else None)
-        if not isinstance(there, str) or (entry is not None and entry.proof is not None):
+        there = resolve_target(url, agents)
+        entry = agents.get(url) or (find_entry(there, agents) if isinstance(there, str) else None)
+        if not isinstance(there, str) or (entry is not None and entry.credential is not None):
             return None
         same = _machine(there) == _machine(os.environ.get("DRAGOMAN_URL") or HUB_URL)
     except A2AError:  # it is no address: whoever connects says so

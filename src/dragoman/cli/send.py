@@ -17,8 +17,8 @@ from dragoman.cli.reach import EXIT_STATES, add_fail, add_options, exit_code, fa
 from dragoman.cli.save import save_files
 from dragoman.cli.secret import secret
 from dragoman.client import Client, Reply, Stream, file
-from dragoman.client.content import part_of
-from dragoman.client.reply import ended
+from dragoman.client.content import to_part
+from dragoman.client.reply import describe_end
 from dragoman.model.content import Part
 from dragoman.model.ops import PushConfig
 from dragoman.model.task import Task
@@ -147,7 +147,7 @@ def _part(kind: str, value: str, media_type: str) -> Any:
         text = _standard_input() if value == "-" else Path(value).read_text() if _is_file(value) else value
         part = Part(data=msgspec.json.decode(text.encode()), media_type="application/json")
     else:
-        part = file(value) if kind == "file" else part_of(value)
+        part = file(value) if kind == "file" else to_part(value)
     return replace(part, media_type=media_type) if media_type else part
 
 
@@ -194,7 +194,7 @@ def _finish(reply: Reply, args: argparse.Namespace, *, printed: bool) -> int:
         if not printed:
             show.say(reply)
             for part in reply.files:
-                show.say(show.described(part))
+                show.say(show.describe_schemes(part))
         if args.verbose:
             show.identifiers(result, sys.stderr)
     if args.save is not None:
@@ -202,7 +202,7 @@ def _finish(reply: Reply, args: argparse.Namespace, *, printed: bool) -> int:
     if reply.asks:
         show.say(f'to answer: dragoman send {args.url} --task-id {shlex.quote(reply.id)} "..."', sys.stderr)
     elif isinstance(reply.task, Task) and reply.state.word != "completed":
-        show.say(f"task {reply.id} {ended(reply.state)}", sys.stderr)
+        show.say(f"task {reply.id} {describe_end(reply.state)}", sys.stderr)
     return exit_code(args, reply.state)
 
 

@@ -165,7 +165,7 @@ def _print(task: Task, args: argparse.Namespace) -> int:
             if artifact.text:
                 show.say(artifact.text)
             for part in artifact.parts:
-                if line := show.described(part):
+                if line := show.describe_schemes(part):
                     show.say(line)
         if not task.artifacts and (said := text_of(task)):
             show.say(f"\n{said}")

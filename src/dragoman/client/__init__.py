@@ -1,13 +1,14 @@
 """The client: talk to any agent of any version.
 
-connect, connect_sync   the way in
+connect, connect_sync   make a client
 Client                  an agent you are connected to
-Reply, Piece, Stream    what comes back
-TaskFailed              what `agent(...)` raises when the agent could not do it
-Policy                  how stubborn a client is
+Reply, Piece, Stream    the answers
+TaskFailed              raised by `agent(...)` if the task did not complete
+Policy                  how often a client tries again
 file                    a file to send
+AgentCache              cards and dialects that clients remember
 Bearer, Basic, ApiKey, Headers, ClientCredentials, RefreshToken, DeviceCode, ClientCertificate
-                        proof of who you are
+                        credentials
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from __future__ import annotations
 from dragoman.client.client import Client, connect
 from dragoman.client.content import file
 from dragoman.client.credentials import ApiKey, Basic, Bearer, ClientCertificate, Headers
+from dragoman.client.discover import AgentCache
 from dragoman.client.oauth import ClientCredentials, DeviceCode, RefreshToken
 from dragoman.client.reply import Piece, Reply, Stream, TaskFailed
 from dragoman.client.retry import Policy
 from dragoman.client.sync import SyncClient, connect_sync
 
 __all__ = [
+    "AgentCache",
     "ApiKey",
     "Basic",
     "Bearer",

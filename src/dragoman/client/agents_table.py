@@ -1,4 +1,4 @@
-"""The table `[agents]` of `dragoman.toml`: agents by name, and what to show them.
+"""The table `[agents]` of `dragoman.toml`: agents by name, with their credentials.
 
     [agents]
     weather = "https://weather.example.com"
@@ -7,7 +7,7 @@
     url = "https://currency.example.com/a2a"
     credentials = "env:CURRENCY_TOKEN"
 
-`connect`, every verb of the command line and `turn.call` look here, so that a credential is written down once.
+`connect`, every command of the command line and `turn.call` read it, so that a credential is written down once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from dragoman.client.authorize import origin_of
 from dragoman.client.credentials import ClientCertificate
-from dragoman.client.origin import origin_of
 from dragoman.client.transport.transport import NotSent
 
 CONFIG = "dragoman.toml"
 
 
 class AgentEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One agent. Everything but its `url` is as `connect` takes it, and what `connect` is given comes first."""
+    """One agent. Everything but `url` is an option of `connect`; options given to `connect` come first."""
 
     url: str
     credentials: str | tuple[str, str] | dict[str, str] | None = None
@@ -42,7 +42,7 @@ class AgentEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     binding: str = ""
 
     @property
-    def proof(self) -> Any:
+    def credential(self) -> Any:
         return ClientCertificate(self.certificate) if self.certificate else self.credentials
 
 
@@ -59,7 +59,7 @@ def read_agents(given: Mapping[str, Any] | None = None) -> dict[str, AgentEntry]
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise ValueError(f"{CONFIG}: {error}") from error
     if not isinstance(given, Mapping):
-        raise ValueError(f"{where} is no table of agents")
+        raise ValueError(f"{where} is not a table of agents")
     return {name: _entry(each, f"{where}: {name}") for name, each in given.items()}
 
 
@@ -75,7 +75,7 @@ def _entry(given: Any, where: str) -> AgentEntry:
     return entry
 
 
-def entry_for(name: str, agents: Mapping[str, AgentEntry]) -> AgentEntry | None:
+def find_entry(name: str, agents: Mapping[str, AgentEntry]) -> AgentEntry | None:
     """The entry under this very name, or under the nearest URL above it."""
     if name in agents:
         return agents[name]

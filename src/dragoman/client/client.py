@@ -1,4 +1,4 @@
-"""An agent, wherever it is: call it, send to it, stream from it, look after its tasks."""
+"""`connect` and `Client`: call an agent, stream its answers, manage its tasks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Self, Unpack
 
 from msgspec import UNSET
 
-from dragoman.client.content import id_of, sending, task_of
-from dragoman.client.credentials import described
+from dragoman.client.agents_table import is_below
+from dragoman.client.connection import ConnectOptions, Link, Options, open_link
+from dragoman.client.content import SendOptions, build_request, id_of, task_of
+from dragoman.client.credentials import describe_schemes
 from dragoman.client.discover import get_extended_card
-from dragoman.client.link import Link, Options, open_link
-from dragoman.client.options import ConnectOptions, SendOptions
 from dragoman.client.reply import Reply, Stream, TaskFailed
 from dragoman.errors import InvalidAgentResponse, Unauthenticated
 from dragoman.model.card import AgentCard
@@ -33,6 +33,7 @@ from dragoman.model.ops import (
     PushConfig,
     PushConfigPage,
     Request,
+    Scope,
     SendMessage,
     Service,
     SubscribeToTask,
@@ -40,14 +41,14 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import TERMINAL, StatusUpdate, Task, TaskState
 
-_MAX_ASKING = 16
+_MAX_QUESTIONS = 16
 
 
 class Client:
     """`async with connect(...) as agent:` and then `await agent("text")`.
 
-    Every method takes the agent's own words for what went wrong: an `A2AError`. A `timeout` is for the whole of it,
-    reconnects and retries included, and ends in a `TimeoutError`.
+    Methods raise the agent's error as an `A2AError`. A `timeout` covers the whole operation with its reconnects and
+    retries, and ends in a `TimeoutError`.
     """
 
     def __init__(self, target: Any, options: Options, *, timeout: float | None = None) -> None:
@@ -55,8 +56,8 @@ class Client:
         self._timeout = timeout
         self._link: Link | None = None
         self._opening = asyncio.Lock()
-        self._asking: dict[str, Task] = {}
-        """Tasks that came to a question in a stream: how they were, for those who answer by the task's id."""
+        self._questions: dict[str, Task] = {}
+        """Tasks whose stream ended with a question, by id, for callers that answer with `task=id`."""
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -80,7 +81,7 @@ class Client:
         if link is not None:
             await link.transport.close()
 
-    # -- who it is -----------------------------------------------------------------------------------------------
+    # -- the agent -----------------------------------------------------------------------------------------------
 
     @property
     def link(self) -> Link:
@@ -94,12 +95,12 @@ class Client:
 
     @property
     def version(self) -> str:
-        """The dialect we speak with it: `1.0`, `0.3`, `0.2`, `0.1`, `arbiter` ..."""
+        """The dialect in use: `1.0`, `0.3`, `0.2`, `0.1`, `arbiter` ..."""
         return self.link.peer.dialect.name.removesuffix("-proto")
 
     @property
     def url(self) -> str:
-        """The endpoint we talk to."""
+        """The endpoint in use."""
         return self.link.peer.route.url
 
     @property
@@ -107,27 +108,27 @@ class Client:
         """The agent as a `Service`: the model's own requests, with retries and resumed streams."""
         return self.link.service
 
-    # -- talking -------------------------------------------------------------------------------------------------
+    # -- messages -------------------------------------------------------------------------------------------------
 
     async def __call__(
         self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]
     ) -> Reply:
-        """Say something and wait for the answer, however long the way. Options as for `send`.
+        """Send a message and wait for the answer. Options as for `send`.
 
         Raises `TaskFailed` if the agent failed, rejected or canceled the task; a question comes back as a reply
         that `asks`.
         """
         deadline = self._deadline(timeout)
-        if self.link.service.streams and not self.link.peer.ours:
-            # Its stream says the task's name at once, so that a broken connection loses nothing.
+        if self.link.service.streams and not self.link.peer.is_dragoman:
+            # Its stream has the task's id at once, so a broken connection loses nothing.
             stream = self.stream(*content, timeout=timeout, **options)
             async with stream:
                 async for piece in stream:
                     if isinstance(piece.event, StatusUpdate) and piece.state is TaskState.AUTH_REQUIRED:
-                        break  # the stream may stay open until somebody has allowed it
+                        break  # the stream may stay open until somebody grants it
             reply = stream.reply
         else:
-            reply = await self._send(*sending(content, deadline, self._tenant, **options))
+            reply = await self._send(*build_request(content, deadline, self._tenant, **options))
             if not reply.state.over:
                 reply = await self._wait(reply.id, deadline)
         if reply.task is not None and reply.state in TERMINAL and reply.state is not TaskState.COMPLETED:
@@ -151,13 +152,13 @@ class Client:
         extensions: str | Sequence[str] = (),
         timeout: float | None = None,
     ) -> Reply:
-        """Send one message: exactly the protocol's own operation, and what the agent makes of it.
+        """Send one message: exactly the protocol's operation, and its result.
 
-        `content`: text, paths, bytes, parts, or anything that can be data. `files`: paths, bytes or URLs. `task` goes
-        on with a task, `context` with a conversation, named by an id or a reply. `wait=False` comes back as soon as the
-        agent has the message. `key` is the idempotency key, new for each message unless given.
+        `content`: text, paths, bytes, parts, or anything that can be data. `files`: paths, bytes or URLs. `task`
+        continues a task, `context` a conversation, given as an id or a reply. `wait=False` returns as soon as the agent
+        has the message. `key` is the idempotency key, new for each message unless given.
         """
-        call, request = sending(
+        call, request = build_request(
             content,
             self._deadline(timeout),
             self._tenant,
@@ -177,16 +178,16 @@ class Client:
         return await self._send(call, request)
 
     def stream(self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]) -> Stream:
-        """Say something and read the answer as it comes. Options as for `send`.
+        """Send a message and read the answer as it comes. Options as for `send`.
 
-        With `task=reply` the pieces are what the agent says now, without what the reply had already.
+        With `task=reply` the pieces are what the agent says now, without what the reply already has.
         """
         deadline = self._deadline(timeout)
-        call, request = sending(content, deadline, self._tenant, **options)
-        known = self._asking.pop(request.message.task_id, None)
+        call, request = build_request(content, deadline, self._tenant, **options)
+        known = self._questions.pop(request.message.task_id, None)
         known = task_of(options.get("task", "")) or known
-        goes_on = bool(request.message.task_id)
-        return Stream(self, self._batches(call, request), deadline, known=known, goes_on=goes_on)
+        continues = bool(request.message.task_id)
+        return Stream(self, self._batches(call, request), deadline, known=known, continues=continues)
 
     # -- tasks ---------------------------------------------------------------------------------------------------
 
@@ -225,7 +226,7 @@ class Client:
             )
             for task in page.tasks:
                 yield task
-            token = _after(token, page)
+            token = _next_token(token, page)
             if not token:
                 return
 
@@ -236,7 +237,7 @@ class Client:
     def subscribe(
         self, task: str | Task, *, after: int | None = None, timeout: float | None = None
     ) -> Stream:
-        """Follow a task to its end: how it is now, then what happens to it."""
+        """Follow a task to its end: first the task as it is, then its events."""
         deadline = self._deadline(timeout)
         call = Call(deadline=deadline, after=after)
         return Stream(
@@ -259,7 +260,7 @@ class Client:
         scheme: str = "",
         credentials: str = "",
     ) -> PushConfig:
-        """Have news of a task sent to `url`. `scheme` and `credentials` are what the agent shows there."""
+        """Have updates of a task sent to `url`. The agent authenticates there with `scheme` and `credentials`."""
         login = AuthenticationInfo(scheme=scheme, credentials=credentials) if scheme else None
         config = PushConfig(
             url=url, id=id, task_id=id_of(task), token=token, authentication=login, tenant=self._tenant
@@ -279,7 +280,7 @@ class Client:
                 ListPushConfigs(task_id=id_of(task), page_token=token, tenant=self._tenant)
             )
             configs += page.configs
-            token = _after(token, page)
+            token = _next_token(token, page)
             if not token:
                 return configs
 
@@ -293,14 +294,14 @@ class Client:
         card: AgentCard = await self._ask(GetExtendedCard(tenant=self._tenant))
         return card
 
-    # -- underneath ----------------------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------------------
 
     @property
     def _tenant(self) -> str:
         return self.link.peer.route.tenant
 
-    def too_late(self, task: str = "") -> str:
-        """What to say when the time is up."""
+    def timeout_message(self, task: str = "") -> str:
+        """The text of a `TimeoutError`."""
         rest = f"; its task {task} goes on" if task else ""
         return f"{self.card.name!r} did not finish in time{rest}"
 
@@ -308,11 +309,11 @@ class Client:
         timeout = self._timeout if timeout is None else timeout
         return None if timeout is None else time.time() + timeout
 
-    def keep_asking(self, task: Task) -> None:
+    def remember_question(self, task: Task) -> None:
         """A stream ended with a question."""
-        while len(self._asking) >= _MAX_ASKING:
-            del self._asking[next(iter(self._asking))]
-        self._asking[task.id] = task
+        while len(self._questions) >= _MAX_QUESTIONS:
+            del self._questions[next(iter(self._questions))]
+        self._questions[task.id] = task
 
     async def _send(self, call: Call, request: SendMessage) -> Reply:
         result: Task | Message = await self._within(call, self.link.service.call(call, request))
@@ -324,7 +325,7 @@ class Client:
                 async for batch in batches:
                     yield batch
         except Unauthenticated as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
 
     async def _wait(self, task: str, deadline: float | None) -> Reply:
         call = Call(deadline=deadline)
@@ -344,26 +345,26 @@ class Client:
         return await self._within(call, self.link.service.call(call, request))
 
     async def _within(self, call: Call, asked: Awaitable[Any]) -> Any:
-        """What comes of a call, within its deadline."""
+        """Await a call within its deadline."""
         try:
             if call.deadline is None:
                 return await asked
             async with asyncio.timeout(max(0.0, call.deadline - time.time())):
                 return await asked
         except TimeoutError:
-            raise TimeoutError(self.too_late()) from None
+            raise TimeoutError(self.timeout_message()) from None
         except Unauthenticated as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
 
-    def _explained(self, error: Unauthenticated) -> Unauthenticated:
-        """Say what the agent wants to see, and why it did not see it."""
-        wants = described(self.card)
+    def _explain(self, error: Unauthenticated) -> Unauthenticated:
+        """Add which credentials the agent asks for, and why it did not get them."""
+        schemes = describe_schemes(self.card)
         transport = self.link.transport
         here = transport.origin
-        hint = f"; it asks for {wants}" if wants else ""
-        if wants and transport.credential is None and transport.certificate_for(self.url) is None:
+        hint = f"; it asks for {schemes}" if schemes else ""
+        if schemes and transport.credential is None and transport.certificate_for(self.url) is None:
             hint += ", and no credentials were given"
-        if transport.credential is not None and not transport.reaches(self.url):
+        if transport.credential is not None and not transport.sends_credential_to(self.url):
             hint += (
                 f"; credentials were given for {here} and stayed there: pass origin={self.url!r} to show them"
             )
@@ -372,10 +373,10 @@ class Client:
         )
 
 
-def _after(token: str, page: TaskPage | PushConfigPage) -> str:
+def _next_token(token: str, page: TaskPage | PushConfigPage) -> str:
     """The token of the page after this one; empty when there is none."""
     if token and page.next_page_token == token:
-        raise InvalidAgentResponse(f"the pages of the list go in circles: after {token!r} comes {token!r}")
+        raise InvalidAgentResponse(f"the pages of the list repeat: after {token!r} comes {token!r}")
     return page.next_page_token
 
 
@@ -394,12 +395,53 @@ def connect(target: Any, *, timeout: float | None = None, **options: Unpack[Conn
     `target`: a base URL, the URL of a card, a card, a file with one, a name from `dragoman.toml`, or an `Agent`.
 
     `credentials`: a secret (used as the card asks), a `(name, password)`, a credential such as `ClientCredentials(...)`,
-    or those by scheme. They are shown to the origin of `target` only; `origin` names another one. `headers` likewise.
-    `version`, `binding`: speak this and nothing else. `timeout`: for each operation, in seconds, all told.
-    `signed_by`: talk to it only if one of these keys has signed its card: a JWK set, a file with one, its URL, a `Trust`.
-    `policy`: how stubborn to be. `tls`, `proxy`: for the network. `agents`: instead of those in `dragoman.toml`.
-    `guard`: checks every address before it is connected to, over every binding (`dragoman.push.Guard()`: public ones).
+    or those by scheme. They go to the origin of `target` only; `origin` names another one. `headers` likewise.
+    `version`, `binding`: use only these. `timeout`: for each operation, in seconds, retries included.
+    `signed_by`: refuse the agent unless one of these keys has signed its card: a JWK set, a file with one, its URL, a `Trust`.
+    `policy`: how often to try again. `tls`, `proxy`: for the network. `agents`: instead of those in `dragoman.toml`.
+    `guard`: checks every address before a connection, over every binding. Without it any address is allowed;
+    `dragoman.push.Guard()` allows public ones. `cache`: an `AgentCache` of this client's own.
     """
     if not isinstance(options.get("version", ""), str):
         raise TypeError('a version is text, such as "1.0"')
     return Client(target, Options(**options), timeout=timeout)
+
+
+class ConnectedPeers:
+    """The remote agents that agents here call: one connection each, opened when first needed.
+
+    `credentials`, by URL or name, are sent to these agents. Credentials of our callers are never passed on.
+    """
+
+    def __init__(self, *, credentials: Mapping[str, Any] | None = None, **options: Any) -> None:
+        self._credentials = credentials or {}
+        self._options = options
+        self._open: dict[str, asyncio.Task[Client]] = {}
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        opening = self._open.get(name)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            opening = self._open[name] = asyncio.create_task(self._connect(name))
+        client = await asyncio.shield(opening)
+        return client.service, Scope()
+
+    async def close(self) -> None:
+        opened, self._open = list(self._open.values()), {}
+        for opening in opened:
+            opening.cancel()  # those that are still opening
+        for client in await asyncio.gather(*opened, return_exceptions=True):
+            if isinstance(client, Client):
+                await client.close()
+
+    async def _connect(self, name: str) -> Client:
+        options = dict(self._options)
+        if (credentials := self._credentials_for(name)) is not None:
+            options["credentials"] = credentials
+        return await connect(name, **options).open()
+
+    def _credentials_for(self, name: str) -> Any:
+        """The credential under this very name, or under the nearest URL above it."""
+        if name in self._credentials or "://" not in name:
+            return self._credentials.get(name)
+        above = [url for url in self._credentials if is_below(name, url)]
+        return self._credentials[max(above, key=len)] if above else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +18,24 @@ from dragoman.model.task import Task
 from dragoman.model.values import file_part, plain
 
 
-def part_of(content: Any) -> Part:
+class SendOptions(TypedDict, total=False):
+    """The options of `Client.send`, so that an editor knows them."""
+
+    files: Any
+    data: Any
+    task: str | Task
+    context: str | Task
+    skill: str
+    metadata: Mapping[str, Any] | None
+    accept: str | Sequence[str]
+    history: int | None
+    wait: bool
+    push: PushConfig | None
+    key: str
+    extensions: str | Sequence[str]
+
+
+def to_part(content: Any) -> Part:
     """Text is text, a path is a file, bytes are bytes; anything else is data."""
     if isinstance(content, Part):
         return content
@@ -32,42 +49,42 @@ def part_of(content: Any) -> Part:
 file = file_part
 
 
-def parts_of(content: Iterable[Any], files: Any = (), data: Any = msgspec.UNSET) -> tuple[Part, ...]:
-    parts = [part_of(each) for each in content]
-    parts += [each if isinstance(each, Part) else file(each) for each in several(files)]
+def to_parts(content: Iterable[Any], files: Any = (), data: Any = msgspec.UNSET) -> tuple[Part, ...]:
+    parts = [to_part(each) for each in content]
+    parts += [each if isinstance(each, Part) else file(each) for each in as_tuple(files)]
     if data is not msgspec.UNSET:
-        parts.append(part_of(plain(data)) if not isinstance(data, str | bytes) else Part(data=plain(data)))
+        parts.append(to_part(plain(data)) if not isinstance(data, str | bytes) else Part(data=plain(data)))
     if not parts:
         raise TypeError("there is nothing to send: give some text, files or data")
     return tuple(parts)
 
 
 def id_of(task: str | Task) -> str:
-    """The id of a task, which may be named by itself, or by a reply."""
+    """The id of a task that is given as an id, a task or a reply."""
     return task.id if isinstance(task, Task | Reply) else task
 
 
 def task_of(task: str | Task) -> Task | None:
-    """The task as its user knows it; None if only its id is known."""
+    """The task, as far as the caller has it; None if only its id was given."""
     return task.task if isinstance(task, Reply) else task if isinstance(task, Task) else None
 
 
 def context_of(context: str | Task) -> str:
-    """The id of a conversation, which may be named by a task in it, or by a reply."""
+    """The id of a conversation that is given as an id, or as a task or a reply in it."""
     return context.context_id if isinstance(context, Task | Reply) else context
 
 
-def several(given: Any) -> tuple[Any, ...]:
-    """One thing is as good as a list of one."""
+def as_tuple(given: Any) -> tuple[Any, ...]:
+    """A tuple of the things given: one thing or several."""
     return (given,) if isinstance(given, str | bytes | bytearray | PathLike | Part) else tuple(given)
 
 
 def _parts_with(message: Message, content: Sequence[Any], files: Any, data: Any) -> tuple[Part, ...]:
-    """The parts of a message, and those that were given with it, in their order."""
+    """The parts of a message and of what was given with it, in order."""
     if sum(isinstance(each, Message) for each in content) > 1:
         raise ValueError("one message can be sent at a time")
     spread = [part for each in content for part in (each.parts if each is message else (each,))]
-    return parts_of(spread, files, data)
+    return to_parts(spread, files, data)
 
 
 def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +94,7 @@ def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, **given}
 
 
-def sending(
+def build_request(
     content: Sequence[Any],
     deadline: float | None,
     tenant: str,
@@ -95,27 +112,27 @@ def sending(
     key: str = "",
     extensions: str | Sequence[str] = (),
 ) -> tuple[Call, SendMessage]:
-    """The options of `Client.send` as a request, and the call it goes with.
+    """The request of `Client.send` for these options, and its `Call`.
 
     A `Message` among the content gets what the options add. Raises `ValueError` where they contradict it.
     """
     about = {**(metadata or {}), **({"skillId": skill} if skill else {})}
     message = next((each for each in content if isinstance(each, Message)), None)
     if message is None:
-        message = Message(message_id=new_id(), role=Role.USER, parts=parts_of(content, files, data))
-    elif len(content) > 1 or several(files) or data is not msgspec.UNSET:
+        message = Message(message_id=new_id(), role=Role.USER, parts=to_parts(content, files, data))
+    elif len(content) > 1 or as_tuple(files) or data is not msgspec.UNSET:
         message = replace(message, parts=_parts_with(message, content, files, data))
     message = message.for_task(id_of(task), context_of(context))
     if about:
         message = replace(message, metadata=_merged(message.metadata, about))
     if extensions:
-        used = dict.fromkeys((*message.extensions, *several(extensions)))
+        used = dict.fromkeys((*message.extensions, *as_tuple(extensions)))
         message = replace(message, extensions=tuple(used))
     configuration = Configuration(
-        accepted_output_modes=several(accept),
+        accepted_output_modes=as_tuple(accept),
         task_push_notification_config=push,
         history_length=history,
         return_immediately=not wait,
     )
-    call = Call(deadline=deadline, idempotency_key=key or new_id(), extensions=several(extensions))
+    call = Call(deadline=deadline, idempotency_key=key or new_id(), extensions=as_tuple(extensions))
     return call, SendMessage(message=message, configuration=configuration, tenant=tenant)

@@ -1,6 +1,6 @@
-"""Proof of who we are, in the ways a card can ask for it.
+"""Credentials, in the forms that a card can ask for.
 
-A secret can be given as itself, as `env:NAME`, or as a function (plain or async) that returns it: the function is asked
+A secret can be given as itself, as `env:NAME`, or as a function (plain or async) that returns it: the function is called
 again when the agent answers 401. `oauth.py` has the credentials that fetch their own tokens; `authorize.py` decides
 where credentials may go.
 """
@@ -34,29 +34,29 @@ class Outgoing(Struct, frozen=True):
     headers: Mapping[str, str]
 
     def with_header(self, name: str, value: str) -> Outgoing:
-        """Instead of one of that name, however it is spelled."""
-        others = {other: said for other, said in self.headers.items() if other.lower() != name.lower()}
+        """Replaces a header of that name, in any case."""
+        others = {other: text for other, text in self.headers.items() if other.lower() != name.lower()}
         return replace(self, headers={**others, name: value})
 
     def with_cookie(self, cookie: str) -> Outgoing:
-        held = [said for name, said in self.headers.items() if name.lower() == "cookie"]
+        held = [text for name, text in self.headers.items() if name.lower() == "cookie"]
         return self.with_header("Cookie", "; ".join([*held, cookie]))
 
 
 class Credential(Protocol):
-    """Something that can be shown."""
+    """Something that authenticates a request."""
 
     async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
-        """The request with the credential in it. `transport` is for those that have to fetch one first."""
+        """The request with the credential. `transport` is for credentials that have to be fetched first."""
         ...
 
     async def refused(self, transport: Transport) -> bool:
-        """The agent answered 401. True if what is shown next is another one."""
+        """The agent answered 401. True if the next `apply` uses another value."""
         ...
 
 
-class _Held:
-    """A secret, read when it is first needed."""
+class _Secret:
+    """A secret that is read when it is first needed."""
 
     def __init__(self, secret: Secret) -> None:
         self._secret = secret
@@ -65,7 +65,7 @@ class _Held:
 
     async def value(self) -> str:
         if self._value is None:
-            async with self._reading:  # calls at the same time ask for it once
+            async with self._reading:  # concurrent calls read it once
                 if self._value is None:
                     self._value = await self._read()
         return self._value
@@ -86,14 +86,14 @@ class _Held:
         return not isinstance(self._secret, str) and await self.value() != before
 
 
-class Bearer(_Held):
+class Bearer(_Secret):
     """`Authorization: Bearer <token>`."""
 
     async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
         return request.with_header("Authorization", f"Bearer {await self.value()}")
 
 
-class Basic(_Held):
+class Basic(_Secret):
     """`Authorization: Basic`, from a name and a password."""
 
     def __init__(self, name: str, password: Secret) -> None:
@@ -105,7 +105,7 @@ class Basic(_Held):
         return request.with_header("Authorization", f"Basic {pair}")
 
 
-class ApiKey(_Held):
+class ApiKey(_Secret):
     """A key in a header, in the query or in a cookie."""
 
     def __init__(self, key: Secret, *, name: str = "X-API-Key", location: str = "header") -> None:
@@ -139,7 +139,7 @@ class Headers:
         return False
 
 
-class Several:
+class Combined:
     """All of these together."""
 
     def __init__(self, credentials: Sequence[Credential]) -> None:
@@ -155,7 +155,7 @@ class Several:
 
 
 class ClientCertificate(Struct, frozen=True):
-    """Mutual TLS: a certificate chain and its key, as PEM files. Shown while connecting, not in a request."""
+    """Mutual TLS: a certificate chain and its key, as PEM files. It is part of the connection, not of a request."""
 
     certificate: str
     key: str | None = None
@@ -163,24 +163,24 @@ class ClientCertificate(Struct, frozen=True):
 
     def context(self, base: ssl.SSLContext | None = None) -> ssl.SSLContext:
         context = base or ssl.create_default_context()
-        with named(self.certificate if self.key is None else f"{self.certificate}, {self.key}"):
+        with name_files(self.certificate if self.key is None else f"{self.certificate}, {self.key}"):
             context.load_cert_chain(self.certificate, self.key, self.password)
         return context
 
 
 @contextmanager
-def named(files: str) -> Iterator[None]:
-    """What is wrong with PEM files is said with their names, which `ssl` leaves out."""
+def name_files(files: str) -> Iterator[None]:
+    """Add the names of PEM files to errors; `ssl` leaves them out."""
     try:
         yield
     except ssl.SSLError as error:
-        raise ValueError(f"{files}: no PEM file of that kind ({error.reason or error})") from error
+        raise ValueError(f"{files}: not a PEM file of that kind ({error.reason or error})") from error
     except OSError as error:
         raise ValueError(f"{files}: {error.strerror}") from error
 
 
-def showing_nothing(context: ssl.SSLContext) -> ssl.SSLContext:
-    """A context that believes whom `context` believes, as far as it can list them, and has no certificate to show."""
+def without_client_certificate(context: ssl.SSLContext) -> ssl.SSLContext:
+    """A context that trusts the authorities of `context`, as far as it lists them, and has no client certificate."""
     bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     bare.check_hostname, bare.verify_mode = context.check_hostname, context.verify_mode
     bare.minimum_version, bare.options = context.minimum_version, context.options
@@ -195,19 +195,23 @@ Given = Any
 """What a user may give: a `Credential`, a secret, a `(name, password)`, or those by the name of a scheme."""
 
 
-def chosen(given: Given, card: AgentCard | None, origin: str) -> Credential:
-    """What was given for `origin`, in the form the card asks for. Without a card, a bare secret is a bearer token."""
+def choose_credential(given: Given, card: AgentCard | None, origin: str) -> Credential:
+    """What was given for `origin`, in the form that the card asks for. Without a card a secret is a bearer token."""
     if isinstance(given, Mapping):
         schemes = card.security_schemes if card is not None else {}
         for name in given:
             if card is not None and name not in schemes:
                 known = ", ".join(schemes) or "none"
                 raise ValueError(f"the card has no security scheme {name!r}; it has {known}")
-        return Several([_in_form(value, schemes.get(name), card, origin) for name, value in given.items()])
-    return _in_form(given, _wanted(card), card, origin)
+        return Combined(
+            [_to_credential(value, schemes.get(name), card, origin) for name, value in given.items()]
+        )
+    return _to_credential(given, _required_scheme(card), card, origin)
 
 
-def _in_form(given: Given, scheme: SecurityScheme | None, card: AgentCard | None, origin: str) -> Credential:
+def _to_credential(
+    given: Given, scheme: SecurityScheme | None, card: AgentCard | None, origin: str
+) -> Credential:
     if isinstance(given, tuple):
         return Basic(*given)
     if isinstance(given, str) or (callable(given) and not hasattr(given, "apply")):
@@ -225,7 +229,7 @@ def _in_form(given: Given, scheme: SecurityScheme | None, card: AgentCard | None
     return credential
 
 
-def _wanted(card: AgentCard | None) -> SecurityScheme | None:
+def _required_scheme(card: AgentCard | None) -> SecurityScheme | None:
     """The first scheme the card requires; if it requires none, the first it declares."""
     if card is None:
         return None
@@ -236,8 +240,8 @@ def _wanted(card: AgentCard | None) -> SecurityScheme | None:
     return next(iter(card.security_schemes.values()), None)
 
 
-def described(card: AgentCard) -> str:
-    """What the card asks for, in words."""
+def describe_schemes(card: AgentCard) -> str:
+    """The security schemes of a card, in words."""
     words = []
     for name, scheme in card.security_schemes.items():
         if scheme.api_key_security_scheme is not None:

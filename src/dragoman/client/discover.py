@@ -1,4 +1,4 @@
-"""From whatever a user calls an agent to its card, and to the ways of talking to it.
+"""Find the card of an agent, and the URLs in it.
 
 An agent can be named by its base URL, the URL of its card, a card (an object, a document, a file), a name from the
 `[agents]` table of `dragoman.toml`, or be an agent in this process. Cards are cached as HTTP allows.
@@ -7,23 +7,26 @@ An agent can be named by its base URL, the URL of its card, a card (an object, a
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.client.agents_table import CONFIG, AgentEntry
+from dragoman.client.fetch import Fetcher
 from dragoman.client.transport.transport import (
     NOT_JSON,
     NotSent,
     Rejected,
     Response,
     Transport,
-    decoded,
-    error_of,
+    decode_json,
     read_at_most,
+    to_error,
 )
 from dragoman.dialects.cards import read_card, write_card
 from dragoman.dialects.tidy import snake
@@ -37,142 +40,166 @@ from dragoman.errors import (
 )
 from dragoman.model.card import AgentCard
 
-if TYPE_CHECKING:
-    from dragoman.auth.signing import Verified
-
 _WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-_OF_CARDS = (
+_CARD_MEMBERS = (
     "supportedInterfaces", "additionalInterfaces", "preferredTransport", "protocolVersion", "capabilities", "skills",
     "defaultInputModes", "defaultOutputModes",
 )  # fmt: skip
-_HELD = 256
-_MAX_CARD = 4 << 20
-_TELLING = (Unauthenticated, InvalidAgentResponse, RateLimited, Unavailable)
-"""There is something at that place, and it is not as it should be."""
+_MAX_CACHED_AGENTS = 256
+_MAX_CACHED_CARD_BYTES = 256 << 10
+_MAX_CARD_BYTES = 4 << 20
+_MAX_AGE_DIGITS = 9
+_INFORMATIVE = (Unauthenticated, InvalidAgentResponse, RateLimited, Unavailable)
+"""Errors that say more than "there is no card here"."""
 
 
-class Found(Struct, frozen=True):
-    """A card, as it was published."""
+class FoundCard(Struct, frozen=True):
+    """A card as it was published."""
 
     document: dict[str, Any]
     card: AgentCard
     url: str = ""
-    """Where it was found; empty when it was given to us."""
-    ours: bool = False
-    verified: Verified | None = None
-    """Who has signed it, if that was asked."""
+    """Where it was found; empty if the user gave it."""
+    is_dragoman: bool = False
+    """A Dragoman server sent it."""
+    verified: Any = None
+    """The `auth.signing.Verified` of a card whose signature was checked."""
 
 
-class _Cached(Struct):
+class _CachedCard(Struct):
     document: dict[str, Any]
     etag: str
     expires: float
-    ours: bool
+    is_dragoman: bool
 
 
-class Cards:
-    """Cards by URL, for as long as their servers allow."""
+class AgentCache:
+    """What clients know of the agents they have met: their cards, and the dialects in which they answer.
+
+    It holds at most `_MAX_CACHED_AGENTS` of each, and drops the oldest. Clients of a process share `SHARED_CACHE`;
+    `connect(..., cache=AgentCache())` gives a client its own.
+    """
 
     def __init__(self) -> None:
-        self._held: dict[str, _Cached] = {}
+        self._cards: OrderedDict[str, _CachedCard] = OrderedDict()
+        self.dialects = DialectCache()
 
     def expire(self, url: str) -> None:
-        """Ask the server again, the next time, for whatever card the agent at `url` has."""
-        places = set(candidates(url))
-        for key, held in self._held.items():
-            if key.partition(" ")[2] in places:
-                held.expires = 0.0
+        """Ask the server again, the next time, for any card of the agent at `url`."""
+        urls = set(card_urls(url))
+        for key, cached in self._cards.items():
+            if key.partition(" ")[2] in urls:
+                cached.expires = 0.0
 
-    async def get(self, transport: Transport, url: str, *, version: str = "", secret: bool = False) -> Found:
-        """The card at `url`. `secret`: the request shows credentials, so nobody else may have what it gets."""
+    async def get_card(
+        self, transport: Transport, url: str, *, version: str = "", private: bool = False
+    ) -> FoundCard:
+        """The card at `url`. `private`: the request has credentials, so its answer is neither cached nor read from there."""
         key = f"{version} {url}"
-        held = None if secret else self._held.get(key)
-        if held is not None and time.monotonic() < held.expires:
-            return _found(held.document, url, held.ours)
+        cached = None if private else self._cards.get(key)
+        if cached is not None and time.monotonic() < cached.expires:
+            return _found_card(cached.document, url, cached.is_dragoman)
         headers = {"Accept": "application/json"}
         if version:
             headers["A2A-Version"] = version
-        if held is not None and held.etag:
-            headers["If-None-Match"] = held.etag
+        if cached is not None and cached.etag:
+            headers["If-None-Match"] = cached.etag
         response = await transport.request("GET", url, headers)
-        body = await read_at_most(response, _MAX_CARD, url)
-        if response.status == 304 and held is not None:
-            held.expires = _expiry(response)
-            return _found(held.document, url, held.ours)
+        body = await read_at_most(response, _MAX_CARD_BYTES, url)
+        if response.status == 304 and cached is not None:
+            cached.expires = _expiry(response)
+            return _found_card(cached.document, url, cached.is_dragoman)
         if response.status != 200:
-            raise error_of(response, body, url, lambda document, status: Rejected(f"{url}: HTTP {status}"))
+            raise to_error(response, body, url, lambda document, status: Rejected(f"{url}: HTTP {status}"))
         try:
-            document = decoded(body)
+            document = decode_json(body)
         except NOT_JSON as error:
             raise InvalidAgentResponse(f"{url} is not a card: {error}") from error
         if not _looks_like_card(document):
             raise InvalidAgentResponse(
                 f"{url} is not a card: it says neither where the agent is nor what it can do"
             )
-        found = _found(document, url, "dragoman" in response.headers)
-        if not secret and "no-store" not in _told(response):
-            if len(self._held) >= _HELD:
-                self._held.clear()
+        found = _found_card(document, url, "dragoman" in response.headers)
+        cacheable = not private and len(body) <= _MAX_CACHED_CARD_BYTES
+        if cacheable and "no-store" not in _cache_control(response):
+            while len(self._cards) >= _MAX_CACHED_AGENTS:
+                self._cards.popitem(last=False)
             etag = response.headers.get("etag", "")
-            self._held[key] = _Cached(document, etag, _expiry(response), found.ours)
+            self._cards[key] = _CachedCard(document, etag, _expiry(response), found.is_dragoman)
         return found
+
+
+class DialectCache:
+    """The dialect in which each endpoint answers, by its URL, its binding and the dialect that its card promises."""
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+
+    def get(self, url: str, binding: str, promised: str) -> str | None:
+        return self._names.get((url, binding, promised))
+
+    def put(self, url: str, binding: str, promised: str, dialect: str) -> None:
+        while len(self._names) >= _MAX_CACHED_AGENTS:
+            self._names.popitem(last=False)
+        self._names[url, binding, promised] = dialect
+
+
+SHARED_CACHE = AgentCache()
+"""Shared by the clients of this process that were not given a cache."""
 
 
 def _looks_like_card(document: Any) -> bool:
     """A JSON document with a name may be anything. A card of any version has a member that only cards have."""
     if not isinstance(document, dict):
-        return True  # whoever reads it says what is wrong with it
-    return any(name in document or snake(name) in document for name in _OF_CARDS)
+        return True  # `read_card` says what is wrong with it
+    return any(name in document or snake(name) in document for name in _CARD_MEMBERS)
 
 
-CARDS = Cards()
-"""The cards this process knows."""
-
-
-def _told(response: Response) -> dict[str, str]:
-    """What a server says about keeping its answer: `{"public": "", "max-age": "60"}`."""
+def _cache_control(response: Response) -> dict[str, str]:
+    """The directives of `Cache-Control`: `{"public": "", "max-age": "60"}`."""
     pairs = (word.partition("=") for word in response.headers.get("cache-control", "").lower().split(","))
     return {name.strip(): value.strip(' "') for name, _, value in pairs}
 
 
 def _expiry(response: Response) -> float:
-    told = _told(response)
-    if "no-cache" in told:
+    directives = _cache_control(response)
+    if "no-cache" in directives:
         return 0.0
-    return time.monotonic() + _seconds(told.get("max-age", "")) - _seconds(response.headers.get("age", ""))
+    age = _seconds(response.headers.get("age", ""))
+    return time.monotonic() + _seconds(directives.get("max-age", "")) - age
 
 
 def _seconds(number: str) -> int:
-    return int(number[:9]) if number.isdecimal() else 0  # nobody lives longer
+    return int(number[:_MAX_AGE_DIGITS]) if number.isdecimal() else 0
 
 
-def _found(document: Any, url: str, ours: bool = False) -> Found:
+def _found_card(document: Any, url: str, is_dragoman: bool = False) -> FoundCard:
     card, _ = read_card(document, found_at=url)
-    return Found(document, card, url, ours)
+    return FoundCard(document, card, url, is_dragoman)
 
 
-def given(target: AgentCard | Mapping[str, Any] | Path) -> Found:
-    """A card that is here already."""
+def read_given_card(target: AgentCard | Mapping[str, Any] | Path) -> FoundCard:
+    """A card that the user gives: an object, a document or a file."""
     if isinstance(target, AgentCard):
-        return Found(write_card(target, "1.0"), target)
+        return FoundCard(write_card(target, "1.0"), target)
     if isinstance(target, Path):
         try:
-            target = decoded(target.read_bytes())
+            target = decode_json(target.read_bytes())
         except (OSError, *NOT_JSON) as error:
             raise InvalidAgentResponse(f"{target} is not a card: {error}") from error
-    return _found(target, "")
+    return _found_card(target, "")
 
 
-def address(name: str, agents: Mapping[str, AgentEntry]) -> str | Path:
-    """What a text stands for: a URL, a file, or a name in `agents`."""
+def resolve_target(name: str, agents: Mapping[str, AgentEntry]) -> str | Path:
+    """The URL or the file that a text names. Raises `NotSent`."""
     if name.lower().startswith(("http://", "https://")):
         return name
     if name in agents:
-        return address(agents[name].url, {})
+        return resolve_target(agents[name].url, {})
     if Path(name).is_file():
         return Path(name)
-    scheme, there, _ = name.partition("://")
-    if there:
+    scheme, separator, _ = name.partition("://")
+    if separator:
         raise NotSent(f"{scheme}: is not a scheme we know: http or https")
     if name.endswith(".json") and (name.count("/") == 0 or name.startswith((".", "/", "~"))):
         raise NotSent(f"there is no file {name}")
@@ -184,76 +211,88 @@ def address(name: str, agents: Mapping[str, AgentEntry]) -> str | Path:
     raise NotSent(f"{name!r} is neither a URL nor a file, and [agents] in {CONFIG} has no such name")
 
 
-def candidates(url: str) -> list[str]:
-    """Where the card of the agent at `url` may be, likeliest first."""
+def card_urls(url: str) -> list[str]:
+    """Where the card of the agent at `url` may be, the likeliest first."""
     parts = urlsplit(url)
     if parts.path.endswith(".json"):
         return [url]
     root = f"{parts.scheme}://{parts.netloc}"
     base = root + parts.path.rstrip("/")
-    places = [base + path for path in _WELL_KNOWN] + [base + "/agent-card.json"]
+    urls = [base + path for path in _WELL_KNOWN] + [base + "/agent-card.json"]
     if base != root:
-        places += [root + parts.path] + [root + path for path in _WELL_KNOWN]
-    return [f"{place}?{parts.query}" for place in places] if parts.query else places
+        urls += [root + parts.path] + [root + path for path in _WELL_KNOWN]
+    return [f"{each}?{parts.query}" for each in urls] if parts.query else urls
 
 
-async def find(
-    transport: Transport, url: str, *, version: str = "", secret: bool = False, can_tell: bool = False
-) -> Found:
-    """Look for a card in all the places it may be. Raises `Unauthenticated` if it is there and not for us.
+async def find_card(
+    transport: Transport,
+    url: str,
+    cache: AgentCache,
+    *,
+    version: str = "",
+    private: bool = False,
+    has_credentials: bool = False,
+) -> FoundCard:
+    """Look for a card at all the URLs where it may be. Raises `Unauthenticated` if it is there and not for us.
 
-    `can_tell`: we can say who we are, so if that is asked below `url`, another card at the root is not the one.
+    `has_credentials`: if the agent at `url` asks for credentials, the caller has some, so a card at the root of the
+    server, which may be another agent's, is not taken instead.
     """
     failures: list[A2AError] = []
-    for place in candidates(url):
+    for place in card_urls(url):
         above = not place.startswith(url.partition("?")[0].rstrip("/"))
-        if can_tell and above:
+        if has_credentials and above:
             for error in failures:
                 if isinstance(error, Unauthenticated):
                     raise error
         try:
-            found = await CARDS.get(transport, place, version=version, secret=secret)
-            if above and found.ours:
-                _meant(found, url)
+            found = await cache.get_card(transport, place, version=version, private=private)
+            if above and found.is_dragoman:
+                _check_agent_at(found, url)
             return found
         except A2AError as error:
             if isinstance(error, _AnotherAgent) or (
                 isinstance(error, Unreachable) and not isinstance(error, Rejected)
             ):
-                raise  # it may be there, so that no other is to be taken for it
+                raise  # the card may be there, so no other card may be taken for it
             failures.append(error)
-    telling = [error for error in failures if isinstance(error, _TELLING)]
-    if telling:
-        raise telling[0]
+    informative = [error for error in failures if isinstance(error, _INFORMATIVE)]
+    if informative:
+        raise informative[0]
     raise Rejected(f"there is no agent card at {url}: {failures[0]}")
 
 
 class _AnotherAgent(Rejected):
-    """The server at that address is one of ours, and has no agent there."""
+    """A Dragoman server is at that address, and has no agent there."""
 
 
-def _meant(found: Found, url: str) -> None:
-    """Whether the card at the root of one of our servers can be meant by `url`. Our servers show each agent's card below
-    its own address as well, so that one with another address is another agent."""
+def _check_agent_at(found: FoundCard, url: str) -> None:
+    """Check that the card at the root of a Dragoman server belongs to the agent at `url`.
+
+    Dragoman servers show each card below the agent's own address as well, so a card with another address is of another
+    agent.
+    """
     wanted = urlsplit(url).path.rstrip("/") + "/"
-    there = [absolute(each.url, found.url) for each in found.card.supported_interfaces]
-    if not any(wanted.startswith(urlsplit(each).path.rstrip("/") + "/") for each in there):
-        where = f", {there[0].rstrip('/')}" if there else ""
+    urls = [absolute_url(each.url, found.url) for each in found.card.supported_interfaces]
+    if not any(wanted.startswith(urlsplit(each).path.rstrip("/") + "/") for each in urls):
+        where = f", {urls[0].rstrip('/')}" if urls else ""
         raise _AnotherAgent(f"there is no agent at {url}: at its root is {found.card.name!r}{where}")
 
 
-async def get_extended_card(transport: Transport, url: str, path: str) -> Found:
+async def get_extended_card(transport: Transport, url: str, path: str) -> FoundCard:
     """The extended card of an agent that has it on a page (0.2): below its endpoint, or beside it."""
-    endpoint = url.rstrip("/")
+    endpoint, cache = url.rstrip("/"), AgentCache()
     try:
-        return await CARDS.get(transport, endpoint + path, secret=True)
+        return await cache.get_card(transport, endpoint + path, private=True)
     except Unreachable:
-        return await CARDS.get(transport, urljoin(endpoint, "." + path), secret=True)
+        return await cache.get_card(transport, urljoin(endpoint, "." + path), private=True)
 
 
-def absolute(url: str, found_at: str) -> str:
-    """An interface's URL. Relative to its card, or to the agent whose well-known card it is; and an agent that calls
-    itself 0.0.0.0 means where it was found."""
+def absolute_url(url: str, found_at: str) -> str:
+    """The URL of an interface. It may be relative to the card, or to the agent whose well-known card it is.
+
+    An agent that calls itself 0.0.0.0 is where its card was found.
+    """
     if not found_at:
         return url
     base = found_at.partition("?")[0]
@@ -264,7 +303,7 @@ def absolute(url: str, found_at: str) -> str:
         url = urljoin(base, url)
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
-    except ValueError:  # whoever uses it will be told; the card's other interfaces may do
+    except ValueError:  # using it raises an error; the card's other interfaces may work
         return url
     if parts.hostname in ("0.0.0.0", "::"):
         here = urlsplit(found_at).hostname or ""
@@ -272,11 +311,11 @@ def absolute(url: str, found_at: str) -> str:
     return url
 
 
-def channel_address(url: str, found_at: str) -> str:
-    """A gRPC interface's `host:port` as `grpcs://host:port`, or `grpc://` for a plain connection.
+def grpc_url(url: str, found_at: str) -> str:
+    """The `host:port` of a gRPC interface as `grpcs://host:port`, or `grpc://` for a connection without TLS.
 
-    Cards do not say which of the two it is. It is as safe as the way the card came; one that was given to us is only
-    taken for plain on loopback.
+    Cards do not say which of the two it is. It is as secure as the way by which the card came. If the user gave the card,
+    only loopback is taken to be without TLS.
     """
     scheme, _, rest = url.rpartition("://")
     here = urlsplit(found_at)
@@ -288,12 +327,37 @@ def channel_address(url: str, found_at: str) -> str:
     if host in ("0.0.0.0", "::") and here.hostname:
         host = here.hostname
     if scheme in ("http", "grpc"):
-        safe = False
+        secure = False
     elif scheme in ("https", "grpcs"):
-        safe = True
+        secure = True
     elif found_at:
-        safe = here.scheme == "https"
+        secure = here.scheme == "https"
     else:
-        safe = not (host in ("localhost", "::1") or host.startswith("127."))
+        secure = not (host in ("localhost", "::1") or host.startswith("127."))
     shown = f"[{host}]" if ":" in host else host
-    return f"{'grpcs' if safe else 'grpc'}://{shown}:{port or (443 if safe else 80)}"
+    return f"{'grpcs' if secure else 'grpc'}://{shown}:{port or (443 if secure else 80)}"
+
+
+async def verify_card(found: FoundCard, signed_by: Any, transport: Transport) -> FoundCard:
+    """The signed part of a card, if a trusted key has signed it. Raises `InvalidAgentResponse`.
+
+    `signed_by`: a JWK set, a file with one, its URL, or a `Trust`.
+    """
+    verified = await _read_trust(signed_by).verify(found.document, Fetcher(transport))
+    card, _ = read_card(verified.document, found_at=found.url)
+    return FoundCard(verified.document, card, found.url, found.is_dragoman, verified)
+
+
+def _read_trust(signed_by: Any) -> Any:
+    from dragoman.auth.signing import Trust  # imports cryptography, which is slow
+
+    if isinstance(signed_by, Trust):
+        return signed_by
+    if isinstance(signed_by, Mapping):
+        return Trust(signed_by)
+    if isinstance(signed_by, str) and "://" in signed_by:
+        return Trust(jwks_url=signed_by)
+    try:
+        return Trust(msgspec.json.decode(Path(signed_by).read_bytes()))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{signed_by} has no keys to trust: {error}") from error

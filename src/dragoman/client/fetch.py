@@ -1,7 +1,6 @@
-"""Gets small public documents that somebody's word depends on: the keys of an issuer, for example.
+"""Fetch small public documents that authentication depends on, such as the keys of an issuer.
 
-Over https (or from this machine), from exactly where it was told to: a redirect is not followed. Neither the size nor
-the time of an answer is the other side's to choose.
+Only over https (or from loopback). Redirects are not followed. Size and time of an answer are limited.
 """
 
 from __future__ import annotations
@@ -10,25 +9,25 @@ import asyncio
 from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
-from dragoman.client.transport.network import HERE, HttpTransport
+from dragoman.client.transport.network import LOOPBACK_HOSTS, HttpTransport
 from dragoman.client.transport.transport import Transport, read_at_most
 from dragoman.errors import Unreachable
 
-MAX_DOCUMENT = 256 << 10
-TIMEOUT = 10.0
+MAX_DOCUMENT_BYTES = 256 << 10
+TIMEOUT_SECONDS = 10.0
 
 
 class Fetcher:
-    def __init__(self, transport: Transport | None = None, *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, transport: Transport | None = None, *, timeout: float = TIMEOUT_SECONDS) -> None:
         self._transport, self._timeout = transport, timeout
 
     async def __call__(
         self, url: str, form: Mapping[str, str] | None = None, authorization: str = ""
     ) -> bytes:
-        """With a `form`, what is answered to it. Raises `Unreachable`."""
+        """GET `url`, or POST `form` to it. Raises `Unreachable`."""
         try:
             parts = urlsplit(url)
-            plain = parts.scheme == "http" and parts.hostname in HERE
+            plain = parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS
         except ValueError:
             raise Unreachable(f"{url[:200]!r} is not a URL") from None
         if (parts.scheme != "https" and not plain) or parts.username or parts.password:
@@ -55,7 +54,7 @@ class Fetcher:
         try:
             if response.status != 200:
                 raise Unreachable(f"{url} answered HTTP {response.status}")
-            return await read_at_most(response, MAX_DOCUMENT, url)
+            return await read_at_most(response, MAX_DOCUMENT_BYTES, url)
         finally:
             await response.close()
 

@@ -1,7 +1,7 @@
 """Credentials that fetch their own tokens: client credentials, a refresh token, a device code.
 
-Where to fetch them can be left to the agent's card, but only if that is on the agent's own origin: a card must not be
-able to send a client's secret somewhere else.
+The card may say where to fetch them, but only on the agent's own origin: a card must not be able to send a client's
+secret somewhere else.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from dragoman.client.authorize import origin_of
 from dragoman.client.credentials import Outgoing
-from dragoman.client.origin import origin_of
 from dragoman.client.transport.transport import NOT_JSON, Transport
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import AgentCard, OAuthFlow
 
-_EARLY = 30.0
-"""Renew a token so many seconds before it expires."""
+_RENEW_EARLY_SECONDS = 30.0
 
 
 class _Token:
@@ -42,7 +41,7 @@ class _Token:
         self._renewing = asyncio.Lock()
 
     def learn(self, card: AgentCard, origin: str) -> None:
-        """Fill in what the card says and we were not told, as far as it stays on `origin`."""
+        """Fill in from the card what was not given, as far as it stays on `origin`."""
         for scheme in card.security_schemes.values():
             flows = scheme.oauth2_security_scheme.flows if scheme.oauth2_security_scheme else None
             flow: OAuthFlow | None = getattr(flows, self.flow, None)
@@ -51,7 +50,7 @@ class _Token:
 
     def _learn(self, flow: OAuthFlow, origin: str) -> None:
         if not self.token_url:
-            self.token_url = _trusted(flow.token_url, "token_url", origin)
+            self.token_url = _check_origin(flow.token_url, "token_url", origin)
 
     async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
         if time.time() >= self._expires:
@@ -69,11 +68,11 @@ class _Token:
             form = {"grant_type": "refresh_token", "refresh_token": self._refresh_token}
             status, answer = await self._ask(transport, form)
             if status == 200:
-                return await self._take(answer)
+                return await self._store_token(answer)
             self._refresh_token = ""
-        await self._take(await self._first(transport))
+        await self._store_token(await self._request_token(transport))
 
-    async def _first(self, transport: Transport) -> dict[str, Any]:
+    async def _request_token(self, transport: Transport) -> dict[str, Any]:
         raise NotImplementedError
 
     async def _ask(
@@ -81,7 +80,7 @@ class _Token:
     ) -> tuple[int, dict[str, Any]]:
         url = url or self.token_url
         if not url:
-            raise Unauthenticated("nobody said where to get a token: pass token_url=")
+            raise Unauthenticated("there is no URL to get a token from: pass token_url=")
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         if self._client_secret:
             pair = f"{quote(self._client_id, safe='')}:{quote(self._client_secret, safe='')}"
@@ -97,20 +96,22 @@ class _Token:
             raise Unauthenticated(f"{url} did not answer like a token endpoint: {error}") from error
         return response.status, answer
 
-    async def _take(self, answer: dict[str, Any]) -> None:
+    async def _store_token(self, answer: dict[str, Any]) -> None:
         token = answer.get("access_token")
         if not isinstance(token, str) or not token:
-            raise Unauthenticated(f"{self.token_url} gave no token: {_said(answer)}")
+            raise Unauthenticated(f"{self.token_url} gave no token: {_describe_error(answer)}")
         if not (token.isascii() and token.isprintable()):
             raise Unauthenticated(f"{self.token_url} gave a token that does not fit into a header")
         self._access_token = token
-        self._expires = time.time() + max(1.0, _seconds(answer.get("expires_in"), 1e18) - _EARLY)
+        self._expires = time.time() + max(
+            1.0, _seconds(answer.get("expires_in"), 1e18) - _RENEW_EARLY_SECONDS
+        )
         if isinstance(answer.get("refresh_token"), str):
             self._refresh_token = answer["refresh_token"]
             await self._rotated(self._refresh_token)
 
     async def _rotated(self, refresh_token: str) -> None:
-        """There is another refresh token now."""
+        """Called with a new refresh token."""
 
 
 class ClientCredentials(_Token):
@@ -123,15 +124,17 @@ class ClientCredentials(_Token):
     ) -> None:
         super().__init__(client_id, client_secret, token_url, scopes)
 
-    async def _first(self, transport: Transport) -> dict[str, Any]:
+    async def _request_token(self, transport: Transport) -> dict[str, Any]:
         status, answer = await self._ask(transport, {"grant_type": "client_credentials"})
         if status != 200:
-            raise Unauthenticated(f"{self.token_url} refused the client credentials: {_said(answer)}")
+            raise Unauthenticated(
+                f"{self.token_url} refused the client credentials: {_describe_error(answer)}"
+            )
         return answer
 
 
 class RefreshToken(_Token):
-    """A refresh token from an earlier login. `rotated` is told when the server replaces it."""
+    """A refresh token from an earlier login. `rotated` is called when the server replaces it."""
 
     flow = "authorization_code"
 
@@ -149,14 +152,14 @@ class RefreshToken(_Token):
         self._refresh_token = refresh_token
         self._on_rotated = rotated
 
-    async def _first(self, transport: Transport) -> dict[str, Any]:
+    async def _request_token(self, transport: Transport) -> dict[str, Any]:
         raise Unauthenticated(f"{self.token_url} no longer takes the refresh token: log in again")
 
     async def _rotated(self, refresh_token: str) -> None:
         if self._on_rotated is not None:
-            told = self._on_rotated(refresh_token)
-            if inspect.isawaitable(told):
-                await told
+            result = self._on_rotated(refresh_token)
+            if inspect.isawaitable(result):
+                await result
 
 
 class DeviceCode(_Token):
@@ -181,19 +184,19 @@ class DeviceCode(_Token):
     def _learn(self, flow: OAuthFlow, origin: str) -> None:
         super()._learn(flow, origin)
         if not self.device_url:
-            self.device_url = _trusted(flow.device_authorization_url, "device_url", origin)
+            self.device_url = _check_origin(flow.device_authorization_url, "device_url", origin)
 
-    async def _first(self, transport: Transport) -> dict[str, Any]:
+    async def _request_token(self, transport: Transport) -> dict[str, Any]:
         if not self.device_url:
-            raise Unauthenticated("nobody said where to begin a login: pass device_url=")
+            raise Unauthenticated("there is no URL to begin a login at: pass device_url=")
         _, begun = await self._ask(transport, {}, url=self.device_url)
         code = begun.get("device_code")
         where = begun.get("verification_uri_complete") or begun.get("verification_uri")
         if not isinstance(code, str) or not isinstance(where, str):
-            raise Unauthenticated(f"{self.device_url} began no login: {_said(begun)}")
-        told = self._prompt(where, str(begun.get("user_code", "")))
-        if inspect.isawaitable(told):
-            await told
+            raise Unauthenticated(f"{self.device_url} began no login: {_describe_error(begun)}")
+        prompted = self._prompt(where, str(begun.get("user_code", "")))
+        if inspect.isawaitable(prompted):
+            await prompted
         interval, lasts = _seconds(begun.get("interval"), 5), _seconds(begun.get("expires_in"), 900)
         until = time.monotonic() + lasts
         form = {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": code}
@@ -205,18 +208,18 @@ class DeviceCode(_Token):
             if answer.get("error") == "slow_down":
                 interval += 5
             elif answer.get("error") != "authorization_pending":
-                raise Unauthenticated(f"the login failed: {_said(answer)}")
+                raise Unauthenticated(f"the login failed: {_describe_error(answer)}")
         raise Unauthenticated("the login was not completed in time")
 
 
-def _seconds(said: Any, usual: float) -> float:
+def _seconds(value: Any, default: float) -> float:
     try:
-        return max(0.0, float(said))
+        return max(0.0, float(value))
     except (TypeError, ValueError):
-        return usual
+        return default
 
 
-def _trusted(url: str, parameter: str, origin: str) -> str:
+def _check_origin(url: str, parameter: str, origin: str) -> str:
     if url and origin_of(url) != origin:
         raise Unauthenticated(
             f"the card says to log in at {url}, which is not on the agent's own origin; "
@@ -225,6 +228,6 @@ def _trusted(url: str, parameter: str, origin: str) -> str:
     return url
 
 
-def _said(answer: dict[str, Any]) -> str:
+def _describe_error(answer: dict[str, Any]) -> str:
     words = [str(answer[key]) for key in ("error", "error_description") if answer.get(key)]
-    return ": ".join(words)[:300] or "it did not say why"
+    return ": ".join(words)[:300] or "without a reason"

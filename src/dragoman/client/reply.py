@@ -1,4 +1,4 @@
-"""What comes back: a `Reply`, or a `Stream` of `Piece`s that becomes one."""
+"""Answers of an agent: a `Reply`, or a `Stream` of `Piece`s that becomes one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dragoman.client.deduplicate import parts_after
 from dragoman.errors import A2AError
@@ -17,36 +17,49 @@ from dragoman.model.ops import Batch
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.values import convert, convert_text
 
-if TYPE_CHECKING:
-    from dragoman.client.client import Client
-
 T = TypeVar("T")
 
 
+class ReplyClient(Protocol):
+    """What a reply and a stream need of their `Client`."""
+
+    async def __call__(self, *content: Any, **options: Any) -> Reply: ...
+
+    async def wait(self, task: str | Task, *, timeout: float | None = None) -> Reply: ...
+
+    async def cancel(self, task: str | Task, *, timeout: float | None = None) -> Task: ...
+
+    def remember_question(self, task: Task) -> None:
+        """A stream ended with a question."""
+        ...
+
+    def timeout_message(self, task: str = "") -> str: ...
+
+
 class TaskFailed(A2AError):
-    """The agent failed, refused or canceled the task. What it said about it is the message; the task is `task`."""
+    """The agent failed, rejected or canceled the task. The message is what the agent said; `task` is the task."""
 
     reason = "TASK_FAILED"
 
     def __init__(self, task: Task) -> None:
-        said = task.status.message.text if task.status.message is not None else ""
-        super().__init__(f"task {task.id} {ended(task.state)}" + (f": {said}" if said else ""))
+        text = task.status.message.text if task.status.message is not None else ""
+        super().__init__(f"task {task.id} {describe_end(task.state)}" + (f": {text}" if text else ""))
         self.task = task
 
 
 class Reply(str):
-    """An agent's answer. It is the text, and knows the rest.
+    """An agent's answer: a text with the task and its content as attributes.
 
     A reply that `asks` is a question: `await reply.answer("...")`. One whose task still runs: `await reply.wait()`.
     """
 
-    _client: Client
+    _client: ReplyClient
     task: Task | None
-    """None when the agent answered with a message and keeps no task."""
+    """None if the agent answered with a message and has no task."""
     message: Message | None
 
     @classmethod
-    def of(cls, client: Client, result: Task | Message) -> Reply:
+    def of(cls, client: ReplyClient, result: Task | Message) -> Reply:
         reply = cls(text_of(result))
         reply._client = client
         reply.task, reply.message = (result, None) if isinstance(result, Task) else (None, result)
@@ -73,7 +86,7 @@ class Reply(str):
 
     @property
     def asks(self) -> bool:
-        """The agent needs something from us before it goes on: words, or (`AUTH_REQUIRED`) a permission."""
+        """The agent needs something before it continues: an answer, or (`AUTH_REQUIRED`) a permission."""
         return self.state.interrupted
 
     @property
@@ -113,14 +126,14 @@ class Reply(str):
         return Reply.of(self._client, await self._client.cancel(self.id))
 
     async def answer(self, *content: Any, **options: Any) -> Reply:
-        """Say what the agent asked for, and wait for what it makes of it. Options as for `Client.send`."""
+        """Answer the agent's question, and wait for the reply. Options as for `Client.send`."""
         if self.task is None:
             return await self._client(*content, context=self.context_id, **options)
         return await self._client(*content, task=self, context=self.context_id, **options)
 
 
-def ended(state: TaskState) -> str:
-    """How a task did not complete, for a sentence."""
+def describe_end(state: TaskState) -> str:
+    """How a task that did not complete ended, for a sentence."""
     return state.word if state is TaskState.FAILED else f"was {state.word}"
 
 
@@ -153,16 +166,16 @@ class Piece:
         self.state = state
         """The state of the task by now."""
         self.replaces = replaces
-        """What was shown before of this artifact (`piece.artifact.artifact_id`) is void, and `text` is all of it.
+        """`text` replaces what came before of this artifact (`piece.artifact.artifact_id`).
 
-        It happens when an agent that was interrupted says something else the second time. If the event is a `Task`, all
-        that was shown of the answer is void. Programs that cannot take back what they printed begin on a new line.
+        It happens when an agent that was interrupted writes something else the second time. If the event is a `Task`, it
+        replaces the whole answer. Programs that cannot take back what they printed begin a new line.
         """
         self._events = events
 
     @property
     def text(self) -> str:
-        """What this event adds to the answer; empty for news about the task."""
+        """What this event adds to the answer; empty for a status of the task."""
         if self._text is None:
             self._text = self.event.artifact.text if isinstance(self.event, ArtifactUpdate) else ""
         return self._text
@@ -183,7 +196,7 @@ class Piece:
 
     @property
     def status(self) -> str:
-        """What the agent says it is doing, if this event is about that."""
+        """What the agent says it is doing, if this event is a status."""
         if isinstance(self.event, StatusUpdate) and self.event.status.message is not None:
             return self.event.status.message.text
         return ""
@@ -195,38 +208,38 @@ class Piece:
 
     @property
     def task(self) -> Task | None:
-        """The task, as far as the stream has been read."""
+        """The task as far as the stream was read."""
         return self._events.fold.task
 
 
 class Stream:
     """The pieces of an answer, each once, whatever happens to the connection. When it has ended, `reply` is whole.
 
-    `known`: how the task was when it was last heard of; what it had then is not told again. `goes_on`: our message goes to
-    a task that exists, so what the stream's first picture of it shows was there before.
+    `known`: the task as the caller already has it; its content is not repeated. `continues`: the message goes to a task
+    that exists, so what the stream's first `Task` shows was there before.
     """
 
     def __init__(
         self,
-        client: Client,
+        client: ReplyClient,
         batches: AsyncIterator[Batch],
         deadline: float | None,
         *,
         known: Task | None = None,
-        goes_on: bool = False,
+        continues: bool = False,
     ) -> None:
         self._client = client
         self._events = LazyFold()
         self._before = known
-        self._goes_on = goes_on
+        self._continues = continues
         self._artifacts: set[str] = set()
-        """Those of which something was told, here or before."""
+        """Ids of artifacts of which something was passed on, here or before."""
         for artifact in known.artifacts if known is not None else ():
             self._events.fold.artifacts[artifact.artifact_id] = Growing(artifact)
             self._artifacts.add(artifact.artifact_id)
         self._state = TaskState.UNSPECIFIED
         self._deadline = deadline
-        self._told = False
+        self._has_text = False
         self._pieces = self._read(batches)
 
     def __aiter__(self) -> AsyncIterator[Piece]:
@@ -251,11 +264,11 @@ class Stream:
 
     @property
     def reply(self) -> Reply:
-        """All that was heard so far."""
+        """Everything that was received so far."""
         fold = self._events.fold
         result = fold.message or fold.task
         if result is None:
-            raise RuntimeError("nothing was heard yet: read the stream first")
+            raise RuntimeError("nothing was received yet: read the stream first")
         return Reply.of(self._client, result)
 
     async def _read(self, batches: AsyncIterator[Batch]) -> AsyncGenerator[Piece]:
@@ -265,18 +278,18 @@ class Stream:
                 for response in batch:
                     event = response.event
                     if type(event) is not ArtifactUpdate:
-                        piece = self._report(event)
+                        piece = self._read_status(event)
                     elif event.artifact.artifact_id in self._artifacts and not event.append:
-                        piece = self._again(event)
+                        piece = self._read_restarted(event)
                     else:
-                        self._goes_on = False
+                        self._continues = False
                         self._artifacts.add(event.artifact.artifact_id)
-                        self._told = self._told or bool(event.artifact.text)
+                        self._has_text = self._has_text or bool(event.artifact.text)
                         piece = Piece(event, None, self._state, events)
                     events.add(event)
                     yield piece
         if self._state.interrupted and (task := events.fold.task) is not None:
-            self._client.keep_asking(task)
+            self._client.remember_question(task)
 
     async def _batch(self, batches: AsyncIterator[Batch]) -> Batch | None:
         if self._deadline is None:
@@ -285,44 +298,46 @@ class Stream:
             async with asyncio.timeout(max(0.0, self._deadline - time.time())):
                 return await anext(batches, None)
         except TimeoutError:
-            raise TimeoutError(self._client.too_late(self._events.fold.task_id)) from None
+            raise TimeoutError(self._client.timeout_message(self._events.fold.task_id)) from None
 
-    def _again(self, event: ArtifactUpdate) -> Piece:
-        """An artifact from its beginning, of which something was told: more of the same, or another one instead."""
-        new = self._new(event.artifact)
+    def _read_restarted(self, event: ArtifactUpdate) -> Piece:
+        """The piece of an artifact that starts again: it continues the text before, or replaces it."""
+        new = self._new_parts(event.artifact)
         parts = event.artifact.parts if new is None else new
         text = text_of_parts(parts)
-        self._told = self._told or bool(text)
+        self._has_text = self._has_text or bool(text)
         return Piece(event, text, self._state, self._events, parts=parts, replaces=new is None)
 
-    def _new(self, artifact: Artifact) -> tuple[Part, ...] | None:
-        """What an artifact has beyond what was told of it; None if that is not how it begins."""
-        told = self._events.fold.artifacts.get(artifact.artifact_id)
-        return artifact.parts if told is None else parts_after(artifact.parts, told.parts)
+    def _new_parts(self, artifact: Artifact) -> tuple[Part, ...] | None:
+        """What an artifact has beyond what was passed on. None if it does not begin with that."""
+        known = self._events.fold.artifacts.get(artifact.artifact_id)
+        return artifact.parts if known is None else parts_after(artifact.parts, known.parts)
 
-    def _report(self, event: Event) -> Piece:
-        """What an event says about the task, or instead of one; and keep its state."""
+    def _read_status(self, event: Event) -> Piece:
+        """The piece of a status, a task or a message."""
         assert not isinstance(event, ArtifactUpdate)
-        first, self._goes_on = self._goes_on, False
+        first, self._continues = self._continues, False
         parts: tuple[Part, ...] = ()
         text, replaces = "", False
         if isinstance(event, Message):
             text, parts, self._state = event.text, event.parts, TaskState.COMPLETED
         else:
-            state, said = event.status.state, event.status.message
+            state, message = event.status.state, event.status.message
             self._state = state
             if isinstance(event, Task):
-                text, parts, replaces = self._picture(event, first=first)
-                if self._is_old(event.status):
-                    said = None
-            if said is not None and (state.interrupted or (state.terminal and not self._told and not text)):
-                text = said.text  # agents without artifacts say their answer last
-        self._told = self._told or bool(text)
+                text, parts, replaces = self._read_task(event, first=first)
+                if self._was_asked_before(event.status):
+                    message = None
+            if message is not None and (
+                state.interrupted or (state.terminal and not self._has_text and not text)
+            ):
+                text = message.text  # agents without artifacts put the answer into the last status
+        self._has_text = self._has_text or bool(text)
         return Piece(event, text, self._state, self._events, parts=parts, replaces=replaces)
 
-    def _picture(self, task: Task, *, first: bool) -> tuple[str, tuple[Part, ...], bool]:
-        """What the task as a whole adds: text, parts, and whether they are instead of all that was told."""
-        news = [self._new(artifact) for artifact in task.artifacts]
+    def _read_task(self, task: Task, *, first: bool) -> tuple[str, tuple[Part, ...], bool]:
+        """What a whole task adds: text, parts, and whether they replace all that was passed on."""
+        news = [self._new_parts(artifact) for artifact in task.artifacts]
         self._artifacts |= {artifact.artifact_id for artifact in task.artifacts}
         if first and self._before is None and not task.state.over:
             return "", (), False
@@ -331,8 +346,8 @@ class Stream:
         text = "\n".join(filter(None, map(text_of_parts, shown)))
         return text, tuple(part for parts in shown for part in parts), replaces
 
-    def _is_old(self, status: TaskStatus) -> bool:
-        """The question that was asked before this stream."""
+    def _was_asked_before(self, status: TaskStatus) -> bool:
+        """True if the question was asked before this stream."""
         before, said = self._before, status.message
         asked = before.status.message if before is not None else None
         return (

@@ -71,7 +71,7 @@ class RetryingService:
         if isinstance(request, CreatePushConfig) and not request.config.id and dialect.names_configs:
             request = replace(request, config=replace(request.config, id=new_id()))
         result = await self._calls.call(call, request, patient=patient)
-        if isinstance(request, CancelTask) and self._open_streams and not self.peer.ours:
+        if isinstance(request, CancelTask) and self._open_streams and not self.peer.is_dragoman:
             self._poll_soon(request.id)
         return result
 
@@ -198,7 +198,7 @@ class ResumableStream:
             return self._poll if failures > 2 else None  # the peer accepts subscriptions, and sends nothing
         if is_transient(error):
             fails = isinstance(error, Unavailable) and failures >= self._policy.attempts
-            return self._poll if fails and self._fold.task_id and not self._peer.ours else None
+            return self._poll if fails and self._fold.task_id and not self._peer.is_dragoman else None
         if isinstance(error, _NOT_OFFERED):
             return self._poll if self._fold.task_id else self._send_and_poll
         if isinstance(request, SubscribeToTask) and not isinstance(error, Unauthenticated | Forbidden):
@@ -213,13 +213,13 @@ class ResumableStream:
             return False
         if self._sends and fold.state is TaskState.INPUT_REQUIRED and (clean or self._asked):
             return True
-        return clean and not (self._peer.ours and not self._peer.dialect.ends_on_interrupt)
+        return clean and not (self._peer.is_dragoman and not self._peer.dialect.ends_on_interrupt)
 
     async def _read_connection(self, request: SendMessage | SubscribeToTask) -> AsyncGenerator[Batch]:
         """The events of one connection, without those that were received before."""
         again = request is not self._request
         dialect = self._peer.dialect
-        numbered = self._peer.ours and dialect.resumable and bool(self._after)
+        numbered = self._peer.is_dragoman and dialect.resumable and bool(self._after)
         call = replace(self._call, after=self._after) if numbered and again else self._call
         replay = (
             ReplayFilter(self._fold, self._statuses, repeats=dialect.subscription_repeats) if again else None
@@ -237,7 +237,7 @@ class ResumableStream:
                     for event in await self._new_events(response, replay, numbered):
                         out.append(StreamResponse(event, response.seq))
                         self._add(out[-1])
-                    if self._peer.ours and response.seq:
+                    if self._peer.is_dragoman and response.seq:
                         self._after = response.seq
                     if self._ended:
                         break

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.client.transport.transport import NotSent, Rejected
+from dragoman.client.transport.transport import FINAL_ERRORS, NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.errors import A2AError, RateLimited, TaskNotCancelable, Unavailable, Unreachable
 from dragoman.model.ids import new_id
@@ -49,7 +49,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 def is_transient(error: A2AError) -> bool:
     """True if the error may go away by itself."""
-    return isinstance(error, Unreachable | Unavailable | RateLimited) and not isinstance(error, Rejected)
+    return isinstance(error, Unreachable | Unavailable | RateLimited) and not isinstance(error, FINAL_ERRORS)
 
 
 def can_repeat(error: A2AError, request: Request, *, deduplicates: bool) -> bool:
@@ -92,7 +92,7 @@ class Peer(Service, Protocol):
     def dialect(self) -> Dialect: ...
 
     @property
-    def ours(self) -> bool:
+    def is_dragoman(self) -> bool:
         """A Dragoman server: it continues a stream after an event, and recognizes a repeated `Idempotency-Key`."""
         ...
 
@@ -133,7 +133,7 @@ class RetryingCalls:
 
     async def may_repeat(self, call: Call, request: Request, error: A2AError) -> bool:
         """True if sending `request` again is safe. Probes a server that has not answered yet."""
-        if can_repeat(error, request, deduplicates=self.peer.ours):
+        if can_repeat(error, request, deduplicates=self.peer.is_dragoman):
             return True
         if self._probed or not is_transient(error):
             return False
@@ -146,7 +146,7 @@ class RetryingCalls:
                     await pause(self.policy, attempt, answer, call.deadline)
                     continue
             self._probed = True
-            return self.peer.ours
+            return self.peer.is_dragoman
         return False
 
     async def find_started_task(self, call: Call, request: Request, error: A2AError) -> Task | None:

@@ -1,8 +1,8 @@
-"""Which of an agent's interfaces to use, in which dialect, and what to do when it turns out to speak another.
+"""Choose an interface of an agent and a dialect, and try others if they do not work.
 
-A card may be wrong about the version: then the agent does not know the method, has done nothing, and the next dialect
-is tried. It may also name an address where nobody is: then the next interface is. What worked is remembered for as long
-as the process runs and the card promises the same.
+A card may be wrong about the version: then the agent does not know the method, has done nothing, and the next dialect is
+tried. It may also name an address where nobody listens: then the next interface is tried. What worked is cached for as
+long as the card promises the same.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
-from dragoman.client.discover import Found, absolute, channel_address
-from dragoman.client.origin import origin_of, within
+from dragoman.client.authorize import is_within_origin, origin_of
+from dragoman.client.discover import DialectCache, FoundCard, absolute_url, grpc_url
 from dragoman.client.transport.jsonrpc import JsonRpc
 from dragoman.client.transport.rest import Rest
 from dragoman.client.transport.transport import NotSent, NotThere, Transport
@@ -48,9 +48,10 @@ _R = TypeVar("_R", bound=Request)
 
 
 class Binding(Service, Protocol):
-    """A service over one binding. It finds out whether the peer is one of `ours`."""
+    """A service over one binding."""
 
-    ours: bool
+    is_dragoman: bool
+    """A Dragoman server answered."""
 
 
 def _grpc(*where: Any, **how: Any) -> Binding:
@@ -65,14 +66,12 @@ if find_spec("grpc") is not None:  # the extra `grpc`
 _FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto"), GRPC: ("1.0", "0.3-proto")}
 """What to try on an endpoint that does not know the methods its card promises."""
 _TRY_ANOTHER = (MethodNotFound, InvalidRequest, VersionNotSupported, NotSent, NotThere)
-"""The peer has done nothing, and would do as little if it were asked in the same way again. Servers that were made after
-the samples of 0.1 and 0.2 say of a method which they do not know that the request is invalid."""
+"""Errors after which the peer has done nothing, and would do nothing for the same request. Servers that follow the samples
+of 0.1 and 0.2 answer InvalidRequest if they do not know the method."""
 _MAX_INTERFACES = 32
-"""So many interfaces of a card are tried, the first ones: a card must not make us knock at a thousand doors."""
-_EVERYWHERE = (SendMessage, GetTask, CancelTask, SubscribeToTask)
-"""What every version has."""
-_worked: dict[tuple[str, str, str], str] = {}
-"""The dialect in which each endpoint answered, by its URL, its binding and what its card promised."""
+"""Only the first interfaces of a card are tried, so that a card cannot make a client connect to a thousand hosts."""
+_IN_EVERY_VERSION = (SendMessage, GetTask, CancelTask, SubscribeToTask)
+"""Operations that every version has."""
 
 
 class Route(NamedTuple):
@@ -81,35 +80,43 @@ class Route(NamedTuple):
     dialect: Dialect
     tenant: str = ""
     promised: str = ""
-    """The dialect that the card would have us begin with."""
-    ours: bool = False
-    """One of our own servers is there, as far as can be told from the card."""
+    """The dialect that the card promises for the first route."""
+    is_dragoman: bool = False
+    """A Dragoman server is there, as far as the card tells."""
 
 
-def routes(
-    found: Found,
+def find_routes(
+    found: FoundCard,
     *,
     version: str = "",
     binding: str = "",
     prefer: str = "",
-    remembered: bool = True,
+    dialects: DialectCache | None = None,
     channels: bool = True,
 ) -> list[Route]:
-    """The usable ways to reach an agent, best first. `prefer` is the endpoint the user named, if any.
+    """The routes to an agent that can be used, the best first. `prefer` is the endpoint that the user named, if any.
 
-    `remembered`: what worked at its address before comes first. `channels`: gRPC, which connects by itself, may be used.
+    A dialect from `dialects`, where the endpoint answered before, comes first. `channels`: gRPC, which opens its own
+    connections, may be used.
     """
     bindings = [name for name in BINDINGS if channels or name != GRPC]
     offered = [
-        (_here(each, found.url), dialect) for each, dialect in for_card(found.document, found_at=found.url)
+        (_resolve_interface(each, found.url), dialect)
+        for each, dialect in for_card(found.document, found_at=found.url)
     ]
     usable = [
-        Route(each.url, each.protocol_binding.upper(), dialect, each.tenant, ours=_ours(found, each.url))
+        Route(
+            each.url,
+            each.protocol_binding.upper(),
+            dialect,
+            each.tenant,
+            is_dragoman=_is_dragoman_at(found, each.url),
+        )
         for each, dialect in offered
         if each.protocol_binding.upper() in bindings
         and binding.upper() in ("", each.protocol_binding.upper())
     ]
-    usable = _few(usable, prefer)
+    usable = _limit_interfaces(usable, prefer)
     if not usable:
         names = ", ".join(
             dict.fromkeys(
@@ -127,36 +134,36 @@ def routes(
             hint = " (gRPC does not go through a transport, nor to an agent in this process)"
         raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; {spoken}{hint}")
     if version:
-        return _pinned(usable, version)
+        return _routes_in_version(usable, version)
     usable.sort(key=lambda route: route.url.rstrip("/") != prefer.rstrip("/"))
     first = usable[0]
     promised = first.dialect.name
-    known = _worked.get((first.url, first.binding, promised)) if remembered else None
+    known = dialects.get(first.url, first.binding, promised) if dialects is not None else None
     if known is not None:
         usable.insert(0, first._replace(dialect=DIALECTS[known]))
     newest = era_of(found.document, found_at=found.url)
     for name in _FALLBACKS.get(first.binding, ()):
         if name != "1.0" or newest == "1.0":  # a card of another form is never one of 1.0
             usable.append(first._replace(dialect=DIALECTS[name]))
-    ways = {(way.url, way.binding, way.dialect.name): way._replace(promised=promised) for way in usable}
-    return list(ways.values())
+    distinct = {(each.url, each.binding, each.dialect.name): each for each in usable}
+    return [route._replace(promised=promised) for route in distinct.values()]
 
 
-def _few(usable: list[Route], prefer: str) -> list[Route]:
+def _limit_interfaces(usable: list[Route], prefer: str) -> list[Route]:
     named = [route for route in usable if route.url.rstrip("/") == prefer.rstrip("/")][:_MAX_INTERFACES]
     return usable[:_MAX_INTERFACES] + [route for route in named if route not in usable[:_MAX_INTERFACES]]
 
 
-def _ours(found: Found, url: str) -> bool:
-    """A card from one of our servers says so of that server, and of no other it points to."""
+def _is_dragoman_at(found: FoundCard, url: str) -> bool:
+    """True if a Dragoman server sent the card, and `url` is on the same server."""
     try:
-        return found.ours and within(url, origin_of(found.url))
-    except NotSent:  # it is no URL, and whoever uses it will be told
+        return found.is_dragoman and is_within_origin(url, origin_of(found.url))
+    except NotSent:  # not a URL: using it raises an error
         return False
 
 
-def _here(interface: Interface, found_at: str) -> Interface:
-    resolved = channel_address if interface.protocol_binding.upper() == GRPC else absolute
+def _resolve_interface(interface: Interface, found_at: str) -> Interface:
+    resolved = grpc_url if interface.protocol_binding.upper() == GRPC else absolute_url
     return Interface(
         url=resolved(interface.url, found_at),
         protocol_binding=interface.protocol_binding,
@@ -165,8 +172,8 @@ def _here(interface: Interface, found_at: str) -> Interface:
     )
 
 
-def _pinned(usable: list[Route], version: str) -> list[Route]:
-    """Only this version. An endpoint may speak it without saying so: cards have no room for the oldest."""
+def _routes_in_version(usable: list[Route], version: str) -> list[Route]:
+    """Routes in this version only. An endpoint may speak it though the card does not say so: cards cannot name the oldest."""
     label = version if version in DIALECTS else version_of(version)
     if exact := [route for route in usable if speaks(route.dialect, (label,))]:
         return exact
@@ -181,14 +188,19 @@ def _pinned(usable: list[Route], version: str) -> list[Route]:
     raise UnsupportedOperation(f"A2A {version} is not spoken over {usable[0].binding}")
 
 
-class Routed:
-    """A `Peer` on the first of several routes that turns out to work."""
+class RoutedPeer:
+    """A `Peer` on the first of several routes that works."""
 
     def __init__(
-        self, routes: Sequence[Route], transport: Transport, *, silence: float, remembered: bool = True
+        self,
+        routes: Sequence[Route],
+        transport: Transport,
+        *,
+        silence: float,
+        dialects: DialectCache | None = None,
     ) -> None:
         self._routes = tuple(routes)
-        self._remembered = remembered
+        self._dialects = dialects
         self._transport = transport
         self._silence = silence
         self._settled = len(self._routes) == 1
@@ -199,22 +211,22 @@ class Routed:
         self._n, self.route = n, self._routes[n]
         make = BINDINGS[self.route.binding]
         self._peer = make(self._transport, self.route.url, self.route.dialect, silence=self._silence)
-        self._peer.ours = self.route.ours
+        self._peer.is_dragoman = self.route.is_dragoman
 
     @property
     def dialect(self) -> Dialect:
         return self.route.dialect
 
     @property
-    def ours(self) -> bool:
-        return self._peer.ours
+    def is_dragoman(self) -> bool:
+        return self._peer.is_dragoman
 
     async def call(self, call: Call, request: Request) -> Any:
         tried: dict[int, A2AError] = {}
         while True:
             n = self._n
             try:
-                result = await self._peer.call(call, self._addressed(request))
+                result = await self._peer.call(call, self._for_tenant(request))
             except _TRY_ANOTHER as error:
                 self._next(n, tried, request, error)
             else:
@@ -223,46 +235,46 @@ class Routed:
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         tried: dict[int, A2AError] = {}
-        heard = False
+        received = False
         while True:
             n = self._n
-            batches = cast(Any, self._peer.stream(call, self._addressed(request)))
+            batches = cast(Any, self._peer.stream(call, self._for_tenant(request)))
             try:
                 async with aclosing(batches):
                     async for batch in batches:
-                        heard = True
+                        received = True
                         self._settle(n, request)
                         yield batch
                 return
             except _TRY_ANOTHER as error:
-                if heard:
+                if received:
                     raise
                 self._next(n, tried, request, error)
 
-    def _addressed(self, request: _R) -> _R:
-        """The request for the tenant of the route it takes, unless its sender named another."""
+    def _for_tenant(self, request: _R) -> _R:
+        """The request with the tenant of the present route, unless its sender named another."""
         here = self.route.tenant
         if request.tenant == here or (request.tenant and request.tenant not in self._tenants):
             return request
         return replace(request, tenant=here)
 
     def _next(self, n: int, tried: dict[int, A2AError], request: Request, error: A2AError) -> None:
-        """Route `n` was in vain: go on to one that this call has not `tried`.
+        """Route `n` did not work: take one that this call has not `tried`.
 
-        When there is none, raise what the first one said, and begin with that again.
+        If there is none, take the first route again, and raise its error.
         """
         was = self._routes[n]
         if isinstance(error, InvalidRequest) and not self._may_mean_version(n):
             raise error
         for i, route in enumerate(self._routes):
-            if i == n or _as_vain(route, was, error):
+            if i == n or _fails_too(route, was, error):
                 tried.setdefault(i, error)
         if self._n not in tried:
-            return  # another call has gone on meanwhile
-        nowhere = isinstance(error, NotSent | NotThere)
-        if self._settled and not nowhere and isinstance(request, SendMessage):
-            self._settled = len(self._routes) == 1  # it came to speak another version
-        if self._settled or not (nowhere or _telling(request, was)):
+            return  # another call has changed the route meanwhile
+        unreachable = isinstance(error, NotSent | NotThere)
+        if self._settled and not unreachable and isinstance(request, SendMessage):
+            self._settled = len(self._routes) == 1  # the agent speaks another version now
+        if self._settled or not (unreachable or _shows_version(request, was)):
             raise error
         left = [i for i in range(len(self._routes)) if i not in tried]
         self._take(left[0] if left else 0)
@@ -277,7 +289,7 @@ class Routed:
         route, known = self._routes[n], self._settled and n == self._n
         return not (
             known
-            or self._peer.ours
+            or self._peer.is_dragoman
             or route.binding != JSONRPC
             or route.dialect.cancel_error_is_invalid_request
         )
@@ -285,20 +297,21 @@ class Routed:
     def _settle(self, n: int, request: Request) -> None:
         if not self._settled and isinstance(request, SendMessage):
             self._settled = True
-            if n != self._n:  # another call has given up on what works
+            if n != self._n:  # another call has left the route that works
                 self._take(n)
-            if self._remembered:
-                _worked[self.route.url, self.route.binding, self.route.promised] = self.route.dialect.name
+            if self._dialects is not None:
+                route = self.route
+                self._dialects.put(route.url, route.binding, route.promised, route.dialect.name)
 
 
-def _telling(request: Request, route: Route) -> bool:
-    """Whether who does not know `request` does not speak the version. Over HTTP+JSON a page that is not there may be a task
-    that is not."""
-    return isinstance(request, SendMessage if route.binding == HTTP_JSON else _EVERYWHERE)
+def _shows_version(request: Request, route: Route) -> bool:
+    """True if an unknown-method error means that the peer does not speak this version. Over HTTP+JSON a 404 may mean an
+    unknown task."""
+    return isinstance(request, SendMessage if route.binding == HTTP_JSON else _IN_EVERY_VERSION)
 
 
-def _as_vain(route: Route, tried: Route, error: A2AError) -> bool:
-    """Whether `route` leads nowhere, too: nobody is there, whatever is spoken."""
+def _fails_too(route: Route, tried: Route, error: A2AError) -> bool:
+    """True if `route` fails for the same reason: nobody listens there, in any version."""
     if isinstance(error, NotSent):
         return _host(route.url) == _host(tried.url)
     return isinstance(error, NotThere) and (route.url, route.binding) == (tried.url, tried.binding)

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any, Self, TypeVar, Unpack
 
 from dragoman.client.client import Client, connect
-from dragoman.client.link import Link
-from dragoman.client.options import ConnectOptions, SendOptions
+from dragoman.client.connection import ConnectOptions, Link
+from dragoman.client.content import SendOptions
 from dragoman.client.reply import Piece, Reply, Stream
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import PushConfig
@@ -31,7 +31,7 @@ class _Loop:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C: whoever waited is gone, so the work is not wanted any more
+        except BaseException:  # Ctrl-C: nobody waits for the result any more
             future.cancel()
             raise
 
@@ -44,16 +44,16 @@ class _Loop:
 class SyncReply(Reply):
     """A `Reply` whose methods do not need `await`."""
 
-    _on: SyncClient
+    _sync_client: SyncClient
 
     def wait(self, timeout: float | None = None) -> SyncReply:  # type: ignore[override]
-        return self._on._reply(Reply.wait(self, timeout))
+        return self._sync_client._reply(Reply.wait(self, timeout))
 
     def cancel(self) -> SyncReply:  # type: ignore[override]
-        return self._on._reply(Reply.cancel(self))
+        return self._sync_client._reply(Reply.cancel(self))
 
     def answer(self, *content: Any, **options: Any) -> SyncReply:  # type: ignore[override]
-        return self._on._reply(Reply.answer(self, *content, **options))
+        return self._sync_client._reply(Reply.answer(self, *content, **options))
 
 
 class SyncStream:
@@ -77,7 +77,7 @@ class SyncStream:
 
     @property
     def reply(self) -> SyncReply:
-        return self._client._kept(self._stream.reply)
+        return self._client._to_sync(self._stream.reply)
 
     def close(self) -> None:
         """Stop reading. The task goes on."""
@@ -184,15 +184,15 @@ class SyncClient:
         return self._loop.run(work)
 
     def _reply(self, work: Coroutine[Any, Any, Reply]) -> SyncReply:
-        return self._kept(self._run(work))
+        return self._to_sync(self._run(work))
 
-    def _kept(self, reply: Reply) -> SyncReply:
+    def _to_sync(self, reply: Reply) -> SyncReply:
         result = reply.task or reply.message
         assert result is not None
-        kept = SyncReply.of(self._client, result)
-        assert isinstance(kept, SyncReply)
-        kept._on = self
-        return kept
+        made = SyncReply.of(self._client, result)
+        assert isinstance(made, SyncReply)
+        made._sync_client = self
+        return made
 
     def _each(self, items: AsyncIterator[T]) -> Iterator[T]:
         async def advance() -> tuple[bool, T | None]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.buses import open_bus
-from dragoman.client.peers import Peers
+from dragoman.client.client import ConnectedPeers
 from dragoman.engine.runner import Program
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.catalogue import Entry
@@ -96,7 +96,7 @@ def application(
             max_running=settings.max_concurrent, per_minute=settings.rate_per_min, burst=settings.rate_burst
         ),
         remotes=reach.remotes,
-        peers=Peers(),
+        peers=ConnectedPeers(),
         metrics=metrics,
         fetcher=reach.fetcher,
         keys=IdempotencyKeys(database, seconds=settings.idempotency_hours * 3600),

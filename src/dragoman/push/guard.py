@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from urllib.parse import SplitResult, urlsplit
 
+from dragoman.client.transport.network import AddressRefused
 from dragoman.push.addresses import Address, Network, public, read_address, read_network, within
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -35,7 +36,7 @@ _RESOLVERS = ThreadPoolExecutor(32, "dragoman-resolve")
 """Threads of our own: names that take for ever to resolve keep nobody else in this process waiting."""
 
 
-class Refused(OSError):
+class Refused(AddressRefused):
     """We do not go there."""
 
 

@@ -16,8 +16,8 @@ from dragoman.agent.agent import Agent
 from dragoman.auth.guard import Guard
 from dragoman.auth.keys import KeyRing
 from dragoman.buses import open_bus
+from dragoman.client.client import ConnectedPeers
 from dragoman.client.fetch import Fetcher
-from dragoman.client.peers import Peers
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Store
 from dragoman.engine.runner import NodeOptions, Runner
@@ -126,7 +126,7 @@ def application(
         opened,
         told,
         lambda scope: by_id.get(scope.agent),
-        peers=Peers(credentials=peer_credentials),
+        peers=ConnectedPeers(credentials=peer_credentials),
         push=messenger,
         observer=instruments,
         queue=(quota or Quota()).queue,

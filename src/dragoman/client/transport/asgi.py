@@ -1,7 +1,7 @@
 """Talk to an ASGI application in this process, without a network and without waiting for the end of a response.
 
-Each request runs the application as a task of its own; what it sends is handed over piece by piece, and it is held up
-when nobody reads, as a socket would. The application's lifespan runs from the first request to `close`.
+Each request runs the application in a task of its own. What it sends is passed on piece by piece, and it has to wait if
+nobody reads, as with a socket. The application's lifespan runs from the first request to `close`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_AHEAD = 64
+_MAX_UNREAD_PIECES = 64
 """How many pieces an application may send ahead of its reader."""
 
 
@@ -105,7 +105,7 @@ class AsgiResponse:
     async def run(self, app: App, scope: Scope) -> None:
         try:
             await app(scope, self._receive, self._send)
-        except Exception as error:  # whatever the application raises is a broken response, as over a network
+        except Exception as error:  # what the application raises breaks the response, as over a network
             if not self._ended:
                 self._error = error
         finally:
@@ -114,7 +114,7 @@ class AsgiResponse:
             self._change.set()
 
     def failure(self) -> Unreachable:
-        """Why there is no answer, or no more of it."""
+        """The error that ended the answer."""
         if self._error is None:
             return Unreachable("the application did not finish its answer")
         failed = Unreachable(f"the application failed: {self._error!r}")
@@ -137,7 +137,7 @@ class AsgiResponse:
             self.began.set()
             return
         if message.get("body"):
-            while len(self._pieces) >= _AHEAD and not self._gone.is_set():
+            while len(self._pieces) >= _MAX_UNREAD_PIECES and not self._gone.is_set():
                 await self._changed()
             self._pieces.append(bytes(message["body"]))
         if self._gone.is_set():
@@ -177,7 +177,7 @@ class AsgiResponse:
 
 
 class _Lifespan:
-    """The application's startup and shutdown, in one task as the protocol wants."""
+    """The application's startup and shutdown, in one task as ASGI requires."""
 
     def __init__(self, app: App) -> None:
         self.state: dict[str, Any] = {}
@@ -199,7 +199,9 @@ class _Lifespan:
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
         try:
             await app(scope, self._receive, self._send)
-        except Exception as error:  # an application without a lifespan raises; one that failed has said so
+        except (
+            Exception
+        ) as error:  # an application without a lifespan raises; a failed one sends startup.failed
             if self._stopping.is_set():
                 raise
             if not self._up.done() and self._failed:

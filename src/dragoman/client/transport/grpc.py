@@ -1,25 +1,28 @@
 """A `Service` over gRPC, 1.0 or 0.3.
 
-Nothing is repeated or resumed here: `resume.py` does that for every binding. To our own servers we say that we
-understand the numbers of events, and they come behind each event.
+Nothing is repeated or resumed here: `resumable_stream.py` does that for every binding. A Dragoman server gets the metadata
+`dragoman`, and then adds its number to each event.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
+import grpc
 from grpc import StatusCode, aio
 
-from dragoman.client.authorize import Authorized
-from dragoman.client.credentials import Outgoing
-from dragoman.client.transport.grpc_channel import open_channel
-from dragoman.client.transport.http_exchange import UNARY, headers_of
-from dragoman.client.transport.network import AddressGuard, reason
-from dragoman.client.transport.transport import NotSent
+from dragoman.client.authorize import AuthorizedTransport
+from dragoman.client.credentials import ClientCertificate, Outgoing
+from dragoman.client.transport.http_exchange import UNARY, write_headers
+from dragoman.client.transport.network import LOOPBACK_HOSTS, AddressGuard, AddressRefused, describe_os_error
+from dragoman.client.transport.transport import MAX_BODY, AddressBlocked, NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
@@ -49,30 +52,30 @@ _CODECS: dict[str, Codec] = {codec.name: codec for codec in (v1_0.CODEC, v0_3.CO
 _HTTP_ONLY = frozenset({"Content-Type", "Accept"})
 _RESOLVE_SECONDS = 10.0
 _PROBE = "/grpc.health.v1.Health/Check"
-_NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name or service not known")
-_BROKEN_OFF = ("RST_STREAM", "Stream removed", "Connection reset", "GOAWAY")
+_NOT_SENT_TEXTS = ("failed to connect to all addresses", "DNS resolution failed", "Name or service not known")
+_BROKEN_TEXTS = ("RST_STREAM", "Stream removed", "Connection reset", "GOAWAY")
 
 
 class Grpc:
-    """Speaks one version to one server. After `silence` seconds without an event, a stream is asked whether it lives."""
+    """A `Service` in one version at one server. After `silence` seconds without an event the server is probed."""
 
     def __init__(
-        self, transport: Authorized, url: str, dialect: Dialect, *, silence: float | None = None
+        self, transport: AuthorizedTransport, url: str, dialect: Dialect, *, silence: float | None = None
     ) -> None:
         self.url = url
         self.dialect = dialect
-        self.ours = False
-        """A Dragoman server: it continues a stream after an event, and knows a repeated idempotency key."""
+        self.is_dragoman = False
+        """A Dragoman server: it continues a stream after an event, and recognizes a repeated idempotency key."""
         self._transport = transport
         self._codec = _CODECS[dialect.name]
         self._silence = silence
         self._probe_timeout = 10.0
         self._addresses: tuple[str, ...] = ()
-        """What the guard allowed when the channel was opened."""
+        """Those that the guard allowed when the channel was opened."""
         self._recheck = True
         """Ask the guard before the next call: there is no channel yet, or its addresses did not answer."""
         self._channels: WeakSet[aio.Channel] = WeakSet()
-        """A channel that nobody uses any more closes by itself."""
+        """A channel that is no longer used closes by itself."""
         transport.also_close(self._close)
         self._channel = self._open() if transport.guard is None else None
 
@@ -92,11 +95,11 @@ class Grpc:
         for channel in list(self._channels):
             await channel.close()
 
-    async def _ready(self) -> aio.Channel:
+    async def _open_allowed(self) -> aio.Channel:
         """The channel, to addresses that the guard allows. Raises `NotSent`."""
         guard = self._transport.guard
         if guard is not None and (self._recheck or self._channel is None):
-            allowed = await self._allowed(guard)
+            allowed = await self._allowed_addresses(guard)
             if self._channel is None or allowed != self._addresses:
                 self._addresses = allowed
                 self._channel = self._open()
@@ -104,16 +107,18 @@ class Grpc:
         assert self._channel is not None
         return self._channel
 
-    async def _allowed(self, guard: AddressGuard) -> tuple[str, ...]:
+    async def _allowed_addresses(self, guard: AddressGuard) -> tuple[str, ...]:
         parts = urlsplit(self.url)
         try:
             async with asyncio.timeout(_RESOLVE_SECONDS):
                 found = await guard.addresses(parts.hostname or "", parts.port or 443)
         except TimeoutError as error:
             raise NotSent(f"cannot reach {self.url}: no address within {_RESOLVE_SECONDS:g} s") from error
+        except AddressRefused as error:
+            raise AddressBlocked(f"cannot reach {self.url}: {error}") from error
         except OSError as error:
-            raise NotSent(f"cannot reach {self.url}: {reason(error)}") from error
-        except ValueError as error:  # a name that no resolver takes
+            raise NotSent(f"cannot reach {self.url}: {describe_os_error(error)}") from error
+        except ValueError as error:  # not a name that can be resolved
             raise NotSent(f"cannot reach {self.url}: {error}") from error
         if not found:
             raise NotSent(f"cannot reach {self.url}: its host has no address")
@@ -122,18 +127,18 @@ class Grpc:
     async def call(self, call: Call, request: Request) -> Any:
         op = UNARY[type(request)]
         method, body, plain = self._method(op), self._codec.write_request(op, request), self._plain(call)
-        shown = await self._transport.shown(plain)
+        sent = await self._transport.add_credential(plain)
         try:
-            answer = await self._ask(method, body, shown)
+            answer = await self._ask(method, body, sent)
         except Unauthenticated:
-            if (again := await self._transport.renewed(plain, shown)) is None:
+            if (again := await self._transport.renew_credential(plain, sent)) is None:
                 raise
             answer = await self._ask(method, body, again)
         return self._codec.read_result(op, answer)
 
-    async def _ask(self, method: str, body: bytes, shown: Outgoing) -> bytes:
-        channel = await self._ready()
-        rpc = channel.unary_unary(method)(body, metadata=_metadata(shown))
+    async def _ask(self, method: str, body: bytes, sent: Outgoing) -> bytes:
+        channel = await self._open_allowed()
+        rpc = channel.unary_unary(method)(body, metadata=_metadata(sent))
         try:
             answer: bytes = await rpc
         except aio.AioRpcError as error:
@@ -144,35 +149,37 @@ class Grpc:
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
         method, body, plain = self._method(op), self._codec.write_request(op, request), self._plain(call)
-        channel = await self._ready()
-        shown = await self._transport.shown(plain)
-        rpc = channel.unary_stream(method)(body, metadata=_metadata(shown))
+        channel = await self._open_allowed()
+        sent = await self._transport.add_credential(plain)
+        rpc = channel.unary_stream(method)(body, metadata=_metadata(sent))
         try:
             try:
-                message = await self._hear(rpc, channel)
+                message = await self._receive(rpc, channel)
             except Unauthenticated:
-                if (again := await self._transport.renewed(plain, shown)) is None:
+                if (again := await self._transport.renew_credential(plain, sent)) is None:
                     raise
                 rpc = channel.unary_stream(method)(body, metadata=_metadata(again))
-                message = await self._hear(rpc, channel)
+                message = await self._receive(rpc, channel)
             self._learn(await rpc.initial_metadata())
             while message is not None:
-                seq = Numbered.FromString(message).seq if self.ours else 0
+                seq = Numbered.FromString(message).seq if self.is_dragoman else 0
                 yield [StreamResponse(self._codec.read_event(message), seq)]
-                message = await self._hear(rpc, channel)
+                message = await self._receive(rpc, channel)
         finally:
             rpc.cancel()
 
-    async def _hear(self, rpc: Any, channel: aio.Channel) -> bytes | None:
+    async def _receive(self, rpc: Any, channel: aio.Channel) -> bytes | None:
         """The next message; None at the end of the stream."""
         reading = asyncio.ensure_future(rpc.read())
         try:
             # A timeout would end the call, so we wait beside it.
             while not (await asyncio.wait((reading,), timeout=self._silence))[0]:
-                if not await self._lives(channel):
-                    if channel is self._channel:  # whoever still hears something over the old one may keep it
+                if not await self._is_alive(channel):
+                    if (
+                        channel is self._channel
+                    ):  # calls that still receive something over the old one may keep it
                         self._channel = self._open()
-                    raise Unreachable(f"nothing was heard from {self.url} for {self._silence:g} s")
+                    raise Unreachable(f"nothing came from {self.url} for {self._silence:g} s")
             message = reading.result()
         except aio.AioRpcError as error:
             raise self._error(error) from error
@@ -180,8 +187,8 @@ class Grpc:
             reading.cancel()
         return None if message is aio.EOF else message
 
-    async def _lives(self, channel: aio.Channel) -> bool:
-        """Whether the server answers at all. Streams are silent while nothing happens, and pings are not ours to see."""
+    async def _is_alive(self, channel: aio.Channel) -> bool:
+        """True if the server answers at all. A stream is silent while nothing happens, and gRPC does not show pings."""
         try:
             await channel.unary_unary(_PROBE)(b"", timeout=self._probe_timeout)
         except aio.AioRpcError as error:
@@ -195,13 +202,13 @@ class Grpc:
         return f"/{self._codec.service}/{name}"
 
     def _plain(self, call: Call) -> Outgoing:
-        """What a call says beside its message, without a credential."""
-        headers = headers_of(call, self.dialect, "")
+        """The headers of a call, without a credential."""
+        headers = write_headers(call, self.dialect, "")
         return Outgoing(self.url, {n: value for n, value in headers.items() if n not in _HTTP_ONLY})
 
     def _learn(self, metadata: Mapping[str, Any] | None) -> None:
         if metadata is not None and "dragoman" in metadata:
-            self.ours = True
+            self.is_dragoman = True
 
     def _error(self, error: aio.AioRpcError) -> A2AError:
         trailers = error.trailing_metadata()
@@ -210,16 +217,86 @@ class Grpc:
         code, text = error.code().name, error.details() or ""
         if details:
             return read_status(code, text, details)
-        if code == "UNAVAILABLE" and any(words in text for words in _NEVER_SENT):
+        if code == "UNAVAILABLE" and any(words in text for words in _NOT_SENT_TEXTS):
             self._recheck = True
             return NotSent(f"{self.url} cannot be reached: {text}")
         if "larger than max" in text:
             return (InvalidParams if "SERVER" in text else InvalidAgentResponse)(f"{self.url}: {text}")
-        if code in ("INTERNAL", "UNKNOWN") and any(words in text for words in _BROKEN_OFF):
+        if code in ("INTERNAL", "UNKNOWN") and any(words in text for words in _BROKEN_TEXTS):
             return Unreachable(f"{self.url} broke off: {text}")
-        said = read_status(code, text)
-        return Unreachable(f"{self.url}: {text}") if type(said) is Unreachable else said
+        read = read_status(code, text)
+        return Unreachable(f"{self.url}: {text}") if type(read) is Unreachable else read
 
 
-def _metadata(shown: Outgoing) -> tuple[tuple[str, str], ...]:
-    return (*((name.lower(), value) for name, value in shown.headers.items()), ("dragoman", "1"))
+def _metadata(sent: Outgoing) -> tuple[tuple[str, str], ...]:
+    return (*((name.lower(), value) for name, value in sent.headers.items()), ("dragoman", "1"))
+
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_BODY),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # or a new channel would reuse the dead connection of another
+    # The caller decides how long to wait before the next attempt; the channel has to be ready then.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+def open_channel(
+    url: str,
+    *,
+    tls: ssl.SSLContext | None = None,
+    proxy: str | None = None,
+    certificate: ClientCertificate | None = None,
+    addresses: Sequence[str] = (),
+) -> aio.Channel:
+    """`grpc://host:port` has no TLS, `grpcs://host:port` has. `tls` has the trusted authorities, `certificate` is ours.
+
+    `proxy` overrides the one of the environment, as over HTTP: "" means none, and none is used for loopback.
+    `addresses`: connect to these, without a proxy and without a look-up. TLS still checks the name in `url`.
+    """
+    parts = urlsplit(url)
+    options: list[tuple[str, Any]] = list(_OPTIONS)
+    target = f"dns:///{parts.netloc}"  # or a host that is called "unix" would be a file
+    if addresses:
+        target = _target_of_addresses(addresses, parts.port or 443)
+        options += [("grpc.enable_http_proxy", 0), ("grpc.default_authority", parts.netloc)]
+        if parts.scheme == "grpcs":
+            options.append(("grpc.ssl_target_name_override", parts.hostname))
+    elif proxy:
+        options.append(("grpc.http_proxy", proxy))
+    elif proxy == "" or parts.hostname in LOOPBACK_HOSTS:
+        options.append(("grpc.enable_http_proxy", 0))
+    if parts.scheme == "grpc":
+        return aio.insecure_channel(target, options=options)
+    return aio.secure_channel(target, _credentials(tls, certificate), options=options)
+
+
+def _target_of_addresses(addresses: Sequence[str], port: int) -> str:
+    """A target that needs no look-up. A target has one address family, so IPv4 among IPv6 is written as IPv6."""
+    parsed = [ip_address(each) for each in addresses]
+    if all(each.version == 4 for each in parsed):
+        return "ipv4:" + ",".join(f"{each}:{port}" for each in parsed)
+    written = (f"::ffff:{each}" if each.version == 4 else str(each) for each in parsed)
+    return "ipv6:" + ",".join(f"[{each}]:{port}" for each in written)
+
+
+def _credentials(tls: ssl.SSLContext | None, certificate: ClientCertificate | None) -> Any:
+    key = chain = None
+    if certificate is not None:
+        if certificate.password is not None:
+            raise ValueError("over gRPC the key of a client certificate must not need a password")
+        chain = Path(certificate.certificate).read_bytes()
+        key = Path(certificate.key).read_bytes() if certificate.key else chain
+    return grpc.ssl_channel_credentials(_roots(tls), key, chain)
+
+
+def _roots(tls: ssl.SSLContext | None) -> bytes | None:
+    """The authorities that a context trusts, as PEM; None for the default ones."""
+    if tls is None:
+        return None
+    if tls.verify_mode is not ssl.CERT_REQUIRED:
+        raise ValueError("gRPC always checks the server's certificate: trust its authority instead")
+    trusted = tls.get_ca_certs(binary_form=True)
+    return "".join(map(ssl.DER_cert_to_PEM_cert, trusted)).encode() or None

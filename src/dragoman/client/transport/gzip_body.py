@@ -1,7 +1,7 @@
-"""Bodies that come compressed. We ask for none of it; a peer that compresses all the same is understood, within bounds.
+"""Decompress bodies. The client does not ask for compression, but some peers compress all the same.
 
-zlib hands back what it has not used as a copy, so it is fed small windows: whatever a body is made of, unpacking costs
-time in proportion to its bytes, and comes in pieces that are small.
+zlib returns the input that it has not used as a copy, so it gets small windows: decompressing costs time in proportion to
+the bytes of a body, and the output comes in small pieces.
 """
 
 from __future__ import annotations
@@ -9,32 +9,33 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
+from dragoman.client.transport.transport import AnswerTooLarge
 from dragoman.errors import Unreachable
 
 _KNOWN = ("gzip", "x-gzip", "deflate")
 _WINDOW_BYTES = 4 << 10
 _OUTPUT_BYTES = 256 << 10
 _MAX_MEMBERS = 4096
-"""A gzip body is one member, or a few. Each costs some microseconds, however small it is."""
+"""A gzip body has one member, or a few. Each costs some microseconds, however small it is."""
 
 
 class Inflater:
-    """Unpacks one body, fed with its bytes however they were cut."""
+    """Decompresses one body, whose bytes may come in any pieces."""
 
     def __init__(self, encoding: str, url: str) -> None:
         used = [name.strip().lower() for name in encoding.split(",")]
         used = [name for name in used if name not in ("", "identity")]
         if len(used) > 1 or (used and used[0] not in _KNOWN):
-            raise Unreachable(f"{url} compressed its answer with {encoding[:80]!r}, which nobody asked for")
+            raise Unreachable(f"{url} compressed its answer with {encoding[:80]!r}, which was not asked for")
         self._encoding = used[0] if used else ""
         self._url = url
         self._begun = b""
-        """The first bytes, which tell how it is packed."""
+        """The first bytes: they show the format."""
         self._members = 0
         self._zlib = None if self._encoding == "deflate" else zlib.decompressobj(zlib.MAX_WBITS | 32)
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """What the piece unpacks to, at most `_OUTPUT_BYTES` at a time: whoever has enough need not ask for the rest."""
+        """What the piece decompresses to, at most `_OUTPUT_BYTES` at a time, so that a reader can stop early."""
         if not self._encoding:
             yield piece
             return
@@ -42,7 +43,7 @@ class Inflater:
             piece = self._begun = self._begun + piece
             if len(piece) < 2:
                 return
-            self._zlib = zlib.decompressobj(_wrapping(piece))
+            self._zlib = zlib.decompressobj(_window_bits(piece))
         view = memoryview(piece)
         try:
             for start in range(0, len(view), _WINDOW_BYTES):
@@ -56,18 +57,18 @@ class Inflater:
             if self._zlib.eof:  # the next member follows
                 self._members += 1
                 if self._members > _MAX_MEMBERS:
-                    raise Unreachable(f"{self._url} sent a body of more than {_MAX_MEMBERS} gzip members")
+                    raise AnswerTooLarge(f"{self._url} sent a body of more than {_MAX_MEMBERS} gzip members")
                 self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
             out = self._zlib.decompress(window, _OUTPUT_BYTES)
             if out:
                 yield out
             window = self._zlib.unused_data if self._zlib.eof else self._zlib.unconsumed_tail
             if not window and len(out) == _OUTPUT_BYTES and not self._zlib.eof:
-                while out := self._zlib.decompress(b"", _OUTPUT_BYTES):  # zlib holds more of it
+                while out := self._zlib.decompress(b"", _OUTPUT_BYTES):  # zlib has more output
                     yield out
 
 
-def _wrapping(begun: bytes) -> int:
-    """`deflate` should mean zlib's format; some send it without the wrapping."""
+def _window_bits(begun: bytes) -> int:
+    """`deflate` means zlib's format. Some peers send raw deflate data."""
     wrapped = begun[0] & 0x0F == 8 and int.from_bytes(begun[:2], "big") % 31 == 0
     return zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS

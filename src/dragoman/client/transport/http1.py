@@ -2,7 +2,7 @@
 
 Written on the bare asyncio protocol because most of the cost of a small call is the HTTP library between us and the
 socket (`bench/client.py` shows by how much). httptools parses; the rules are here: a body that breaks off is an error,
-a reader that falls behind holds up the peer, and a connection left in doubt is never used again.
+a slow reader pauses the peer, and a connection in an unclear state is never used again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dragoman.client.transport.gzip_body import Inflater
 from dragoman.client.transport.transport import MAX_BODY, too_large
 from dragoman.errors import Unreachable
 
-_HIGH = 256 << 10
-"""Stop reading from the socket above so many unread bytes."""
-_MAX_HEAD = 64 << 10
+_MAX_UNREAD_BYTES = 256 << 10
+"""Above this the connection stops reading from the socket."""
+_MAX_HEAD_BYTES = 64 << 10
 _OVERHEAD_PER_BYTE = 16
-"""What may come beside a body (chunk sizes, their extensions, trailers), for each byte of it."""
+"""How many bytes of chunk sizes, extensions and trailers are allowed for each byte of a body."""
 
 
 class HttpResponse:
@@ -43,7 +43,7 @@ class HttpResponse:
     def feed(self, piece: bytes) -> None:
         self._pieces.append(piece)
         self._size += len(piece)
-        if self._size > _HIGH and self._connection is not None:
+        if self._size > _MAX_UNREAD_BYTES and self._connection is not None:
             self._connection.pause()
         self._wake()
 
@@ -64,7 +64,7 @@ class HttpResponse:
             await self._change()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        packed = self._unpacking()
+        packed = self._inflater()
         while True:
             if self._pieces:
                 piece = self._take()
@@ -75,7 +75,7 @@ class HttpResponse:
                     continue
                 for unpacked in packed.feed(piece):
                     yield unpacked
-                    await asyncio.sleep(0)  # others have a turn, however much it unpacks to
+                    await asyncio.sleep(0)  # other tasks run, however large the output is
             elif self._connection is not None:
                 await self._change()
             elif self._error is not None:
@@ -92,7 +92,7 @@ class HttpResponse:
             await self._change()
         if self._error is not None:
             raise self._error
-        packed = self._unpacking()
+        packed = self._inflater()
         if packed is None:
             return self._take()
         body = bytearray()
@@ -114,7 +114,7 @@ class HttpResponse:
         self._size = 0
         return body
 
-    def _unpacking(self) -> Inflater | None:
+    def _inflater(self) -> Inflater | None:
         encoding = self.headers.get("content-encoding")
         return Inflater(encoding, self.url) if encoding else None
 
@@ -131,7 +131,7 @@ class HttpResponse:
 
 
 class Connection(asyncio.Protocol):
-    """Carries one exchange at a time; `on_idle` hears when it can carry the next, `on_lost` when it is gone."""
+    """Carries one exchange at a time. Calls `on_idle` when it can carry the next, `on_lost` when it is closed."""
 
     def __init__(self, on_idle: Callable[[Connection], None], on_lost: Callable[[Connection], None]) -> None:
         self.usable = True
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         """Headers for the proxy it goes through."""
         self.idle_since = 0.0
         self.keep_alive = 0.0
-        """How long it may stay idle, if the peer said so."""
+        """How many seconds it may stay idle, if the peer said so."""
         self._on_idle = on_idle
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        """What came of the body in the bytes that are being read: one piece, however small its chunks are."""
+        """The body bytes in the data that is being parsed: one piece, however small its chunks are."""
         self._received = self._body_bytes = 0
         """Bytes of the present answer: all of them, and those of its body."""
         self._until_eof = False
@@ -168,8 +168,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self._break(why)
 
-    def hung_up(self) -> bool:
-        """Whether the peer has closed it, or said something out of turn, and the loop has not told us yet."""
+    def closed_by_peer(self) -> bool:
+        """True if the peer has closed it, or sent data without a request, and the event loop has not noticed yet."""
         assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
         return sock is None or bool(_readable(sock.fileno()))
@@ -191,22 +191,22 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._response is None:  # nobody asked
+        if self._response is None:  # data without a request
             self.abort()
             return
         self._received += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._hand_over()
-            self.abort("it changed to another protocol, which nobody asked for")
+            self._feed_response()
+            self.abort("it changed to another protocol without being asked")
         except httptools.HttpParserError as error:
-            self._hand_over()
+            self._feed_response()
             self.abort(f"what came back is not HTTP: {error}")
         else:
-            self._hand_over()
+            self._feed_response()
         overhead = self._received - self._body_bytes
-        if self._response is not None and overhead > _MAX_HEAD + _OVERHEAD_PER_BYTE * self._body_bytes:
+        if self._response is not None and overhead > _MAX_HEAD_BYTES + _OVERHEAD_PER_BYTE * self._body_bytes:
             has_head = bool(self._response.status)
             self.abort(f"the {'rest' if has_head else 'head'} of its answer has no end")
 
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self._response is not None
-        if not self._response.status:  # what comes after a body is no header
+        if not self._response.status:  # trailers are not headers
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
         if status < 200:
             return
         assert self._response is not None
-        headers = self._response.headers = _joined(self._headers)
+        headers = self._response.headers = _join_headers(self._headers)
         self._until_eof = (
             "content-length" not in headers
             and "transfer-encoding" not in headers
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
         self._body.append(body)
         self._body_bytes += len(body)
 
-    def _hand_over(self) -> None:
+    def _feed_response(self) -> None:
         if self._body:
             piece = self._body[0] if len(self._body) == 1 else b"".join(self._body)
             self._body.clear()
@@ -263,7 +263,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._response is None or not self._response.status:  # a 1xx: the answer is still to come
             return
-        self._hand_over()
+        self._feed_response()
         response, self._response = self._response, None
         self.usable = self.usable and bool(self._parser.should_keep_alive())
         self.resume()
@@ -275,8 +275,8 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by their names in lower case; those that are there several times as one."""
+def _join_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their names in lower case. Repeated headers are joined."""
     values: dict[str, list[str]] = {}
     for name, value in headers:
         values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -296,5 +296,5 @@ def _keep_alive(value: str) -> float:
     for word in value.split(","):
         name, _, number = word.strip().partition("=")
         if name == "timeout" and number.isdecimal():
-            return max(0.5, float(number) - 1)  # be the first to let go
+            return max(0.5, float(number) - 1)  # close it before the peer does
     return 0.0

@@ -1,7 +1,4 @@
-"""One HTTP exchange with a peer: what a call says in headers, and how a stream of events is read.
-
-JSON-RPC and HTTP+JSON differ in addresses and envelopes; this is what they share.
-"""
+"""What JSON-RPC and HTTP+JSON share: the headers of a call, and reading a stream of events."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from dragoman.client.transport.transport import NOT_JSON, Response, decoded
+from dragoman.client.transport.transport import NOT_JSON, Response, decode_json
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import MEDIA_TYPE, Frame, SseReader
 from dragoman.errors import A2AError, InvalidAgentResponse, Unreachable
@@ -19,11 +16,11 @@ from dragoman.model.task import Event
 
 UNARY = {op.request: op for op in OPS.values() if not op.streams}
 """The operation of each request that is answered once."""
-_LONG = 19
-"""No event of ours has a longer number."""
+_MAX_ID_DIGITS = 18
+"""The numbers of a Dragoman server's events are shorter."""
 
 
-def headers_of(call: Call, dialect: Dialect, accept: str) -> dict[str, str]:
+def write_headers(call: Call, dialect: Dialect, accept: str) -> dict[str, str]:
     headers = {"Content-Type": "application/json", "Accept": accept}
     if dialect.version:
         headers["A2A-Version"] = dialect.version
@@ -55,55 +52,55 @@ async def read_stream(
     silence: float | None,
     begun: bool = False,
 ) -> AsyncIterator[Batch]:
-    """The events of a stream, those that came together in one batch. `read` raises what a frame says went wrong.
+    """The events of a stream, in the batches in which they arrive. `read` raises the error of an error frame.
 
-    A stream that has begun (a subscription has from the start) and then sends nothing for `silence` seconds is dead.
+    A stream that has `begun` (a subscription has from the start) counts as dead after `silence` seconds without data.
     """
     frames = SseReader()
     chunks = response.chunks()
-    while (chunk := await _hear(chunks, url, silence if begun else None)) is not None:
-        batch, error = _events(frames.feed(chunk), read)
+    while (chunk := await _next_chunk(chunks, url, silence if begun else None)) is not None:
+        batch, error = _read_frames(frames.feed(chunk), read)
         if batch:
             begun = True
             yield batch
         if error is not None:
             raise error
-    batch, _ = _events(frames.end(), read)  # half a frame is no event
+    batch, _ = _read_frames(frames.end(), read)  # an incomplete frame is not an event
     if batch:
         yield batch
 
 
-async def _hear(chunks: AsyncIterator[bytes], url: str, silence: float | None) -> bytes | None:
+async def _next_chunk(chunks: AsyncIterator[bytes], url: str, silence: float | None) -> bytes | None:
     try:
         async with asyncio.timeout(silence):
             return await anext(chunks, None)
     except TimeoutError as error:
-        raise Unreachable(f"nothing was heard from {url} for {silence:g} s") from error
+        raise Unreachable(f"nothing came from {url} for {silence:g} s") from error
 
 
-def _events(
+def _read_frames(
     frames: list[Frame], read: Callable[[Frame], Sequence[Event]]
 ) -> tuple[list[StreamResponse], A2AError | None]:
-    """The events in some frames, up to the first that is none."""
+    """The events in some frames, up to the first error."""
     batch: list[StreamResponse] = []
     try:
         for frame in frames:
-            if not frame.data:  # a keep-alive, as some write it
+            if not frame.data:  # a keep-alive
                 continue
             events = read(frame)
             for event in events:
                 batch.append(StreamResponse(event))
-            if events and frame.id.isdecimal() and len(frame.id) < _LONG:
+            if events and frame.id.isdecimal() and len(frame.id) <= _MAX_ID_DIGITS:
                 batch[-1].seq = int(frame.id)
     except A2AError as error:
         return batch, error
     return batch, None
 
 
-def document_of(body: bytes, url: str) -> dict[str, Any]:
+def read_document(body: bytes, url: str) -> dict[str, Any]:
     """A JSON object. Raises `Unreachable` or `InvalidAgentResponse`."""
     try:
-        document = decoded(body)
+        document = decode_json(body)
     except NOT_JSON as error:
         raise Unreachable(f"{url} did not answer with JSON: {error}") from error
     if not isinstance(document, dict):

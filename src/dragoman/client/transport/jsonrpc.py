@@ -14,8 +14,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.client.transport.http_exchange import UNARY, document_of, headers_of, is_stream, read_stream
-from dragoman.client.transport.transport import Response, Transport, error_of
+from dragoman.client.transport.http_exchange import (
+    UNARY,
+    is_stream,
+    read_document,
+    read_stream,
+    write_headers,
+)
+from dragoman.client.transport.transport import Response, Transport, to_error
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import Frame
 from dragoman.dialects.tidy import looks_snake
@@ -47,8 +53,8 @@ class JsonRpc:
         self.transport = transport
         self.url = url
         self.dialect = dialect
-        self.ours = False
-        """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
+        self.is_dragoman = False
+        """A Dragoman server: it continues a stream after an event, and recognizes a repeated `Idempotency-Key`."""
         self._fast = dialect.model_json
         self._silence = silence
         self._ids = count(1)
@@ -76,11 +82,11 @@ class JsonRpc:
             def read(frame: Frame) -> list[Event]:
                 if self._fast and (event := read_model_event(frame.data)) is not None:
                     return [event]
-                document = document_of(frame.data, self.url)
+                document = read_document(frame.data, self.url)
                 if "result" not in document:
                     if "error" not in document and frame.event not in ("", "message"):
                         return []  # a ping of another protocol
-                    raise self._error(document, 200)
+                    raise self._read_error(document, 200)
                 return reader.read(document["result"])
 
             subscribed = isinstance(request, SubscribeToTask)
@@ -104,27 +110,27 @@ class JsonRpc:
             params or b"{}",
         )
         response = await self.transport.request(
-            "POST", self.url, headers_of(call, self.dialect, accept), body
+            "POST", self.url, write_headers(call, self.dialect, accept), body
         )
         if "dragoman" in response.headers:
-            self.ours = True
+            self.is_dragoman = True
         if not 200 <= response.status < 300:
-            raise error_of(response, await response.read(), self.url, self._error)
+            raise to_error(response, await response.read(), self.url, self._read_error)
         return response
 
     def _result(self, response: Response, body: bytes) -> Any:
-        document = document_of(body, self.url)
+        document = read_document(body, self.url)
         if "result" in document and document.get("error") is None:
             return document["result"]
-        raise self._error(document, response.status)
+        raise self._read_error(document, response.status)
 
     def _check_done(self, response: Response, body: bytes) -> None:
         """Check an answer without a value. Some peers leave out a `result` that is null."""
-        document = document_of(body, self.url)
+        document = read_document(body, self.url)
         if document.get("error") is not None or not ("result" in document or "jsonrpc" in document):
-            raise self._error(document, response.status)
+            raise self._read_error(document, response.status)
 
-    def _error(self, document: dict[str, Any], http: int) -> A2AError:
+    def _read_error(self, document: dict[str, Any], http: int) -> A2AError:
         error = document.get("error")
         if not isinstance(error, dict):
             return InvalidAgentResponse(f"{self.url} answered with neither a result nor an error")

@@ -1,7 +1,7 @@
-"""The network: keep-alive connections, TLS, proxies.
+"""HTTP/1.1 over the network: keep-alive connections, TLS, proxies.
 
-Connections are kept for the next request, most recently used first, and given up before a peer would. There is no
-read timeout: how long to wait is the caller's business, and a dead peer is noticed by TCP's own probes.
+Idle connections are kept for the next request, the most recently used first, and closed before the peer closes them.
+There is no read timeout: the caller decides how long to wait, and TCP keep-alive notices a dead peer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from dragoman.client.transport.http1 import Connection, HttpResponse
-from dragoman.client.transport.transport import NotSent
+from dragoman.client.transport.transport import AddressBlocked, NotSent
 
-_IDLE = 4.0
-"""Give up an idle connection after this many seconds. Common servers do so after 5, and must not be the first."""
-_KEPT = 64
-HERE = ("localhost", "127.0.0.1", "::1")
-"""Who is never asked through the environment's proxy."""
-_break = re.compile("[\r\n\0]").search
-_MAX_HOST = 255
+_IDLE_SECONDS = 4.0
+"""An idle connection is closed after this time. Common servers close it after 5 seconds, and must not be the first."""
+_MAX_IDLE_PER_HOST = 64
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+"""Hosts that are never reached through the proxy of the environment."""
+_find_line_break = re.compile("[\r\n\0]").search
+_MAX_HOST_CHARS = 255
 _UNQUOTED = "!#$%&'()*+,/:;=?@[]~"
 
 
 class _Route(NamedTuple):
-    """Where a URL leads."""
+    """The server that a URL names."""
 
     host: str
     port: int
@@ -42,8 +42,13 @@ Dial = Callable[[str, int], Awaitable[socket.socket]]
 """Connects to a host and a port."""
 
 
+class AddressRefused(OSError):
+    """An `AddressGuard` does not allow a connection."""
+
+
 class AddressGuard(Protocol):
-    """Decides which addresses may be connected to: `dragoman.push.Guard` is one. Both raise `OSError` for a refusal."""
+    """Decides which addresses a client may connect to: `dragoman.push.Guard` is one. Both methods raise
+    `AddressRefused`."""
 
     async def dial(self, host: str, port: int) -> socket.socket:
         """A socket connected to one of the host's addresses."""
@@ -57,7 +62,7 @@ class AddressGuard(Protocol):
 class HttpTransport:
     """A `Transport` over HTTP/1.1. `proxy` overrides the usual environment variables; "" means none.
 
-    `dial` makes the connections instead, and decides which to make (`push/guard.py`); then there is no proxy.
+    `dial` opens the connections instead, and may refuse them (`push/guard.py`); then there is no proxy.
     """
 
     def __init__(
@@ -80,11 +85,11 @@ class HttpTransport:
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> HttpResponse:
-        if self._closed:  # or a call that was cut off would open a connection that nobody closes
+        if self._closed:  # or a late call would open a connection that nobody closes
             raise RuntimeError("the client was closed")
         route, target = self._routes.get(url) or self._resolve(url)
         shown = url.partition("?")[0]  # a query may hold a key, and errors are logged
-        head = _head(f"{method} {target} HTTP/1.1\r\nHost: {route.host_header}\r\n", headers)
+        head = _write_head(f"{method} {target} HTTP/1.1\r\nHost: {route.host_header}\r\n", headers)
         if body or method == "POST":
             head += b"Content-Length: %d\r\n" % len(body)
         connection = self._take(route)
@@ -110,7 +115,7 @@ class HttpTransport:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
-            if len(host) > _MAX_HOST:
+            if len(host) > _MAX_HOST_CHARS:
                 raise ValueError("its host is too long")
             if not host.isascii():
                 host = host.encode("idna").decode()
@@ -137,8 +142,10 @@ class HttpTransport:
         now = asyncio.get_running_loop().time()
         while idle:
             connection = idle.pop()
-            fresh = connection.usable and now - connection.idle_since < (connection.keep_alive or _IDLE)
-            if fresh and not connection.hung_up():
+            fresh = connection.usable and now - connection.idle_since < (
+                connection.keep_alive or _IDLE_SECONDS
+            )
+            if fresh and not connection.closed_by_peer():
                 return connection
             self._discard(connection)
         return None
@@ -157,9 +164,11 @@ class HttpTransport:
             raise NotSent(
                 f"cannot reach {url}: its certificate is not trusted: {error.verify_message}"
             ) from error
+        except AddressRefused as error:
+            raise AddressBlocked(f"cannot reach {url}: {error}") from error
         except OSError as error:
-            raise NotSent(f"cannot reach {url}: {reason(error)}") from error
-        except ValueError as error:  # a name that no resolver takes, a proxy that is no URL
+            raise NotSent(f"cannot reach {url}: {describe_os_error(error)}") from error
+        except ValueError as error:  # not a name that can be resolved, or a proxy that is not a URL
             raise NotSent(f"cannot reach {url}: {error}") from error
         self._open.add(connection)
         return connection
@@ -168,10 +177,10 @@ class HttpTransport:
         loop = asyncio.get_running_loop()
 
         def idle(connection: Connection) -> None:
-            kept = self._idle.setdefault(route, [])
+            idle_here = self._idle.setdefault(route, [])
             connection.idle_since = loop.time()
-            if len(kept) < _KEPT:
-                kept.append(connection)
+            if len(idle_here) < _MAX_IDLE_PER_HOST:
+                idle_here.append(connection)
             else:
                 self._discard(connection)
 
@@ -207,7 +216,7 @@ class HttpTransport:
         outer = Connection(lambda _: None, lambda _: None)
         transport = await _dial(*proxy, outer)
         there = f"{route.host if ':' not in route.host else f'[{route.host}]'}:{route.port}"
-        head = _head(f"CONNECT {there} HTTP/1.1\r\nHost: {there}\r\n", {})
+        head = _write_head(f"CONNECT {there} HTTP/1.1\r\nHost: {there}\r\n", {})
         response = outer.send(b"%b%b\r\n" % (head, login), f"the proxy {proxy[0]}:{proxy[1]}")
         await response.begun()
         if response.status != 200:
@@ -229,26 +238,26 @@ class HttpTransport:
             return self._proxy
         if not any(name.lower().endswith("_proxy") for name in os.environ):
             return ""
-        from urllib.request import getproxies, proxy_bypass  # slow to import, and seldom needed
+        from urllib.request import getproxies, proxy_bypass  # slow to import, and rarely needed
 
-        if route.host in HERE or proxy_bypass(route.host):
+        if route.host in LOOPBACK_HOSTS or proxy_bypass(route.host):
             return ""
         return getproxies().get("https" if route.secure else "http", "")
 
 
-def _head(begun: str, headers: Mapping[str, str]) -> bytes:
-    """The head of a request. Raises `ValueError` for what does not fit into one."""
+def _write_head(start: str, headers: Mapping[str, str]) -> bytes:
+    """The head of a request. Raises `ValueError` for text that a header cannot hold."""
     for name, value in headers.items():
-        if _break(value) or _break(name):
+        if _find_line_break(value) or _find_line_break(name):
             raise ValueError(f"the header {name!r} has a line break in it")
-        begun += f"{name}: {value}\r\n"
+        start += f"{name}: {value}\r\n"
     try:
-        return begun.encode("latin-1")
+        return start.encode("latin-1")
     except UnicodeEncodeError as error:
         raise ValueError(f"{error.object[error.start]!r} does not fit into a header") from error
 
 
-def reason(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):  # its number is OpenSSL's
         plain = "; it may be http:// there" if error.reason == "WRONG_VERSION_NUMBER" else ""
         return f"TLS failed: {error.reason or error}{plain}"
@@ -275,7 +284,7 @@ async def _dial(
         transport, _ = await loop.create_connection(
             lambda: connection, host, port, ssl=context, happy_eyeballs_delay=0.25
         )
-    else:  # uvloop does not race addresses
+    else:  # uvloop does not try addresses in parallel
         transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=context)
     sock = transport.get_extra_info("socket")
     if sock is not None:

@@ -1,7 +1,7 @@
 """A `Service` over HTTP+JSON, 1.0 and 0.3.
 
-`dialects/paths.py` says where an operation lives and what of a request goes into the address; the rest is in the query
-or the body. As over JSON-RPC, nothing is repeated or resumed here.
+`dialects/paths.py` has the path of each operation, and says which members of a request it contains. The others go into the
+query or the body. As over JSON-RPC, nothing is repeated or resumed here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,14 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.client.transport.http_exchange import UNARY, document_of, headers_of, is_stream, read_stream
-from dragoman.client.transport.transport import NOT_JSON, Response, Transport, decoded, retry_after
+from dragoman.client.transport.http_exchange import (
+    UNARY,
+    is_stream,
+    read_document,
+    read_stream,
+    write_headers,
+)
+from dragoman.client.transport.transport import NOT_JSON, Response, Transport, decode_json, retry_after
 from dragoman.dialects import rest_errors
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.paths import Path, path_of
@@ -34,12 +40,12 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import Event
 
-_NOT_HERE = (404, 405, 501)
-"""How a server says that a path does not take a verb."""
+_WRONG_VERB = (404, 405, 501)
+"""Statuses that can mean that a path does not take a verb."""
 
 
 class Rest:
-    """Speaks one dialect to the agent below one URL."""
+    """A `Service` in one dialect below one URL."""
 
     def __init__(
         self, transport: Transport, url: str, dialect: Dialect, *, silence: float | None = None
@@ -48,18 +54,18 @@ class Rest:
         address, _, self._query = url.partition("?")
         self.url = address.rstrip("/")
         self.dialect = dialect
-        self.ours = False
-        """A Dragoman server: it continues a stream after an event, and knows a repeated `Idempotency-Key`."""
+        self.is_dragoman = False
+        """A Dragoman server: it continues a stream after an event, and recognizes a repeated `Idempotency-Key`."""
         self._version = dialect.rest_version
         self._silence = silence
         self._verbs: dict[Op, str] = {}
-        """Those that worked, where there is a choice."""
+        """Verbs that worked, for operations with a choice."""
 
     async def call(self, call: Call, request: Request) -> Any:
         op = UNARY[type(request)]
         response = await self._ask(call, op, request, "application/json")
         body = await response.read()
-        return None if op is PUSH_DELETE else self.dialect.read_result(op, document_of(body, self.url))
+        return None if op is PUSH_DELETE else self.dialect.read_result(op, read_document(body, self.url))
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
@@ -67,16 +73,16 @@ class Rest:
         try:
             reader = self.dialect.reader()
             if not is_stream(response):
-                document = document_of(await response.read(), self.url)
+                document = read_document(await response.read(), self.url)
                 yield [StreamResponse(event) for event in reader.read(document)]
                 return
 
             def read(frame: Frame) -> list[Event]:
-                document = document_of(frame.data, self.url)
+                document = read_document(frame.data, self.url)
                 if frame.event == "error" or "error" in document:
-                    raise self._error(document, 200, op is SUBSCRIBE)
+                    raise self._read_error(document, 200, op is SUBSCRIBE)
                 if not document:
-                    return []  # a ping: not of this protocol, and no harm
+                    return []  # a ping of another protocol
                 return reader.read(document)
 
             subscribed = isinstance(request, SubscribeToTask)
@@ -89,26 +95,30 @@ class Rest:
         path = path_of(self._version, op)
         if path is None:
             raise UnsupportedOperation(f"this agent speaks A2A {self._version}, which has no {op.name}")
-        tenant, headers = request.tenant, headers_of(call, self.dialect, accept)
+        tenant, headers = request.tenant, write_headers(call, self.dialect, accept)
         if tenant:
             request = replace(request, tenant="")
         params = self.dialect.write_request(op, request)
         verbs = [self._verbs[op]] if op in self._verbs else list(path.verbs)
         while True:
             verb = verbs.pop(0)
-            target, body = self._addressed(path, verb, params, tenant)
+            target, body = self._url_and_body(path, verb, params, tenant)
             sent = headers if verb == "POST" else {k: v for k, v in headers.items() if k != "Content-Type"}
             response = await self.transport.request(verb, target, sent, body)
             if "dragoman" in response.headers:
-                self.ours = True
+                self.is_dragoman = True
             if 200 <= response.status < 300:
                 self._verbs[op] = verb
                 return response
             document = _document(await response.read())
-            if not verbs or response.status not in _NOT_HERE or rest_errors.told(document, self.dialect.name):
-                raise self._refusal(response, document, path)
+            if (
+                not verbs
+                or response.status not in _WRONG_VERB
+                or rest_errors.told(document, self.dialect.name)
+            ):
+                raise self._to_error(response, document, path)
 
-    def _addressed(self, path: Path, verb: str, params: bytes, tenant: str) -> tuple[str, bytes]:
+    def _url_and_body(self, path: Path, verb: str, params: bytes, tenant: str) -> tuple[str, bytes]:
         """The URL and the body of a request."""
         base = f"{self.url}/{quote(tenant, safe='')}" if tenant and self._version == "1.0" else self.url
         variables, own = path.variables, f"?{self._query}" if self._query else ""
@@ -125,20 +135,20 @@ class Rest:
         asked = "&".join(filter(None, (self._query, _query(rest))))
         return (f"{target}?{asked}" if asked else target), b""
 
-    def _refusal(self, response: Response, document: Any, path: Path) -> A2AError:
+    def _to_error(self, response: Response, document: Any, path: Path) -> A2AError:
         if not isinstance(document, dict):
             document = {"message": f"{self.url} answered HTTP {response.status}"}
-        error = self._error(document, response.status, bool(path.variables))
+        error = self._read_error(document, response.status, bool(path.variables))
         error.retry_after = retry_after(response.headers.get("retry-after", ""))
         return error
 
-    def _error(self, document: dict[str, Any], http: int, of_task: bool) -> A2AError:
+    def _read_error(self, document: dict[str, Any], http: int, of_task: bool) -> A2AError:
         return rest_errors.read(document, self.dialect.name, http=http, of_task=of_task)
 
 
 def _document(body: bytes) -> Any:
     try:
-        return decoded(body)
+        return decode_json(body)
     except NOT_JSON:
         return None
 

@@ -1,7 +1,7 @@
-"""How bytes reach a peer: one HTTP exchange, whoever carries it.
+"""The interface of a transport: one HTTP request and its response.
 
-`http.py` carries them over the network, `asgi.py` to an application in the same process. What is above (JSON-RPC,
-discovery, credentials) cannot tell which.
+`network.py` sends them over the network, `asgi.py` to an application in this process. What is above (JSON-RPC, discovery,
+credentials) does not know which.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import msgspec
 from dragoman.errors import A2AError, Forbidden, RateLimited, Unauthenticated, Unavailable, Unreachable
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises on bytes from a stranger."""
+"""What `decode_json` raises."""
 MAX_BODY = 64 << 20
-"""The largest document we read into memory."""
-_MAX_RETRY_AFTER = 64
-"""No number of seconds and no date is longer."""
+"""The largest answer that is read into memory, in bytes."""
+_MAX_RETRY_AFTER_CHARS = 64
 _decode = msgspec.json.Decoder().decode
 
 
@@ -29,12 +28,24 @@ class NotSent(Unreachable):
     """The peer never saw the request, so repeating it is safe."""
 
 
+class AddressBlocked(NotSent):
+    """The guard does not allow the address. Trying again does not help."""
+
+
 class Rejected(Unreachable):
-    """Turned down by whoever is there (HTTP 4xx). The same again would be, too."""
+    """The server refused the request (HTTP 4xx), and would refuse it again."""
 
 
 class NotThere(Rejected):
     """Nobody takes requests at that address (HTTP 404, 405, 410), so nothing was done."""
+
+
+class AnswerTooLarge(Unreachable):
+    """The answer is larger than the client reads. Asking again gets the same answer."""
+
+
+FINAL_ERRORS = (AddressBlocked, Rejected, AnswerTooLarge)
+"""Errors of a transport after which the same request fails again."""
 
 
 class Response(Protocol):
@@ -69,39 +80,39 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-def decoded(body: bytes) -> Any:
-    """What a JSON document says; some writers begin it with a byte-order mark. Raises one of `NOT_JSON`."""
+def decode_json(body: bytes) -> Any:
+    """Decode JSON; some writers begin it with a byte-order mark. Raises one of `NOT_JSON`."""
     return _decode(body.removeprefix(BOM_UTF8))
 
 
-def too_large(url: str) -> Unreachable:
-    return Unreachable(f"{url} answered with more than {MAX_BODY >> 20} MB")
+def too_large(url: str) -> AnswerTooLarge:
+    return AnswerTooLarge(f"{url} answered with more than {MAX_BODY >> 20} MB")
 
 
 async def read_at_most(response: Response, limit: int, url: str) -> bytes:
-    """The body of what should be a small document."""
+    """The body of a small document. Raises `AnswerTooLarge`."""
     body = bytearray()
     async for piece in response.chunks():
         body += piece
         if len(body) > limit:
             await response.close()
-            raise Unreachable(f"{url} answered with more than {limit >> 10} KB")
+            raise AnswerTooLarge(f"{url} answered with more than {limit >> 10} KB")
     return bytes(body)
 
 
-def error_of(
+def to_error(
     response: Response, body: bytes, url: str, read: Callable[[dict[str, Any], int], A2AError]
 ) -> A2AError:
-    """What a response that is not a success means: its own error document if it has one, else its status."""
+    """The error of a response that is not a success: from its error document if it has one, else from its status."""
     status = response.status
     try:
-        document = decoded(body)
+        document = decode_json(body)
     except NOT_JSON:
         document = None
     if isinstance(document, dict) and isinstance(document.get("error"), dict) and status not in _BY_STATUS:
         error = read(document, status)
     else:
-        error = _kind(status)(f"{url} answered HTTP {status}{_said(document, body)}")
+        error = _error_class(status)(f"{url} answered HTTP {status}{_describe_body(document, body)}")
     error.retry_after = retry_after(response.headers.get("retry-after", ""))
     return error
 
@@ -114,41 +125,40 @@ _BY_STATUS: dict[int, type[A2AError]] = {
     503: Unavailable,
     504: Unavailable,
 }
-_LATER = (408, 425)
-"""Refusals of the moment."""
+_TEMPORARY = (408, 425)
 
 
-def _kind(status: int) -> type[A2AError]:
+def _error_class(status: int) -> type[A2AError]:
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     if status in (404, 405, 410):
         return NotThere
-    if 400 <= status < 500 and status not in _LATER:
+    if 400 <= status < 500 and status not in _TEMPORARY:
         return Rejected
     return Unavailable if status >= 500 else Unreachable
 
 
-def _said(document: Any, body: bytes) -> str:
-    """What the body says, on one line and not too much of it."""
-    said: Any = None
+def _describe_body(document: Any, body: bytes) -> str:
+    """The text of an error response, on one line and not too much of it."""
+    text: Any = None
     if isinstance(document, dict):
         inner = document.get("error")
-        said = (
+        text = (
             inner.get("message")
             if isinstance(inner, dict)
             else inner or document.get("message") or document.get("detail")
         )
-    if not isinstance(said, str):
+    if not isinstance(text, str):
         blank = document in ({}, []) or body[:1000].lstrip()[:1] == b"<"
-        said = "" if blank else body[:200].decode("utf-8", "replace")
-    said = " ".join(said[:1000].split())
-    return f": {said[:200]}" if said else ""
+        text = "" if blank else body[:200].decode("utf-8", "replace")
+    text = " ".join(text[:1000].split())
+    return f": {text[:200]}" if text else ""
 
 
 def retry_after(value: str) -> float | None:
     """Seconds to wait, from a `Retry-After` of either kind (a number, a date)."""
     value = value.strip()
-    if not value or len(value) > _MAX_RETRY_AFTER:
+    if not value or len(value) > _MAX_RETRY_AFTER_CHARS:
         return None
     if value.isdecimal():
         return float(value)

@@ -25,9 +25,9 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from dragoman.client import discover
 from dragoman.client.client import Client, connect
 from dragoman.client.credentials import Bearer
+from dragoman.client.discover import AgentCache
 from dragoman.client.transport.network import AddressGuard
 from dragoman.engine.protocols import Peers
 from dragoman.engine.records import Child, Record
@@ -171,6 +171,7 @@ class RemoteAgents:
     ) -> None:
         self.agents = dict(agents)
         self._guard, self._environ, self._ttl, self._clock = guard, environ or {}, ttl, clock
+        self._cache = AgentCache()
         self._known: dict[str, _Known] = {}
         self._opening: dict[str, asyncio.Task[_Connection]] = {}
         self._fetching: dict[str, asyncio.Task[_Known]] = {}
@@ -219,7 +220,7 @@ class RemoteAgents:
 
     async def deduplicates(self, name: str) -> bool:
         """Whether a message that is sent again, under the same key, is done once. Raises `A2AError`."""
-        return (await self._connection(name)).client.link.peer.ours
+        return (await self._connection(name)).client.link.peer.is_dragoman
 
     async def has(self, name: str, message: str) -> str:
         """The id of the task that a remote has for a message of ours, if it lists its tasks with what they were told;
@@ -269,7 +270,7 @@ class RemoteAgents:
         before = self._opening.get(name)
         if before is None or not before.done() or before.cancelled() or before.exception() is not None:
             return await self._connection(name)
-        discover.CARDS.expire(self._remote(name).url)
+        self._cache.expire(self._remote(name).url)
         fresh = asyncio.create_task(self._connect(self._remote(name)))
         try:
             connection = await asyncio.shield(fresh)
@@ -289,7 +290,9 @@ class RemoteAgents:
         if token := self._token(remote):
             options["credentials"] = Bearer(token)
         guard = None if remote.allow_private else self._guard
-        client = connect(remote.url, guard=guard, timeout=remote.timeout, agents={}, **options)
+        client = connect(
+            remote.url, guard=guard, timeout=remote.timeout, agents={}, cache=self._cache, **options
+        )
         try:
             async with asyncio.timeout(min(CARD_SECONDS, remote.timeout)):
                 await client.open()
