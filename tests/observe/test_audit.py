@@ -18,7 +18,7 @@ from dragoman.server.application import application
 from dragoman.server.limits import Limits
 from dragoman.server.runtime import running
 from dragoman.stores import open_store
-from dragoman.stores.memory_audit import MemoryAudit
+from dragoman.stores.memory import MemoryAudit
 from tests import raw
 
 HELLO = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "x"}]}

@@ -266,11 +266,15 @@ class Notify(Struct, frozen=True, gc=False):
 
 
 class ClaimPush(Struct, frozen=True, gc=False):
-    """Take a config that is due at `now` and that no live node holds."""
+    """Take a config that is due at `now` and that no live node holds. A node does not take what it holds already.
+
+    Nobody waits for more than `longest` seconds: a later time is of a clock that was wrong, and means now.
+    """
 
     node: str
     now: float
     holder_alive: bool = False
+    longest: float = float("inf")
 
 
 class Advance(Struct, frozen=True, gc=False):
@@ -307,7 +311,8 @@ def decide_push(row: PushRow, job: PushJob) -> PushRow:
         case Notify():
             return replace(row, last=max(row.last, job.last))
         case ClaimPush():
-            if not row.due or row.at > job.now or (row.node and job.holder_alive):
+            waits = job.now < row.at <= job.now + job.longest
+            if not row.due or waits or row.node == job.node or (row.node and job.holder_alive):
                 return row
             return replace(row, node=job.node, fence=row.fence + 1)
         case Advance():

@@ -4,34 +4,58 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from contextlib import contextmanager
+from itertools import count, islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from dragoman.engine import push_configs
 from dragoman.engine.protocols import (
     Admit,
+    AuditEntry,
     Delivered,
     FoundTasks,
     Head,
     HeldLease,
     Lease,
     LeaseLost,
-    NewMail,
     TaskExists,
 )
-from dragoman.engine.push_configs import StoredPushConfig
-from dragoman.engine.records import Cancel, Mail, Record, Snapshot, number
-from dragoman.errors import TaskClosed, TaskNotFound
+from dragoman.engine.push_configs import Delivery, StoredPushConfig
+from dragoman.engine.records import Cancel, Mail, Record, Snapshot
+from dragoman.engine.transition import (
+    Advance,
+    Append,
+    Claim,
+    ClaimPush,
+    Create,
+    Decision,
+    Deliver,
+    Notify,
+    PushRow,
+    Redeliver,
+    Release,
+    ReleasePush,
+    Replace,
+    Settle,
+    TaskRow,
+    check_push_count,
+    decide,
+    decide_push,
+    first_push_row,
+)
+from dragoman.errors import TaskNotFound
 from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores import heartbeat
-from dragoman.stores.memory_audit import MemoryAudit
-from dragoman.stores.memory_push_queue import MemoryPushQueue
 from dragoman.stores.pages import Row, merge, read_filters
 
 DAY = 24 * 60 * 60.0
+MAX_AUDIT_ENTRIES = 100_000
 MOVED_TASKS = 256
 """How many tasks may have changed before they are indexed."""
 _LAST_KEY = 1 << 63
@@ -39,26 +63,27 @@ _LAST_KEY = 1 << 63
 
 
 class _Task:
-    """A log, what it folds to, and its lease."""
+    """A log, what it folds to, and its row."""
 
-    __slots__ = ("key", "snapshot", "records", "ready", "node", "fence", "attempt", "place")
+    __slots__ = ("key", "snapshot", "records", "row", "place")
 
     def __init__(self, key: int, snapshot: Snapshot) -> None:
         self.key = key
         self.snapshot = snapshot
         self.records: list[Record] = []
-        self.ready = True
-        self.node = ""
-        self.fence = 0
-        self.attempt = 0
+        self.row = TaskRow()
         self.place: _Place | None = None
         """Where the indexes have it."""
 
-    def claim(self, node: str) -> Lease:
-        self.node = node
-        self.fence += 1
-        self.attempt += 1
-        return Lease(self.snapshot.scope, self.snapshot.task_id, self.key, self.fence, self.attempt)
+    @property
+    def waits(self) -> bool:
+        """There is work that no node has taken."""
+        return self.row.ready and not self.row.node
+
+    @property
+    def lease(self) -> Lease:
+        """The lease as its holder has it."""
+        return Lease(self.snapshot.scope, self.snapshot.task_id, self.key, self.row.fence, self.row.attempt)
 
 
 class _Place(Struct, frozen=True):
@@ -138,10 +163,10 @@ class MemoryStore:
         pass
 
     def waiting(self) -> int:
-        return sum(1 for task in self._tasks.values() if task.ready and not task.node)
+        return sum(1 for task in self._tasks.values() if task.waits)
 
     async def backlog(self, fits: Callable[[Scope], bool]) -> int:
-        waiting = (task.snapshot.scope for task in self._tasks.values() if task.ready and not task.node)
+        waiting = (task.snapshot.scope for task in self._tasks.values() if task.waits)
         return sum(1 for scope in waiting if fits(scope))
 
     async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
@@ -165,14 +190,14 @@ class MemoryStore:
     async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
         self._ttls[node] = ttl
         self._nodes[node] = heartbeat.now() + ttl
-        return [HeldLease(t.key, t.fence, t.snapshot.mail) for t in self._tasks.values() if t.node == node]
+        return [HeldLease(t.key, t.row.fence, t.row.mail) for t in self._tasks.values() if t.row.node == node]
 
     async def leave(self, node: str) -> None:
         self._nodes.pop(node, None)
         self._ttls.pop(node, None)
         for task in self._tasks.values():
-            if task.node == node:
-                task.node = ""
+            if task.row.node == node:
+                task.row = replace(task.row, node="")
         self.push_configs.leave(node)
 
     async def claim(
@@ -191,21 +216,23 @@ class MemoryStore:
         for task in self._tasks.values():
             if len(leases) >= limit:
                 break
-            free = not task.node or (over and task.node != node and not self._alive(task.node))
-            if task.ready and free and (fits is None or fits(task.snapshot.scope)):
-                leases.append(task.claim(node))
+            if fits is None or fits(task.snapshot.scope):
+                alive = not over or self._alive(task.row.node)
+                decision = decide(task.row, Claim(node, holder_alive=alive))
+                task.row = decision.row
+                if decision.leased:
+                    leases.append(task.lease)
         return leases
 
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
         task = self._tasks.get(lease.key)
-        if task is not None and task.fence == lease.fence and task.node:
-            task.node = ""
-            task.attempt -= not failed
+        if task is not None:
+            task.row = decide(task.row, Release(lease.fence, failed)).row
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
         self._index()
         old = (self._tasks[key] for _, _, key in self._aged[not unfinished].before(before))
-        at_rest = (task for task in old if not task.node and not self.push_configs.waiting(task.key))
+        at_rest = (task for task in old if not task.row.node and not self.push_configs.waiting(task.key))
         chosen = list(islice(at_rest, limit))
         for task in chosen:
             self.push_configs.forget(task.key)
@@ -227,17 +254,18 @@ class MemoryStore:
     def damage(self) -> str:
         return ""
 
-    def _add(self, task: _Task, records: Sequence[Record]) -> int:
-        """Add to the log of a task."""
-        snapshot = task.snapshot
-        number(records, snapshot.seq + 1)
-        for record in records:
+    def _change(self, task: _Task, decision: Decision) -> int:
+        """Do what was decided; return the last record."""
+        task.row = decision.row
+        for record in decision.records:
             task.records.append(record)
-            snapshot.apply(record)
+            task.snapshot.apply(record)
         self._moved[task.key] = task
         if len(self._moved) >= MOVED_TASKS:
             self._index()
-        return snapshot.seq
+        if decision.notify:
+            self.push_configs.notify(task.key, decision.notify)
+        return task.row.seq
 
     def _index(self) -> None:
         """Move the tasks that changed to where they are found now. Who searches does this first."""
@@ -320,7 +348,8 @@ class MemoryLog:
         made = _Task(key, Snapshot(self._scope, task, context))
         keys[task] = key
         store._tasks[key] = made
-        return self._take(made, Record("message", mail), dedupe, node, webhook)
+        decision = decide(made.row, Create(Record("message", mail), mail.at, node, webhook is not None))
+        return self._take(made, decision, dedupe, webhook)
 
     def begin(
         self, task: str, context: str, mail: Mail, *, node: str, webhook: StoredPushConfig | None = None
@@ -339,32 +368,23 @@ class MemoryLog:
         if (earlier := self._earlier(dedupe)) is not None:
             return earlier
         found = self._task(task)
-        if found.snapshot.terminal:
-            raise TaskClosed(f"task {task!r} is finished")
+        record = Record("message" if isinstance(mail, Mail) else "cancel", mail)
+        at = mail.at if isinstance(mail, Mail) else ""
+        decision = decide(found.row, Deliver(task, record, at, node, webhook is not None))
         if webhook is not None:
             webhook = self._store.push_configs.check(found.key, webhook)
-        record = Record("message" if isinstance(mail, Mail) else "cancel", mail)
-        return self._take(found, record, dedupe, node, webhook)
+        return self._take(found, decision, dedupe, webhook)
 
     async def seen(self, dedupe: str) -> Delivered | None:
         return self._earlier(dedupe)
 
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
         task = self._held(lease)
-        seq = self._store._add(task, records)
-        if task.attempt > 1 and any(record.progress for record in records):
-            task.attempt = 1
-        self._store.push_configs.mark(task.key, records)
-        return seq
+        return self._store._change(task, decide(task.row, Append(lease.task, lease.fence, records)))
 
     async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
         task = self._held(lease)
-        if task.snapshot.mail != mail:
-            raise NewMail(lease.task)
-        task.ready, task.node, task.attempt = False, "", 0
-        seq = self._store._add(task, records)
-        self._store.push_configs.mark(task.key, records)
-        return seq
+        return self._store._change(task, decide(task.row, Settle(lease.task, lease.fence, records, mail)))
 
     async def read(
         self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
@@ -421,16 +441,14 @@ class MemoryLog:
         return FoundTasks([self._store._tasks[row[0]].snapshot for row in page], next, total)
 
     def _take(
-        self, task: _Task, record: Record, dedupe: str, node: str, webhook: StoredPushConfig | None
+        self, task: _Task, decision: Decision, dedupe: str, webhook: StoredPushConfig | None
     ) -> Delivered:
-        seq = self._store._add(task, (record,))
+        seq = self._store._change(task, decision)
         if webhook is not None:
-            self._store.push_configs.add(task.key, webhook, task.snapshot, told=seq)
-        task.ready = True
-        lease = task.claim(node) if node and not task.node else None
+            self._store.push_configs.add(task.key, webhook, task.snapshot, PushRow(cursor=seq, last=seq))
         if dedupe:
             self._store._seen[self._scope, dedupe] = (task.key, seq, time.time())
-        return Delivered(task.snapshot, seq, lease, waits=not task.node)
+        return Delivered(task.snapshot, seq, task.lease if decision.leased else None, waits=not task.row.node)
 
     def _earlier(self, dedupe: str) -> Delivered | None:
         if not dedupe or (self._scope, dedupe) not in self._store._seen:
@@ -451,6 +469,202 @@ class MemoryLog:
         if lease.scope != self._scope:
             raise TaskNotFound(lease.task)
         task = self._store._tasks.get(lease.key)
-        if task is None or task.fence != lease.fence or not task.node:
+        if task is None:
             raise LeaseLost(lease.task)
         return task
+
+
+class _Webhook:
+    """A push config of a task, and how far it has been told."""
+
+    __slots__ = ("key", "scope", "task", "config", "row")
+
+    def __init__(self, key: int, scope: Scope, task: str, config: StoredPushConfig, row: PushRow) -> None:
+        self.key, self.scope, self.task, self.config, self.row = key, scope, task, config, row
+
+    @property
+    def delivery(self) -> Delivery:
+        row = self.row
+        return Delivery(
+            key=self.key,
+            scope=self.scope,
+            task=self.task,
+            webhook=self.config,
+            cursor=row.cursor,
+            last=row.last,
+            fence=row.fence,
+            attempt=row.attempt,
+            since=row.since,
+            at=row.at,
+            error=row.error,
+            dead=row.dead,
+        )
+
+
+class MemoryPushQueue:
+    """`PushConfigStore` and `PushQueue` of one store."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._last = 0
+        self._of_task: dict[int, dict[str, _Webhook]] = {}
+        """By the store's key of the task, then by the id of the config."""
+        self._webhooks: dict[int, _Webhook] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    async def put(self, scope: Scope, task: str, webhook: StoredPushConfig) -> StoredPushConfig:
+        found = self._task(scope, task)
+        stored = self.check(found.key, webhook)
+        self.add(found.key, stored, found.snapshot, first_push_row(found.row))
+        found.row = replace(found.row, push=True)
+        self._wake()
+        return stored
+
+    async def list(self, scope: Scope, task: str) -> Sequence[StoredPushConfig]:
+        return [w.config for w in self._of_task.get(self._task(scope, task).key, {}).values()]
+
+    async def delete(self, scope: Scope, task: str, id: str) -> None:
+        found = self._task(scope, task)
+        webhooks = self._of_task.get(found.key, {})
+        if (webhook := webhooks.pop(id, None)) is not None:
+            del self._webhooks[webhook.key]
+            found.row = replace(found.row, push=bool(webhooks))
+
+    def _task(self, scope: Scope, task: str) -> _Task:
+        key = self._store._keys.get(scope, {}).get(task)
+        if key is None:
+            raise TaskNotFound(task)
+        return self._store._tasks[key]
+
+    def check(self, task: int, webhook: StoredPushConfig) -> StoredPushConfig:
+        """The config as it will be stored. Raises `InvalidParams` if there are too many."""
+        others = self._of_task.get(task, {})
+        if (same := others.get(webhook.config.id)) is not None:
+            return replace(webhook, uid=same.config.uid)
+        check_push_count(len(others))
+        return webhook
+
+    def add(self, task: int, config: StoredPushConfig, snapshot: Snapshot, row: PushRow) -> None:
+        """Store a config that was checked; one with the same id is replaced."""
+        others = self._of_task.setdefault(task, {})
+        if (same := others.get(config.config.id)) is not None:
+            same.config, same.row = config, decide_push(same.row, Replace())
+            return
+        self._last = key = self._last + 1
+        webhook = _Webhook(key, snapshot.scope, snapshot.task_id, config, row)
+        others[config.config.id] = self._webhooks[key] = webhook
+
+    def notify(self, task: int, seq: int) -> None:
+        """The configs of a task are to be told of everything up to `seq`."""
+        for webhook in self._of_task.get(task, {}).values():
+            webhook.row = decide_push(webhook.row, Notify(seq))
+        self._wake()
+
+    def waiting(self, task: int) -> bool:
+        """Whether somebody is still to be told of a task."""
+        return any(webhook.row.due for webhook in self._of_task.get(task, {}).values())
+
+    def forget(self, task: int) -> None:
+        for webhook in self._of_task.pop(task, {}).values():
+            del self._webhooks[webhook.key]
+
+    def leave(self, node: str) -> None:
+        for webhook in self._webhooks.values():
+            if webhook.row.node == node:
+                webhook.row = replace(webhook.row, node="")
+
+    def _wake(self) -> None:
+        for woken in tuple(self._listeners):
+            woken()
+
+    async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
+        now, claimed = push_configs.now(), list[Delivery]()
+        for webhook in sorted(self._webhooks.values(), key=lambda webhook: webhook.row.at):
+            if len(claimed) == limit:
+                break
+            alive = self._store._alive(webhook.row.node)
+            row = decide_push(webhook.row, ClaimPush(node, now, alive, longest))
+            if row is not webhook.row:
+                webhook.row = row
+                claimed.append(webhook.delivery)
+        return claimed
+
+    async def advance(self, delivery: Delivery, cursor: int) -> None:
+        webhook = self._webhooks.get(delivery.key)
+        if webhook is None:
+            raise LeaseLost(delivery.task)
+        webhook.row = decide_push(webhook.row, Advance(delivery.task, delivery.fence, cursor))
+
+    async def release(
+        self,
+        delivery: Delivery,
+        cursor: int,
+        *,
+        retry_in: float = 0.0,
+        error: str = "",
+        dead: bool = False,
+    ) -> None:
+        if (webhook := self._webhooks.get(delivery.key)) is not None:
+            job = ReleasePush(delivery.fence, cursor, push_configs.now(), retry_in, error, dead)
+            webhook.row = decide_push(webhook.row, job)
+
+    async def when(self) -> float | None:
+        free = [w.row.at for w in self._webhooks.values() if w.row.due and not w.row.node]
+        return min(free, default=None)
+
+    @contextmanager
+    def listen(self, woken: Callable[[], None]) -> Iterator[None]:
+        self._listeners.append(woken)
+        try:
+            yield
+        finally:
+            self._listeners.remove(woken)
+
+    async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
+        rows = (w for w in self._webhooks.values() if w.row.cursor < w.row.last and (w.row.dead or not dead))
+        return [webhook.delivery for webhook in islice(rows, limit)]
+
+    async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
+        if (webhook := self._webhooks.get(key)) is None:
+            return False
+        webhook.row = decide_push(webhook.row, Redeliver(cursor))
+        self._wake()
+        return True
+
+
+class MemoryAudit:
+    def __init__(self) -> None:
+        self._entries: deque[AuditEntry] = deque(maxlen=MAX_AUDIT_ENTRIES)
+        self._ids = count(1)
+
+    def record(self, entry: AuditEntry) -> None:
+        self._entries.append(replace(entry, id=next(self._ids)))
+
+    async def entries(
+        self,
+        *,
+        tenant: str | None = None,
+        principal: str = "",
+        task: str = "",
+        operation: str = "",
+        since: str = "",
+        before: int = 0,
+        limit: int = 100,
+    ) -> Sequence[AuditEntry]:
+        found = (
+            entry
+            for entry in reversed(self._entries)
+            if (tenant is None or entry.tenant == tenant)
+            and (not principal or entry.principal == principal)
+            and (not task or entry.task == task)
+            and (not operation or entry.operation == operation)
+            and (not since or entry.at >= since)
+            and (not before or entry.id < before)
+        )
+        return list(islice(found, limit))
+
+    async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
+        gone: list[AuditEntry] = []
+        while len(self._entries) > 1 and self._entries[0].at < before and len(gone) < limit:
+            gone.append(self._entries.popleft())
+        return gone
