@@ -108,7 +108,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     "rest._WEIGHT": (("search", ";", " ", "q"), ("search", "", ";q=", ""), ("search", "", "; ", "")),
     "nats_address: [\\w-]+(\\.[\\w-]+)*": (("fullmatch", "", "a.", ""), ("fullmatch", "", "a", " ")),
     "reach: (\\d+(?:\\.\\d+)?)(ms|s|m|h|)": (("fullmatch", "", "1", "."), ("fullmatch", "1.", "1", "x")),
-    "network._break": (("search", "", "a", ""),),
+    "network._find_line_break": (("search", "", "a", ""),),
     "cards: v?(\\d+)(?:\\.(\\d+|x))?(?:\\.\\w+)*": (
         ("fullmatch", "1", ".1", "."),
         ("fullmatch", "v", "1", "!"),
