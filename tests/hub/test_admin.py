@@ -13,7 +13,7 @@ from dragoman.agent.agent import Agent
 from dragoman.cli import main
 from dragoman.engine.turn import Turn
 from dragoman.errors import Unauthenticated
-from dragoman.hub.agents.programs import Stoppable, speaking_for
+from dragoman.hub.agents.programs import StoppableModel, on_behalf_of
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.model import Prompt
 from dragoman.model.content import Message, Part, Role
@@ -85,9 +85,9 @@ async def test_a_tenant_shut_out_from_the_shell_is_stopped_though_its_model_says
 async def test_a_model_says_no_more_for_a_tenant_that_is_shut_out() -> None:
     async with house(["never said"]) as hub:
         acme = await hub.tenant("acme")
-        model = Stoppable(hub.model, hub.hub.tenants)
+        model = StoppableModel(hub.model, hub.hub.tenants)
         await hub.hub.tenants.disable(acme.tenant, True)
-        with speaking_for(acme.tenant):
+        with on_behalf_of(acme.tenant):
             reply = await respond(model, Prompt(model="", system="", messages=()))
         assert reply.error_code == "unauthorized" and hub.model.prompts == []
 

@@ -16,7 +16,7 @@ from dragoman.cli import main
 from dragoman.hub.assembly import application
 from dragoman.hub.database import Database
 from dragoman.hub.models.hosted import missing_key
-from dragoman.hub.settings import Settings, WrongSetting, settings
+from dragoman.hub.settings import InvalidSetting, Settings, settings
 from dragoman.hub.tenants.tenants import Tenants
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, house
@@ -43,10 +43,10 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
 
 
 def test_a_setting_that_makes_no_sense_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WrongSetting, match="port in the environment"):
+    with pytest.raises(InvalidSetting, match="port in the environment"):
         settings(environment={"DRAGOMAN_PORT": "soon"})
     (tmp_path / "dragoman.toml").write_text("[hub]\nprot = 1\n")
-    with pytest.raises(WrongSetting, match="'prot'"):
+    with pytest.raises(InvalidSetting, match="'prot'"):
         settings(environment={})
 
 
@@ -84,13 +84,13 @@ def test_what_a_request_may_cost_is_a_setting_like_any_other(tmp_path: Path) -> 
 )
 def test_nor_can_it_be_nothing(wrong: str) -> None:
     name, _, value = wrong.partition("=")
-    with pytest.raises(WrongSetting, match=f"{name} in a flag"):
+    with pytest.raises(InvalidSetting, match=f"{name} in a flag"):
         settings({name: value}, environment={})
 
 
 def test_a_file_that_is_none_of_ours_is_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text("hub = 3\n")
-    with pytest.raises(WrongSetting, match="hub is not a table"):
+    with pytest.raises(InvalidSetting, match="hub is not a table"):
         settings(environment={})
 
 

@@ -68,4 +68,4 @@ async def test_what_is_said_in_a_conversation_that_has_just_gone_is_not_found() 
     async with house() as hub:
         await hub.tenant("acme")
         with pytest.raises(NotFound, match="no conversation 7"):
-            await hub.hub.conversations.ask(7, "r-1", "still there?")
+            await hub.hub.conversations.add_question(7, "r-1", "still there?")

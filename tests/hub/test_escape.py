@@ -89,19 +89,19 @@ TAKE = {
         'open("big", "wb").write(bytes(3_000_000))\'; sleep 5'
     ),
     "bytes in a locked folder": f"mkdir l; {_FILL} > l/big; chmod 0 l; sleep 5",
-    "bytes in a file that is deleted and open": f"exec 5> gone; rm gone; {_FILL} >&5; sleep 20; echo NOT'STOPPED'",
+    "bytes in a file that is deleted and open": f"exec 5> gone; rm gone; {_FILL} >&5; sleep 20; echo NOT'TENANT_STOPPED'",
     "bytes in a file that is deleted and open in a grandchild": (
-        f"(exec 5> gone; rm gone; {_FILL} >&5; exec setsid sleep 20) & sleep 20; echo NOT'STOPPED'"
+        f"(exec 5> gone; rm gone; {_FILL} >&5; exec setsid sleep 20) & sleep 20; echo NOT'TENANT_STOPPED'"
     ),
     "bytes in files that are deleted and mapped": (
         f"{PYTHON} -c 'import mmap, os, time\nmaps = []\nfor n in range(3):\n"
         '    f = os.open("gone", os.O_RDWR | os.O_CREAT)\n    os.unlink("gone")\n'
         "    os.truncate(f, 600_000)\n    maps.append(mmap.mmap(f, 600_000))\n    os.close(f)\n"
-        '    maps[-1].write(b"x" * 600_000)\ntime.sleep(20)\nprint("NOT" + "STOPPED")\''
+        '    maps[-1].write(b"x" * 600_000)\ntime.sleep(20)\nprint("NOT" + "TENANT_STOPPED")\''
     ),
     "bytes in a program that cannot be looked into": (
         "cp $(command -v sleep) s; exec 5> gone; rm gone; "
-        f"{_FILL} >&5; chmod 111 s; exec ./s 20; echo NOT'STOPPED'"
+        f"{_FILL} >&5; chmod 111 s; exec ./s 20; echo NOT'TENANT_STOPPED'"
     ),
     "bytes in holes": "truncate -s 600000 a b c; sleep 5",
     "files without bytes": "for n in $(seq 400); do : > f$n; done; sleep 5",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.hub.agents.constitution import Advisor, Constitution, Intent
-from dragoman.hub.agents.constitution_agent import ITERATIONS
+from dragoman.hub.agents.constitution_agent import MAX_REPLIES
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import Task, TaskState
@@ -111,11 +111,11 @@ async def test_what_was_sent_back_is_not_the_answer_to_which_nothing_was_added(h
 
 
 async def test_the_last_of_too_many_replies_passes_the_gate_like_any_answer(house: Begin) -> None:
-    replies = [f"{n}\n/help" for n in range(ITERATIONS)]
+    replies = [f"{n}\n/help" for n in range(MAX_REPLIES)]
     home = await house(playing([STOP], Desk=replies), DESK)
     task = await home.ask("hello", "desk")
     assert task.metadata["x-arbiter.error_type"] == "advisor_halt"
-    assert str(ITERATIONS - 1) not in "".join(a.text for a in task.artifacts)
+    assert str(MAX_REPLIES - 1) not in "".join(a.text for a in task.artifacts)
 
 
 @pytest.mark.parametrize("verdicts", [[PASS], [AGAIN, PASS], [STOP]], ids=["passes", "again", "stopped"])

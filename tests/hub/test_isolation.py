@@ -13,7 +13,7 @@ from dragoman.hub.models.model import Prompt
 from tests.hub.house import Caller, house, message
 
 WORDS = {"acme": "persimmon", "umbrella": "tamarind"}
-"""Said in everything that a tenant says or makes, and by nobody else."""
+"""EarlierMessage in everything that a tenant says or makes, and by nobody else."""
 
 LISTS = (
     "/v1/agents",

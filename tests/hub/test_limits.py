@@ -71,7 +71,7 @@ async def test_a_key_whose_request_is_forgotten_begins_another(tmp_path: Path) -
         acme = await hub.tenant("acme")
         body = {"message": "go"}
         await hub.hub.keys.claim(acme.tenant.id, "k", "gone")
-        await hub.hub.requests.note(acme.tenant.id, "gone", "index", via="native")
+        await hub.hub.requests.store(acme.tenant.id, "gone", "index", via="native")
         for expected in ("one", "one"):
             told = events(await acme("POST", "/v1/orchestrate", body, idempotency_key="k"))
             assert told[-1][1]["content"] == expected
@@ -192,7 +192,7 @@ async def test_what_was_done_once_is_remembered_for_a_month(monkeypatch: pytest.
     done: list[str] = []
 
     async def do(key: str) -> None:
-        await database.once(key, lambda db: done.append(key), type(None))
+        await database.run_once(key, lambda db: done.append(key), type(None))
 
     for key in ("a", "a", "b"):
         await do(key)

@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.engine.records import Record
 from dragoman.hub.agents import routing as intent
-from dragoman.hub.agents.constitution import LARGEST, Constitution, Intent
-from dragoman.hub.agents.event_writer import Telling
+from dragoman.hub.agents.constitution import MAX_CONSTITUTION_BYTES, Constitution, Intent
+from dragoman.hub.agents.event_writer import EventWriter
 from dragoman.hub.api import about as api_about
 from dragoman.hub.api import routes as routing
 from dragoman.hub.conversations import conversations
@@ -49,7 +49,7 @@ def test_reading_a_long_answer_costs_as_much_as_it_is_long() -> None:
         reading = EventReader(NS(id=1, name="acme"), asked)  # type: ignore[arg-type]
         for _ in range(n):
             chunk = Artifact(artifact_id="r-text-0", parts=(Part(text="word and more "),))
-            reading.tell(
+            reading.read(
                 Record("artifact", ArtifactUpdate(task_id="r", context_id="c", artifact=chunk, append=True))
             )
 
@@ -88,22 +88,22 @@ class Writer:
         self.written.append(part.data)
 
 
-def _telling(lines: list[str]) -> tuple[Telling, Writer]:
+def _event_writer(lines: list[str]) -> tuple[EventWriter, Writer]:
     kept = [
         Part(data={"kind": "text", "data": {"delta": line, "agent": "a", "stream_id": 1}}) for line in lines
     ]
     writer = Writer(kept)
     turn = NS(n=1, task_id="t", artifact=lambda name, id: writer, _record=NS(snapshot=NS(artifacts={})))
-    return Telling(turn, "a", stream_id=1, relayed=True), writer  # type: ignore[arg-type]
+    return EventWriter(turn, "a", stream_id=1, relayed=True), writer  # type: ignore[arg-type]
 
 
 def test_saying_a_long_answer_again_after_a_crash_costs_as_much_as_it_is_long() -> None:
     def again(n: int) -> None:
         async def say() -> list[Any]:
-            telling, writer = _telling([f"line {at}\n" for at in range(n)])
+            events, writer = _event_writer([f"line {at}\n" for at in range(n)])
             for at in range(n):
-                await telling.text(f"line {at}\n")
-            await telling.close()
+                await events.text(f"line {at}\n")
+            await events.close()
             return writer.written
 
         assert asyncio.run(say()) == []
@@ -127,10 +127,10 @@ def test_saying_a_long_answer_again_after_a_crash_costs_as_much_as_it_is_long() 
 async def test_what_is_said_again_is_told_once(
     before: list[str], now: list[str], told: list[tuple[str, bool]]
 ) -> None:
-    telling, writer = _telling(before)
+    events, writer = _event_writer(before)
     for line in now:
-        await telling.text(line)
-    await telling.close()
+        await events.text(line)
+    await events.close()
     heard = [(each["data"]["delta"], each["data"].get("replaces", False)) for each in writer.written]
     assert heard == told
 
@@ -140,7 +140,7 @@ async def _talk(database: Database, texts: list[str]) -> int:
     talk = Conversations(database)
     made = await talk.create(tenant.id)
     for n, text in enumerate(texts):
-        await talk.ask(made.id, f"r{n}", text)
+        await talk.add_question(made.id, f"r{n}", text)
     return made.id
 
 
@@ -217,7 +217,7 @@ async def test_a_todo_is_not_called_by_a_book(database: Database) -> None:
 async def test_an_agent_definition_is_no_larger_for_what_is_ignored_in_it() -> None:
     async with house(lambda prompt: "Well.") as home:
         ada = await home.tenant("ada")
-        large = {"id": "a", "extra": "x" * LARGEST}
+        large = {"id": "a", "extra": "x" * MAX_CONSTITUTION_BYTES}
         for path, body in (
             ("/v1/conversations", {"agent_def": large}),
             ("/v1/agents", large),

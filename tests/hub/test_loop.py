@@ -13,7 +13,7 @@ from dragoman.hub.agents.constitution import Advisor, Constitution, Intent
 from dragoman.hub.models.model import ModelError, Stop, ToolCall, Usage
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.tools.files import WriteTool
-from dragoman.hub.tools.tool import Command, Session, harmless
+from dragoman.hub.tools.tool import Command, Session, always_repeatable
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SendMessage
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState
@@ -26,7 +26,7 @@ class Echo:
     names = ("/search", "/exec")
     bundle = "web"
     usage = "/search <words>"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, *answers: str) -> None:
         self.ran: list[str] = []
@@ -268,7 +268,7 @@ async def test_a_budget_is_shared_with_those_who_are_asked_and_ends_the_request(
     home = await house(
         {
             "Thrifty": [("/agent helper go", Usage(input_tokens=10, output_tokens=10)), "never"],
-            "Helper": [("Thinking.\n/help", spent), ("More.\n/help", spent), "never"],
+            "Helper": [("ConstitutionTurn.\n/help", spent), ("More.\n/help", spent), "never"],
         },
         thrifty,
         helper,

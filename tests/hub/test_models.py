@@ -14,7 +14,7 @@ from dragoman.hub.models import embedded
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.embedded import EmbeddedModel
 from dragoman.hub.models.hosted import HostedModel
-from dragoman.hub.models.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, about
+from dragoman.hub.models.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, traits_of
 from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.model.task import ArtifactUpdate, TaskState
@@ -166,8 +166,8 @@ async def test_a_model_is_chosen_by_its_provider() -> None:
 async def test_each_model_says_whether_it_calls_tools() -> None:
     hosted = HostedModel("openai/x", completion=Provider([]))
     model = RetryingModel(ModelByProvider({"*": hosted, "": hosted, "local": ScriptedModel([])}))
-    assert [about(model, name).tools for name in ("", "openai/y", "local/z")] == [True, True, False]
-    assert not about(HostedModel("openai/x", completion=Provider([]), tools=False), "").tools
+    assert [traits_of(model, name).tools for name in ("", "openai/y", "local/z")] == [True, True, False]
+    assert not traits_of(HostedModel("openai/x", completion=Provider([]), tools=False), "").tools
 
 
 async def test_a_hub_offers_tools_to_models_that_call_them_and_commands_to_the_others() -> None:

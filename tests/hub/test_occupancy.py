@@ -12,30 +12,30 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.errors import Unavailable
-from dragoman.hub.folder_lock import Occupancy
+from dragoman.hub.folder_lock import FolderLock
 from tests.hub.house import house
 from tests.hub.killing import ADMIN, Process, call
 
 HOLD = """
 import sys
 from pathlib import Path
-from dragoman.hub.folder_lock import Occupancy
-Occupancy(Path(sys.argv[1])).take()
+from dragoman.hub.folder_lock import FolderLock
+FolderLock(Path(sys.argv[1])).take()
 print("taken", flush=True)
 sys.stdin.read()
 """
 
 
 def test_a_folder_that_a_hub_has_is_refused_with_who_has_it(tmp_path: Path) -> None:
-    first = Occupancy(tmp_path / "hub")
+    first = FolderLock(tmp_path / "hub")
     first.take()
     first.take()
     with pytest.raises(
         Unavailable, match=rf"hub is in use by another hub: process {os.getpid()} on \S+, since "
     ):
-        Occupancy(tmp_path / "hub").take()
+        FolderLock(tmp_path / "hub").take()
     first.leave()
-    Occupancy(tmp_path / "hub").take()
+    FolderLock(tmp_path / "hub").take()
 
 
 def test_a_hub_that_was_killed_has_nothing_any_more(tmp_path: Path) -> None:
@@ -45,19 +45,19 @@ def test_a_hub_that_was_killed_has_nothing_any_more(tmp_path: Path) -> None:
     try:
         assert holder.stdout is not None and holder.stdout.readline() == b"taken\n"
         with pytest.raises(Unavailable, match=f"process {holder.pid} "):
-            Occupancy(tmp_path).take()
+            FolderLock(tmp_path).take()
     finally:
         holder.kill()
         holder.communicate()
-    Occupancy(tmp_path).take()
+    FolderLock(tmp_path).take()
 
 
 def test_a_folder_whose_holder_did_not_say_who_it_is_is_refused_all_the_same(tmp_path: Path) -> None:
-    holder = Occupancy(tmp_path)
+    holder = FolderLock(tmp_path)
     holder.take()
     (tmp_path / "hub.lock").write_bytes(b"\xff{")
     with pytest.raises(Unavailable, match="in use by another hub"):
-        Occupancy(tmp_path).take()
+        FolderLock(tmp_path).take()
 
 
 async def test_a_hub_has_its_folder_from_its_start_to_its_stop(tmp_path: Path) -> None:

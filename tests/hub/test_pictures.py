@@ -16,7 +16,7 @@ from dragoman.hub.conversations.artifacts import Artifacts
 from dragoman.hub.database import Database
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.hosted import HostedModel
-from dragoman.hub.models.model import ChatMessage, Image, Prompt, ToolCall, about
+from dragoman.hub.models.model import ChatMessage, Image, Prompt, ToolCall, traits_of
 from dragoman.hub.models.scripted import EchoModel, ScriptedModel
 from dragoman.hub.tools import files
 from dragoman.hub.tools.fetcher import LIMIT, HttpFetcher, Page
@@ -183,9 +183,9 @@ async def test_a_provider_that_takes_no_pictures_after_all_is_asked_again_in_wor
 
 def test_models_say_whether_they_see_and_what_they_are_called() -> None:
     hosted = HostedModel("openai/x", completion=Provider([]))
-    assert (about(hosted, "").name, about(hosted, "").sees) == ("openai/x", True)
-    assert about(hosted, "llamafile/y").sees is False  # any-llm hands that provider no pictures
-    assert (about(EchoModel(), "").name, about(EchoModel(), "").sees) == ("echo", False)
+    assert (traits_of(hosted, "").name, traits_of(hosted, "").sees) == ("openai/x", True)
+    assert traits_of(hosted, "llamafile/y").sees is False  # any-llm hands that provider no pictures
+    assert (traits_of(EchoModel(), "").name, traits_of(EchoModel(), "").sees) == ("echo", False)
 
 
 # -- pictures of callers -------------------------------------------------------------------------------------------
@@ -345,12 +345,12 @@ async def test_the_pictures_of_a_tenant_make_room_for_newer_ones_of_its_own(
         constitution = Constitution(id="x")
 
         def __init__(self, tenant: str, n: int) -> None:
-            self.tenant, self.once, self.pictures = tenant, f"{tenant}/x/task/1/tool/1/{n}", [""]
+            self.tenant, self.write_key, self.pictures = tenant, f"{tenant}/x/task/1/tool/1/{n}", [""]
 
     keys = []
     for tenant, n in (("1", 1), ("2", 1), ("10", 1), ("1", 2), ("1", 3)):
         told: Any = Told(tenant, n)
         await shown.show(told, Image(media_type="image/png", content=PNG))
-        keys.append(told.once)
+        keys.append(told.write_key)
     there = [key for key in keys if await shown.find([key])]
     assert there == keys[1:], "the first of tenant 1 is gone"

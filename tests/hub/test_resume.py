@@ -290,7 +290,7 @@ async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it
         last_used_at=0,
     )
     reading = EventReader(tenant, StoredRequest(request_id=root, agent_id="index"))
-    heard = [event for record in records for event in reading.tell(record)]
+    heard = [event for record in records for event in reading.read(record)]
     assert spoken([(event.kind, event.payload) for event in heard], 0) == text
     await home.close()
 

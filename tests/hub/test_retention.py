@@ -101,13 +101,13 @@ async def test_versions_that_others_took_the_place_of_go_unless_a_request_needs_
             return [row["version"] for row in rows(hub, "agent_versions")]
 
         catalogue, later = hub.hub.catalogue, int(time.time() + LATER)
-        assert await catalogue.forget(0, 500) == 0, "none of them is old"
-        assert await catalogue.forget(later, 500) == 2 and versions() == [2, 4]
-        await hub.hub.requests.forget([(acme.tenant.id, asked, "scout")])
-        assert await catalogue.forget(later, 500) == 1 and versions() == [4]
+        assert await catalogue.delete_unused(0, 500) == 0, "none of them is old"
+        assert await catalogue.delete_unused(later, 500) == 2 and versions() == [2, 4]
+        await hub.hub.requests.delete([(acme.tenant.id, asked, "scout")])
+        assert await catalogue.delete_unused(later, 500) == 1 and versions() == [4]
         assert (await acme("GET", "/v1/agents/scout")).json["goal"] == "goal 4"
         await acme("DELETE", "/v1/agents/scout")
-        assert await catalogue.forget(later, 500) == 0, "tasks of an agent that is gone stay readable"
+        assert await catalogue.delete_unused(later, 500) == 0, "tasks of an agent that is gone stay readable"
 
 
 async def test_a_key_whose_request_is_forgotten_begins_a_new_one() -> None:

@@ -170,7 +170,7 @@ async def test_a_schedule_is_paused_when_its_agent_is_gone_and_rests_while_its_t
         tenant = await hub.hub.tenants.disable(acme.tenant, True)
         clock.now += 3600
         await scheduler.look()
-        assert await scheduler.schedules.open() == []
+        assert await scheduler.schedules.running() == []
         await hub.hub.tenants.disable(tenant, False)
         assert (await ended(scheduler, acme, 1))["result_summary"] == "back"
         assert (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]["status"] == "paused"
@@ -194,7 +194,7 @@ async def test_what_was_scheduled_under_an_old_token_waits_until_the_new_one_res
         again = Caller(hub.app, token, tenant)
         scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
         await scheduler.look()
-        assert hub.model.prompts == [] and await scheduler.schedules.open() == []
+        assert hub.model.prompts == [] and await scheduler.schedules.running() == []
         assert "another token" in (await again("GET", "/v1/runs/1")).json["run"]["error_message"]
         second = (await again("GET", "/v1/schedules/2")).json["scheduled_task"]
         assert second["status"] == "paused" and "generation" not in second
@@ -357,7 +357,7 @@ async def test_who_comes_back_hears_what_was_missed_at_another_hub_too(
         await scheduler.schedules.add(acme.tenant.id, "index", "in 2 hours", "look")
         clock.now += 7200
         await ended(scheduler, acme, 3)
-        kept = await scheduler.schedules.told(acme.tenant.id, 0)
+        kept = await scheduler.schedules.notifications(acme.tenant.id, 0)
         assert [said["run_id"] for _, said in kept] == [3, 3], "older ones are not kept"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.hub.models.model import ModelError, Prompt, Usage
 from tests.hub.house import events, house
 
-BROKEN = ModelError("provider_error", "the model provider failed")
+FAILED_CODE = ModelError("provider_error", "the model provider failed")
 
 
 def used(told: list[tuple[str, Any]]) -> list[dict[str, Any]]:
@@ -21,7 +21,7 @@ def total(prompt: Prompt) -> int:
 
 
 async def test_a_provider_that_breaks_off_is_paid_for_what_it_had_read_and_written() -> None:
-    async with house([("one two three four", BROKEN)]) as hub:
+    async with house([("one two three four", FAILED_CODE)]) as hub:
         acme = await hub.tenant("acme")
         told = await acme.ask("hello")
         (asked,) = hub.model.prompts
@@ -40,7 +40,7 @@ async def test_what_a_provider_says_about_its_use_goes_before_an_estimate() -> N
 
 
 async def test_a_provider_that_never_began_is_paid_nothing() -> None:
-    async with house([BROKEN]) as hub:
+    async with house([FAILED_CODE]) as hub:
         told = await (await hub.tenant("acme")).ask("hello")
         (counted,) = used(told)
         assert (counted["input_tokens"], counted["output_tokens"]) == (0, 0) and "estimated" not in counted

@@ -579,7 +579,7 @@ async def test_a_remote_that_takes_too_long_is_given_up_and_told(shed: Begin, da
         await asyncio.wait_for(ended.wait(), 5)
 
 
-class Heard:
+class OnText:
     """An application, and the requests that it got: method, path and headers."""
 
     def __init__(self, app: Any) -> None:
@@ -599,7 +599,7 @@ class Heard:
 async def test_the_card_of_a_remote_is_fetched_again_and_a_dead_one_is_listed_as_such(
     shed: Begin, database: Database
 ) -> None:
-    app, clock = Heard(neighbour().app(store="memory:")), [1000.0]
+    app, clock = OnText(neighbour().app(store="memory:")), [1000.0]
     async with served(app) as url:
         known = {"weather": RemoteAgent(url=url, allow_private=True)}
         remotes = RemoteAgents(known, guard=Guard(), ttl=300.0, clock=lambda: clock[0])
@@ -653,7 +653,7 @@ async def test_a_call_that_goes_on_keeps_its_connection_while_the_card_is_fetche
 async def test_nothing_of_a_request_leaves_in_headers_and_two_tenants_are_not_taken_for_one(
     tmp_path: Path,
 ) -> None:
-    app = Heard(neighbour().app(store="memory:"))
+    app = OnText(neighbour().app(store="memory:"))
     async with served(app) as url:
         registry = {"agents": {"weather": {"url": url, "allow_private": True}}}
         (tmp_path / "a2a_agents.json").write_bytes(msgspec.json.encode(registry))

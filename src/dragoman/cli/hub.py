@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dragoman.cli.amounts import LIMITS
 from dragoman.errors import A2AError
 from dragoman.hub.models.hosted import missing_key
-from dragoman.hub.settings import Settings, WrongSetting, settings
+from dragoman.hub.settings import InvalidSetting, Settings, settings
 
 if TYPE_CHECKING:
     from dragoman.hub.hub import Hub
@@ -118,7 +118,7 @@ def read(args: argparse.Namespace) -> Settings:
     flags = {name: getattr(args, name, None) for name in Settings.__struct_fields__}
     try:
         return settings(flags)
-    except WrongSetting as error:
+    except InvalidSetting as error:
         raise SystemExit(f"dragoman: {error}") from None
 
 
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
         given = replace(given, grpc_port=free_port(given.host, given.grpc_port))
     try:
         hub, app = application(given, code=code)
-        hub.occupancy.take()
+        hub.folder_lock.take()
         asyncio.run(check_store(f"sqlite:///{given.folder / 'tasks.db'}"))
         hub.database.open()
     except (A2AError, ModelError, ValueError) as error:
@@ -246,7 +246,12 @@ def _try(url: str, token: str, given: Settings, again: str) -> str:
             "While it writes, kill this hub and start it again. The report goes on, and so does its reader:"
         )
         tries.append((about, f"kill -9 {os.getpid()}\n     {again}"))
-    tries.append(("Talk, with a memory (Ctrl-D leaves):", f"{_program()} chat {url}/v1/a2a/agents/index"))
+    tries.append(
+        (
+            "ConversationHistory, with a memory (Ctrl-D leaves):",
+            f"{_program()} chat {url}/v1/a2a/agents/index",
+        )
+    )
     for n, (about, command) in enumerate(tries, 1):
         lines += ["", f"  {n}. {about}", f"     {command}"]
     return "\n".join([*lines, ""])

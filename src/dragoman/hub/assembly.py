@@ -20,18 +20,18 @@ from dragoman.errors import InvalidParams
 from dragoman.hub.agents.catalogue import Entry
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
-from dragoman.hub.agents.programs import Stoppable
+from dragoman.hub.agents.programs import StoppableModel
 from dragoman.hub.agents.prompt import roster
 from dragoman.hub.api.about import ModelInfo
 from dragoman.hub.api.authentication import mounts_by_agent
-from dragoman.hub.conversations.history import Talk
+from dragoman.hub.conversations.history import ConversationHistory
 from dragoman.hub.conversations.requests import IdempotencyKeys
 from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.database import Database
 from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import Metrics
 from dragoman.hub.models import embedded
-from dragoman.hub.models.model import Model, ModelError, about
+from dragoman.hub.models.model import Model, ModelError, traits_of
 from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
 from dragoman.hub.models.scripted import DemoModel, EchoModel, ScriptFileModel
 from dragoman.hub.sandbox.container import Container
@@ -145,7 +145,7 @@ def application(
         ),
         on_startup=[start, grpc.start] if grpc else [start],
         on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
-        metrics=hub.numbers,
+        metrics=hub.metrics_text,
         metrics_token=settings.metrics_token,
         ready=opened.push_queue.when,
         busy=lambda: hub.engine.waits_for(settings.drain),
@@ -162,14 +162,14 @@ class _Residence:
     def open(self, hub: Hub) -> None:
         """The hub is there, and with it what tools need of it."""
         self._hub = hub
-        self.model = Stoppable(self._given, hub.tenants)
+        self.model = StoppableModel(self._given, hub.tenants)
         self._tools = self._reach.tools(hub.database, self.model)
-        self._talk = Talk(hub.conversations, self.model)
+        self._talk = ConversationHistory(hub.conversations, self.model)
         self._pictures = Pictures(hub.database, self.model)
 
     def make(self, tenant: Tenant, entry: Entry) -> Program:
         async def siblings() -> Sequence[Constitution]:
-            return await self._hub.catalogue.company(tenant.id)
+            return await self._hub.catalogue.constitutions(tenant.id)
 
         async def company() -> str:
             if self.model.plain:
@@ -186,7 +186,7 @@ class _Residence:
             history=self._talk,
             pictures=self._pictures,
             version=str(entry.updated_at or 1),
-            native=about(self.model, entry.constitution.model).tools,
+            native=traits_of(self.model, entry.constitution.model).tools,
         )
 
 

@@ -87,7 +87,7 @@ class Database:
         """Do `work` in a transaction of its own, on the writer's thread. What it raises undoes it."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, _bounded, self._write, work)
 
-    async def once(self, key: str, work: Work[T], kind: Any) -> T:
+    async def run_once(self, key: str, work: Work[T], kind: Any) -> T:
         """`run`, unless it was done under this key before: then what came of it, a `kind`. No key: always done."""
         if not key:
             return await self.run(work)

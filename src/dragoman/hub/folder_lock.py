@@ -32,7 +32,7 @@ class _Holder(Struct, frozen=True):
     since: str
 
 
-class Occupancy:
+class FolderLock:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: int | None = None

@@ -26,7 +26,7 @@ from dragoman.engine.runner import FAILED
 from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound, keep_going
 from dragoman.hub.agents.catalogue import Catalogue
 from dragoman.hub.agents.constitution import INDEX, Constitution
-from dragoman.hub.agents.programs import BROKE_DOWN, BROKEN, Make, Residents
+from dragoman.hub.agents.programs import AGENT_FAILED, FAILED_CODE, AgentPrograms, Make
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.artifacts import Artifacts
 from dragoman.hub.conversations.conversations import Conversations
@@ -36,7 +36,7 @@ from dragoman.hub.conversations.requests import IdempotencyKeys, Requests, Store
 from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
 from dragoman.hub.errors import NotFound
-from dragoman.hub.folder_lock import Occupancy
+from dragoman.hub.folder_lock import FolderLock
 from dragoman.hub.memory.memories import Memories
 from dragoman.hub.memory.scratchpads import Scratchpads
 from dragoman.hub.metadata import AGENT_VERSION, NATIVE
@@ -90,7 +90,7 @@ class Hub:
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
-        self.occupancy = Occupancy(database.path.parent)
+        self.folder_lock = FolderLock(database.path.parent)
         self.tenants, self.requests = Tenants(database), Requests(database)
         self.catalogue = Catalogue(database, code, index=index)
         self.conversations = Conversations(database)
@@ -101,7 +101,7 @@ class Hub:
         self.metrics = metrics or Metrics()
         self.fetcher = fetcher
         """Gets the pictures that callers point at."""
-        self.residents = Residents(
+        self.programs = AgentPrograms(
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
         self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
@@ -109,17 +109,17 @@ class Hub:
         outside = HubPeers(remotes, peers, self.catalogue)
         self.record = HubObserver(store, self.metrics)
         engine = {"max_attempts": ATTEMPTS, "observer": self.record, **engine}
-        self.engine = Engine(store, bus, self.residents.find, peers=outside, push=push, **engine)
+        self.engine = Engine(store, bus, self.programs.find, peers=outside, push=push, **engine)
         self._service = self.record.around(self.engine)
         """The engine, for what comes from outside: it is on record who asked for what."""
 
     async def start(self, **options: Any) -> None:
-        self.occupancy.take()
+        self.folder_lock.take()
         try:
             self.database.open()
             await self.engine.start(**options)
         except BaseException:
-            self.occupancy.leave()
+            self.folder_lock.leave()
             raise
         self._watch.start()
 
@@ -128,9 +128,9 @@ class Hub:
         self.record.close()
         await self.engine.stop(drain)
         self.database.close()
-        self.occupancy.leave()
+        self.folder_lock.leave()
 
-    def numbers(self) -> bytes:
+    def metrics_text(self) -> bytes:
         """What the hub counts, for Prometheus."""
         return self.metrics.text(self.quotas.counts())
 
@@ -142,12 +142,12 @@ class Hub:
         if not isinstance(request, SendMessage):
             result = await self._service.call(call, request)
             return self._dated(call, result) if isinstance(request, GetTask) else result
-        with self.admission.message(call, request, via=A2A) as (call, request):
+        with self.admission.admit_message(call, request, via=A2A) as (call, request):
             result = await self._service.call(call, request)
         if call.dialect == ARBITER and _broken(result):
-            raise InvalidAgentResponse(BROKE_DOWN)
+            raise InvalidAgentResponse(AGENT_FAILED)
         if isinstance(result, Task) and result.state is TaskState.CANCELED:  # perhaps before its agent began
-            await self.requests.note(int(call.scope.tenant), result.id, call.scope.agent, via=A2A)
+            await self.requests.store(int(call.scope.tenant), result.id, call.scope.agent, via=A2A)
             return self._dated(call, result)
         return result
 
@@ -161,7 +161,7 @@ class Hub:
             async for batch in batches:
                 yield batch
             return
-        with self.admission.message(call, request, via=A2A) as (call, request):
+        with self.admission.admit_message(call, request, via=A2A) as (call, request):
             async for batch in self._service.stream(call, request):
                 yield batch
 
@@ -207,23 +207,26 @@ class Hub:
         if conversation:
             metadata["x-arbiter.conversation_id"] = conversation
         request = SendMessage(message=message, metadata=metadata)
-        with self.admission.message(
+        with self.admission.admit_message(
             call, request, via=NATIVE, conversation=conversation, inline=inline is not None
         ) as (call, request):
             parts = await said()
             metadata = request.metadata
             if inline is not None:
-                metadata = {**metadata, AGENT_VERSION: (await self.catalogue.keep(tenant.id, inline)).version}
+                metadata = {
+                    **metadata,
+                    AGENT_VERSION: (await self.catalogue.store_inline(tenant.id, inline)).version,
+                }
             request = replace(request, message=replace(request.message, parts=parts), metadata=metadata)
             if conversation:
-                await self.conversations.ask(conversation, id, told(parts))
+                await self.conversations.add_question(conversation, id, told(parts))
             try:
                 await self.record.deliver(self.engine, call, request)
             except A2AError:
                 if conversation:
-                    await self.conversations.unask(id)
+                    await self.conversations.remove_question(id)
                 raise
-        await self.requests.note(
+        await self.requests.store(
             tenant.id, id, agent, via=NATIVE, conversation=conversation, version=metadata.get(AGENT_VERSION)
         )
         return self.requests.find(tenant.id, id) or StoredRequest(
@@ -268,7 +271,7 @@ class Hub:
             log, self._bus, snapshot, reading, since, others=self.engine.readers
         ):
             if asked.conversation_id and batch[-1].kind == "done":
-                await self.settle(tenant, asked.conversation_id)
+                await self.store_answers(tenant, asked.conversation_id)
             yield batch
 
     async def cancel(self, tenant: Tenant, request: str) -> bool:
@@ -286,7 +289,7 @@ class Hub:
         asked = self._asked(call.scope.tenant, request.id, call.scope.agent)
         task = await self._service.call(call, request)
         if asked is not None and asked.via:
-            await self.requests.note(
+            await self.requests.store(
                 int(call.scope.tenant),
                 asked.request_id,
                 asked.agent_id,
@@ -295,7 +298,7 @@ class Hub:
             )
         return task
 
-    async def settle(self, tenant: Tenant, conversation: int) -> None:
+    async def store_answers(self, tenant: Tenant, conversation: int) -> None:
         """Add the answers of requests that have ended to their conversation."""
         for request in await self.conversations.unanswered(conversation):
             try:
@@ -306,7 +309,7 @@ class Hub:
                 continue
             text, used = events.answer_of(snapshot)
             answer = text if events.state_of(snapshot) == "completed" else None
-            await self.conversations.answer(conversation, request, answer, **used)
+            await self.conversations.add_answer(conversation, request, answer, **used)
 
     # -- what administrators do to what runs -------------------------------------------------------------------
 
@@ -373,4 +376,4 @@ def _broken(result: Any) -> bool:
         return False
     said = result.status.message
     raised = said is not None and said.text == FAILED
-    return raised or result.metadata.get("x-arbiter.error_type") == BROKEN
+    return raised or result.metadata.get("x-arbiter.error_type") == FAILED_CODE

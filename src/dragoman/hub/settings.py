@@ -116,7 +116,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return {name: _masked(value) if name in SECRET else value for name, value in values.items()}
 
 
-class WrongSetting(Exception):
+class InvalidSetting(Exception):
     """A setting that cannot be what it says."""
 
 
@@ -126,7 +126,7 @@ def settings(
     environment: Mapping[str, str] | None = None,
     config: str = CONFIG,
 ) -> Settings:
-    """Raises `WrongSetting`."""
+    """Raises `InvalidSetting`."""
     environment = os.environ if environment is None else environment
     out = Settings()
     for source, values in (
@@ -147,14 +147,16 @@ def _file(config: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("hub", {})
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise WrongSetting(f"{config} cannot be read: {error}") from error
+        raise InvalidSetting(f"{config} cannot be read: {error}") from error
     if not isinstance(table, dict):
-        raise WrongSetting(f"{config}: hub is not a table ([hub])")
+        raise InvalidSetting(f"{config}: hub is not a table ([hub])")
     unknown = [name for name in table if name not in Settings.__struct_fields__]
     if unknown:
         near = get_close_matches(unknown[0], Settings.__struct_fields__, 1)
         hint = f": is it {near[0]!r}?" if near else ""
-        raise WrongSetting(f"{_place(config, unknown[0])}: there is no setting {unknown[0]!r} in [hub]{hint}")
+        raise InvalidSetting(
+            f"{_place(config, unknown[0])}: there is no setting {unknown[0]!r} in [hub]{hint}"
+        )
     return dict(table)
 
 
@@ -189,7 +191,7 @@ def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
             known[name] = getattr(known[name], name)
         except msgspec.ValidationError as error:
             where = _place(source, name) if Path(source).is_file() else source
-            raise WrongSetting(f"{name} in {where}: {error}") from None
+            raise InvalidSetting(f"{name} in {where}: {error}") from None
     return Settings(**known)
 
 

@@ -134,7 +134,7 @@ class Site:
             raise NotFound(f"there is no agent {id[:80]!r}")
         return Mount(
             service=self._hub,
-            card=self._hub.residents.card(found, id),
+            card=self._hub.programs.card(found, id),
             agent=id,
             path=AGENTS_PATH + id,
             home="arbiter",

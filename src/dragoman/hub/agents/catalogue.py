@@ -111,14 +111,14 @@ class Catalogue:
         row = self._db.look_up(_ONE, (tenant, agent))
         return None if row is None else _entry(row)
 
-    def at(self, tenant: int, agent: str, version: int) -> Entry | None:
+    def version(self, tenant: int, agent: str, version: int) -> Entry | None:
         """A version that was once there; of `index` there is one."""
         if version == 0:
             return self.index if agent == INDEX_ID else None
         row = self._db.look_up(_VERSION, (tenant, agent, version))
         return None if row is None else _entry(row)
 
-    def ever(self, tenant: int, agent: str) -> bool:
+    def existed(self, tenant: int, agent: str) -> bool:
         """Whether there is, or was, such an agent: its tasks outlive it."""
         if agent == INDEX_ID or agent in self.code:
             return True
@@ -130,7 +130,7 @@ class Catalogue:
         there = await self._db.read(lambda db: [_entry(row) for row in db.execute(_ALL, (tenant, limit))])
         return [self.index, *there]
 
-    async def company(self, tenant: int) -> Sequence[Constitution]:
+    async def constitutions(self, tenant: int) -> Sequence[Constitution]:
         """All of a tenant's agents as others hear of them, those that are code, too."""
         written = [entry.constitution for entry in await self.list(tenant)]
         return written + [
@@ -175,17 +175,17 @@ class Catalogue:
         if not gone:
             raise NotFound(f"there is no agent {agent[:80]!r}")
 
-    def inline(self, document: Any, id: str = "") -> Constitution:
+    def read_inline(self, document: Any, id: str = "") -> Constitution:
         """An agent that comes with a request or a conversation. Raises `InvalidParams`."""
         constitution = read(document, id=id)
         self._check(constitution.id)
         return constitution
 
-    async def keep(self, tenant: int, constitution: Constitution) -> Entry:
+    async def store_inline(self, tenant: int, constitution: Constitution) -> Entry:
         """An agent that comes with a request and is there for it alone."""
         return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True))
 
-    async def forget(self, before: int, limit: int) -> int:
+    async def delete_unused(self, before: int, limit: int) -> int:
         """Versions that no request on record is for: of agents that came with requests, from before a time, and those that
         another took the place of before it. Returns how many."""
         return await self._db.change(_FORGET, (before, limit))

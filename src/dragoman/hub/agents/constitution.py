@@ -79,7 +79,7 @@ TOKEN_SCHEMES = {"bearer": SecurityScheme(http_auth_security_scheme=HttpAuthSche
 TOKEN_REQUIRED = (SecurityRequirement(schemes={"bearer": StringList()}),)
 """What every card of a hub asks for: a tenant's token."""
 
-LARGEST = 256 * 1024
+MAX_CONSTITUTION_BYTES = 256 * 1024
 """Bytes that a whole constitution may have."""
 
 Short = Annotated[str, Meta(max_length=200)]
@@ -218,7 +218,9 @@ def read(doc: Any, *, id: str = "") -> Constitution:
     """
     if not isinstance(doc, dict):
         raise InvalidParams("an agent definition is a JSON object", fields=(("agent_def", "is no object"),))
-    if len(msgspec.json.encode(doc)) > LARGEST:  # also what is ignored: it may be kept with a conversation
+    if (
+        len(msgspec.json.encode(doc)) > MAX_CONSTITUTION_BYTES
+    ):  # also what is ignored: it may be kept with a conversation
         raise _too_large()
     doc = {**doc, "id": id if doc.get("id") in (None, "") else doc["id"]}
     if not doc.get("advisor") and isinstance(doc.get("advisor_model"), str) and doc["advisor_model"]:
@@ -238,13 +240,13 @@ def read(doc: Any, *, id: str = "") -> Constitution:
         reasons = "; ".join(f"{name} {why}" for name, why in wrong)
         raise InvalidParams(f"this is no agent definition: {reasons}", fields=wrong)
     constitution = Constitution(**values)
-    if len(msgspec.json.encode(constitution)) > LARGEST:
+    if len(msgspec.json.encode(constitution)) > MAX_CONSTITUTION_BYTES:
         raise _too_large()
     return constitution
 
 
 def _too_large() -> InvalidParams:
-    why = f"has more than {LARGEST} bytes in all"
+    why = f"has more than {MAX_CONSTITUTION_BYTES} bytes in all"
     return InvalidParams(f"this is no agent definition: it {why}", fields=(("agent_def", why),))
 
 
@@ -278,7 +280,9 @@ def schema() -> dict[str, Any]:
     return out
 
 
-_CHAT = Skill(id="chat", name="chat", description="Talk with it in plain text.", tags=("text",))
+_CHAT = Skill(
+    id="chat", name="chat", description="ConversationHistory with it in plain text.", tags=("text",)
+)
 
 
 def _skill(capability: str) -> Skill:

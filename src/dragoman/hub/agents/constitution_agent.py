@@ -2,7 +2,7 @@
 
 `ConstitutionAgent` is an ordinary program of the engine, and its turn an ordinary durable turn: each model call is a step
 (`model/3`), each command is one (`tool/3/1`), so a hub that was killed goes on in the middle, asks no model and runs no
-tool twice for what is on record. What it tells while it works is in `telling.py`.
+tool twice for what is on record. What it tells while it works is in `writer.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,22 @@ from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.hub.agents.commands import ENDS, TextFilter, command_of, parse, tool_spec
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution, card
 from dragoman.hub.agents.dispatch import END, Dispatch
-from dragoman.hub.agents.event_writer import ANSWERS, Telling
+from dragoman.hub.agents.event_writer import ANSWERS, EventWriter
 from dragoman.hub.agents.prompt import CONTINUE as GO_ON
 from dragoman.hub.agents.prompt import query, roster, system
 from dragoman.hub.agents.routing import hand_over
 from dragoman.hub.metadata import NATIVE, VIA
-from dragoman.hub.models.ask import Reply, ask, asked
-from dragoman.hub.models.model import ChatMessage, Image, Model, Prompt, Usage, about, estimate, in_words
+from dragoman.hub.models.ask import Reply, ask, recorded_reply
+from dragoman.hub.models.model import (
+    ChatMessage,
+    Image,
+    Model,
+    Prompt,
+    Usage,
+    estimate,
+    traits_of,
+    without_images,
+)
 from dragoman.hub.tools.advisor import CONTINUE, REDIRECT, Verdict, gate_prompt, read_verdict
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.tool import Budget, Command, Session, Tool
@@ -34,12 +43,12 @@ from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Principal, SendMessage
 from dragoman.model.task import TaskState
 
-ITERATIONS = 6
-CONTINUATIONS = 3
+MAX_REPLIES = 6
+MAX_CONTINUATIONS = 3
 NO_ANSWER = "The agent stopped without an answer."
 
 
-class Thinking:
+class ConstitutionTurn:
     """One turn. `given` is what the hub itself says about the request."""
 
     def __init__(self, agent: ConstitutionAgent, turn: Turn, given: dict[str, Any]) -> None:
@@ -53,20 +62,20 @@ class Thinking:
         depth = mail.depth if relayed else 0
         self._text = text_of(turn.message)
         self._why = str(given.get("x-arbiter.context") or "")
-        self._telling = Telling(turn, agent.id, depth=depth, stream_id=stream_id, relayed=relayed)
+        self._writer = EventWriter(turn, agent.id, depth=depth, stream_id=stream_id, relayed=relayed)
         self._session = Session(
             tenant=turn.scope.tenant,
             agent=agent.id,
             constitution=self._c,
             turn=turn,
-            telling=self._telling,
+            writer=self._writer,
             budget=Budget(self._c.budget, _int(given, "budget")),
             conversation=_int(given, "conversation_id"),
             depth=mail.depth,
             stream_id=stream_id,
             original=str(given.get("x-arbiter.original") or self._text),
         )
-        self._model = about(agent.model, self._c.model).name
+        self._model = traits_of(agent.model, self._c.model).name
         self._plain = bool(getattr(agent.model, "plain", False))
         """A small model: it is told what was asked, and nothing around it."""
         self._tools = tuple(tool for tool in agent.tools if not tool.bundle or tool.bundle in self._c.granted)
@@ -81,19 +90,19 @@ class Thinking:
         self._approved = False
 
     async def run(self) -> None:
-        telling = self._telling
-        if not telling.relayed:
-            await telling.tell("stream_start")
+        writer = self._writer
+        if not writer.relayed:
+            await writer.emit("stream_start")
         try:
             ok = await self._think()
         except asyncio.CancelledError:
-            if self._turn.cancelled and not telling.relayed:
-                await telling.release(without=ANSWERS)
-                await telling.tell("stream_end", ok=False)
+            if self._turn.cancelled and not writer.relayed:
+                await writer.release(without=ANSWERS)
+                await writer.emit("stream_end", ok=False)
             raise
-        await telling.close()
-        if not telling.relayed:
-            await telling.tell("stream_end", ok=ok)
+        await writer.close()
+        if not writer.relayed:
+            await writer.emit("stream_end", ok=ok)
 
     # -- thinking ----------------------------------------------------------------------------------------------
 
@@ -108,8 +117,8 @@ class Thinking:
         if judged is not None and judged.signal != REDIRECT:
             return await self._leave(judged, "end_turn")
         said = ChatMessage(role="user", content=await self._query(), images=images)
-        sees = about(self._agent.model, self._c.model).sees
-        self._messages = [*await self._before(), said if sees else in_words(said)]
+        sees = traits_of(self._agent.model, self._c.model).sees
+        self._messages = [*await self._before(), said if sees else without_images(said)]
         if handed is not None and judged is not None:
             self._send_back(ChatMessage(role="assistant", content=handed[1]), judged)
         i = 0
@@ -117,13 +126,13 @@ class Thinking:
             i += 1
             if self._session.budget.left == 0:
                 return self._fail("the token budget of this request is used up", "budget_exhausted")
-            if self._telling.relayed:
-                await self._telling.tell("agent_start")
+            if self._writer.relayed:
+                await self._writer.emit("agent_start")
             reply = await self._reply(i)
             if reply.error:
                 return self._fail(reply.error, reply.error_code)
             commands = self._commands(reply)
-            if commands and i < ITERATIONS:
+            if commands and i < MAX_REPLIES:
                 await self._release()
                 await self._carry_out(i, reply, commands)
                 continue
@@ -139,7 +148,7 @@ class Thinking:
         self._prose.append(answer)
         judged = await self._judge(0)
         passes = judged.signal == CONTINUE
-        await self._telling.release(without=() if passes else ANSWERS)
+        await self._writer.release(without=() if passes else ANSWERS)
         self._held = [answer] if passes else None
         return judged
 
@@ -148,7 +157,7 @@ class Thinking:
         if judged.signal == CONTINUE:
             await self._release()
             return self._complete(stop)
-        await self._telling.tell("escalation", reason=judged.text)
+        await self._writer.emit("escalation", reason=judged.text)
         return self._fail(f"the advisor stopped the answer: {judged.text}", "advisor_halt")
 
     def _send_back(self, said: ChatMessage, judged: Verdict) -> None:
@@ -211,14 +220,14 @@ class Thinking:
             if self._held is not None:
                 self._held.append(text)
             else:
-                await self._telling.text(text)
+                await self._writer.text(text)
 
         async def heard(delta: str) -> None:
             if text := filter.feed(delta):
                 await out(text)
 
         reply = await self._ask(f"model/{i}", self._messages, heard)
-        for n in range(1, CONTINUATIONS + 1):
+        for n in range(1, MAX_CONTINUATIONS + 1):
             parsed = parse(reply.text, self._agent.names)
             if reply.error or not parsed.open or parsed.commands[-1].name != "/write":
                 break
@@ -227,7 +236,7 @@ class Thinking:
             reply = reply.followed_by(await self._ask(f"model/{i}/{n}", messages, heard))
         await out(filter.close())
         if self._held is None:
-            await self._telling.pause()
+            await self._writer.pause()
         self._prose.append("".join(clean))
         return reply
 
@@ -246,21 +255,21 @@ class Thinking:
             if native
             else (),
         )
-        if asked(self._turn, key) is None and (written := self._telling.lost()):
-            await self._session.pay(estimate(prompt, written), self._model)
+        if recorded_reply(self._turn, key) is None and (written := self._writer.lost()):
+            await self._session.count_usage(estimate(prompt, written), self._model)
         reply = await ask(self._turn, key, self._agent.model, prompt, heard, self._lost)
-        await self._pay(reply.usage)
+        await self._count_usage(reply.usage)
         return reply
 
-    async def _pay(self, usage: Usage) -> None:
+    async def _count_usage(self, usage: Usage) -> None:
         """For a reply of its own: how the task ends has the sum of them."""
         self._used += usage
-        await self._session.pay(usage, self._model)
+        await self._session.count_usage(usage, self._model)
 
     async def _lost(self, usage: Usage) -> None:
         """A reply that was canceled, not one that the next hub will ask for again."""
         if self._turn.cancelled:
-            await self._pay(usage)
+            await self._count_usage(usage)
 
     # -- doing -------------------------------------------------------------------------------------------------
 
@@ -298,25 +307,25 @@ class Thinking:
             return Verdict(signal=CONTINUE)
         prompt = gate_prompt(advisor, self._text, self._answer, self._calls)
         reply = await ask(self._turn, f"gate/{i}", self._agent.model, prompt)
-        await self._session.pay(reply.usage, about(self._agent.model, advisor.model).name)
+        await self._session.count_usage(reply.usage, traits_of(self._agent.model, advisor.model).name)
         judged = read_verdict(reply.text, advisor)
         kind = f"gate_{judged.signal.lower()}"
         if judged.signal == REDIRECT:
             self._redirects += 1
-            if self._redirects > advisor.max_redirects or i == ITERATIONS:
+            if self._redirects > advisor.max_redirects or i == MAX_REPLIES:
                 kind, judged = "gate_budget", Verdict(signal="HALT", text=judged.text)
         self._approved = judged.signal == CONTINUE
         more = {"detail": judged.text[:500]} if judged.text else {}
         if judged.malformed:
             more["malformed"] = True  # type: ignore[assignment]
-        await self._telling.tell("advisor", kind=kind, **more)
+        await self._writer.emit("advisor", kind=kind, **more)
         return judged
 
     async def _release(self) -> None:
         held, self._held = self._held, None
         if held is not None:
-            await self._telling.text("".join(held))
-            await self._telling.pause()
+            await self._writer.text("".join(held))
+            await self._writer.pause()
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -340,7 +349,7 @@ class Thinking:
             "agent_id": self._agent.id,
             "input_tokens": self._used.input_tokens,
             "output_tokens": self._used.output_tokens,
-            "files_bytes": self._telling.counts.get("file_bytes", 0),
+            "files_bytes": self._writer.counts.get("file_bytes", 0),
             **({"gate_approved": True} if self._approved else {}),
             **about,
         }
@@ -429,4 +438,4 @@ class ConstitutionAgent:
 
     async def work(self, turn: Turn) -> None:
         mail = turn.mail
-        await Thinking(self, turn, mail.metadata if mail.depth or mail.origin == NATIVE else {}).run()
+        await ConstitutionTurn(self, turn, mail.metadata if mail.depth or mail.origin == NATIVE else {}).run()

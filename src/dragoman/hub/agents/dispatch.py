@@ -23,7 +23,7 @@ from dragoman.errors import A2AError
 from dragoman.hub.agents.commands import ENDS
 from dragoman.hub.models.model import repair_text
 from dragoman.hub.tools.delegate import children
-from dragoman.hub.tools.tool import AbsentTool, Command, Session, Tool
+from dragoman.hub.tools.tool import Command, Session, Tool, UnavailableTool
 
 BODY_LIMIT = 16 * 1024
 TOTAL_LIMIT = 32 * 1024
@@ -98,7 +98,7 @@ class Dispatch:
         if (step := record_of(turn).steps.get(key)) is not None:
             result = msgspec.json.decode(step.value, type=Result)
             session.budget.spent += result.spent
-            session.telling.counts = dict(result.counts)
+            session.writer.counts = dict(result.counts)
             session.pictures += result.pictures
         else:
             await record_of(turn).may_begin()
@@ -108,20 +108,20 @@ class Dispatch:
                 body=_cut(body, BODY_LIMIT),
                 ok=_went_well(body),
                 spent=session.budget.spent - before,
-                counts=dict(session.telling.counts),
+                counts=dict(session.writer.counts),
                 pictures=tuple(session.pictures[seen:]),
                 interrupted=body is INTERRUPTED,
             )
             await record_of(turn).record(key, result)
         how = {"ok": result.ok, **({"interrupted": True} if result.interrupted else {})}
-        await session.telling.tell("tool_call", tool=tool.label(command), **how)
+        await session.writer.emit("tool_call", tool=tool.label(command), **how)
         if result.ok and command.name in _SAFE:
             self._read[command.title] = result.body
         return result
 
     def _tool(self, command: Command) -> Tool:
         """A model that calls tools may call one that is not there."""
-        return self._tools.get(command.name) or AbsentTool(command.name, "there is no such command")
+        return self._tools.get(command.name) or UnavailableTool(command.name, "there is no such command")
 
     def _refusal(self, command: Command, used: dict[str, int]) -> str:
         tool, granted = self._tool(command), self._session.constitution.granted
@@ -141,7 +141,7 @@ class Dispatch:
         session.key = key
         try:
             if not await tool.repeatable(command, session):
-                if session.broken_off:
+                if session.was_interrupted:
                     return INTERRUPTED
                 await session.begin(tool.label(command))
             return repair_text(await tool.run(command, session))

@@ -31,7 +31,7 @@ EVENTS = 100_000
 """The numbers of what stream `n` did begin at `n * EVENTS`: the same however streams interleave."""
 
 
-class Telling:
+class EventWriter:
     def __init__(
         self, turn: Turn, agent: str, *, depth: int = 0, stream_id: int = 0, relayed: bool = False
     ) -> None:
@@ -79,14 +79,14 @@ class Telling:
         self.counts["stream"] = n = self.counts.get("stream", 0) + 1
         return self._stream * STREAMS + n
 
-    async def tell(self, kind: str, /, **payload: Any) -> None:
+    async def emit(self, kind: str, /, **payload: Any) -> None:
         """An event of this agent's own."""
         payload |= {"agent": self._agent, "stream_id": self._stream}
         if kind not in _WITHOUT_DEPTH:
             payload["depth"] = self._depth
-        await self.pass_on(kind, payload)
+        await self.forward(kind, payload)
 
-    async def pass_on(self, kind: str, payload: dict[str, Any]) -> None:
+    async def forward(self, kind: str, payload: dict[str, Any]) -> None:
         """An event as it is; perhaps another agent's."""
         if self._held is not None:
             self._held.append((kind, payload))
@@ -112,7 +112,7 @@ class Telling:
         held, self._held = self._held, None
         for kind, payload in held or ():
             if kind not in without:
-                await self.pass_on(kind, payload)
+                await self.forward(kind, payload)
 
     async def text(self, delta: str) -> None:
         """What the agent says, as it says it."""
@@ -143,7 +143,7 @@ class Telling:
         """Nothing more will be said. What was told before a crash and is not said by now was never said."""
         if self._relay is not None:
             if self._old:
-                await self.tell("text", delta=self._old[: self._again], replaces=True)
+                await self.emit("text", delta=self._old[: self._again], replaces=True)
             return
         if self._text is None and self._told() is not None:
             await self._writer().write("")
@@ -164,7 +164,7 @@ class Telling:
     async def _relayed_text(self, delta: str) -> None:
         """Text as an event, unless it is on record; if it differs from that, all of it, in its place."""
         if not self._old:
-            await self.tell("text", delta=delta)
+            await self.emit("text", delta=delta)
             return
         old, at = self._old, self._again
         self._again += len(delta)
@@ -172,9 +172,9 @@ class Telling:
             return
         self._old, self._again = "", 0
         if not delta.startswith(old[at:]):
-            await self.tell("text", delta=old[:at] + delta, replaces=True)
+            await self.emit("text", delta=old[:at] + delta, replaces=True)
         elif more := delta[len(old) - at :]:
-            await self.tell("text", delta=more)
+            await self.emit("text", delta=more)
 
     def _remember(self, told: list[dict[str, Any]]) -> None:
         """Events that were told before a crash."""

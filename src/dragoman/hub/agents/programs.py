@@ -25,7 +25,7 @@ from dragoman.hub.agents.catalogue import Catalogue, Entry
 from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.conversations.requests import Requests
 from dragoman.hub.metadata import AGENT_VERSION, VIA
-from dragoman.hub.models.model import About, Model, ModelError, ModelEvent, Prompt, about
+from dragoman.hub.models.model import Model, ModelError, ModelEvent, ModelTraits, Prompt, traits_of
 from dragoman.hub.tenants.admission import Quotas
 from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.model.card import AgentCard, SecurityRequirement, Skill, StringList
@@ -33,8 +33,8 @@ from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
 from dragoman.model.task import TaskState
 
-STOPPED = "the tenant is disabled, or has another token by now"
-BROKEN, BROKE_DOWN = "internal_error", "the agent broke down"
+TENANT_STOPPED = "the tenant is disabled, or has another token by now"
+FAILED_CODE, AGENT_FAILED = "internal_error", "the agent broke down"
 """What failed was neither the model nor a command, but the hub."""
 
 Make = Callable[[Tenant, Entry], Program]
@@ -48,7 +48,7 @@ _LOOK = 0.25
 _began: ContextVar[Tenant] = ContextVar("tenant")
 
 
-class Residents:
+class AgentPrograms:
     """`push`: the hub sends push notifications, and the cards of its agents say so."""
 
     def __init__(
@@ -67,9 +67,9 @@ class Residents:
 
     def find(self, scope: Scope) -> Program | None:
         """What the engine asks: who works on the tasks of a scope?"""
-        if not scope.tenant.isdigit() or not self.catalogue.ever(int(scope.tenant), scope.agent):
+        if not scope.tenant.isdigit() or not self.catalogue.existed(int(scope.tenant), scope.agent):
             return None
-        return Resident(self, int(scope.tenant), scope.agent)
+        return AgentProgram(self, int(scope.tenant), scope.agent)
 
     def card(self, found: Entry | Agent | None, id: str) -> AgentCard:
         """What others see of an agent here."""
@@ -96,11 +96,11 @@ class Residents:
         return program
 
 
-class Resident:
+class AgentProgram:
     """A `Program`."""
 
-    def __init__(self, residents: Residents, tenant: int, agent: str) -> None:
-        self._all, self._tenant, self.agent = residents, tenant, agent
+    def __init__(self, programs: AgentPrograms, tenant: int, agent: str) -> None:
+        self._all, self._tenant, self.agent = programs, tenant, agent
 
     @property
     def card(self) -> AgentCard:
@@ -117,11 +117,11 @@ class Resident:
         return None if card is None or code is None else self._all.housed(card, code)
 
     def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
-        tenant = self._all.tenants.look(self._tenant)
+        tenant = self._all.tenants.current(self._tenant)
         version = (request.metadata if first is None else first.metadata).get(AGENT_VERSION)
         found: Entry | Agent | None
         if isinstance(version, int):
-            found = self._all.catalogue.at(self._tenant, self.agent, version)
+            found = self._all.catalogue.version(self._tenant, self.agent, version)
         else:
             found = self._all.catalogue.find(self._tenant, self.agent)
         if found is None or tenant is None:
@@ -131,17 +131,17 @@ class Resident:
 
     async def work(self, turn: Turn) -> None:
         all = self._all
-        tenant = all.tenants.look(self._tenant)
+        tenant = all.tenants.current(self._tenant)
         _, latest = record_of(turn).snapshot.mails[-1]  # whoever has the new token may go on with an old task
         if tenant is None or tenant.disabled or latest.generation not in (None, tenant.generation):
             await turn.cancel_children()
-            turn.finish(TaskState.FAILED, STOPPED, _failure(self.agent))
+            turn.finish(TaskState.FAILED, TENANT_STOPPED, _failure(self.agent))
             return
         given = turn.first.metadata
         with all.quotas.running(tenant, self.agent, turn.task_id, asked=VIA in given):
             if VIA in given:
                 conversation = given.get("x-arbiter.conversation_id", 0)
-                await all.requests.note(
+                await all.requests.store(
                     tenant.id,
                     turn.task_id,
                     self.agent,
@@ -153,7 +153,7 @@ class Resident:
             if program is None:
                 turn.finish(TaskState.FAILED, "the agent is gone", _failure(self.agent, "not_found"))
                 return
-            with speaking_for(tenant):
+            with on_behalf_of(tenant):
                 if isinstance(program, Agent):
                     await program.work(turn)
                 else:
@@ -167,8 +167,10 @@ class Resident:
             raise
         except Exception:
             logger.exception("task %s: agent %s broke down", turn.task_id, self.agent)
-            said = Message(message_id=f"{turn.task_id}-err", role=Role.AGENT, parts=(Part(text=BROKE_DOWN),))
-            turn.finish(TaskState.FAILED, said, _failure(self.agent, BROKEN, BROKE_DOWN))
+            said = Message(
+                message_id=f"{turn.task_id}-err", role=Role.AGENT, parts=(Part(text=AGENT_FAILED),)
+            )
+            turn.finish(TaskState.FAILED, said, _failure(self.agent, FAILED_CODE, AGENT_FAILED))
 
     async def _program(self, tenant: Tenant, turn: Turn) -> Program | None:
         """The agent as it was when the task began."""
@@ -180,12 +182,12 @@ class Resident:
             found = catalogue.find(self._tenant, self.agent)
             now = found.version if isinstance(found, Entry) else -1
             version = await turn.step("constitution", lambda: now)
-        entry = catalogue.at(self._tenant, self.agent, version)
+        entry = catalogue.version(self._tenant, self.agent, version)
         return None if entry is None else self._all.made(tenant, entry)
 
 
 @contextmanager
-def speaking_for(tenant: Tenant) -> Iterator[None]:
+def on_behalf_of(tenant: Tenant) -> Iterator[None]:
     """Models that are asked in here stop when the tenant may not go on."""
     token = _began.set(tenant)
     try:
@@ -194,7 +196,7 @@ def speaking_for(tenant: Tenant) -> Iterator[None]:
         _began.reset(token)
 
 
-class Stoppable:
+class StoppableModel:
     """A `Model` that says no more once the tenant may not."""
 
     def __init__(self, model: Model, tenants: Tenants) -> None:
@@ -211,16 +213,16 @@ class Stoppable:
                     self._check()
                 yield event
 
-    def about(self, name: str) -> About:
-        return about(self._model, name)
+    def traits(self, name: str) -> ModelTraits:
+        return traits_of(self._model, name)
 
     def _check(self) -> None:
         began = _began.get(None)
         if began is None:
             return
-        now = self._tenants.look(began.id)
+        now = self._tenants.current(began.id)
         if now is None or now.disabled or now.generation != began.generation:
-            raise ModelError("unauthorized", STOPPED)
+            raise ModelError("unauthorized", TENANT_STOPPED)
 
 
 def _housed(skill: Skill) -> Skill:
@@ -234,5 +236,5 @@ def _housed(skill: Skill) -> Skill:
     )
 
 
-def _failure(agent: str, code: str = "unauthorized", why: str = STOPPED) -> dict[str, Any]:
+def _failure(agent: str, code: str = "unauthorized", why: str = TENANT_STOPPED) -> dict[str, Any]:
     return {"x-arbiter.agent_id": agent, "x-arbiter.error": why, "x-arbiter.error_type": code}

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution, Intent
 from dragoman.hub.agents.event_writer import ANSWERS
 from dragoman.hub.models.ask import Reply, respond
-from dragoman.hub.models.model import ChatMessage, Model, Prompt, Usage, about
+from dragoman.hub.models.model import ChatMessage, Model, Prompt, Usage, traits_of
 from dragoman.hub.tools.delegate import delegate
 from dragoman.hub.tools.tool import Session
 
@@ -212,7 +212,7 @@ async def hand_over(
     session: Session, text: str, model: Model, siblings: Callable[[], Awaitable[Sequence[Constitution]]]
 ) -> tuple[str, str] | None:
     """The agent that `text` is for, and what it answers; None if there is no such agent, or it fails."""
-    constitution, telling = session.constitution, session.telling
+    constitution, writer = session.constitution, session.writer
     intent, advisor = constitution.intent, constitution.advisor
     if intent.mode == "off" or session.depth:
         return None
@@ -224,7 +224,7 @@ async def hand_over(
     found = await session.turn.step("intent", guess)
     sure = found.confidence >= intent.min_confidence and intent.apply_routing
     target = found.agent if sure else ""
-    await telling.tell(
+    await writer.emit(
         "intent",
         kind="route" if found.agent else "none",
         confidence=found.confidence,
@@ -238,14 +238,14 @@ async def hand_over(
         **({"llm_used": True, "malformed": found.malformed} if found.asked else {}),
     )
     if found.asked:
-        await session.pay(found.usage, about(model, name).name)
+        await session.count_usage(found.usage, traits_of(model, name).name)
     if not target or target == session.agent:
         return None
     if constitution.gated:
-        telling.hold()
-    stream, channel = telling.next_stream(), constitution.channel
+        writer.hold()
+    stream, channel = writer.next_stream(), constitution.channel
     ok, answer = await delegate(session, target, text, "intent", stream, [], channel=channel)
     if ok:
         return target, answer
-    await telling.release(without=ANSWERS)
+    await writer.release(without=ANSWERS)
     return None

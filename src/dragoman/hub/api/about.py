@@ -54,7 +54,7 @@ def routes(hub: Hub, models: Sequence[ModelInfo], table: Callable[[], Table]) ->
 
     @api.add("GET", "/v1/metrics", "Metrics for Prometheus.")
     async def metrics(request: ApiRequest) -> ApiResponse:
-        return ApiResponse(hub.numbers(), headers=((b"content-type", b"text/plain; version=0.0.4"),))
+        return ApiResponse(hub.metrics_text(), headers=((b"content-type", b"text/plain; version=0.0.4"),))
 
     @api.add("GET", "/.well-known/agent-card.json", "How to find the agents. It names none.")
     async def stub_card(request: ApiRequest) -> ApiResponse:

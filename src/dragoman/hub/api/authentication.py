@@ -44,7 +44,7 @@ class TokenAuthenticator:
 
 async def authenticate(hub: Hub, header: str) -> Tenant:
     """The tenant of an `Authorization` header. Raises `Unauthenticated`, and adds that to the audit."""
-    tenant = hub.tenants.holder(bearer(header))
+    tenant = hub.tenants.by_token(bearer(header))
     if tenant is None:
         error = Unauthenticated("missing or invalid bearer token")
         hub.record.refused("", error)
@@ -68,7 +68,7 @@ def mounts_by_agent(hub: Hub) -> Callable[[str], Mount]:
         code = hub.catalogue.code.get(id)
         return Mount(
             service=hub,
-            card=hub.residents.card(code, id),
+            card=hub.programs.card(code, id),
             agent=id,
             path=AGENTS_PATH + id,
             versions=code.versions if code is not None else None,

@@ -50,7 +50,7 @@ def routes(hub: Hub) -> list[Route]:
         body = await request.json(NewConversation)
         agent = body.agent_id or body.agent
         if body.agent_def is not None:
-            constitution = hub.catalogue.inline(body.agent_def, agent)
+            constitution = hub.catalogue.read_inline(body.agent_def, agent)
             if agent and constitution.id != agent:
                 raise InvalidParams("agent_def and agent_id name different agents")
             agent = constitution.id
@@ -92,7 +92,7 @@ def routes(hub: Hub) -> list[Route]:
     @api.add("GET", f"{one}/messages", "List messages, oldest first.", query=filters)
     async def messages(request: ApiRequest) -> Any:
         conversation = conversations.find(request.tenant.id, request.path_id())
-        await hub.settle(request.tenant, conversation.id)
+        await hub.store_answers(request.tenant, conversation.id)
         after, limit = request.query_int("after_id"), request.query_int("limit", 200, 500)
         return page("messages", await conversations.messages(conversation.id, after=after, limit=limit))
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.agents.constitution import INDEX_ID, Advisor, Short
-from dragoman.hub.agents.programs import speaking_for
+from dragoman.hub.agents.programs import on_behalf_of
 from dragoman.hub.agents.routing import for_event
 from dragoman.hub.api.routes import (
     HEAD_OF_STREAM,
@@ -96,7 +96,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
             lines.append(f"Payload: {msgspec.json.encode(event.payload).decode()}")
         agent = event.agent
         if not agent:
-            company = await hub.catalogue.company(request.tenant.id)
+            company = await hub.catalogue.constitutions(request.tenant.id)
             agent = await asyncio.to_thread(for_event, event.type, company)
         await start_request(hub, request, NewRequest(message="\n".join(lines)), agent=agent)
 
@@ -153,7 +153,7 @@ def gate_routes(hub: Hub, model: Model) -> list[Route]:
         advisor = Advisor(model=check.advisor_model, mode="gate", prompt=check.prompt)
         calls = [check.tool_summary] if check.tool_summary else []
         prompt = gate_prompt(advisor, check.original_task, check.terminating_text, calls)
-        with hub.admission.anything(request.tenant, "gate"), speaking_for(request.tenant):
+        with hub.admission.admit_call(request.tenant, "gate"), on_behalf_of(request.tenant):
             reply = await respond(model, prompt)
         if reply.error_code == "unauthorized":
             raise Unauthenticated(reply.error)
@@ -188,13 +188,13 @@ async def start_request(
     name = names.pop() if names else INDEX_ID
     inline = None
     if body.agent_def is not None:
-        inline = hub.catalogue.inline(body.agent_def, name if name != INDEX_ID else "")
+        inline = hub.catalogue.read_inline(body.agent_def, name if name != INDEX_ID else "")
         name = inline.id
     elif hub.catalogue.find(tenant.id, name) is None:
         raise NotFound(f"there is no agent {name[:80]!r}")
     about = {"original": body.original_query, "channel": body.channel}
     if conversation is not None:
-        await hub.settle(tenant, conversation.id)
+        await hub.store_answers(tenant, conversation.id)
     started = await hub.ask(
         tenant,
         name,

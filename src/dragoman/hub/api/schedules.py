@@ -138,7 +138,7 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     async def change(request: ApiRequest) -> Any:
         id, tenant = (await find(request)).id, request.tenant
         status = (await request.json(ScheduleChange)).status
-        changed = await schedules.mark(tenant.id, id, status, generation=tenant.generation)
+        changed = await schedules.set_status(tenant.id, id, status, generation=tenant.generation)
         return {"scheduled_task": _public(changed)}
 
     @api.add("DELETE", one, "Delete a schedule and its runs.")

@@ -132,7 +132,7 @@ class Artifacts:
             ).fetchone()
             return StoredFile(**row, created=old is None)
 
-        return await self._db.once(once, work, StoredFile)
+        return await self._db.run_once(once, work, StoredFile)
 
     async def get(self, tenant: str | int, id: int) -> StoredFile | None:
         return await self._one("id = ?", (int(tenant), id))

@@ -17,7 +17,7 @@ from msgspec import Struct
 from dragoman.hub.database import Database
 from dragoman.hub.errors import NotFound
 
-REPLAYED = 100
+MAX_REPLAYED_MESSAGES = 100
 """How many messages an agent is reminded of."""
 MAX_CHARACTERS = 8 << 20
 """Of the messages that are read at once: of fewer than were asked for, if they are long, but of one at least."""
@@ -86,7 +86,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
         return out
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class EarlierMessage(Struct, frozen=True, kw_only=True):
     """A message, as an agent is reminded of it."""
 
     id: int
@@ -138,7 +138,7 @@ class Conversations:
 
     # -- messages ----------------------------------------------------------------------------------------------
 
-    async def ask(self, conversation: int, request: str, text: str) -> None:
+    async def add_question(self, conversation: int, request: str, text: str) -> None:
         """Keep what a user says, before anybody answers. Raises `NotFound`."""
         now = int(time.time())
 
@@ -151,11 +151,11 @@ class Conversations:
         except sqlite3.IntegrityError:  # it was deleted meanwhile
             raise NotFound(f"there is no conversation {conversation}") from None
 
-    async def unask(self, request: str) -> None:
+    async def remove_question(self, request: str) -> None:
         """The request was refused."""
         await self._db.change(_UNSAY, (request,))
 
-    async def answer(
+    async def add_answer(
         self, conversation: int, request: str, text: str | None, *, read: int = 0, written: int = 0
     ) -> None:
         """Keep the answer to a request, once; None: there is none."""
@@ -174,7 +174,7 @@ class Conversations:
         rows = await self._db.all(_OPEN, (conversation,))
         return [row[0] for row in rows]
 
-    async def open(self, before: int, limit: int) -> Sequence[tuple[int, int]]:
+    async def with_unanswered(self, before: int, limit: int) -> Sequence[tuple[int, int]]:
         """Conversations in which something from before a time is unanswered, and whose they are: tenant, conversation."""
         rows = await self._db.all(_OPEN_BEFORE, (before, limit))
         return [(row["tenant_id"], row["conversation_id"]) for row in rows]
@@ -190,18 +190,20 @@ class Conversations:
         return await self._db.read(read)
 
     async def before(
-        self, conversation: int, request: str, limit: int = REPLAYED
-    ) -> tuple[str, Sequence[Said]]:
+        self, conversation: int, request: str, limit: int = MAX_REPLAYED_MESSAGES
+    ) -> tuple[str, Sequence[EarlierMessage]]:
         """What was said before a request: a summary of what is long ago, and the rest, oldest first."""
 
-        def before(db: sqlite3.Connection) -> tuple[str, Sequence[Said]]:
+        def before(db: sqlite3.Connection) -> tuple[str, Sequence[EarlierMessage]]:
             rows = list(_in_bounds(db.execute(_BEFORE, (conversation, request, limit))))
             summary = db.execute(_SUMMARY, (conversation,)).fetchone()
-            return summary["summary"] if summary is not None else "", [Said(**row) for row in reversed(rows)]
+            return summary["summary"] if summary is not None else "", [
+                EarlierMessage(**row) for row in reversed(rows)
+            ]
 
         return await self._db.read(before)
 
-    async def sum_up(self, conversation: int, summary: str, last: int) -> None:
+    async def store_summary(self, conversation: int, summary: str, last: int) -> None:
         """Keep a summary of everything up to the message `last`."""
         await self._db.change(_SUM_UP, (summary, last, conversation, last))
 

@@ -2,7 +2,7 @@
 
 Every event is a reading of a record, and its id is the record's number, so a reader that comes back with the last id it
 saw misses nothing and sees nothing twice. `request_received` is the message that began the task, `done` its end; between
-them are the notes that the agent left for us (`telling.py`) and the text of its answer. An agent that is code leaves no
+them are the notes that the agent left for us (`writer.py`) and the text of its answer. An agent that is code leaves no
 notes: what it tells its peers is told here, too.
 """
 
@@ -61,7 +61,7 @@ async def events(
 ) -> AsyncIterator[list[HubEvent]]:
     """The events after `since`, until `done`. It waits for what has not happened yet."""
     async for records in follow(log, bus, snapshot, 0, others=others):
-        batch = [event for record in records for event in reading.tell(record) if record.seq > since]
+        batch = [event for record in records for event in reading.read(record) if record.seq > since]
         waits = records[-1].kind == "ask"
         if waits:
             batch += reading.waiting(records[-1])
@@ -86,14 +86,14 @@ class EventReader:
         self._streams: dict[int, str] = {}
         """The streams that began and have not ended, and whose they are."""
 
-    def tell(self, record: Record) -> list[HubEvent]:
+    def read(self, record: Record) -> list[HubEvent]:
         """What a record means to a reader of the native API. Only the last event has the record's number."""
-        told = self._tell(record)
+        told = self._read(record)
         return [HubEvent(kind, payload) for kind, payload in told[:-1]] + [
             HubEvent(kind, payload, record.seq) for kind, payload in told[-1:]
         ]
 
-    def _tell(self, record: Record) -> list[tuple[str, dict[str, Any]]]:
+    def _read(self, record: Record) -> list[tuple[str, dict[str, Any]]]:
         body = record.body
         match body:
             case Mail() if self._mail is None:

@@ -21,7 +21,7 @@ PICTURES = 20 << 20
 """Bytes that the pictures of one message may have together."""
 MOST = 20
 """How many they may be."""
-MOST_PIECES = 1000
+MAX_PARTS = 1000
 """Parts of one message, words and pictures."""
 
 
@@ -47,8 +47,8 @@ async def parts(message: str | list[MessagePart], fetcher: Fetcher | None) -> tu
     pieces = [MessagePart(text=message)] if isinstance(message, str) else message
     out: list[Part] = []
     room = PICTURES
-    if len(pieces) > MOST_PIECES:
-        raise _wrong("message", f"has more than {MOST_PIECES} parts")
+    if len(pieces) > MAX_PARTS:
+        raise _wrong("message", f"has more than {MAX_PARTS} parts")
     if sum(piece.type == "image" for piece in pieces) > MOST:
         raise _wrong("message", f"has more than {MOST} pictures")
     for n, piece in enumerate(pieces):

@@ -47,7 +47,7 @@ class Requests:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def note(
+    async def store(
         self,
         tenant: int,
         request: str,
@@ -72,12 +72,14 @@ class Requests:
         rows = await self._db.all(_LIST, (tenant, limit))
         return [_request(row) for row in rows]
 
-    async def old(self, before: int, after: int, limit: int) -> Sequence[tuple[int, int, StoredRequest]]:
+    async def list_before(
+        self, before: int, after: int, limit: int
+    ) -> Sequence[tuple[int, int, StoredRequest]]:
         """Requests from before a time, oldest first, after the `after`th: the how manieth, whose, and which."""
         rows = await self._db.all(_OLD, (before, after, limit))
         return [(row["n"], row["tenant_id"], _request(row)) for row in rows]
 
-    async def forget(self, gone: Sequence[tuple[int, str, str]]) -> None:
+    async def delete(self, gone: Sequence[tuple[int, str, str]]) -> None:
         """Requests whose task is gone, by tenant, id and agent; nobody waits for an answer to them any more."""
         ids = [(tenant, request) for tenant, request, _ in gone]
 

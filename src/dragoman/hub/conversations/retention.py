@@ -47,27 +47,27 @@ class Retention:
         await self._settle(int(before))
         tasks = await self._store.purge(timestamp(before), limit=BATCH)
         requests = await self._requests(int(before))
-        agents = await self._hub.catalogue.forget(int(before), BATCH)
+        agents = await self._hub.catalogue.delete_unused(int(before), BATCH)
         return BATCH in (tasks, requests, agents)
 
     async def _settle(self, before: int) -> None:
-        for tenant, conversation in await self._hub.conversations.open(before, BATCH):
-            if (known := self._hub.tenants.look(tenant)) is not None:
-                await self._hub.settle(known, conversation)
+        for tenant, conversation in await self._hub.conversations.with_unanswered(before, BATCH):
+            if (known := self._hub.tenants.current(tenant)) is not None:
+                await self._hub.store_answers(known, conversation)
 
     async def _requests(self, before: int) -> int:
         """Forget requests whose task has gone; how many were looked at."""
         hub = self._hub
-        old = await hub.requests.old(before, self._seen, BATCH)
+        old = await hub.requests.list_before(before, self._seen, BATCH)
         gone = []
         for _, tenant, asked in old:
             try:
-                if (known := hub.tenants.look(tenant)) is not None:
+                if (known := hub.tenants.current(tenant)) is not None:
                     await hub.snapshot(known, asked)
             except NotFound:
                 gone.append((tenant, asked.request_id, asked.agent_id))
         if gone:
-            await hub.requests.forget(gone)
+            await hub.requests.delete(gone)
         self._seen = old[-1][0] if len(old) == BATCH else 0
         return len(old)
 

@@ -1,6 +1,6 @@
 """What is still to do: in a conversation, or (conversation 0) for the whole tenant.
 
-`once` names a write that may be asked for again after a crash (`Database.once`).
+`once` names a write that may be asked for again after a crash (`Database.run_once`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dragoman.hub.database import Database
 
 STATES = ("pending", "in_progress", "completed", "canceled")
 OPEN = ("pending", "in_progress")
-LONGEST_SUBJECT = 200
+MAX_SUBJECT_CHARACTERS = 200
 
 
 class Todo(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class Todos:
             ).lastrowid
             return Todo(**db.execute("select * from todos where id = ?", (id,)).fetchone())
 
-        return await self._db.once(once, work, Todo)
+        return await self._db.run_once(once, work, Todo)
 
     async def list(
         self,
@@ -95,7 +95,7 @@ class Todos:
             ).fetchone()
             return None if row is None else Todo(**row)
 
-        return await self._db.once(once, work, Todo | None)
+        return await self._db.run_once(once, work, Todo | None)
 
     async def delete(self, tenant: str | int, id: int) -> bool:
         return (
@@ -104,5 +104,5 @@ class Todos:
 
 
 def _check(subject: str, description: str) -> None:
-    if not 1 <= len(subject) <= LONGEST_SUBJECT or len(description) > 4096:
+    if not 1 <= len(subject) <= MAX_SUBJECT_CHARACTERS or len(description) > 4096:
         raise InvalidParams("a todo has a subject of 1 to 200 characters and a description of up to 4096")

@@ -1,7 +1,7 @@
 """Structured memory: typed entries with relations between them, found by their words.
 
 An entry that is not true any more is not deleted: it gets an end, and can be read as of a moment before. How they are found
-is in `recall.py`. `once` names a write that may be asked for again after a crash (`Database.once`).
+is in `search.py`. `once` names a write that may be asked for again after a crash (`Database.run_once`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dragoman.hub.database import Database
 from dragoman.hub.memory.search import RELATIONS, TYPES, Entry, Relation, Search, entry_of, recall
 
 CONTENT_LIMIT = 64 * 1024
-MOST_TAGS = 32
+MAX_TAGS = 32
 
 
 class RelationExists(A2AError):
@@ -80,7 +80,7 @@ class Memories:
                     raise InvalidParams(f"there is no entry #{old} to supersede")
             return entry_of(entry)
 
-        return await self._db.once(once, work, Entry)
+        return await self._db.run_once(once, work, Entry)
 
     async def get(self, tenant: str | int, id: int) -> Entry | None:
         row = await self._db.one("select * from memories where tenant_id = ? and id = ?", (int(tenant), id))
@@ -147,7 +147,7 @@ class Memories:
     async def invalidate(self, tenant: str | int, id: int, *, once: str = "") -> bool:
         """It is not true any more. False: there is none that was."""
         now = int(time.time())
-        return await self._db.once(
+        return await self._db.run_once(
             once,
             lambda db: (
                 db.execute(
@@ -176,7 +176,7 @@ class Memories:
         self, tenant: str | int, source: int, relation: str, target: int, *, once: str = ""
     ) -> Relation:
         """Raises `InvalidParams`, and `RelationExists`."""
-        return await self._db.once(
+        return await self._db.run_once(
             once, lambda db: _relate(db, int(tenant), source, relation, target), Relation
         )
 
@@ -256,8 +256,8 @@ def check(type: str, title: str, content: str, source: str, tags: Sequence[str])
         wrong.append(("content", f"has at most {CONTENT_LIMIT} bytes"))
     if len(source) > 200:
         wrong.append(("source", "has at most 200 characters"))
-    if len(tags) > MOST_TAGS or any(not 1 <= len(tag) <= 64 or "\n" in tag for tag in tags):
-        wrong.append(("tags", f"are at most {MOST_TAGS}, of 1 to 64 characters"))
+    if len(tags) > MAX_TAGS or any(not 1 <= len(tag) <= 64 or "\n" in tag for tag in tags):
+        wrong.append(("tags", f"are at most {MAX_TAGS}, of 1 to 64 characters"))
     if wrong:
         raise InvalidParams("; ".join(f"{field} {why}" for field, why in wrong), fields=wrong)
 

@@ -1,6 +1,6 @@
 """Scratchpads: notes an agent keeps for itself, and one that all agents of a tenant share.
 
-`once` names a write that may be asked for again after a crash (`Database.once`).
+`once` names a write that may be asked for again after a crash (`Database.run_once`).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Scratchpads:
                 (int(tenant), scope, line, int(time.time())),
             )
 
-        await self._db.once(once, work, None)
+        await self._db.run_once(once, work, None)
 
     async def clear(self, tenant: str | int, scope: str, *, once: str = "") -> None:
         def work(db: sqlite3.Connection) -> None:
             db.execute("delete from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope))
 
-        await self._db.once(once, work, None)
+        await self._db.run_once(once, work, None)
 
     async def list(self, tenant: str | int) -> list[tuple[str, int, int]]:
         """The scopes that have one: (scope, bytes, updated_at)."""

@@ -73,7 +73,7 @@ _CUES = {
 """Words by which a question shows what kind of entry would answer it."""
 MAX_QUERY = 64 * 1024
 """Characters of a query that are read."""
-_RRF = 60
+_RRF_CONSTANT = 60
 _IN_CONVERSATION, _IN_TENANT = 1.5, 1.0
 _DAY = 86_400
 _SEARCH = """
@@ -138,7 +138,7 @@ def fuse(rankings: Sequence[tuple[float, Sequence[Entry]]], limit: int) -> Seque
     for weight, ranked in rankings:
         for place, entry in enumerate(ranked, 1):
             entries[entry.id] = entry
-            scores[entry.id] = scores.get(entry.id, 0.0) + weight / (_RRF + place)
+            scores[entry.id] = scores.get(entry.id, 0.0) + weight / (_RRF_CONSTANT + place)
     best = sorted(entries, key=lambda id: (-scores[id], -id))
     return [entries[id] for id in best[:limit]]
 

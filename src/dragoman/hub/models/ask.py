@@ -27,8 +27,8 @@ from dragoman.hub.models.model import (
     estimate,
 )
 
-Heard = Callable[[str], Awaitable[None]]
-Lost = Callable[[Usage], Awaitable[None]]
+OnText = Callable[[str], Awaitable[None]]
+OnCancel = Callable[[Usage], Awaitable[None]]
 
 
 class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,13 +46,18 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def ask(
-    turn: Turn, key: str, model: Model, prompt: Prompt, heard: Heard | None = None, lost: Lost | None = None
+    turn: Turn,
+    key: str,
+    model: Model,
+    prompt: Prompt,
+    heard: OnText | None = None,
+    lost: OnCancel | None = None,
 ) -> Reply:
     """The model's reply to `prompt`, asked once for this turn. `heard` gets the text as it comes.
 
     `lost` hears what a call has used, about, that is canceled while the model speaks.
     """
-    if (reply := asked(turn, key)) is not None:
+    if (reply := recorded_reply(turn, key)) is not None:
         if heard is not None:
             await heard(reply.text)
         return reply
@@ -62,14 +67,14 @@ async def ask(
     return reply
 
 
-def asked(turn: Turn, key: str) -> Reply | None:
+def recorded_reply(turn: Turn, key: str) -> Reply | None:
     """The reply that is on record."""
     step = record_of(turn).steps.get(key)
     return None if step is None else msgspec.json.decode(step.value, type=Reply)
 
 
 async def respond(
-    model: Model, prompt: Prompt, heard: Heard | None = None, lost: Lost | None = None
+    model: Model, prompt: Prompt, heard: OnText | None = None, lost: OnCancel | None = None
 ) -> Reply:
     """`ask`, without a record of it."""
     said: list[str] = []

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.hub.models.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, Usage
+from dragoman.hub.models.model import Delta, ModelError, ModelEvent, ModelTraits, Prompt, Stop, Usage
 
 NAME = "embedded/smollm2-135m"
 _BROKE = "the embedded model failed"
@@ -57,8 +57,8 @@ class EmbeddedModel:
         self._server: Any = None
         self._turn = asyncio.Lock()
 
-    def about(self, name: str) -> About:
-        return About(name=self._name)
+    def traits(self, name: str) -> ModelTraits:
+        return ModelTraits(name=self._name)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         async with self._turn:

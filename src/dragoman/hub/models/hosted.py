@@ -18,18 +18,18 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.hub.models.model import (
-    About,
     ChatMessage,
     Delta,
     Image,
     ModelError,
     ModelEvent,
+    ModelTraits,
     Prompt,
     Stop,
     ToolCall,
     Usage,
-    in_words,
     repair_text,
+    without_images,
 )
 from dragoman.hub.settings import KEYS
 from dragoman.observe.logs import describe
@@ -122,11 +122,11 @@ class HostedModel:
         self._default, self._options, self._tools = default, options, tools
         self._window = window
 
-    def about(self, name: str) -> About:
+    def traits(self, name: str) -> ModelTraits:
         name = name or self._default
         provider = name.partition("/")[0]
         known, sees = provider in _providers(), _takes_pictures(provider)
-        return About(name=name, known=known, tools=self._tools, sees=sees, window=self._window)
+        return ModelTraits(name=name, known=known, tools=self._tools, sees=sees, window=self._window)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         begun = False
@@ -139,7 +139,7 @@ class HostedModel:
         except ModelError as error:
             if begun or error.code != "invalid_request" or not any(m.images for m in prompt.messages):
                 raise
-        words = replace(prompt, messages=tuple(in_words(message) for message in prompt.messages))
+        words = replace(prompt, messages=tuple(without_images(message) for message in prompt.messages))
         async with aclosing(self._respond(words)) as events:
             async for event in events:
                 yield event

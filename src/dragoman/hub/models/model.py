@@ -88,14 +88,18 @@ class Stop(Struct, frozen=True):
 ModelEvent: TypeAlias = Delta | ToolCall | Usage | Stop
 
 
-CHARACTERS = 4
+CHARACTERS_PER_TOKEN = 4
 """In a token, about."""
 
 
 def estimate(prompt: Prompt, written: int) -> Usage:
     """What a call used that did not live to say: of which so many characters had come."""
     read = len(prompt.system) + sum(len(message.content) for message in prompt.messages)
-    return Usage(input_tokens=-(-read // CHARACTERS), output_tokens=-(-written // CHARACTERS), estimated=True)
+    return Usage(
+        input_tokens=-(-read // CHARACTERS_PER_TOKEN),
+        output_tokens=-(-written // CHARACTERS_PER_TOKEN),
+        estimated=True,
+    )
 
 
 class ModelError(Exception):
@@ -115,7 +119,7 @@ class Model(Protocol):
         ...
 
 
-class About(Struct, frozen=True, kw_only=True):
+class ModelTraits(Struct, frozen=True, kw_only=True):
     """What a model is, and what a prompt for it may hold."""
 
     name: str = ""
@@ -130,13 +134,13 @@ class About(Struct, frozen=True, kw_only=True):
     """It is shown pictures. One that is not is told that there was one."""
 
 
-def about(model: Model, name: str) -> About:
+def traits_of(model: Model, name: str) -> ModelTraits:
     """The model that a prompt for `name` goes to. One that says nothing about itself reads and writes text."""
-    asked = getattr(model, "about", None)
-    return asked(name) if asked is not None else About(name=name)
+    asked = getattr(model, "traits", None)
+    return asked(name) if asked is not None else ModelTraits(name=name)
 
 
-def in_words(message: ChatMessage) -> ChatMessage:
+def without_images(message: ChatMessage) -> ChatMessage:
     """A message for a model that does not see."""
     lines = [f"[a picture ({image.title}), which this model cannot see]" for image in message.images]
     return replace(message, content="\n".join([message.content, *lines]), images=()) if lines else message

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
-from dragoman.hub.models.model import About, Model, ModelError, ModelEvent, Prompt, about
+from dragoman.hub.models.model import Model, ModelError, ModelEvent, ModelTraits, Prompt, traits_of
 
 
 class ModelByProvider:
@@ -29,16 +29,16 @@ class ModelByProvider:
         async for event in model.respond(prompt):
             yield event
 
-    def about(self, name: str) -> About:
+    def traits(self, name: str) -> ModelTraits:
         model = self._find(name)
-        return about(model, name) if model is not None else About(name=name, known=False)
+        return traits_of(model, name) if model is not None else ModelTraits(name=name, known=False)
 
     def _find(self, name: str) -> Model | None:
         provider = name.partition("/")[0] if "/" in name else ""
         return self._models.get(provider) or self._models.get("*") or self._models.get("")
 
 
-WAITS = (1.0, 2.0)
+RETRY_WAITS_SECONDS = (1.0, 2.0)
 """Seconds before the second and the third attempt."""
 
 _KINDS = {"rate_limited": "429", "provider_error": "5xx"}
@@ -64,7 +64,7 @@ class RetryingModel:
         self,
         model: Model,
         *,
-        waits: tuple[float, ...] = WAITS,
+        waits: tuple[float, ...] = RETRY_WAITS_SECONDS,
         threshold: int = 5,
         open_seconds: float = 30.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -79,7 +79,7 @@ class RetryingModel:
         self.plain = getattr(model, "plain", False)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
-        model = about(self._model, prompt.model)
+        model = traits_of(self._model, prompt.model)
         # What a tenant writes before the slash is not kept, nor shown to who reads the numbers, if it is nobody's name.
         provider = model.name.partition("/")[0] if model.known else "unknown"
         circuit = self._circuits.setdefault(provider, _Circuit())
@@ -107,8 +107,8 @@ class RetryingModel:
             self._counted(provider, "retries")
             await self._sleep(wait)
 
-    def about(self, name: str) -> About:
-        return about(self._model, name)
+    def traits(self, name: str) -> ModelTraits:
+        return traits_of(self._model, name)
 
     def _enter(self, provider: str, circuit: _Circuit) -> None:
         if circuit.failures < self._threshold:

@@ -15,7 +15,16 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from dragoman.hub.models.model import About, Delta, ModelError, ModelEvent, Prompt, Stop, ToolCall, Usage
+from dragoman.hub.models.model import (
+    Delta,
+    ModelError,
+    ModelEvent,
+    ModelTraits,
+    Prompt,
+    Stop,
+    ToolCall,
+    Usage,
+)
 
 Piece: TypeAlias = str | ModelError | ToolCall | asyncio.Event | Usage | Stop
 """An event holds the stream until it is set."""
@@ -41,8 +50,8 @@ class ScriptedModel:
         self.prompts: list[Prompt] = []
         self._tools, self._sees, self._window = tools, sees, window
 
-    def about(self, name: str) -> About:
-        return About(name=name or "scripted", tools=self._tools, sees=self._sees, window=self._window)
+    def traits(self, name: str) -> ModelTraits:
+        return ModelTraits(name=name or "scripted", tools=self._tools, sees=self._sees, window=self._window)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         self.prompts.append(prompt)
@@ -108,8 +117,8 @@ class ScriptFileModel:
     def __init__(self, path: str | Path) -> None:
         self._script = msgspec.json.decode(Path(path).read_bytes(), type=Script)
 
-    def about(self, name: str) -> About:
-        return About(name=name or "scripted")
+    def traits(self, name: str) -> ModelTraits:
+        return ModelTraits(name=name or "scripted")
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         found = _NAME_LINE.search(prompt.system)
@@ -133,8 +142,8 @@ class EchoModel:
 
     plain = True
 
-    def about(self, name: str) -> About:
-        return About(name="echo")
+    def traits(self, name: str) -> ModelTraits:
+        return ModelTraits(name="echo")
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         text = prompt.messages[-1].content.rpartition("QUERY: ")[2]
@@ -164,8 +173,8 @@ ANTHROPIC_API_KEY, ...) this hub has a real model."""
 
 
 class DemoModel:
-    def about(self, name: str) -> About:
-        return About(name="demo")
+    def traits(self, name: str) -> ModelTraits:
+        return ModelTraits(name="demo")
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         words = demo_reply(prompt).split(" ")

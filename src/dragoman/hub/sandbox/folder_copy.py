@@ -32,12 +32,12 @@ TooDeep = Callable[[int, str], None]
 """What to do about a folder that is too deep: the folder it is in, opened, and its name there."""
 
 
-class DeeperThanAllowed(Exception):
+class TooDeepError(Exception):
     """A folder has more folders inside one another, or longer paths, than it may."""
 
 
 def entries(root: Path, too_deep: TooDeep | None = None) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything in a folder: the path from there, and what it is. Raises `DeeperThanAllowed` unless `too_deep` is given."""
+    """Everything in a folder: the path from there, and what it is. Raises `TooDeepError` unless `too_deep` is given."""
     with suppress(FileNotFoundError, NotADirectoryError):
         stack = [_opened(root, "")]
         try:
@@ -57,7 +57,7 @@ def entries(root: Path, too_deep: TooDeep | None = None) -> Iterator[tuple[str, 
                     continue
                 if len(stack) >= MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
                     if too_deep is None:
-                        raise DeeperThanAllowed
+                        raise TooDeepError
                     too_deep(folder, entry.name)
                     continue
                 with suppress(OSError):
@@ -71,7 +71,7 @@ def entries(root: Path, too_deep: TooDeep | None = None) -> Iterator[tuple[str, 
 def copy(source: Path, target: Path) -> None:
     """Make `target` what `source` is: folders, plain files and links. Pipes and sockets are not worth keeping.
 
-    What has not changed since the last time is left as it is. Raises `OSError`, and `DeeperThanAllowed`.
+    What has not changed since the last time is left as it is. Raises `OSError`, and `TooDeepError`.
     """
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     origin, made = os.open(source, _FOLDER), os.open(target, _FOLDER)
@@ -167,7 +167,7 @@ def _take_apart(name: str, pile: int, waiting: list[str]) -> None:
 def _copy_folder(source: int, target: int, path: Path, depth: int) -> None:
     """`path` is where `target` is, for removing what is there no more."""
     if depth > MAX_DEPTH:
-        raise DeeperThanAllowed
+        raise TooDeepError
     known = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(target)}
     for entry in os.scandir(source):
         try:

@@ -26,7 +26,7 @@ _LOOK = 0.5
 T = TypeVar("T")
 
 
-class Ran(Struct, frozen=True, kw_only=True):
+class CommandResult(Struct, frozen=True, kw_only=True):
     output: str
     code: int
     timed_out: bool = False
@@ -64,7 +64,7 @@ class Sandbox:
         self._counted = counted or (lambda what, by: None)
         self._busy: dict[str, asyncio.Lock] = {}
 
-    async def run(self, tenant: str, command: str) -> Ran:
+    async def run(self, tenant: str, command: str) -> CommandResult:
         """Run a shell command to its end, or the end of its time. Cancelling kills it. Raises `A2AError`."""
         workspace = self._workspace(tenant)
         async with self._lock(tenant):
@@ -93,7 +93,9 @@ class Sandbox:
     async def close(self) -> None:
         await self._cell.close()
 
-    async def _run(self, tenant: str, workspace: Workspace, command: str, room: int) -> tuple[Ran, bool]:
+    async def _run(
+        self, tenant: str, workspace: Workspace, command: str, room: int
+    ) -> tuple[CommandResult, bool]:
         """How it went, and whether it took too much room meanwhile."""
         arguments, environment = await self._cell.enter(tenant, workspace.root, command)
         began = time.monotonic()
@@ -120,7 +122,7 @@ class Sandbox:
             watching.result()  # raises what kept it from looking
         if late:
             self._counted("exec_timeout", 1)
-        ran = Ran(output=_text(kept), code=ended.result(), timed_out=late, seconds=self._seconds)
+        ran = CommandResult(output=_text(kept), code=ended.result(), timed_out=late, seconds=self._seconds)
         return ran, filled
 
     async def _file(self, tenant: str, work: Callable[[Workspace], T]) -> T:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.conversations.artifacts import QuotaExceeded, clean_path
-from dragoman.hub.sandbox.folder_copy import DeeperThanAllowed, copy, entries, remove, take_apart
+from dragoman.hub.sandbox.folder_copy import TooDeepError, copy, entries, remove, take_apart
 from dragoman.hub.sandbox.run_as import Owner
 
 READ_LIMIT = 1 << 20
@@ -85,7 +85,7 @@ class Workspace:
         """Bytes on the disk, its own and those of a copy, in which a file has no holes. What goes too deep has no end."""
         try:
             return sum(_bytes(about) for _, about in entries(self.root))
-        except DeeperThanAllowed:
+        except TooDeepError:
             return _NO_END
 
     @property
@@ -118,7 +118,7 @@ class Workspace:
         """Put everything back as it was if there is more than `room` now, or it is `spoilt` anyway, and say so."""
         if not spoilt and self.used() <= room:
             with suppress(
-                DeeperThanAllowed
+                TooDeepError
             ):  # something left running is still at it: the next `save` sees to that
                 copy(
                     self.root, self._saved

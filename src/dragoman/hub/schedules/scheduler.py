@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from dragoman.errors import A2AError, RateLimited, keep_going
-from dragoman.hub.agents.programs import STOPPED
+from dragoman.hub.agents.programs import TENANT_STOPPED
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.events import HubEvent
 from dragoman.hub.conversations.message_input import parts
@@ -49,7 +49,7 @@ class Scheduler:
         """Begin what is due, and end what has ended."""
         for schedule in await self.schedules.due():
             await self._alone(self._fire(schedule))
-        for run in await self.schedules.open():
+        for run in await self.schedules.running():
             await self._alone(self._follow(run))
 
     async def listen(self, tenant: Tenant, after: int | None = None) -> AsyncIterator[list[HubEvent]]:
@@ -58,13 +58,13 @@ class Scheduler:
         yield [HubEvent("open", {"ok": True})]
         while True:
             told = self._told  # before looking: what is told meanwhile is not missed
-            while news := await self.schedules.told(tenant.id, seen):
+            while news := await self.schedules.notifications(tenant.id, seen):
                 for seen, said in news:
                     yield [HubEvent("notification", said, seen)]
             with suppress(TimeoutError):  # another hub wakes nobody here
                 async with asyncio.timeout(EVERY):
                     await told.wait()
-            now = self._hub.tenants.look(tenant.id)
+            now = self._hub.tenants.current(tenant.id)
             if now is None or now.disabled or now.generation != tenant.generation:
                 return
 
@@ -79,9 +79,9 @@ class Scheduler:
             await work
 
     async def _fire(self, schedule: Schedule) -> None:
-        tenant = self._hub.tenants.look(schedule.tenant_id)
+        tenant = self._hub.tenants.current(schedule.tenant_id)
         if tenant is None or not self._there(schedule):
-            await self.schedules.mark(schedule.tenant_id, schedule.id, PAUSED)
+            await self.schedules.set_status(schedule.tenant_id, schedule.id, PAUSED)
             log.warning("schedule %d is paused: %s", schedule.id, _GONE)
             return
         run = await self.schedules.begin(schedule)
@@ -111,17 +111,17 @@ class Scheduler:
         except A2AError as error:
             await self._end(run, error=error.message)
         else:
-            await self.schedules.begun(run, asked.request_id)
+            await self.schedules.set_request(run, asked.request_id)
 
     async def _follow(self, run: Run) -> None:
         """End a run whose request has ended; begin the request of one that has none."""
-        tenant = self._hub.tenants.look(run.tenant_id)
+        tenant = self._hub.tenants.current(run.tenant_id)
         schedule = await self.schedules.get(run.tenant_id, run.task_id)
         if tenant is None or schedule is None:
             return
         if not run.request_id:
             if schedule.generation != tenant.generation:
-                await self._end(run, error=STOPPED)
+                await self._end(run, error=TENANT_STOPPED)
             elif self._there(schedule):
                 await self._ask(tenant, schedule, run)
             else:
@@ -136,7 +136,7 @@ class Scheduler:
             return
         if schedule.conversation_id:
             with suppress(NotFound):
-                await self._hub.settle(tenant, schedule.conversation_id)
+                await self._hub.store_answers(tenant, schedule.conversation_id)
         text, used = events.answer_of(snapshot)
         if snapshot.state.interrupted:
             # It can be answered over A2A; what comes again does not wait for that.

@@ -27,7 +27,7 @@ ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED = "active", "paused", "completed", "
 STATES = (ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED)
 RUNNING, SUCCEEDED = "running", "succeeded"
 SUMMARY = 4096
-REMEMBERED = 3600
+NOTIFICATION_SECONDS = 3600
 """Seconds for which it is known what happened to runs."""
 
 _SCHEDULE = """id, tenant_id, agent_id, conversation_id, message, schedule_phrase, schedule_kind, fire_at, recur_json,
@@ -163,7 +163,7 @@ class Schedules:
             values = (*what, 0 if recur else first, recur, first, now, now, now_valid)
             return Schedule(**db.execute(_ADD, values).fetchone())
 
-        return await self._db.once(once, add, Schedule), when.normalized
+        return await self._db.run_once(once, add, Schedule), when.normalized
 
     async def list(self, tenant: str | int, status: str = "") -> Sequence[Schedule]:
         """What changed last first."""
@@ -174,7 +174,7 @@ class Schedules:
         row = await self._db.one(_ONE, (int(tenant), id))
         return None if row is None else Schedule(**row)
 
-    async def mark(
+    async def set_status(
         self, tenant: str | int, id: int, status: str, *, generation: int | None = None
     ) -> Schedule | None:
         """Pause it, or let it go on from now. None if there is no such schedule. Raises as `add` does."""
@@ -198,7 +198,9 @@ class Schedules:
 
     async def delete(self, tenant: str | int, id: int, *, once: str = "") -> bool:
         """With its runs. False: there was none."""
-        return await self._db.once(once, lambda db: db.execute(_DELETE, (int(tenant), id)).rowcount > 0, bool)
+        return await self._db.run_once(
+            once, lambda db: db.execute(_DELETE, (int(tenant), id)).rowcount > 0, bool
+        )
 
     # -- running -----------------------------------------------------------------------------------------------
 
@@ -226,7 +228,7 @@ class Schedules:
 
         return await self._db.run(begin)
 
-    async def begun(self, run: Run, request: str) -> None:
+    async def set_request(self, run: Run, request: str) -> None:
         await self._db.change(_BEGUN, (request, run.id))
 
     async def end(
@@ -248,7 +250,7 @@ class Schedules:
 
         return await self._db.run(end)
 
-    async def open(self) -> Sequence[Run]:
+    async def running(self) -> Sequence[Run]:
         """Runs that have not ended."""
         rows = await self._db.all(_OPEN)
         return [Run(**row) for row in rows]
@@ -263,9 +265,9 @@ class Schedules:
         row = await self._db.one(_RAN, (int(tenant), id))
         return None if row is None else Run(**row)
 
-    # -- telling -----------------------------------------------------------------------------------------------
+    # -- writer -----------------------------------------------------------------------------------------------
 
-    async def told(self, tenant: int, after: int) -> Sequence[tuple[int, dict[str, Any]]]:
+    async def notifications(self, tenant: int, after: int) -> Sequence[tuple[int, dict[str, Any]]]:
         """What happened to a tenant's runs, after the notification `after`: its number, and what it says."""
         rows = await self._db.all(_TOLD, (tenant, after))
         return [(row["id"], msgspec.json.decode(row["payload"])) for row in rows]
@@ -298,5 +300,5 @@ def _tell(db: sqlite3.Connection, kind: str, run: Run, now: int) -> None:
     for name in ("result_summary", "error_message"):
         if value := getattr(run, name):
             told[name] = value
-    db.execute(_UNTELL, (now - REMEMBERED,))
+    db.execute(_UNTELL, (now - NOTIFICATION_SECONDS,))
     db.execute(_TELL, (run.tenant_id, msgspec.json.encode(told).decode(), now))

@@ -73,7 +73,7 @@ class Quotas:
 
     # -- how often ---------------------------------------------------------------------------------------------
 
-    def spend(self, tenant: Tenant) -> None:
+    def take_token(self, tenant: Tenant) -> None:
         """One request. Raises `RateLimited`."""
         rate = self.per_minute if tenant.per_minute is None else tenant.per_minute
         if not rate:
@@ -105,7 +105,7 @@ class Quotas:
             )
         running[agent, task] = Running(True, tenant.generation, conversation=conversation, via=via)
 
-    def forgo(self, tenant: str, agent: str, task: str) -> None:
+    def release(self, tenant: str, agent: str, task: str) -> None:
         """Give back room that no task came to need."""
         entry = self._running.get(tenant, {}).get((agent, task))
         if entry is not None and not entry.begun:
@@ -140,11 +140,11 @@ class Admission:
         self._tenants, self._catalogue, self._quotas, self._metrics = tenants, catalogue, quotas, metrics
 
     @contextmanager
-    def anything(self, tenant: Tenant, route: str) -> Iterator[None]:
+    def admit_call(self, tenant: Tenant, route: str) -> Iterator[None]:
         """Around something that is no task, and counts as one. Raises `RateLimited`."""
         id = secrets.token_hex(8)
         try:
-            self._quotas.spend(tenant)
+            self._quotas.take_token(tenant)
             self._quotas.reserve(tenant, "", id)
         except RateLimited as error:
             self._metrics.limited(tenant, error.metadata["reason"])
@@ -153,10 +153,10 @@ class Admission:
             try:
                 yield
             finally:
-                self._quotas.forgo(tenant.key, "", id)
+                self._quotas.release(tenant.key, "", id)
 
     @contextmanager
-    def message(
+    def admit_message(
         self, call: Call, request: SendMessage, *, via: str, conversation: int = 0, inline: bool = False
     ) -> Iterator[tuple[Call, SendMessage]]:
         """A message as it goes on to the engine, with room for its task. Raises what it is refused with.
@@ -164,7 +164,7 @@ class Admission:
         `inline`: its agent comes with it, and need not be there.
         """
         number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
-        tenant, agent = self._tenants.look(number), call.scope.agent
+        tenant, agent = self._tenants.current(number), call.scope.agent
         shown = call.principal.generation
         if tenant is None or tenant.disabled or shown not in (None, tenant.generation):
             raise Unauthenticated("missing or invalid bearer token")
@@ -180,7 +180,7 @@ class Admission:
         key = call.idempotency_key or ("" if native else _key(message))
         message = replace(message, metadata=_foreign(message.metadata))
         try:
-            self._quotas.spend(tenant)
+            self._quotas.take_token(tenant)
             if not message.task_id or call.names_tasks:
                 message = _named(message)
                 call = replace(call, names_tasks=True)
@@ -196,7 +196,7 @@ class Admission:
             self._metrics.ended(tenant.key, via, False)  # of one that was taken, the engine says how it ended
             raise
         finally:
-            self._quotas.forgo(tenant.key, agent, message.task_id)
+            self._quotas.release(tenant.key, agent, message.task_id)
 
 
 def _named(message: Message) -> Message:
@@ -271,7 +271,7 @@ class TenantWatch:
     async def _look(self, key: str) -> bool:
         """Stop what runs for one tenant, if it may not. False: that has to be tried again."""
         with keep_going(log, f"stopping what runs for tenant {key}", A2AError, sqlite3.Error):
-            if (tenant := self._tenants.look(int(key))) is not None:
+            if (tenant := self._tenants.current(int(key))) is not None:
                 _, told = await self._silence(tenant)
                 return told
             return True

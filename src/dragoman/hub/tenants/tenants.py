@@ -85,7 +85,7 @@ class Tenants:
 
     # -- who is calling ----------------------------------------------------------------------------------------
 
-    def holder(self, token: str) -> Tenant | None:
+    def by_token(self, token: str) -> Tenant | None:
         """Whose token this is; None if nobody's, or of somebody who is disabled."""
         if not token.startswith(TENANT):
             return None
@@ -102,7 +102,7 @@ class Tenants:
             self._touched[tenant.id] = now
             await self._db.change(_TOUCHED, (int(now), tenant.id))
 
-    def look(self, id: int) -> Tenant | None:
+    def current(self, id: int) -> Tenant | None:
         """The tenant as it is now."""
         row = self._db.look_up(_BY_ID, (id,))
         return None if row is None else _tenant(row)

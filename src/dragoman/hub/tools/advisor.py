@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from dragoman.hub.agents.constitution import Advisor
 from dragoman.hub.models.ask import ask
-from dragoman.hub.models.model import ChatMessage, Model, Prompt, about
-from dragoman.hub.tools.tool import Command, Session, harmless
+from dragoman.hub.models.model import ChatMessage, Model, Prompt, traits_of
+from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 CONTINUE, REDIRECT, HALT = "CONTINUE", "REDIRECT", "HALT"
 
@@ -71,7 +71,7 @@ class AdviseTool:
     names = ("/advise",)
     bundle = "advise"
     usage = "/advise <question>   ask a stronger model; it knows only what you write there (2 in one reply)"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -92,6 +92,6 @@ class AdviseTool:
             max_tokens=1024,
         )
         reply = await ask(session.turn, f"advise/{session.key}", self._model, prompt)
-        await session.pay(reply.usage, about(self._model, advisor.model).name)
-        await session.telling.tell("advisor", kind="consult", preview=reply.text[:200])
+        await session.count_usage(reply.usage, traits_of(self._model, advisor.model).name)
+        await session.writer.emit("advisor", kind="consult", preview=reply.text[:200])
         return f"ERR: {reply.error}" if reply.error else reply.text or "(no advice)"

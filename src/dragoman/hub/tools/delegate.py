@@ -1,6 +1,6 @@
 """`/agent` and `/parallel`: have other agents of the tenant do part of the work.
 
-The other agent's task is a task like any other, with a log of its own; its events come back through `telling.py`, its
+The other agent's task is a task like any other, with a log of its own; its events come back through `writer.py`, its
 cancel goes along, and after a crash the turn goes on with the task it began. Two deep at most, and what is left of the
 budget is all the other one gets.
 """
@@ -14,12 +14,12 @@ from contextlib import aclosing
 from dragoman.errors import A2AError
 from dragoman.hub.agents.constitution import ID, INDEX_ID
 from dragoman.hub.agents.event_writer import events_id
-from dragoman.hub.tools.tool import Command, Session, harmless
+from dragoman.hub.tools.tool import Command, Session, always_repeatable
 from dragoman.model.fold import Fold
 from dragoman.model.task import TaskState
 
-DEEPEST = 2
-MOST_CHILDREN = 16
+MAX_DEPTH = 2
+MAX_CHILDREN = 16
 
 Context = Callable[[Session], Awaitable[list[str]]]
 """Lines about the work so far, for the agent that is asked: memory, open todos."""
@@ -29,7 +29,7 @@ class AgentTool:
     names = ("/agent",)
     bundle = "delegation"
     usage = "/agent <id> <task>   have another agent do a task; it sees only what you write there"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, context: Context | None = None) -> None:
         self._context = context
@@ -42,7 +42,7 @@ class AgentTool:
         if (refusal := _refusal(agent, task, session)) is not None:
             return refusal
         context = await self._context(session) if self._context is not None else []
-        ok, text = await delegate(session, agent, task, session.key, session.telling.next_stream(), context)
+        ok, text = await delegate(session, agent, task, session.key, session.writer.next_stream(), context)
         return text if ok else f"ERR: {text}"
 
 
@@ -50,7 +50,7 @@ class ParallelTool:
     names = ("/parallel",)
     bundle = "delegation"
     usage = "/parallel … /endparallel   several /agent lines between them, done at the same time (16 at most)"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, context: Context | None = None) -> None:
         self._context = context
@@ -62,11 +62,11 @@ class ParallelTool:
         asked = children(command.body or "")
         if not asked:
             return "ERR: usage: /agent <id> <task> lines between /parallel and /endparallel"
-        if len(asked) > MOST_CHILDREN:
-            return f"ERR: {len(asked)} children; {MOST_CHILDREN} at most"
+        if len(asked) > MAX_CHILDREN:
+            return f"ERR: {len(asked)} children; {MAX_CHILDREN} at most"
         context = await self._context(session) if self._context is not None else []
         key = session.key
-        streams = [session.telling.next_stream() for _ in asked]
+        streams = [session.writer.next_stream() for _ in asked]
 
         async def one(n: int, agent: str, task: str) -> str:
             refusal = _refusal(agent, task, session)
@@ -101,8 +101,8 @@ def _refusal(agent: str, task: str, session: Session) -> str | None:
         return "ERR: nobody delegates to index"
     if agent == session.agent:
         return "ERR: an agent does not delegate to itself"
-    if session.depth >= DEEPEST:
-        return f"ERR: delegation is {DEEPEST} deep at most; do it yourself"
+    if session.depth >= MAX_DEPTH:
+        return f"ERR: delegation is {MAX_DEPTH} deep at most; do it yourself"
     if session.budget.left == 0:
         return "ERR: the token budget of this request is used up"
     return None
@@ -123,7 +123,7 @@ async def delegate(
 
     `channel`: where what it says is going, if it goes there as it is.
     """
-    telling, depth = session.telling, session.depth + 1
+    writer, depth = session.writer, session.depth + 1
     about = {
         "relay": True,
         "stream_id": stream,
@@ -138,7 +138,7 @@ async def delegate(
     metadata = {f"x-arbiter.{name}": value for name, value in about.items() if value}
 
     async def begin() -> None:
-        await telling.pass_on("stream_start", {**shown, "depth": depth})
+        await writer.forward("stream_start", {**shown, "depth": depth})
 
     try:
         await _follow(session, agent, task, key, metadata, fold, begin)
@@ -147,8 +147,8 @@ async def delegate(
         ok, text = False, f"{error.message}. Do not try the same again."
         if not _begun(fold):
             return ok, text  # nobody was asked
-    await telling.pass_on("sub_agent_response", {**shown, "depth": depth, "content": text})
-    await telling.pass_on("stream_end", {**shown, "ok": ok})
+    await writer.forward("sub_agent_response", {**shown, "depth": depth, "content": text})
+    await writer.forward("stream_end", {**shown, "ok": ok})
     return ok, text
 
 
@@ -177,7 +177,7 @@ async def _follow(
                 kind, payload = part.data["kind"], part.data["data"]
                 if kind == "token_usage":
                     session.budget.spent += payload["input_tokens"] + payload["output_tokens"]
-                await session.telling.pass_on(kind, payload)
+                await session.writer.forward(kind, payload)
 
 
 def _begun(fold: Fold) -> bool:
@@ -203,7 +203,7 @@ def _context(session: Session, depth: int, more: list[str]) -> str:
         "[DELEGATION CONTEXT]",
         f"original request: {session.original[:200]}",
         f"delegated by: {session.agent}",
-        f"pipeline depth: {depth}/{DEEPEST}",
+        f"pipeline depth: {depth}/{MAX_DEPTH}",
         *more,
         "[END DELEGATION CONTEXT]",
     ]

@@ -21,10 +21,10 @@ from dragoman.client.transport.transport import Response
 from dragoman.errors import Unreachable
 
 LIMIT = 8 << 20
-REDIRECTS = 10
+MAX_REDIRECTS = 10
 MAX_HTML = 2 << 20
 """Characters of a page that are looked at: a model reads a hundredth of that."""
-READERS = 2
+READER_THREADS = 2
 """Pages that are turned into text at once, each in a thread: hostile ones take their share of a core, not all of it."""
 
 _DECODE_BYTES = 65_536
@@ -74,7 +74,7 @@ class HttpFetcher:
     def __init__(self, dial: Dial, *, timeout: float = 30.0, agent: str = "dragoman") -> None:
         self._http = HttpTransport(dial=dial)
         self._timeout, self._agent = timeout, agent
-        self._readers = ThreadPoolExecutor(READERS, "dragoman-pages")
+        self._readers = ThreadPoolExecutor(READER_THREADS, "dragoman-pages")
 
     async def fetch(self, url: str, *, limit: int = LIMIT) -> Page:
         try:
@@ -92,7 +92,7 @@ class HttpFetcher:
             "User-Agent": self._agent,
             "Accept": "text/html, text/plain;q=0.9, image/*;q=0.8, */*;q=0.5",
         }
-        for _ in range(REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             if not url.lower().startswith(("http://", "https://")):
                 raise Unreachable(f"{_shown(url)} is not an http or https URL")
             response = await self._http.request("GET", url.partition("#")[0], headers)
@@ -102,7 +102,7 @@ class HttpFetcher:
                 url = _joined(url, where)
                 continue
             return await self._page(url, response, limit)
-        raise Unreachable(f"{_shown(url)}: more than {REDIRECTS} redirects")
+        raise Unreachable(f"{_shown(url)}: more than {MAX_REDIRECTS} redirects")
 
     async def _page(self, url: str, response: Response, limit: int) -> Page:
         body = bytearray()

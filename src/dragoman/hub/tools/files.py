@@ -17,10 +17,10 @@ from dragoman.errors import A2AError, Unavailable
 from dragoman.hub.conversations.artifacts import Artifacts, clean_path
 from dragoman.hub.database import Database
 from dragoman.hub.memory.memories import Memories
-from dragoman.hub.models.model import Image, Model, about
+from dragoman.hub.models.model import Image, Model, traits_of
 from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.sandbox.workspace import READ_LIMIT
-from dragoman.hub.tools.tool import Command, Session, harmless
+from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 _PICTURE_SECONDS = 7 * 86_400
 """Seconds. A turn that comes back later than that reads that there was a picture."""
@@ -43,9 +43,9 @@ class Pictures:
 
     async def show(self, session: Session, image: Image) -> str:
         """Have the model see a picture with its next prompt, if it can. Returns what the command says of it."""
-        if not about(self._model, session.constitution.model).sees:
+        if not traits_of(self._model, session.constitution.model).sees:
             return f"({image.title}: a picture, and your model cannot see pictures)"
-        key, now = session.once, int(time.time())
+        key, now = session.write_key, int(time.time())
 
         def keep(db: sqlite3.Connection) -> None:
             db.execute(_DROP_OLD, (now - _PICTURE_SECONDS,))
@@ -74,7 +74,7 @@ class WriteTool:
     names = ("/write",)
     bundle = "write"
     usage = "/write [--persist] <path>\n<content>\n/endwrite   make a file for the user; --persist keeps it for later /read"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, artifacts: Artifacts | None = None, sandbox: Sandbox | None = None) -> None:
         self._artifacts, self._sandbox = artifacts, sandbox
@@ -89,7 +89,7 @@ class WriteTool:
         except A2AError as error:
             return f"ERR: {error.message}"
         content = command.body or ""
-        size, counts = len(content.encode()), session.telling.counts
+        size, counts = len(content.encode()), session.writer.counts
         if counts.get("file_bytes", 0) + size > RESPONSE_LIMIT:
             return f"ERR: the files of one response may have {RESPONSE_LIMIT} bytes in all; {path} was not written"
         if self._sandbox is not None:
@@ -98,7 +98,7 @@ class WriteTool:
             except A2AError as error:
                 return f"ERR: {path} was not written: {error.message}"
         counts["file_bytes"] = counts.get("file_bytes", 0) + size
-        await session.telling.tell("file", path=path, size=size, encoding="utf-8", content=content)
+        await session.writer.emit("file", path=path, size=size, encoding="utf-8", content=content)
         if not persist:
             return f"OK: captured {size} bytes for '{path}' (streamed to client, not persisted)"
         return f"OK: captured {size} bytes for '{path}'\n{await self._keep(session, path, content)}"
@@ -108,7 +108,7 @@ class WriteTool:
             return f"WARN: --persist requested but artifact store is unavailable: {NO_STORE}"
         try:
             kept = await self._artifacts.put(
-                session.tenant, session.conversation, path, content.encode(), once=session.once
+                session.tenant, session.conversation, path, content.encode(), once=session.write_key
             )
         except A2AError as error:
             return f"ERR: not persisted: {error.message}"
@@ -119,7 +119,7 @@ class ReadTool:
     names = ("/read",)
     bundle = "read"
     usage = "/read <path> | /read #<id> [via=mem:<entry>]   read a file that was kept"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class ListTool:
     names = ("/list",)
     bundle = "read"
     usage = "/list   the files kept with this conversation, and those of the workspace"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, artifacts: Artifacts | None = None, sandbox: Sandbox | None = None) -> None:
         self._artifacts, self._sandbox = artifacts, sandbox
@@ -222,7 +222,7 @@ class ExecTool:
         return f"exec:{command.args[:80]}"
 
     async def repeatable(self, command: Command, session: Session) -> bool:
-        return not session.broken_off and (self._sandbox is None or not command.args)
+        return not session.was_interrupted and (self._sandbox is None or not command.args)
 
     async def run(self, command: Command, session: Session) -> str:
         if self._sandbox is None:

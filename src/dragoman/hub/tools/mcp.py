@@ -333,7 +333,7 @@ class McpCommand:
     async def repeatable(self, command: Command, session: Session) -> bool:
         """Reading what tools there are is, and calling one that says so of itself."""
         verb, _, rest = command.args.partition(" ")
-        if session.broken_off:
+        if session.was_interrupted:
             return False
         if verb != "call" or self._servers is None:
             return True

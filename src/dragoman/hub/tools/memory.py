@@ -12,7 +12,7 @@ from dragoman.errors import A2AError
 from dragoman.hub.memory.memories import Memories
 from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
 from dragoman.hub.memory.search import RELATIONS, TYPES, Entry, Search
-from dragoman.hub.tools.tool import Command, Session, harmless
+from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 BODY_LIMIT = 32 * 1024
 USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's
@@ -29,7 +29,7 @@ class MemTool:
     names = ("/mem",)
     bundle = "mem"
     usage = USAGE
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, scratchpads: Scratchpads, memories: Memories) -> None:
         self._pads, self._memories = scratchpads, memories
@@ -67,7 +67,7 @@ class MemTool:
         if not rest:
             return "ERR: usage: /mem write <text>"
         await self._pads.add(
-            session.tenant, session.agent if scope is None else scope, rest, once=session.once
+            session.tenant, session.agent if scope is None else scope, rest, once=session.write_key
         )
         return "OK: noted"
 
@@ -77,7 +77,9 @@ class MemTool:
         )
 
     async def _clear(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
-        await self._pads.clear(session.tenant, session.agent if scope is None else scope, once=session.once)
+        await self._pads.clear(
+            session.tenant, session.agent if scope is None else scope, once=session.write_key
+        )
         return "OK: cleared"
 
     async def _shared(self, rest: str, command: Command, session: Session) -> str:
@@ -151,7 +153,7 @@ class MemTool:
             if len(words) != 3:
                 return f"ERR: usage: /mem add link <id> <relation> <id>; relations: {' '.join(RELATIONS)}"
             made = await self._memories.relate(
-                session.tenant, _id(words[0]), words[1], _id(words[2]), once=session.once
+                session.tenant, _id(words[0]), words[1], _id(words[2]), once=session.write_key
             )
             return f"OK: added link #{made.id}"
         if what != "entry":
@@ -179,12 +181,12 @@ class MemTool:
             artifact_id=_id(artifact[1]) if artifact else None,
             conversation=session.conversation,
             supersedes=[_id(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
-            once=session.once,
+            once=session.write_key,
         )
         return f"OK: added entry #{entry.id} [{entry.type}] {entry.title}"
 
     async def _invalidate(self, rest: str, command: Command, session: Session) -> str:
-        if not await self._memories.invalidate(session.tenant, _id(rest), once=session.once):
+        if not await self._memories.invalidate(session.tenant, _id(rest), once=session.write_key):
             return f"ERR: there is no entry {rest!r} that holds"
         return f"OK: entry #{_id(rest)} does not hold any more"
 
@@ -211,7 +213,7 @@ class LessonTool:
         "/lesson <where it went wrong>: <what to do instead> | /lesson list | /lesson search <words> | "
         "/lesson delete <id>   remember for next time (longer ones: the first line, the lesson, /endlesson)"
     )
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
@@ -242,7 +244,7 @@ class LessonTool:
             if not text.strip():
                 return "ERR: a lesson says what to do instead"
             made = await self._memories.add(
-                session.tenant, LESSON, where, text.strip(), source=session.agent, once=session.once
+                session.tenant, LESSON, where, text.strip(), source=session.agent, once=session.write_key
             )
         except A2AError as error:
             return f"ERR: {error.message}"
@@ -258,7 +260,7 @@ class LessonTool:
         if id.isdecimal() and len(id) < 16:
             entry = await self._memories.get(session.tenant, int(id))
         mine = entry is not None and (entry.type, entry.source) == (LESSON, session.agent)
-        if not mine or not await self._memories.invalidate(session.tenant, int(id), once=session.once):
+        if not mine or not await self._memories.invalidate(session.tenant, int(id), once=session.write_key):
             return f"ERR: there is no lesson {which!r} of yours"
         return f"OK: lesson #{id} is deleted"
 

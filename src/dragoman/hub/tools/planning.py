@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from dragoman.errors import A2AError
-from dragoman.hub.conversations.todos import LONGEST_SUBJECT, OPEN, STATES, Todo, Todos
+from dragoman.hub.conversations.todos import MAX_SUBJECT_CHARACTERS, OPEN, STATES, Todo, Todos
 from dragoman.hub.schedules.schedules import ACTIVE, PAUSED, Schedule, Schedules
-from dragoman.hub.tools.tool import Command, Session, harmless
+from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 _TODO_VERBS = {"start": "in_progress", "done": "completed", "cancel": "canceled", "reopen": "pending"}
 
@@ -20,7 +20,7 @@ class TodoTool:
         "/todo list [all] | /todo add <what> | /todo start|done|cancel <id or subject> | "
         "/todo subject|describe <id>: <text>   keep track of work that is still open"
     )
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, todos: Todos) -> None:
         self._todos = todos
@@ -63,7 +63,7 @@ class TodoTool:
 
     async def _change(self, which: str, session: Session, how: str, **change: str) -> str:
         id = await self._find(which.strip(), session)
-        todo = await self._todos.change(session.tenant, id, **change, once=session.once) if id else None
+        todo = await self._todos.change(session.tenant, id, **change, once=session.write_key) if id else None
         return f"OK: #{todo.id} {how}" if todo else f"ERR: there is no todo {which!r} (try /todo list)"
 
     async def _find(self, which: str, session: Session) -> int:
@@ -72,7 +72,7 @@ class TodoTool:
         number = which.removeprefix("#")
         if number.isdecimal():
             return int(number) if len(number) < 16 else 0
-        if len(which) > LONGEST_SUBJECT:
+        if len(which) > MAX_SUBJECT_CHARACTERS:
             return 0
         for states in (OPEN, STATES):
             found = await self._todos.list(
@@ -87,7 +87,11 @@ class TodoTool:
     async def _add(self, text: str, session: Session) -> str:
         subject, _, description = text.strip().partition("\n")
         todo = await self._todos.add(
-            session.tenant, subject, description.strip(), conversation=session.conversation, once=session.once
+            session.tenant,
+            subject,
+            description.strip(),
+            conversation=session.conversation,
+            once=session.write_key,
         )
         return f"OK: added #{todo.id} {todo.subject}"
 
@@ -110,7 +114,7 @@ class ScheduleTool:
         "/schedule <when>: <what to do then> | /schedule list | /schedule cancel|pause|resume <id>   have work done "
         "later (in 2 hours, tomorrow at 09:00) or again and again (every monday at 09:00)"
     )
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, schedules: Schedules) -> None:
         self._schedules = schedules
@@ -127,10 +131,10 @@ class ScheduleTool:
                 found = await self._schedules.list(session.tenant)
                 return "\n".join(_schedule_line(each) for each in found) or "(nothing is scheduled)"
             if verb == "cancel":
-                gone = await self._schedules.delete(session.tenant, id, once=session.once)
+                gone = await self._schedules.delete(session.tenant, id, once=session.write_key)
                 return f"OK: #{id} is canceled" if gone else f"ERR: there is no schedule {rest!r}"
             if verb in _VERBS:
-                changed = await self._schedules.mark(
+                changed = await self._schedules.set_status(
                     session.tenant, id, _VERBS[verb], generation=session.turn.mail.generation
                 )
                 return f"OK: {_schedule_line(changed)}" if changed else f"ERR: there is no schedule {rest!r}"
@@ -141,7 +145,7 @@ class ScheduleTool:
                 phrase,
                 message,
                 conversation=session.conversation,
-                once=session.once,
+                once=session.write_key,
                 generation=session.turn.mail.generation,
             )
         except A2AError as error:

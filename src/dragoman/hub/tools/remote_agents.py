@@ -375,7 +375,7 @@ class A2ATool:
             return True
         if verb != "call" or self._remotes is None:
             return True
-        if session.broken_off:
+        if session.was_interrupted:
             task = await self._remotes.has(name, _message_id(session))
             if task:  # go on with it, as if the remote had said so in time
                 record_of(turn).children[key] = child = Child(key=key, peer=PREFIX + name, task=task)
@@ -444,7 +444,7 @@ class A2ATool:
 
 def _message_id(session: Session) -> str:
     """The same, if it is sent again."""
-    return hashlib.sha256(session.once.encode()).hexdigest()[:32]
+    return hashlib.sha256(session.write_key.encode()).hexdigest()[:32]
 
 
 _FAILED_STATES = ("failed", "rejected", "canceled")

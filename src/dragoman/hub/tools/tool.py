@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dragoman.engine.turn import Turn, record_of
 from dragoman.hub.agents.constitution import Constitution, bundle_of
-from dragoman.hub.agents.event_writer import Telling
+from dragoman.hub.agents.event_writer import EventWriter
 from dragoman.hub.models.model import Usage
 
 _ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
@@ -55,7 +55,7 @@ class Session(Struct, kw_only=True):
     agent: str
     constitution: Constitution
     turn: Turn
-    telling: Telling
+    writer: EventWriter
     """For what others should hear of while the command runs."""
     budget: Budget
     key: str = ""
@@ -71,11 +71,11 @@ class Session(Struct, kw_only=True):
     scratch: dict[str, Any] = {}
     """What tools remember during one run of a turn."""
 
-    async def pay(self, usage: Usage, model: str) -> None:
+    async def count_usage(self, usage: Usage, model: str) -> None:
         """Count what a call of a model used, and say so."""
         self.budget.spent += usage.total
         more = {name: value for name in _ONLY_IF if (value := getattr(usage, name))}
-        await self.telling.tell(
+        await self.writer.emit(
             "token_usage",
             model=model,
             input_tokens=usage.input_tokens,
@@ -84,13 +84,13 @@ class Session(Struct, kw_only=True):
         )
 
     @property
-    def once(self) -> str:
+    def write_key(self) -> str:
         """Names the command for good: what it writes under this key is written once, also if a restart runs it again."""
         turn, scope = self.turn, self.turn.scope
         return f"{scope.tenant}/{scope.agent}/{turn.task_id}/{turn.n}/{self.key}"
 
     @property
-    def broken_off(self) -> bool:
+    def was_interrupted(self) -> bool:
         """The command was begun before a crash, as one that must not run twice."""
         return record_of(self.turn).steps.get(self._begun) is not None
 
@@ -104,8 +104,8 @@ class Session(Struct, kw_only=True):
         return f"begun/{self.key}"
 
 
-async def harmless(tool: object, command: Command, session: Session) -> bool:
-    """`repeatable` of tools that only read, that write only here (`Session.once`), or that have us follow a task."""
+async def always_repeatable(tool: object, command: Command, session: Session) -> bool:
+    """`repeatable` of tools that only read, that write only here (`Session.write_key`), or that have us follow a task."""
     return True
 
 
@@ -142,7 +142,7 @@ class HelpTool:
     names = ("/help",)
     bundle = ""
     usage = "/help [command]   what a command does and how it is written"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._tools = tuple(tools)
@@ -163,11 +163,11 @@ class HelpTool:
         return f"ERR: there is no command {topic} for this agent"
 
 
-class AbsentTool:
+class UnavailableTool:
     """A command that the hub knows and does not serve: refused in words, so that a model does not wait for a result."""
 
     usage = ""
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, name: str, why: str) -> None:
         self.names = (name,)

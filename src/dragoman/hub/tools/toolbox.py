@@ -21,7 +21,7 @@ from dragoman.hub.tools.mcp import BROWSER, Check, McpCommand, McpServers
 from dragoman.hub.tools.memory import LessonTool, MemTool
 from dragoman.hub.tools.planning import ScheduleTool, TodoTool
 from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
-from dragoman.hub.tools.tool import AbsentTool, HelpTool, Session, Tool
+from dragoman.hub.tools.tool import HelpTool, Session, Tool, UnavailableTool
 from dragoman.hub.tools.web import BrowseTool, FetchTool, Search, SearchTool
 
 _ABSENT = {
@@ -77,5 +77,5 @@ def toolbox(
     if mcp is not None and BROWSER in mcp.names:
         tools.append(BrowseTool(mcp, check))
     served = {name for tool in tools for name in tool.names}
-    absent = (AbsentTool(name, why) for name, why in _ABSENT.items() if name not in served)
+    absent = (UnavailableTool(name, why) for name, why in _ABSENT.items() if name not in served)
     return (*tools, HelpTool(tools), *absent)

@@ -22,14 +22,14 @@ from dragoman.hub.models.model import Image
 from dragoman.hub.tools.fetcher import Fetcher
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import BROWSER, NAVIGATE, SNAPSHOT, Check, McpServers, refuse_addresses
-from dragoman.hub.tools.tool import Command, Session, harmless
+from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 
 class FetchTool:
     names = ("/fetch",)
     bundle = "web"
     usage = "/fetch <url>   read a web page as text, or see a picture (3 in one reply)"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, fetcher: Fetcher | None = None, pictures: Pictures | None = None) -> None:
         self._fetcher, self._pictures = fetcher, pictures
@@ -102,7 +102,7 @@ class SearchTool:
     names = ("/search",)
     bundle = "web"
     usage = "/search <words> [top=N]   search the web (4 in one reply)"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, search: Search | None = None) -> None:
         self._search = search
@@ -135,7 +135,7 @@ class BrowseTool:
     names = ("/browse",)
     bundle = "web"
     usage = "/browse <url>   open a page in a browser and read it (3 in one reply)"
-    repeatable = harmless
+    repeatable = always_repeatable
 
     def __init__(self, servers: McpServers, check: Check | None = None) -> None:
         self._servers, self._check = servers, check
