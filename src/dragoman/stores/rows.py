@@ -9,6 +9,7 @@ import msgspec
 
 from dragoman.engine.protocols import AuditEntry
 from dragoman.engine.push_configs import Delivery, StoredPushConfig
+from dragoman.engine.transition import PushRow
 from dragoman.model.ops import Scope
 
 encode_push_config = msgspec.json.Encoder().encode
@@ -38,3 +39,37 @@ def entries_of(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
     """Of an audit, from rows in the order of their fields."""
     names = AuditEntry.__struct_fields__
     return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+PUSH_COLUMNS = "cursor, last, node, fence, attempt, since, at, error, dead"
+
+
+def push_row(values: Sequence[Any]) -> PushRow:
+    """How far a webhook has been told, from its `PUSH_COLUMNS`."""
+    cursor, last, node, fence, attempt, since, at, error, dead = values
+    return PushRow(
+        cursor=cursor,
+        last=last,
+        node=node or "",
+        fence=fence,
+        attempt=attempt,
+        since=since,
+        at=at,
+        error=error,
+        dead=bool(dead),
+    )
+
+
+def push_values(row: PushRow) -> tuple[Any, ...]:
+    """The values of `PUSH_COLUMNS`."""
+    return (
+        row.cursor,
+        row.last,
+        row.node or None,
+        row.fence,
+        row.attempt,
+        row.since,
+        row.at,
+        row.error,
+        row.dead,
+    )

@@ -14,14 +14,34 @@ from msgspec.structs import replace
 
 from dragoman.engine import push_configs
 from dragoman.engine.protocols import LeaseLost
-from dragoman.engine.push_configs import MAX_PUSH_CONFIGS, Delivery, StoredPushConfig
+from dragoman.engine.push_configs import Delivery, StoredPushConfig
+from dragoman.engine.transition import (
+    Advance,
+    ClaimPush,
+    PushJob,
+    PushRow,
+    Redeliver,
+    ReleasePush,
+    Replace,
+    TaskRow,
+    check_push_count,
+    decide_push,
+    first_push_row,
+)
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.text import clean, fits
-from dragoman.stores.rows import decode_push_config, delivery_of, encode_push_config
+from dragoman.stores.rows import (
+    PUSH_COLUMNS,
+    decode_push_config,
+    delivery_of,
+    encode_push_config,
+    push_row,
+    push_values,
+)
 
 _FIND = """
 from dragoman.tasks join dragoman.scopes using (scope) where tenant = $1 and agent = $2 and owner = $3 and id = $4
@@ -30,10 +50,12 @@ _TASK = "select key, seq, state, done " + _FIND + "for update of tasks"
 _KEY = "select key " + _FIND
 _OF_TASK = "select body from dragoman.webhooks where key = $1 order by webhook"
 _OF_TASKS = "select key, id, body from dragoman.webhooks where key = any($1::bigint[])"
-_KEEP = """
-insert into dragoman.webhooks (key, id, body, cursor, last) values ($1, $2, $3, $4, $5)
-on conflict (key, id) do update set body = excluded.body, at = 0, attempt = 0, since = 0, error = '', dead = false,
-node = null, fence = webhooks.fence + 1
+_SAME = "select webhook from dragoman.webhooks where key = $1 and id = $2"
+_ADD = "insert into dragoman.webhooks (key, id, body, cursor, last) values ($1, $2, $3, $4, $5)"
+_REPLACE = "update dragoman.webhooks set body = $2 where webhook = $1"
+_ROW = f"select {PUSH_COLUMNS} from dragoman.webhooks where webhook = $1 for update"
+_CHANGE = f"""
+update dragoman.webhooks set ({PUSH_COLUMNS}) = ($1, $2, $3, $4, $5, $6, $7, $8, $9) where webhook = $10
 """
 _FLAG = "update dragoman.tasks set webhooks = true where key = $1"
 _DELETE = "delete from dragoman.webhooks where key = $1 and id = $2"
@@ -49,35 +71,15 @@ select webhook, tenant, agent, owner, tasks.id, body, cursor, last, webhooks.fen
 from dragoman.webhooks join dragoman.tasks using (key) join dragoman.scopes using (scope) where cursor < last
 """
 _HASTEN = "update dragoman.webhooks set at = 0 where cursor < last and not dead and at > $1"
-_CLAIM = """
-update dragoman.webhooks set node = $1, fence = fence + 1 where webhook in (
-    select webhook from dragoman.webhooks where cursor < last and not dead and at <= $2
-    and (node is null or node <> $1 and node not in (select node from dragoman.nodes where until > dragoman.clock()))
-    order by at limit $3 for update skip locked
-) returning webhook
+_DUE = """
+select webhook from dragoman.webhooks where cursor < last and not dead and at <= $2
+and (node is null or node <> $1 and node not in (select node from dragoman.nodes where until > dragoman.clock()))
+order by at limit $3 for update skip locked
 """
 _CLAIMED = _DELIVERY + "and webhook = any($1::bigint[]) order by at, webhook"
-_ADVANCE = """
-update dragoman.webhooks set cursor = $1, attempt = 0, since = 0, at = 0, error = ''
-where webhook = $2 and fence = $3 and node is not null returning webhook
-"""
-_RELEASE = """
-update dragoman.webhooks set attempt = case when cursor = $1 then attempt else 0 end,
-since = case when cursor = $1 then since else 0 end, error = case when cursor = $1 then error else '' end,
-cursor = $1, at = $2, node = null where webhook = $3 and fence = $4
-"""
-_FAILED = """
-update dragoman.webhooks set attempt = case when cursor = $1 then attempt + 1 else 1 end,
-since = case when cursor = $1 and attempt > 0 then since else $2 end,
-cursor = $1, at = $3, error = $4, dead = $5, node = null where webhook = $6 and fence = $7
-"""
 _WHEN = "select min(at) from dragoman.webhooks where cursor < last and not dead and node is null"
 _WAITING = _DELIVERY + "order by webhook limit $1"
 _DEAD = _DELIVERY + "and dead order by webhook limit $1"
-_AGAIN = """
-update dragoman.webhooks set cursor = least(coalesce($1, cursor), last), at = 0, attempt = 0, since = 0, error = '',
-dead = false, node = null, fence = fence + 1 where webhook = $2 returning webhook
-"""
 
 
 class PostgresPushQueue:
@@ -133,14 +135,16 @@ class PostgresPushQueue:
             now = push_configs.now()
             if longest != float("inf"):
                 await db.execute(_HASTEN, now + longest)
-            claimed = [webhook for (webhook,) in await db.fetch(_CLAIM, node, now, limit)]
+            claimed = [webhook for (webhook,) in await db.fetch(_DUE, node, now, limit)]
+            for webhook in claimed:
+                await _change(db, webhook, ClaimPush(node, now))
             return [delivery_of(row) for row in await db.fetch(_CLAIMED, claimed)] if claimed else ()
 
         return await self._database.write(work)
 
     async def advance(self, delivery: Delivery, cursor: int) -> None:
         async def work(db: Connection) -> None:
-            if await db.fetchval(_ADVANCE, cursor, delivery.key, delivery.fence) is None:
+            if await _change(db, delivery.key, Advance(delivery.task, delivery.fence, cursor)) is None:
                 raise LeaseLost(delivery.task)
 
         await self._database.write(work)
@@ -155,11 +159,8 @@ class PostgresPushQueue:
         dead: bool = False,
     ) -> None:
         async def work(db: Connection) -> None:
-            now, mine = push_configs.now(), (delivery.key, delivery.fence)
-            if error or dead:
-                await db.execute(_FAILED, cursor, now, now + retry_in, clean(error), dead, *mine)
-            else:
-                await db.execute(_RELEASE, cursor, now + retry_in if retry_in else 0.0, *mine)
+            job = ReleasePush(delivery.fence, cursor, push_configs.now(), retry_in, clean(error), dead)
+            await _change(db, delivery.key, job)
 
         await self._database.write(work)
 
@@ -186,7 +187,7 @@ class PostgresPushQueue:
 
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
         async def work(db: Connection) -> bool:
-            return await db.fetchval(_AGAIN, cursor, key) is not None
+            return await _change(db, key, Redeliver(cursor)) is not None
 
         found = await self._database.write(work)
         self.wake()
@@ -210,14 +211,31 @@ def checked(others: Mapping[str, StoredPushConfig], webhook: StoredPushConfig) -
         raise InvalidParams("the id of a push config is text, without a NUL")
     if (same := others.get(webhook.config.id)) is not None:
         return replace(webhook, uid=same.uid)
-    if len(others) >= MAX_PUSH_CONFIGS:
-        raise InvalidParams(f"a task can have up to {MAX_PUSH_CONFIGS} push configs")
+    check_push_count(len(others))
     return webhook
 
 
 async def keep(db: Connection, key: int, webhook: StoredPushConfig, *, cursor: int, last: int) -> None:
     """Keep a webhook that was checked; one with the same id gives way."""
-    await db.execute(_KEEP, key, webhook.config.id, encode_push_config(webhook), cursor, last)
+    body = encode_push_config(webhook)
+    same = await db.fetchval(_SAME, key, webhook.config.id)
+    if same is None:
+        await db.execute(_ADD, key, webhook.config.id, body, cursor, last)
+    else:
+        await db.execute(_REPLACE, same, body)
+        await _change(db, same, Replace())
+
+
+async def _change(db: Connection, key: int, job: PushJob) -> PushRow | None:
+    """Do what `decide_push` makes of a job. None if there is no such webhook."""
+    found = await db.fetchrow(_ROW, key)
+    if found is None:
+        return None
+    row = push_row(found)
+    after = decide_push(row, job)
+    if after is not row:
+        await db.execute(_CHANGE, *push_values(after), key)
+    return after
 
 
 async def mark(db: Connection, news: Mapping[int, int]) -> None:
@@ -230,9 +248,9 @@ async def _put(db: Connection, name: tuple[str, ...], webhook: StoredPushConfig)
     if row is None:
         raise TaskNotFound(name[-1])
     key, seq, state, done = row
-    over = done or TaskState(state).over
+    first = first_push_row(TaskRow(seq=seq, state=TaskState(state), done=done))
     webhook = checked((await of_tasks(db, [key])).get(key, {}), webhook)
-    await keep(db, key, webhook, cursor=seq - 1 if over else seq, last=seq)
+    await keep(db, key, webhook, cursor=first.cursor, last=first.last)
     await db.execute(_FLAG, key)
     return webhook
 

@@ -15,12 +15,32 @@ from msgspec.structs import replace
 
 from dragoman.engine import push_configs
 from dragoman.engine.protocols import LeaseLost
-from dragoman.engine.push_configs import MAX_PUSH_CONFIGS, Delivery, StoredPushConfig
-from dragoman.errors import InvalidParams, TaskNotFound
+from dragoman.engine.push_configs import Delivery, StoredPushConfig
+from dragoman.engine.transition import (
+    Advance,
+    ClaimPush,
+    PushJob,
+    PushRow,
+    Redeliver,
+    ReleasePush,
+    Replace,
+    TaskRow,
+    check_push_count,
+    decide_push,
+    first_push_row,
+)
+from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import heartbeat
-from dragoman.stores.rows import decode_push_config, delivery_of, encode_push_config
+from dragoman.stores.rows import (
+    PUSH_COLUMNS,
+    decode_push_config,
+    delivery_of,
+    encode_push_config,
+    push_row,
+    push_values,
+)
 from dragoman.stores.sqlite.commits import Finish
 from dragoman.stores.sqlite.file import SqliteFile
 
@@ -30,10 +50,9 @@ _SAME = "select webhook, body from webhooks where key = ? and id = ?"
 _COUNT = "select count(*) from webhooks where key = ?"
 _ADD = "insert into webhooks (key, id, body, cursor, last) values (?, ?, ?, ?, ?)"
 _FLAG = "update tasks set webhooks = 1 where key = ?"
-_REPLACE = """
-update webhooks set body = ?, at = 0, attempt = 0, since = 0, error = '', dead = 0, node = null, fence = fence + 1
-where webhook = ?
-"""
+_REPLACE = "update webhooks set body = ? where webhook = ?"
+_ROW = f"select {PUSH_COLUMNS} from webhooks where webhook = ?"
+_CHANGE = f"update webhooks set ({PUSH_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?) where webhook = ?"
 _OF_TASK = "select body from webhooks where key = ? order by webhook"
 _DELETE = "delete from webhooks where key = ? and id = ?"
 _UNFLAG = (
@@ -53,27 +72,9 @@ order by at limit ?3
 """
 )
 _HASTEN = "update webhooks indexed by webhooks_due set at = 0 where cursor < last and dead = 0 and at > ?"
-_CLAIM = "update webhooks set node = ?, fence = fence + 1 where webhook = ?"
-_ADVANCE = """
-update webhooks set cursor = ?, attempt = 0, since = 0, at = 0, error = '' where webhook = ? and fence = ? and node is not null
-"""
-_RELEASE = """
-update webhooks set attempt = case when cursor = ?1 then attempt else 0 end,
-since = case when cursor = ?1 then since else 0 end, error = case when cursor = ?1 then error else '' end,
-cursor = ?1, at = ?2, node = null where webhook = ?3 and fence = ?4
-"""
-_FAILED = """
-update webhooks set attempt = case when cursor = ?1 then attempt + 1 else 1 end,
-since = case when cursor = ?1 and attempt > 0 then since else ?2 end,
-cursor = ?1, at = ?3, error = ?4, dead = ?5, node = null where webhook = ?6 and fence = ?7
-"""
 _WHEN = "select min(at) from webhooks where cursor < last and dead = 0 and node is null"
 _WAITING = _DELIVERY.format(index="") + "order by webhook limit ?"
 _DEAD = _DELIVERY.format(index="indexed by webhooks_dead") + "and dead = 1 order by webhook limit ?"
-_AGAIN = """
-update webhooks set cursor = min(coalesce(?, cursor), last), at = 0, attempt = 0, since = 0, error = '', dead = 0,
-node = null, fence = fence + 1 where webhook = ?
-"""
 _LEAVE = "update webhooks set node = null where node = ?"
 _PURGE = "delete from webhooks where key = ?"
 
@@ -110,9 +111,9 @@ class SqlitePushQueue:
         if row is None:
             raise TaskNotFound(task)
         key, seq, state, done = row
-        over = bool(done) or TaskState(state).over
+        first = first_push_row(TaskRow(seq=seq, state=TaskState(state), done=bool(done)))
         webhook = self.check(db, key, webhook)
-        self.add(db, key, webhook, cursor=seq - 1 if over else seq, last=seq)
+        self.add(db, key, webhook, cursor=first.cursor, last=first.last)
 
         def finish() -> StoredPushConfig:
             self.wake()
@@ -136,8 +137,7 @@ class SqlitePushQueue:
         same = db.execute(_SAME, (key, webhook.config.id)).fetchone()
         if same is not None:
             return replace(webhook, uid=decode_push_config(same[1]).uid)
-        if db.execute(_COUNT, (key,)).fetchone()[0] >= MAX_PUSH_CONFIGS:
-            raise InvalidParams(f"a task can have up to {MAX_PUSH_CONFIGS} push configs")
+        check_push_count(db.execute(_COUNT, (key,)).fetchone()[0])
         return webhook
 
     def add(self, db: Connection, key: int, webhook: StoredPushConfig, *, cursor: int, last: int) -> None:
@@ -145,6 +145,7 @@ class SqlitePushQueue:
         same = db.execute(_SAME, (key, webhook.config.id)).fetchone()
         if same is not None:
             db.execute(_REPLACE, (encode_push_config(webhook), same[0]))
+            _change(db, same[0], Replace())
         else:
             db.execute(_ADD, (key, webhook.config.id, encode_push_config(webhook), cursor, last))
             db.execute(_FLAG, (key,))
@@ -202,22 +203,34 @@ class SqlitePushQueue:
         db.execute(_HASTEN, (now + longest,))
         for row in db.execute(_DUE, (now, heartbeat.now(), limit, node)).fetchall():
             due = delivery_of(row)
-            db.execute(_CLAIM, (node, due.key))
-            claimed.append(replace(due, fence=due.fence + 1))
+            if (taken := _change(db, due.key, ClaimPush(node, now))) is not None:
+                claimed.append(replace(due, fence=taken.fence))
         return lambda: claimed
 
     def _redeliver(self, key: int, cursor: int | None, db: Connection) -> Finish[bool]:
-        found = db.execute(_AGAIN, (cursor, key)).rowcount > 0
+        found = _change(db, key, Redeliver(cursor))
 
         def finish() -> bool:
             self.wake()
-            return found
+            return found is not None
 
         return finish
 
 
+def _change(db: Connection, key: int, job: PushJob) -> PushRow | None:
+    """Do what `decide_push` makes of a job. None if there is no such webhook."""
+    found = db.execute(_ROW, (key,)).fetchone()
+    if found is None:
+        return None
+    row = push_row(found)
+    after = decide_push(row, job)
+    if after is not row:
+        db.execute(_CHANGE, (*push_values(after), key))
+    return after
+
+
 def _advance(delivery: Delivery, cursor: int, db: Connection) -> Finish[None]:
-    if not db.execute(_ADVANCE, (cursor, delivery.key, delivery.fence)).rowcount:
+    if _change(db, delivery.key, Advance(delivery.task, delivery.fence, cursor)) is None:
         raise LeaseLost(delivery.task)
     return _nothing
 
@@ -225,11 +238,8 @@ def _advance(delivery: Delivery, cursor: int, db: Connection) -> Finish[None]:
 def _release(
     delivery: Delivery, cursor: int, retry_in: float, error: str, dead: bool, db: Connection
 ) -> Finish[None]:
-    now = push_configs.now()
-    if error or dead:
-        db.execute(_FAILED, (cursor, now, now + retry_in, error, dead, delivery.key, delivery.fence))
-    else:
-        db.execute(_RELEASE, (cursor, now + retry_in if retry_in else 0.0, delivery.key, delivery.fence))
+    job = ReleasePush(delivery.fence, cursor, push_configs.now(), retry_in, error, dead)
+    _change(db, delivery.key, job)
     return _nothing
 
 
