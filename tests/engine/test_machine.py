@@ -303,7 +303,7 @@ class Tasks(RuleBasedStateMachine):
                 snapshot = self.run(self.store.scope(SCOPE).load(task))
                 assert snapshot.terminal
                 if snapshot.state is TaskState.COMPLETED:
-                    assert not snapshot.unread, "a message was never answered"
+                    assert snapshot.first_unread is None, "a message was never answered"
             self.logs_have_no_gap_and_the_ends_of_tasks_stay()
             self.readers_heard_a_piece_of_the_log_without_a_hole()
             for listener in self.listeners:

@@ -439,7 +439,7 @@ async def test_a_thousand_tasks_leave_nothing_behind(tmp_path: Any) -> None:
         await asyncio.gather(*(one(n) for n in range(50)))
     assert await left() <= before
     assert isinstance(engine._bus, LocalBus) and list(engine._bus._listeners) == [MAIL_TOPIC]
-    assert not engine.readers and not engine.runner._orphans and not engine.runner._doubtful
+    assert not engine.readers and not engine.runner._orphans and not engine.runner._unchecked
     await engine.stop(drain=0)
 
 
@@ -512,7 +512,7 @@ async def test_a_cancel_is_heard_also_if_the_store_is_away_when_we_look_for_it(
 
     monkeypatch.setattr(log, "load", moody)
     for run in engine.runner._runs:
-        engine.runner.doubt(run)
+        engine.runner.check_for_cancel(run)
     async with asyncio.timeout(5):
         while engine.runner.running:
             await asyncio.sleep(0.01)

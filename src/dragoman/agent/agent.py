@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
@@ -184,12 +184,10 @@ class Agent:
         skill = self._choose(wanted)
         if skill.scopes:
             need(skill.scopes, principal, f"skill {skill.skill.id!r}")
-        _check_input(skill.skill.input_modes or self.card.default_input_modes, request.message.parts)
-        _check_output(
-            skill.skill.output_modes or self.card.default_output_modes,
-            request.configuration.accepted_output_modes,
-        )
-        message = request.message
+        message, accepted = request.message, request.configuration.accepted_output_modes
+        _check_input(skill.skill.input_modes or self.card.default_input_modes, message.parts)
+        if accepted:
+            _check_output(skill.skill.output_modes or self.card.default_output_modes, accepted)
         if (skill.particular or message.parts[0].text is None) and not message.task_id:
             arguments_of(skill.parameters, message, None)
         return skill.reply
@@ -218,12 +216,12 @@ class Agent:
             return extended
         return replace(self.card, skills=(*self.card.skills, *extended))
 
-    async def work(self, turn: Turn) -> None:
-        wanted = _named(turn.message, turn.mail.metadata)
-        if wanted is None:
-            first = turn.first
+    def work(self, turn: Turn) -> Awaitable[None]:
+        mail, first = turn.mail, turn.first
+        wanted = _named(mail.message, mail.metadata)
+        if wanted is None and first is not mail:
             wanted = _named(first.message, first.metadata)
-        await self._choose(wanted).run(turn)
+        return self._choose(wanted).run(turn)
 
     def _choose(self, wanted: Any) -> SkillFunction:
         if wanted is not None:
@@ -234,7 +232,8 @@ class Agent:
                 )
             return self._skills[wanted]
         if len(self._skills) == 1:
-            return next(iter(self._skills.values()))
+            (only,) = self._skills.values()
+            return only
         for skill in self._skills.values():
             if skill.default:
                 return skill
@@ -325,7 +324,7 @@ def _check_input(modes: Sequence[str], parts: Sequence[Part]) -> None:
 
 
 def _check_output(modes: Sequence[str], accepted: Sequence[str]) -> None:
-    if accepted and not any(_fits(mode, modes) for mode in accepted):
+    if not any(_fits(mode, modes) for mode in accepted):
         raise ContentTypeNotSupported(
             f"content type {', '.join(accepted)[:200]} is not supported for answers, only {', '.join(modes)}"
         )

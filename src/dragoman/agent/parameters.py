@@ -259,8 +259,9 @@ def arguments_of(parameters: Sequence[Parameter], message: Message, turn: Turn |
 
 
 def _text_for(p: Parameter, message: Message, parameters: Sequence[Parameter]) -> Any:
-    if any(part.text is not None for part in message.parts):
-        return message.text
+    text = message.text
+    if text or any(part.text is not None for part in message.parts):
+        return text
     data = message.data
     if isinstance(data, dict) and isinstance(data.get(p.name), str):
         return data[p.name]

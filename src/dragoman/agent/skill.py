@@ -56,6 +56,8 @@ class SkillFunction:
     reply: bool
     scopes: frozenset[str]
     default: bool
+    coroutine: bool
+    """An `async def` that returns."""
     blocks: bool
     """A plain function that does not belong to the event loop."""
     holds: bool
@@ -66,13 +68,17 @@ class SkillFunction:
     async def run(self, turn: Turn) -> None:
         """Call the function and make its answer the task's."""
         given = arguments_of(self.parameters, turn.message, turn)
-        if self.blocks:
+        outcome: Any
+        if self.coroutine:
+            outcome = await self.function(**given)
+        elif self.blocks:
             outcome = await in_thread(self.function, **given)
         else:
             outcome = self._call_timed(given) if self.holds else self.function(**given)
-        while type(outcome) is not str and inspect.isawaitable(outcome):
-            outcome = await outcome
-        if type(outcome) is str and not self.reply:
+        if type(outcome) is not str:
+            while inspect.isawaitable(outcome):
+                outcome = await outcome
+        elif not self.reply:
             await turn.artifact("result").write(outcome, last=True)
             return
         if isinstance(outcome, Generator):
@@ -163,7 +169,8 @@ def declare(
         input_modes=words(input_modes) or _input_modes(takes),
         output_modes=words(output_modes) or modes_of(hints.get("return")),
     )
-    coroutine = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    coroutine = inspect.iscoroutinefunction(function)
+    asynchronous = coroutine or inspect.isasyncgenfunction(function)
     return SkillFunction(
         function=function,
         skill=skill,
@@ -175,8 +182,9 @@ def declare(
             p.takes in ("data", "member", "file", "content") or (p.takes == "text" and p.hint is not str)
             for p in parameters
         ),
-        blocks=not (coroutine or "turn" in takes),
-        holds=not coroutine and "turn" in takes,
+        coroutine=coroutine,
+        blocks=not (asynchronous or "turn" in takes),
+        holds=not asynchronous and "turn" in takes,
     )
 
 

@@ -261,8 +261,6 @@ class Engine:
 
         If its sender `waits` for the end of the turn, it may not be on disk yet (`Delivered.stored`).
         """
-        if self.runner.stopping:
-            raise Unavailable("shutting down", retry_after=1)
         _check_message(program, call, request)
         webhook = None
         if (config := request.configuration.task_push_notification_config) is not None:
@@ -282,10 +280,11 @@ class Engine:
             raise
         finally:
             run = self.runner.admitted(node, delivered)
-        if run is None and not delivered.duplicate:
-            self._bus.wake(MAIL_TOPIC)
-        if delivered.snapshot.seq > 1 and not delivered.duplicate:
-            self._bus.wake(topic(call.scope, delivered.snapshot.task_id))
+        if not delivered.duplicate:
+            if run is None:
+                self._bus.wake(MAIL_TOPIC)
+            if delivered.snapshot.seq > 1:
+                self._bus.wake(topic(call.scope, delivered.snapshot.task_id))
         return delivered, run
 
     def _wake_runners_soon(self) -> None:

@@ -78,15 +78,6 @@ class Journal:
         """True if so much waits for the disk that a writer should call `commit`."""
         return len(self.waiting) >= MAX_WAITING_RECORDS or self._bytes >= MAX_WAITING_BYTES
 
-    @property
-    def flushing(self) -> bool:
-        return self._flusher is not None
-
-    async def flushed(self) -> None:
-        """Wait until nothing is being written."""
-        if self._flusher is not None:
-            await asyncio.wait([self._flusher])
-
     def replace_last(self, old: Record, new: Record) -> bool:
         """Put `new` in the place of `old`, if that is the last record that waits. False if it is not."""
         if not self.waiting or self.waiting[-1] is not old:
@@ -95,10 +86,12 @@ class Journal:
         return True
 
     async def take_rest(self) -> list[Record]:
-        """Take what waits, for the settling transaction. What is more than a piece is written first."""
+        """Take what waits, for the settling transaction. A write that is under way ends first, and what is more than a
+        piece is written."""
         if self._bytes > PIECE_BYTES:
             self._start_flush()
-            await self.flushed()
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher])
         rest, self.waiting, self._bytes = self.waiting, [], 0
         return rest
 

@@ -40,6 +40,9 @@ class Load:
 
     @property
     def total(self) -> int:
+        if self.workers == 1:
+            running, waiting = self._cells
+            return running + waiting if waiting > 0 else running
         return self.running + self.waiting
 
     def enter(self, limit: int | None = None) -> bool:
@@ -48,8 +51,9 @@ class Load:
             self._cells[self._worker] += 1
             if limit is None:
                 return True
-            with self._barrier:  # what we wrote is there for the others before we read what they wrote
-                pass
+            if self.workers > 1:
+                with self._barrier:  # others see what we wrote before we read what they wrote
+                    pass
             if self.total <= limit:
                 return True
             self._cells[self._worker] -= 1

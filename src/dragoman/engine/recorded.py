@@ -61,7 +61,7 @@ class Recorded:
 
     __slots__ = ("_confirmed", "_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
                  "_stored", "_uncalled", "_unasked", "_used_keys", "_writers", "artifacts", "cancelled", "children",
-                 "context_id", "final", "journal", "mail", "n", "parked", "question", "read", "reply", "scope", "steps",
+                 "context_id", "final", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "scope", "steps",
                  "task_id", "visible")  # fmt: skip
 
     def __init__(
@@ -84,10 +84,10 @@ class Recorded:
         """Calls of other agents that have begun, by key."""
         self.artifacts: dict[str, ArtifactInProgress] = {}
         """Artifacts that an earlier run of this turn wrote to."""
-        self._status_updates: list[StatusUpdate] = []
+        self._status_updates: Sequence[StatusUpdate] = ()
         self._status_message_ids: frozenset[str] = frozenset()
-        self._noted: dict[bytes, int] = {}
-        self._uncalled: set[str] = set()
+        self._noted: Counter[bytes] | None = None
+        self._uncalled: frozenset[str] = frozenset()
         """Calls on record that this run has not made yet."""
         self._unasked: Question | None = None
         """The question that was asked last before this run, until this run asks it, too."""
@@ -107,8 +107,12 @@ class Recorded:
         self.visible = not snapshot.hidden
         """Peers see a task. Until then the answer may still be a bare Message."""
         self.mail: Mail
+        self.resumed = resume
+        """An earlier run of this turn was interrupted."""
         if not resume:
-            self.read, self.mail = snapshot.unread[0]
+            unread = snapshot.first_unread
+            assert unread is not None
+            self.read, self.mail = unread
             self.n = snapshot.turn + 1
             journal.put(Record("turn", TurnStarted(n=self.n, mail=self.read)))
         else:
@@ -123,12 +127,12 @@ class Recorded:
         self.steps.update(snapshot.steps)
         self.children.update(snapshot.children)
         self.artifacts = {id: a for id, a in snapshot.artifacts.items() if a.turn == snapshot.turn}
-        self._status_updates = list(snapshot.status_updates)
+        self._status_updates = tuple(snapshot.status_updates)
         self._status_message_ids = frozenset(
             update.status.message.message_id for update in self._status_updates if update.status.message
         )
         self._noted = Counter(msgspec.json.encode(note) for note in snapshot.notes)
-        self._uncalled = {key for key in (*self.children, *self.steps) if key.startswith("call/")}
+        self._uncalled = frozenset(key for key in (*self.children, *self.steps) if key.startswith("call/"))
         if snapshot.asked is None:
             return
         seq, self._unasked = snapshot.asked
@@ -155,18 +159,18 @@ class Recorded:
         self.show()
         message = self.message(content) if content else None
         if self._status_updates:
-            old = self._status_updates.pop(0)
+            old, *self._status_updates = self._status_updates
             parts = old.status.message.parts if old.status.message else None
             if parts == (message.parts if message else None) and old.metadata == metadata:
                 return
-            self._status_updates.clear()
+            self._status_updates = ()
         self.journal.put(self.status_record(TaskState.WORKING, message, metadata))
 
     def note(self, note: Note) -> None:
         """Add a note, unless it is on record; each of those there counts once."""
         if self._noted:
             raw = msgspec.json.encode(note)
-            if self._noted.get(raw, 0) > 0:
+            if self._noted[raw] > 0:
                 self._noted[raw] -= 1
                 return
         self.journal.put(Record("note", note))
@@ -351,7 +355,7 @@ class Recorded:
 
     def call_made(self, key: str) -> None:
         """This run makes the call `key`, which may be on record."""
-        self._uncalled.discard(key)
+        self._uncalled -= {key}
 
     # -- the end of a run --------------------------------------------------------------------------------------
 
@@ -369,14 +373,13 @@ class Recorded:
         self.journal.put(Record("differs", Differs(what=what, recorded=recorded, now=now)))
         logger.warning(_DIFFERS[what], self.task_id, recorded, now or "nothing")
 
-    async def take_rest(self) -> list[Record]:
+    def take_rest(self) -> Awaitable[list[Record]]:
         """Stop writing and return what is not on disk yet, for the settling transaction."""
-        if self.journal.flushing:
-            await self.journal.flushed()
-        for writer in self._writers.values():
-            writer.finish()
+        if self.resumed:
+            for writer in self._writers.values():
+                writer.finish()
         self._writers.clear()  # each holds us: see `Run.work`
-        return await self.journal.take_rest()
+        return self.journal.take_rest()
 
 
 _DIFFERS = {

@@ -296,11 +296,11 @@ class Snapshot:
         return self.reply is not None or self.status.state.terminal
 
     @property
-    def unread(self) -> list[tuple[int, Mail]]:
-        """Messages no turn has taken yet, oldest first."""
+    def first_unread(self) -> tuple[int, Mail] | None:
+        """The oldest message that no turn has taken yet."""
         if not self.mails or self.mails[-1][0] <= self.read:
-            return []
-        return [(seq, mail) for seq, mail in self.mails if seq > self.read]
+            return None
+        return next(mail for mail in self.mails if mail[0] > self.read)
 
     @property
     def task(self) -> Task:
@@ -323,8 +323,9 @@ class Snapshot:
         assert record.seq == self.seq + 1, f"gap in the log of {self.task_id}: {self.seq} -> {record.seq}"
         self.seq = record.seq
         self.size += len(record._raw or record.encode())
-        body = record.body
-        if type(body) is ArtifactUpdate:  # most of what there is
+        body: Any = record.body
+        kind = record.kind
+        if kind == "artifact":
             have = self.artifacts.get(body.artifact.artifact_id)
             if body.append and have is not None:
                 if have.turn != self.turn:
@@ -333,62 +334,51 @@ class Snapshot:
                 have.closed = body.last_chunk
             else:
                 self.artifacts[body.artifact.artifact_id] = ArtifactInProgress(body, self.turn)
-            return
-        match record.kind:
-            case "message":
-                assert isinstance(body, Mail)
-                self.mail = record.seq
-                self.mails.append((record.seq, body))
-                self._say()
-                self.history.append(body.message)
-                if self.status.state.interrupted:
-                    self.status = TaskStatus(
-                        state=TaskState.SUBMITTED, timestamp=body.at or self.status.timestamp
-                    )
-                elif not self.status.timestamp:
-                    self.status = replace(self.status, timestamp=body.at)
-            case "cancel":
-                assert isinstance(body, Cancel)
-                self.mail = record.seq
-                self.canceling = body
-            case "turn":
-                assert isinstance(body, TurnStarted)
-                self.turn, self.answering, self.running = body.n, body.mail, True
-                self.read = max(self.read, body.mail)
-                self.status_updates, self.steps, self.children, self.notes = [], {}, {}, []
-                self.asked = self._question = None
-            case "status" | "ask":
-                assert isinstance(body, StatusUpdate)
-                self._say()
-                self.status = body.status
-                if body.metadata:
-                    self.metadata.update(body.metadata)
-                if record.kind == "status":
-                    if body.status.state.over:
-                        self.running = False
-                    elif body.status.message is not None or body.metadata:
-                        self.status_updates.append(body)
-                elif self._question is not None:
+        elif kind == "status" or kind == "ask":
+            self._move_status_to_history()
+            self.status = body.status
+            if body.metadata:
+                self.metadata.update(body.metadata)
+            if kind == "ask":
+                if self._question is not None:
                     self.asked = record.seq, self._question
-            case "reply":
-                assert isinstance(body, Message)
-                self.reply, self.running = body, False
-            case "step":
-                assert isinstance(body, Step)
-                self.steps[body.key] = body
-                self.read = max(self.read, body.mail)
-            case "child":
-                assert isinstance(body, Child)
-                self.children[body.key] = body
-            case "note":
-                assert isinstance(body, Note)
-                self.notes.append(body)
-            case "question":
-                assert isinstance(body, Question)
-                self._question = body
+            elif body.status.state.over:
+                self.running = False
+            elif body.status.message is not None or body.metadata:
+                self.status_updates.append(body)
+        elif kind == "message":
+            self.mail = record.seq
+            self.mails.append((record.seq, body))
+            self._move_status_to_history()
+            self.history.append(body.message)
+            if self.status.state.interrupted:
+                self.status = TaskStatus(
+                    state=TaskState.SUBMITTED, timestamp=body.at or self.status.timestamp
+                )
+            elif not self.status.timestamp:
+                self.status = replace(self.status, timestamp=body.at)
+        elif kind == "turn":
+            self.turn, self.answering, self.running = body.n, body.mail, True
+            self.read = max(self.read, body.mail)
+            self.status_updates, self.steps, self.children, self.notes = [], {}, {}, []
+            self.asked = self._question = None
+        elif kind == "step":
+            self.steps[body.key] = body
+            self.read = max(self.read, body.mail)
+        elif kind == "child":
+            self.children[body.key] = body
+        elif kind == "note":
+            self.notes.append(body)
+        elif kind == "question":
+            self._question = body
+        elif kind == "reply":
+            self.reply, self.running = body, False
+        elif kind == "cancel":
+            self.mail = record.seq
+            self.canceling = body
 
-    def _say(self) -> None:
-        """What the status said becomes history when the next thing is said."""
+    def _move_status_to_history(self) -> None:
+        """The message of a status becomes history when the next status or message comes."""
         if self.status.message is not None:
             self.history.append(self.status.message)
             self.status = replace(self.status, message=None)

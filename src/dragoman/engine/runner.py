@@ -52,8 +52,8 @@ DELEGATION_FAILED = "An agent that this task needs could not do its part."
 GAVE_UP = "The task was interrupted too often and was given up."
 
 
-LOOK = 0.1
-"""How often, at most, a node looks for what others said to the tasks it runs."""
+CHECK_SECONDS = 0.1
+"""Shortest time between two looks for cancels of the tasks that run here."""
 
 _BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -84,7 +84,7 @@ class Program(Protocol):
         """The card for a caller who has said who it is; None: there is none. Raises `Forbidden`."""
         ...
 
-    async def work(self, turn: Turn) -> Any:
+    def work(self, turn: Turn) -> Awaitable[Any]:
         """Do the work of one turn, writing through `turn`. Returning completes the task."""
         ...
 
@@ -157,19 +157,19 @@ class Runner:
         """Messages that are being stored, and then run here."""
         self._left_waiting = False
         """Tasks may wait that we had no room for."""
-        self._doubtful: set[Run] = set()
-        """Runs to which something was said that we have not heard."""
+        self._unchecked: set[Run] = set()
+        """Runs whose tasks got mail that we have not read."""
         self._claimed: deque[Lease] = deque()
         """Leases that are ours and whose runs have not begun."""
         self._orphans: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._confirmed = float("-inf")
         """When the last heartbeat began that the store has confirmed. The lease is valid for `ttl` seconds from then on."""
-        self._patient_until = float("-inf")
-        """Until then the silence of other nodes does not mean that they are dead."""
-        self._beaten = asyncio.Event()
+        self._no_takeover_before = float("-inf")
+        """Until then other nodes without a heartbeat are not taken for dead."""
+        self._beat_confirmed = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop
-        self._work = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self.stopping = False
         """Nothing more begins here."""
         self.stopped = False
@@ -200,7 +200,7 @@ class Runner:
             raise Unavailable("shutting down", retry_after=1)
         if not self.load.enter(None if inside else self._queue):
             raise Unavailable("too much to do: try again in a moment", retry_after=1)
-        if self._room <= 0 and not inside:
+        if not inside and self._room <= 0:
             return ""
         self._arriving += 1
         return self.node
@@ -213,8 +213,7 @@ class Runner:
             return self._begin(delivered.lease, delivered.snapshot, delivered.stored)
         if delivered is not None and delivered.waits:
             self.load.wait(1)
-        self.load.leave()
-        self._look_for_waiting()
+        self._leave()
         return None
 
     async def start(self) -> None:
@@ -222,16 +221,16 @@ class Runner:
         began = now()
         await self.store.join(self.node, ttl=self._ttl)
         self._confirmed = began
-        self._work.set()  # whatever a dead node left behind
+        self._wake_up.set()  # whatever a dead node left behind
         self._tasks = [
-            asyncio.create_task(self._loop(), name="dragoman-runner"),
+            asyncio.create_task(self._claim_loop(), name="dragoman-runner"),
             asyncio.create_task(self._heartbeat(), name="dragoman-heartbeat"),
         ]
 
     async def stop(self, drain: float = 10.0) -> None:
         """Take no more work, give what runs `drain` seconds to finish, then give it back unfinished."""
         self.stopping = True
-        self._work.set()
+        self._wake_up.set()
         jobs = [run.job for run in self._runs]
         if jobs and drain > 0:
             await asyncio.wait(jobs, timeout=drain)
@@ -242,10 +241,10 @@ class Runner:
             await asyncio.wait(jobs, timeout=self._grace)
         self.stopped = True
         for run in self._runs:  # stuck: they may go on, and nobody listens
-            run.tell(None)
+            run.resolve(None)
             if run.record is not None:
                 run.record.journal.dead = True
-        self._wake_waiting()
+        self._wake_steps()
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -263,54 +262,46 @@ class Runner:
         """`begin`, in a place that was taken."""
         run = Run(self, lease, snapshot, stored)
         self._runs.add(run)
-        run.job = self.loop.create_task(self._run(run))
+        run.job = self.loop.create_task(run.work())
         return run
 
-    async def _run(self, run: Run) -> None:
-        try:
-            await run.work()
-        finally:
-            run.tell(None)
-            if run.alarm is not None:
-                run.alarm.cancel()
-            if run in self._runs:
-                self._drop(run)
+    def drop(self, run: Run) -> None:
+        """A run has ended, or was given up."""
+        if run in self._runs:
+            self._runs.remove(run)
+            self._leave()
 
-    def _drop(self, run: Run) -> None:
-        self._runs.remove(run)
+    def _leave(self) -> None:
+        """Give a place back, and claim what waits if there is room again."""
         self.load.leave()
-        self._look_for_waiting()
-
-    def _look_for_waiting(self) -> None:
-        """Claim what waits, if there is room again."""
         if self._left_waiting and self._room > 0:
-            self._work.set()
+            self._wake_up.set()
 
     # -- the node ----------------------------------------------------------------------------------------------
 
-    async def _loop(self) -> None:
-        """Claim what can be claimed: when woken, and now and then in any case."""
+    async def _claim_loop(self) -> None:
+        """Claim tasks: when woken, and every third of a lease in any case."""
         loop = asyncio.get_running_loop()
         look = loop.time()
-        with self.bus.listen(MAIL_TOPIC, lambda _: self._work.set()):
+        with self.bus.listen(MAIL_TOPIC, lambda _: self._wake_up.set()):
             while True:
                 again = loop.time() + self._ttl / 3
                 with suppress(TimeoutError):
-                    async with asyncio.timeout_at(min(again, look) if self._doubtful else again):
-                        await self._work.wait()
-                self._work.clear()
+                    async with asyncio.timeout_at(min(again, look) if self._unchecked else again):
+                        await self._wake_up.wait()
+                self._wake_up.clear()
                 try:
-                    if self._doubtful and loop.time() >= look:
-                        await self._look()
-                        look = loop.time() + LOOK
+                    if self._unchecked and loop.time() >= look:
+                        await self._check_cancels()
+                        look = loop.time() + CHECK_SECONDS
                     if not self.stopping:
                         await self._claim()
                 except Unavailable as error:
                     logger.warning("the store is away: %s", error)
                     await asyncio.sleep(1.0)
-                    self._work.set()
+                    self._wake_up.set()
                 except Exception:
-                    logger.exception("the runner stumbled")
+                    logger.exception("the runner failed")
                     await asyncio.sleep(1.0)
 
     async def _claim(self) -> None:
@@ -334,7 +325,7 @@ class Runner:
             if limit <= 0:
                 return
             claimed = await self.store.claim(
-                self.node, limit=limit, fits=self._ours, takes_over=self._takes_over
+                self.node, limit=limit, fits=self._serves, takes_over=self._may_take_over
             )
             self._claimed.extend(claimed)
             for _ in claimed:
@@ -346,80 +337,80 @@ class Runner:
             if not self._claimed:
                 return
 
-    def _ours(self, scope: Scope) -> bool:
-        """Whether the agent of these tasks is here. Those of others wait for a node that has theirs."""
+    def _serves(self, scope: Scope) -> bool:
+        """True if the agent of these tasks is here. Tasks of other agents wait for a node that has them."""
         return self.programs(scope) is not None
 
-    def again(self, lease: Lease) -> None:
+    def retry(self, lease: Lease) -> None:
         """The store went away while a task of ours was begun or ended: begin once more, when it is back."""
         self.load.enter()
         self._claimed.append(lease)
-        self._work.set()
+        self._wake_up.set()
 
     async def _heartbeat(self) -> None:
-        """Say that we are alive, by the clock, whatever else waits for the store."""
+        """Send heartbeats on time, whatever else waits for the store."""
         while True:
             began, failed = now(), True
-            with keep_going(logger, "saying that this node is alive", Unavailable):
+            with keep_going(logger, "the heartbeat of this node", Unavailable):
                 await self.beat()
                 failed = False
             await asyncio.sleep(min(self._ttl / 3, 1.0) if failed else began + self._ttl / 3 - now())
 
     async def beat(self) -> None:
-        """Stay alive, and find out what we lost and what mail the bus did not tell us of."""
+        """Renew our leases, and find out which we lost and which tasks got mail that the bus did not report."""
         began = now()
         runs = [run for run in self._runs if run.lease.key]
         held = {h.key: h for h in await self.store.renew(self.node, ttl=self._ttl)}
         for run in runs:
             mine = held.get(run.lease.key)
             if mine is None or mine.fence != run.lease.fence:
-                run.lose()
+                run.lose_lease()
             elif mine.mail > run.snapshot.mail:
-                self.doubt(run)
-        if not self._timely():
-            self._patient_until = now() + self._ttl
+                self.check_for_cancel(run)
+        if not self._beat_in_time():
+            self._no_takeover_before = now() + self._ttl
         self._confirmed = max(self._confirmed, began)
-        self._wake_waiting()
+        self._wake_steps()
         if self._left_waiting:  # others may have taken some of it, and we have not seen all of it
-            self.load.correct(await self.store.backlog(self._ours))
+            self.load.correct(await self.store.backlog(self._serves))
 
-    def _timely(self) -> bool:
+    def _beat_in_time(self) -> bool:
         """Whether our last heartbeat came in time. A database that stands still for so long that the lease of another node
         lapses delays the next heartbeat of each node by more than this."""
         return now() - self._confirmed <= self._ttl / 2
 
-    def _takes_over(self) -> bool:
+    def _may_take_over(self) -> bool:
         """Whether a node whose lease has lapsed is dead. Not if we had to wait for our own heartbeat as well: the others get
         time to make up for theirs."""
-        return self._timely() and now() >= self._patient_until
+        return self._beat_in_time() and now() >= self._no_takeover_before
 
     async def confirmed(self) -> None:
         """Wait until our lease is valid by our own clock. Whoever waits looks then whether the task is still theirs."""
         while now() - self._confirmed >= self._ttl and not self.stopped:
-            await self._beaten.wait()
+            await self._beat_confirmed.wait()
 
-    def _wake_waiting(self) -> None:
-        self._beaten.set()
-        self._beaten.clear()
+    def _wake_steps(self) -> None:
+        self._beat_confirmed.set()
+        self._beat_confirmed.clear()
 
     # -- cancel ------------------------------------------------------------------------------------------------
 
-    def doubt(self, run: Run) -> None:
-        """Something was said to a task, elsewhere: look what it was."""
+    def check_for_cancel(self, run: Run) -> None:
+        """A task got mail from elsewhere: look whether it is a cancel."""
         if run.inside:
-            self._doubtful.add(run)
-            self._work.set()
+            self._unchecked.add(run)
+            self._wake_up.set()
 
-    async def _look(self) -> None:
-        for run in tuple(self._doubtful):
-            self._doubtful.discard(run)  # before we look: what is said meanwhile is another doubt
+    async def _check_cancels(self) -> None:
+        for run in tuple(self._unchecked):
+            self._unchecked.discard(run)  # before we look: what comes meanwhile is looked for again
             try:
                 if run.inside and (await run.log.load(run.lease.task)).canceling is not None:
                     self.cancel(run)
             except TaskNotFound:
                 pass
             except Unavailable:
-                self._doubtful.add(run)
+                self._unchecked.add(run)
                 raise
 
     def cancel(self, run: Run) -> None:
@@ -428,16 +419,16 @@ class Runner:
         if run.record is not None:
             run.record.cancelled = True
         run.interrupt("cancel")
-        run.alarm = asyncio.get_running_loop().call_later(self._grace, self._abandon, run)
+        run.alarm = asyncio.get_running_loop().call_later(self._grace, self._cancel_without_function, run)
 
-    def _abandon(self, run: Run) -> None:
+    def _cancel_without_function(self, run: Run) -> None:
         """The grace period is over. A function that is still there is stuck: cancel the task without it."""
         if run not in self._runs or run.why != "cancel" or run.record is None:
             return
         logger.warning("task %s: the agent did not stop; canceled without it", run.lease.task)
         run.record.journal.dead = True
         run.why = "lost"
-        self._drop(run)
+        self.drop(run)
         orphan = asyncio.create_task(self._cancel_stuck(run))
         self._orphans.add(orphan)
         orphan.add_done_callback(self._orphans.discard)
@@ -447,11 +438,14 @@ class Runner:
             with suppress(LeaseLost, Unavailable, TaskNotFound):
                 await run.end([], TaskState.CANCELED)
         finally:
-            run.tell(None)
+            run.resolve(None)
 
 
 class Run:
-    """A task and the lease to run it."""
+    """One task while this node runs it, and the lease to do so."""
+
+    __slots__ = ("_runner", "_stored", "_topic", "alarm", "inside", "job", "lease", "log", "record", "settled", "snapshot",
+                 "why")  # fmt: skip
 
     def __init__(
         self, runner: Runner, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None
@@ -463,11 +457,11 @@ class Run:
         self.job: asyncio.Task[None]
         self.record: Recorded | None = None
         self.alarm: asyncio.TimerHandle | None = None
-        """Rings when the function was told to stop and had its time to do so."""
+        """Fires when the grace period of a cancelled function is over."""
         self.inside = False
         """The agent's function is running: the only time when it can be interrupted."""
         self.settled: asyncio.Future[Snapshot | None] = runner.loop.create_future()
-        """The task as it came to rest; None if that is not for us to say. For the one who sent the message."""
+        """The settled task, for the sender of the message; None if another node settles it."""
         self.why = ""
         """Why it was interrupted: `cancel`, `stop`, `lost`, or `broken` (nothing more can be written)."""
 
@@ -476,10 +470,10 @@ class Run:
             self.why = why
             self.job.cancel()
             if why == "lost":
-                self.tell(None)  # somebody else will say how it ends; the function may not even stop
+                self.resolve(None)  # another node settles it; the function may not even stop
 
-    def lose(self) -> None:
-        """Somebody else has the task: nothing more is written, and nothing begins that must happen once."""
+    def lose_lease(self) -> None:
+        """Another node has the task: nothing more is written, and no step begins."""
         if self.record is not None:
             self.record.journal.dead = True
         self.interrupt("lost")
@@ -488,7 +482,7 @@ class Run:
         """Run the task until it settles, or is not ours any more."""
         lease = self.lease
         try:
-            with self._runner.bus.listen(self._topic, self._hear):
+            with self._runner.bus.listen(self._topic, self._on_wake):
                 settled = await self._turns()
             if not settled:
                 await self._give_back(failed=False)
@@ -503,22 +497,26 @@ class Run:
                 await self._give_back(failed=self.why == "broken")
         except Unavailable as error:
             logger.warning("task %s: %s", lease.task, error)
-            self._runner.again(lease)
+            self._runner.retry(lease)
         except Exception:
             logger.exception("task %s could not be run", lease.task)
             await self._give_back(failed=True)
         finally:
-            self.record = None  # it holds us: together we would wait for the collector
+            self.record = None  # it holds us: together we would wait for the garbage collector
+            self.resolve(None)
+            if self.alarm is not None:
+                self.alarm.cancel()
+            self._runner.drop(self)
 
     async def _give_back(self, *, failed: bool) -> None:
         try:
             await self._runner.store.release(self.lease, failed=failed)
         except Unavailable:
-            self._runner.again(self.lease)  # it is still ours, and nobody else would run it
+            self._runner.retry(self.lease)  # it is still ours, and nobody else would run it
 
-    def _hear(self, records: Sequence[Record]) -> None:
+    def _on_wake(self, records: Sequence[Record]) -> None:
         if not records:
-            self._runner.doubt(self)  # something was said, and we were not told what
+            self._runner.check_for_cancel(self)  # the task got mail, and we do not know what
         elif records[0].kind == "cancel":  # mail comes alone
             self._runner.cancel(self)
 
@@ -545,7 +543,7 @@ class Run:
                 logger.error("task %s: there is no agent %r here", lease.task, lease.scope.agent)
                 await self.end([], TaskState.FAILED, FAILED)
                 return True
-            if not resume and not snapshot.unread:
+            if not resume and snapshot.first_unread is None:
                 if await self._settle([], snapshot.mail):
                     return True
                 self.snapshot = await log.load(lease.task)
@@ -556,7 +554,7 @@ class Run:
             )
             for child in waits_for:  # as long as they work, it is not this task that makes no progress
                 journal.put(Record("child", child))
-            final = await self._turn(program, record)
+            final = await self._run_function(program, record)
             records = await record.take_rest()
             self.snapshot = journal.snapshot
             if journal.dead:
@@ -574,42 +572,44 @@ class Run:
             self.snapshot = await log.load(lease.task)
         return False
 
-    async def _turn(self, program: Program, record: Recorded) -> Record | None:
-        """Run the function once. Returns the record that ends the turn, or None if the task is being canceled."""
-        final = await self._run_function(program, record)
-        try:
-            if final is not None:
-                final.encode()
-        except Exception:
-            logger.exception("task %s: its last record has no JSON form", record.task_id)
-            final = _failed(record, FAILED)
-        return final
-
     async def _run_function(self, program: Program, record: Recorded) -> Record | None:
-        runner = self._runner
-        turn = Turn(record, runner.peers)
+        """Run the function once. Returns the record that ends the turn, or None if the task is being canceled."""
+        observer = self._runner.observer
+        turn = Turn(record, self._runner.peers)
+        self.inside = True
         try:
-            self.inside = True
-            if runner.observer is None:
+            if observer is None:
                 await program.work(turn)
             else:
-                with runner.observer.turn(turn):
+                with observer.turn(turn):
                     await program.work(turn)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            return self._raised(record, error)
+            final = self._raised(record, error)
+            if final is None:
+                return None
+        else:
+            self.inside = False
+            if self.why:
+                await self._absorb_interruption()
+            if record.resumed:
+                record.report_differences()
+            if record.parked is not None:
+                logger.warning("task %s: the agent asked and did not wait for the answer", record.task_id)
+                final = record.status_record(*record.parked, "ask")
+            elif record.reply is not None and not record.visible:
+                final = Record("reply", record.reply)
+            else:
+                final = record.status_record(*record.final)
         finally:
             self.inside = False
-        if self.why:
-            await self._absorb_interruption()
-        record.report_differences()
-        if record.parked is not None:
-            logger.warning("task %s: the agent asked and did not wait for the answer", record.task_id)
-            return record.status_record(*record.parked, "ask")
-        if record.reply is not None and not record.visible:
-            return Record("reply", record.reply)
-        return record.status_record(*record.final)
+        try:
+            final.encode()
+        except Exception:
+            logger.exception("task %s: its last record has no JSON form", record.task_id)
+            final = _failed(record, FAILED)
+        return final
 
     def _raised(self, record: Recorded, error: BaseException) -> Record | None:
         """How the turn ends if the function raised `error`. Raises if the turn does not end."""
@@ -670,17 +670,18 @@ class Run:
                 pause = min(pause * 2, 5.0)
         if records:
             runner.bus.wake(self._topic, records)
-            try:
-                self.snapshot = await catch_up(self.log, self.snapshot, records)
-            except (TaskNotFound, Unavailable):
-                return True
+            if self.snapshot.seq < records[-1].seq:
+                try:
+                    self.snapshot = await catch_up(self.log, self.snapshot, records)
+                except (TaskNotFound, Unavailable):
+                    return True
             if runner.observer is not None:
                 runner.observer.settled(self.snapshot)
-            self.tell(self.snapshot)
+            self.resolve(self.snapshot)
         return True
 
-    def tell(self, snapshot: Snapshot | None) -> None:
-        """Say how the task came to rest, to whoever waits for that."""
+    def resolve(self, snapshot: Snapshot | None) -> None:
+        """Set the result of `settled`, unless it is set."""
         if not self.settled.done():
             self.settled.set_result(snapshot)
 

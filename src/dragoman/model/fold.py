@@ -14,15 +14,18 @@ class Growing:
     """An artifact as its chunks arrive; what grows is changed in place, so that a thousand chunks are not a thousand
     copies."""
 
-    __slots__ = ("_extensions", "_head", "_metadata", "parts")
+    __slots__ = ("_extensions", "_head", "_metadata", "_whole", "parts")
 
     def __init__(self, artifact: Artifact) -> None:
         self._head = artifact
+        self._whole: Artifact | None = artifact
+        """The artifact as it is now, if it was made since it last grew."""
         self._metadata: dict[str, Any] | None = None
         self._extensions: dict[str, None] | None = None
         self.parts = list(artifact.parts)
 
     def extend(self, chunk: Artifact) -> None:
+        self._whole = None
         for part in chunk.parts:
             if part.text != "":  # which only says that it was the last
                 self.parts.append(part)
@@ -49,7 +52,9 @@ class Growing:
         return self._with(())
 
     def artifact(self) -> Artifact:
-        return self._with(tuple(self.parts))
+        if self._whole is None:
+            self._whole = self._with(tuple(self.parts))
+        return self._whole
 
     def _with(self, parts: tuple[Part, ...]) -> Artifact:
         head = self._head
