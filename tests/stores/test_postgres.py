@@ -477,7 +477,7 @@ async def test_a_lease_nobody_wants_any_more_goes_back_also_if_that_fails_at_fir
     store: PostgresStore, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await begun(log, "first")
-    transact, release, away = store._database.transact, store.ledger.release, [True]
+    transact, release, away = store._database.transact, store.state.release, [True]
 
     async def leave_when_it_is_done(work: Any) -> Any:
         result = await transact(work)
@@ -492,7 +492,7 @@ async def test_a_lease_nobody_wants_any_more_goes_back_also_if_that_fails_at_fir
         await release(lease, failed=failed)
 
     monkeypatch.setattr(store._database, "transact", leave_when_it_is_done)
-    monkeypatch.setattr(store.ledger, "release", moody)
+    monkeypatch.setattr(store.state, "release", moody)
     leaving = asyncio.ensure_future(log.create("t", "c", mail(), node="n1"))
     await asyncio.wait([leaving])
     assert leaving.cancelled()

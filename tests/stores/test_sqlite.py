@@ -419,7 +419,7 @@ async def test_a_database_of_an_earlier_version_keeps_its_tasks(
     await store.close()
     later = (2, "002_later.sqlite.sql", "alter table tasks add column later integer not null default 7;")
     known = scripts("sqlite") | {later[0]: later[1:]}
-    monkeypatch.setattr("dragoman.stores.sqlite.migrate.scripts", lambda _: known)
+    monkeypatch.setattr("dragoman.stores.sqlite.file.scripts", lambda _: known)
     again = SqliteStore(path)
     await again.open()
     assert (await again.scope(SCOPE).load("t")).mails[0][1].message.text == "hello"

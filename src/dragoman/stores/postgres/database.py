@@ -12,18 +12,89 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import asyncpg
 
-from dragoman.errors import Unavailable
+from dragoman.engine.protocols import LeaseLost, NewMail, TaskExists
+from dragoman.errors import A2AError, Unavailable
 from dragoman.model.ids import new_id
-from dragoman.stores.postgres.address import CONFUSED, GONE, Address, Connection
-from dragoman.stores.postgres.migrate import migrate
-from dragoman.stores.postgres.pool import ANSWERS, Pool
+from dragoman.stores.migrations import missing, scripts
+from dragoman.stores.postgres.address import CONFUSED, GONE, HOUR, Address, Connection
+
+ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
+"""What work on a connection may raise as its answer. Anything else is a fault."""
+
+
+class Pool:
+    def __init__(self, address: Address, size: int, idle: list[Connection]) -> None:
+        """Pools that share what is `idle` do not keep from each other what the database grants no more of."""
+        self._address = address
+        self._idle = idle
+        self._room = asyncio.Semaphore(size)
+        self._closed = False
+        self._limits: set[asyncio.Timeout] = set()
+        """Of those who have a connection, or wait for one."""
+        self._end: float | None = None
+
+    def end_by(self, when: float) -> None:
+        """Whoever has a connection then, by the loop's clock, is told that it is gone."""
+        self._end = when
+        for limit in self._limits:
+            limit.reschedule(when)
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[Connection]:
+        """A connection, for a while. One on which something went wrong is not used again."""
+        async with asyncio.timeout_at(self._end) as limit:
+            self._limits.add(limit)
+            try:
+                async with self._taken() as db:
+                    yield db
+            finally:
+                self._limits.discard(limit)
+
+    @asynccontextmanager
+    async def _taken(self) -> AsyncIterator[Connection]:
+        async with self._room:
+            if self._closed:
+                raise Unavailable("the store is closed")
+            while self._idle and self._idle[-1].is_closed():
+                self._idle.pop()
+            db = self._idle.pop() if self._idle else await self._address.connect()
+            try:
+                yield db
+            except CONFUSED as error:
+                broken = db.is_closed() or isinstance(error, asyncpg.InternalClientError)
+                db.terminate()
+                if broken:
+                    raise ConnectionResetError("the connection is gone") from error
+                raise
+            except ANSWERS:
+                raise
+            except BaseException:
+                db.terminate()
+                raise
+            finally:
+                self._back(db)
+
+    def _back(self, db: Connection) -> None:
+        if self._closed:
+            db.terminate()
+        elif not db.is_closed():
+            self._idle.append(db)
+
+    async def close(self) -> None:
+        self._closed = True
+        for db in self._idle:
+            with suppress(*GONE, *CONFUSED, asyncpg.PostgresError):
+                await db.close(timeout=1.0)
+        self._idle.clear()
+
 
 _BEGIN = """
 begin;
@@ -237,3 +308,27 @@ class Database:
         if pool is None:
             raise Unavailable("the store is closed")
         return pool
+
+
+_MIGRATED = "select to_regclass('dragoman.migrations') is not null"
+_MIGRATION_LOCK = "select pg_advisory_xact_lock(7237091846325301)"
+"""Nodes may start at the same time. The number is ours, and means nothing."""
+_TABLE = """
+create schema if not exists dragoman;
+create table if not exists dragoman.migrations (number integer primary key, name text not null)
+"""
+_DONE = "select coalesce(max(number), 0) from dragoman.migrations"
+_RECORD = "insert into dragoman.migrations (number, name) values ($1, $2)"
+
+
+async def migrate(db: Connection) -> None:
+    """Run the scripts this database has not seen, all in one transaction. Raises `NewerDatabase`."""
+    known = scripts("postgres")
+    async with db.transaction():
+        if await db.fetchval(_MIGRATED) and not missing(known, await db.fetchval(_DONE)):
+            return  # without a lock, and without the right to make tables: somebody else may have made them
+        await db.execute(_MIGRATION_LOCK, timeout=HOUR)
+        await db.execute(_TABLE)
+        for number, name, script in missing(known, await db.fetchval(_DONE)):
+            await db.execute(script, timeout=HOUR)
+            await db.execute(_RECORD, number, name)

@@ -12,7 +12,7 @@ from dragoman.engine.records import Cancel, Mail, Record, Snapshot
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores.postgres.batch import DAY, Job, Outcome
-from dragoman.stores.postgres.state import Ledger
+from dragoman.stores.postgres.state import StoreState
 from dragoman.stores.postgres.text import fits
 
 _SEEN = """
@@ -24,8 +24,8 @@ where seen.scope = $1 and dedupe = $2 and at > dragoman.clock() - $3::double pre
 class PostgresLog:
     """The scope is bound here, so no statement can forget it."""
 
-    def __init__(self, ledger: Ledger, scope: Scope) -> None:
-        self._ledger = ledger
+    def __init__(self, state: StoreState, scope: Scope) -> None:
+        self._state = state
         self._scope = scope
 
     async def create(
@@ -40,7 +40,7 @@ class PostgresLog:
     ) -> Delivered:
         if not fits(task, context, dedupe):
             raise InvalidParams("an id is text, without a NUL")
-        number = await self._ledger.reads.new_scope(self._scope)
+        number = await self._state.reads.new_scope(self._scope)
         return await self._given(
             Job(
                 self._scope,
@@ -69,7 +69,7 @@ class PostgresLog:
         node: str = "",
         webhook: StoredPushConfig | None = None,
     ) -> Delivered:
-        number = await self._ledger.reads.scope(self._scope)
+        number = await self._state.reads.scope(self._scope)
         if number is None or not fits(task):
             raise TaskNotFound(task)
         if not fits(dedupe):
@@ -81,13 +81,13 @@ class PostgresLog:
     async def _given(self, job: Job) -> Delivered:
         """What a delivery gives. A caller that leaves meanwhile runs nothing, so a lease of its goes back."""
         if job.node:
-            await self._ledger.know(job.node)
-        future = self._ledger.commits.submit(job, self._give_back)
+            await self._state.know(job.node)
+        future = self._state.commits.submit(job, self._give_back)
         try:
             done: Outcome = await future
-            snapshot = self._ledger.reads.kept(done.key)
+            snapshot = self._state.reads.kept(done.key)
             if snapshot is None or snapshot.seq < done.seq:
-                snapshot = await self._ledger.reads.load_key(self._scope, done.key)
+                snapshot = await self._state.reads.load_key(self._scope, done.key)
             return Delivered(snapshot, done.seq, done.lease, done.duplicate, waits=done.waits)
         except (asyncio.CancelledError, Unavailable, TaskUnreadable):
             if future.done() and not future.cancelled() and future.exception() is None:
@@ -96,17 +96,17 @@ class PostgresLog:
 
     def _give_back(self, done: Outcome) -> None:
         if done.lease is not None:
-            self._ledger.give_back(done.lease)
+            self._state.give_back(done.lease)
 
     async def seen(self, dedupe: str) -> Delivered | None:
-        number = await self._ledger.reads.scope(self._scope)
+        number = await self._state.reads.scope(self._scope)
         if number is None or not fits(dedupe):
             return None
-        row = await self._ledger.database.read(lambda db: db.fetchrow(_SEEN, number, dedupe, DAY))
+        row = await self._state.database.read(lambda db: db.fetchrow(_SEEN, number, dedupe, DAY))
         if row is None:
             return None
         with suppress(TaskNotFound):  # purged just now
-            return Delivered(await self._ledger.reads.load_key(self._scope, row[0]), row[1], duplicate=True)
+            return Delivered(await self._state.reads.load_key(self._scope, row[0]), row[1], duplicate=True)
         return None
 
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
@@ -119,22 +119,22 @@ class PostgresLog:
         if lease.scope != self._scope:
             raise TaskNotFound(lease.task)
         job = Job(self._scope, 0, lease.task, lease=lease, records=records, mail_read=mail_read)
-        done: Outcome = await self._ledger.commits.submit(job)
+        done: Outcome = await self._state.commits.submit(job)
         return done.seq
 
     async def read(
         self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
     ) -> Sequence[Record]:
-        return await self._ledger.reads.read(self._scope, task, after, limit, max_bytes)
+        return await self._state.reads.read(self._scope, task, after, limit, max_bytes)
 
     async def head(self, task: str) -> Head:
-        return await self._ledger.reads.head(self._scope, task)
+        return await self._state.reads.head(self._scope, task)
 
     async def unfinished(self) -> int:
-        return await self._ledger.reads.unfinished(self._scope)
+        return await self._state.reads.unfinished(self._scope)
 
     async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
-        return await self._ledger.reads.load(self._scope, task, admit)
+        return await self._state.reads.load(self._scope, task, admit)
 
     async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
-        return await self._ledger.reads.find(self._scope, query, limit)
+        return await self._state.reads.find(self._scope, query, limit)

@@ -25,7 +25,7 @@ AGAIN = 0.1
 """Seconds until what has to be written is tried once more."""
 
 
-class Ledger:
+class StoreState:
     def __init__(
         self, database: Database, webhooks: PostgresPushQueue, *, keep: int, keep_bytes: int
     ) -> None:

@@ -19,7 +19,7 @@ from dragoman.stores.postgres.batch import DAY
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.log import PostgresLog
 from dragoman.stores.postgres.push_queue import PostgresPushQueue
-from dragoman.stores.postgres.state import Ledger
+from dragoman.stores.postgres.state import StoreState
 from dragoman.stores.snapshots import CACHE_BYTES
 
 _JOIN = """
@@ -126,27 +126,27 @@ class PostgresStore:
         self._database = Database(url, patience=patience, readers=readers, writers=writers)
         self.push_configs = self.push_queue = PostgresPushQueue(self._database)
         self.audit = PostgresAudit(self._database)
-        self.ledger = Ledger(self._database, self.push_configs, keep=keep, keep_bytes=keep_bytes)
+        self.state = StoreState(self._database, self.push_configs, keep=keep, keep_bytes=keep_bytes)
         self._logs: dict[Scope, PostgresLog] = {}
         self._waiting = 0
         self._ttls: dict[str, float] = {}
         """How long each node that joined here is alive after it says so."""
 
     async def open(self) -> None:
-        await self.ledger.open()
+        await self.state.open()
         self.audit.open()
 
     async def close(self) -> None:
         self._database.hurry()
         await self.audit.close()
-        await self.ledger.close()
+        await self.state.close()
 
     def scope(self, scope: Scope) -> PostgresLog:
         log = self._logs.get(scope)
         if log is None:
             if len(self._logs) >= _LOGS:
                 self._logs.clear()
-            log = self._logs[scope] = PostgresLog(self.ledger, scope)
+            log = self._logs[scope] = PostgresLog(self.state, scope)
         return log
 
     async def join(self, node: str, *, ttl: float) -> None:
@@ -167,7 +167,7 @@ class PostgresStore:
             return [HeldLease(*row) for row in await db.fetch(_HOLDS, node)]
 
         held = await self._database.write(work)
-        self.ledger.nodes.add(node)
+        self.state.nodes.add(node)
         self._ttls[node] = ttl
         return held
 
@@ -190,7 +190,7 @@ class PostgresStore:
         fits: Callable[[Scope], bool] | None = None,
         takes_over: Callable[[], bool] | None = None,
     ) -> Sequence[Lease]:
-        await self.ledger.know(node)
+        await self.state.know(node)
         waiting = await self._database.read(lambda db: db.fetch(_SCOPES, node))
         scopes = {number: Scope(*names) for number, *names in waiting}
         ours = [number for number, scope in scopes.items() if fits is None or fits(scope)]
@@ -220,7 +220,7 @@ class PostgresStore:
         return await self._database.write(work)
 
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
-        await self.ledger.release(lease, failed=failed)
+        await self.state.release(lease, failed=failed)
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
         async def work(db: Connection) -> Sequence[int]:
@@ -237,7 +237,7 @@ class PostgresStore:
 
         purged = await self._database.write(work)
         for key in purged:
-            self.ledger.reads.forget(key)
+            self.state.reads.forget(key)
         return len(purged)
 
     async def tidy(self) -> bool:
@@ -255,7 +255,7 @@ class PostgresStore:
         return await self._database.write(work)
 
     def damage(self) -> str:
-        return str(self.ledger.reads.damage)
+        return str(self.state.reads.damage)
 
     def waiting(self) -> int:
         """As of the last heartbeat."""
@@ -266,7 +266,7 @@ class PostgresStore:
         return sum(n for *names, n in rows if fits(Scope(*names)))
 
     def time_commits(self, told: Callable[[float], None]) -> None:
-        self.ledger.told = told
+        self.state.told = told
 
     async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
         asked = [(scope.tenant, scope.agent, scope.owner, task, after) for scope, task, after in cursors]
