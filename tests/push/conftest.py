@@ -1,4 +1,4 @@
-"""An engine with a courier on each store, and webhooks on loopback."""
+"""An engine with a push sender on each store, and webhooks on loopback."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dragoman.engine.protocols import Store
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Configuration, CreatePushConfig, PushConfig, Scope, SendMessage
-from dragoman.push.deliver import Courier
 from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
+from dragoman.push.sender import PushSender
 from dragoman.stores import open_store
 from tests import postgres
 from tests.push.webhook import Receiver
@@ -26,11 +26,11 @@ from tests.push.webhook import Receiver
 QUICK: dict[str, Any] = {"allow_private": True, "pause": 0.01, "longest_pause": 0.05, "timeout": 5.0}
 
 
-class Office(NamedTuple):
-    """An engine, its courier and its store."""
+class PushSetup(NamedTuple):
+    """An engine, its sender and its store."""
 
     engine: Engine
-    courier: Courier
+    sender: PushSender
     store: Store
 
     async def send(
@@ -58,7 +58,7 @@ class Office(NamedTuple):
 SCOPE = Scope("", "told", "")
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 
-Open = Callable[..., Awaitable[Office]]
+Open = Callable[..., Awaitable[PushSetup]]
 
 
 def told() -> Agent:
@@ -95,9 +95,9 @@ STORES = ["memory", "sqlite", *(["postgres"] if postgres.available() else [])]
 
 
 @pytest.fixture(params=STORES)
-async def office(request: Any, tmp_path: Path) -> AsyncIterator[Open]:
-    """`await office(...)`: one that runs. Several of one test share the store, as several processes would."""
-    offices: list[Office] = []
+async def setup(request: Any, tmp_path: Path) -> AsyncIterator[Open]:
+    """`await setup(...)`: one that runs. Several of one test share the store, as several processes would."""
+    setups: list[PushSetup] = []
     if request.param == "memory":
         stores = [open_store("memory:")] * 3
     else:  # opened beforehand: what one does while it opens, another of the same process cannot wait for
@@ -110,22 +110,22 @@ async def office(request: Any, tmp_path: Path) -> AsyncIterator[Open]:
 
     async def begin(
         agent: Agent | None = None, *, guard: Guard | None = None, keys: Any = None, **options: Any
-    ) -> Office:
-        store = stores[len(offices)]
+    ) -> PushSetup:
+        store = stores[len(setups)]
         agent = agent or told()
         guard = guard or Guard(allow_private=True)
-        courier = Courier(
+        sender = PushSender(
             store, HttpTransport(dial=guard.dial), guard, PushOptions(**{**QUICK, **options}), keys=keys
         )
         engine = Engine(
-            store, LocalBus(), lambda scope: agent if scope.agent == "told" else None, push=courier
+            store, LocalBus(), lambda scope: agent if scope.agent == "told" else None, push=sender
         )
         await engine.start()
-        offices.append(Office(engine, courier, store))
-        return offices[-1]
+        setups.append(PushSetup(engine, sender, store))
+        return setups[-1]
 
     yield begin
-    for each in offices:
+    for each in setups:
         await each.engine.stop(drain=0)
     for store in stores:
         await store.close()

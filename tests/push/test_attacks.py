@@ -1,4 +1,4 @@
-"""Those who would use our courier for their own ends."""
+"""Those who would use our sender for their own ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Named(Receiver):
         return "http://webhook.example:8080/webhook"
 
 
-async def test_a_name_that_changes_its_mind_leads_nowhere(office: Open) -> None:
+async def test_a_name_that_changes_its_mind_leads_nowhere(setup: Open) -> None:
     """Good while it is registered and first told; then it means the metadata service, then loopback."""
 
     async def answer(told: Told) -> Answer:
@@ -38,38 +38,38 @@ async def test_a_name_that_changes_its_mind_leads_nowhere(office: Open) -> None:
 
     async with Named(answer) as webhook:
         net = Net(webhook.port, {"webhook.example": [[PUBLIC], ["169.254.169.254"], ["127.0.0.1", PUBLIC]]})
-        here = await office(guard=net.guard(http=True), max_attempts=3)
+        here = await setup(guard=net.guard(http=True), max_attempts=3)
         await here.send("say", webhook=webhook)
         dead = await _dead(here)
         assert len(webhook.told) == 1 and net.dialled == [PUBLIC]
         assert "not on the internet" in dead.error and dead.cursor == webhook.told[0].seq
 
 
-async def test_a_redirect_leads_nowhere(office: Open) -> None:
+async def test_a_redirect_leads_nowhere(setup: Open) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 302 X\r\nLocation: http://169.254.169.254/latest/\r\nContent-Length: 0\r\n\r\n"
 
     async with Named(answer) as webhook:
         net = Net(webhook.port, {"webhook.example": [[PUBLIC]]})
-        here = await office(guard=net.guard(http=True), max_attempts=2)
+        here = await setup(guard=net.guard(http=True), max_attempts=2)
         await here.send("say", webhook=webhook)
         await _dead(here)
         assert set(net.asked) == {"webhook.example"} and set(net.dialled) == {PUBLIC}
         assert len(webhook.refused) == 2
 
 
-async def test_a_config_that_was_fine_is_looked_at_again_before_each_notification(office: Open) -> None:
+async def test_a_config_that_was_fine_is_looked_at_again_before_each_notification(setup: Open) -> None:
     """An operator who becomes stricter need not go through the old configs."""
     async with Named() as webhook:
         net = Net(webhook.port, {"webhook.example": [[PUBLIC]]})
-        first = await office(guard=net.guard(http=True))
+        first = await setup(guard=net.guard(http=True))
         task = await first.send("ask", webhook=webhook)
         await webhook.heard(2)
         await first.engine.stop(drain=1)
-        second = await office(guard=net.guard(http=True, only=("other.example",)), max_attempts=1)
+        second = await setup(guard=net.guard(http=True, only=("other.example",)), max_attempts=1)
         dialled = len(net.dialled)
         await second.send("so", task=task.id)
-        assert "we do not send there" in (await _dead(second)).error
+        assert "the address is not allowed" in (await _dead(second)).error
         assert len(net.dialled) == dialled and len(webhook.told) == 2
 
 
@@ -85,8 +85,8 @@ async def test_a_config_that_was_fine_is_looked_at_again_before_each_notificatio
         {"url": "http://127.0.0.1:1/ HTTP/1.1\r\nX: 1"},
     ],
 )
-async def test_nothing_that_would_break_a_header_is_kept(office: Open, bad: dict[str, str]) -> None:
-    here = await office()
+async def test_nothing_that_would_break_a_header_is_kept(setup: Open, bad: dict[str, str]) -> None:
+    here = await setup()
     task = await here.send("ask")
     config = PushConfig(**{"url": "http://127.0.0.1:1/", "task_id": task.id, **bad})
     with pytest.raises(InvalidParams):
@@ -98,9 +98,9 @@ async def test_nothing_that_would_break_a_header_is_kept(office: Open, bad: dict
     "stranger", [Scope("", "told", "mallory"), Scope("rival", "told", ""), Scope("", "told", "told")]
 )
 async def test_the_configs_of_others_cannot_be_seen_changed_or_made(
-    office: Open, webhook: Receiver, stranger: Scope
+    setup: Open, webhook: Receiver, stranger: Scope
 ) -> None:
-    here = await office()
+    here = await setup()
     task = await here.send("ask", webhook=webhook, id="one", token="secret")
     call = Call(scope=stranger)
     requests: list[Any] = [
@@ -123,8 +123,8 @@ async def test_the_configs_of_others_cannot_be_seen_changed_or_made(
     assert (config.config.id, config.config.token) == ("one", "secret")
 
 
-async def test_a_webhook_must_show_that_it_wants_to_be_told(office: Open, webhook: Receiver) -> None:
-    here = await office(challenge=True)
+async def test_a_webhook_must_show_that_it_wants_to_be_told(setup: Open, webhook: Receiver) -> None:
+    here = await setup(challenge=True)
     with pytest.raises(InvalidParams):  # it answers 204 to everything
         await here.send("say", webhook=webhook)
 
@@ -141,9 +141,9 @@ async def test_a_webhook_must_show_that_it_wants_to_be_told(office: Open, webhoo
     assert [each.method for each in told] == ["GET", "POST", "POST", "POST"]
 
 
-async def test_the_challenge_goes_nowhere_that_a_notification_would_not(office: Open) -> None:
+async def test_the_challenge_goes_nowhere_that_a_notification_would_not(setup: Open) -> None:
     net = Net(names={"webhook.example": [["10.0.0.1"]]})
-    here = await office(guard=net.guard(http=True), challenge=True)
+    here = await setup(guard=net.guard(http=True), challenge=True)
     task = await here.send("ask")
     config = PushConfig(url="http://webhook.example/", task_id=task.id)
     with pytest.raises(InvalidParams) as refused:
@@ -159,9 +159,9 @@ async def _dead(here: Any) -> Any:
 
 
 async def test_what_is_said_of_a_failure_does_not_say_what_is_in_the_query(
-    office: Open, webhook: Receiver, caplog: pytest.LogCaptureFixture
+    setup: Open, webhook: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    here = await office()
+    here = await setup()
     task = await here.send("ask")
     config = PushConfig(url=f"{webhook.url}?k=p1anted", task_id=task.id)
     await webhook.down()

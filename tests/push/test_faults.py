@@ -12,7 +12,7 @@ import pytest
 from dragoman.model.ops import Scope
 from dragoman.stores import open_store
 from tests import raw
-from tests.push.conftest import SCOPE, Office, Open
+from tests.push.conftest import SCOPE, Open, PushSetup
 from tests.push.counting import by_task, check_all_told, expected, first_times
 from tests.push.webhook import Answer, Receiver, Told
 from tests.serving import Server
@@ -22,12 +22,12 @@ PER_TASK = 12
 """A status when it begins, ten words, a status when it ends."""
 
 
-async def begin(here: Office, webhook: Receiver, count: int) -> list[str]:
+async def begin(here: PushSetup, webhook: Receiver, count: int) -> list[str]:
     sent = [here.send("say:10", webhook=webhook, wait=False) for _ in range(count)]
     return [task.id for task in await asyncio.gather(*sent)]
 
 
-async def all_told(here: Office, webhook: Receiver, tasks: list[str]) -> int:
+async def all_told(here: PushSetup, webhook: Receiver, tasks: list[str]) -> int:
     await webhook.until(lambda: _ended(webhook.told) >= set(tasks))
     return await check_all_told(here.store, SCOPE, tasks, webhook.told)
 
@@ -38,12 +38,12 @@ def _ended(told: list[Told]) -> set[str]:
     return {end["taskId"] for end in ends if end and end["status"]["state"] == "TASK_STATE_COMPLETED"}
 
 
-async def test_a_webhook_that_is_down_for_a_while(office: Open, webhook: Receiver) -> None:
-    here = await office()
+async def test_a_webhook_that_is_down_for_a_while(setup: Open, webhook: Receiver) -> None:
+    here = await setup()
     await webhook.down()
     tasks = await begin(here, webhook, 20)
     async with asyncio.timeout(10):
-        while here.courier.outcomes["failed"] < 3:
+        while here.sender.outcomes["failed"] < 3:
             await asyncio.sleep(0.01)
     assert webhook.told == []
     await webhook.up()
@@ -51,7 +51,7 @@ async def test_a_webhook_that_is_down_for_a_while(office: Open, webhook: Receive
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_webhook_that_comes_and_goes(office: Open, webhook: Receiver, seed: int) -> None:
+async def test_a_webhook_that_comes_and_goes(setup: Open, webhook: Receiver, seed: int) -> None:
     dice = random.Random(seed)
 
     async def answer(told: Told) -> Answer:
@@ -66,7 +66,7 @@ async def test_a_webhook_that_comes_and_goes(office: Open, webhook: Receiver, se
             await webhook.up()
 
     webhook.answer = answer
-    here = await office()
+    here = await setup()
     flapping = asyncio.create_task(flap())
     try:
         tasks = await begin(here, webhook, 10)
@@ -78,7 +78,7 @@ async def test_a_webhook_that_comes_and_goes(office: Open, webhook: Receiver, se
 
 
 async def test_a_webhook_whose_thanks_get_lost_hears_it_again_under_the_same_id(
-    office: Open, webhook: Receiver
+    setup: Open, webhook: Receiver
 ) -> None:
     heard: list[Told] = []
 
@@ -87,14 +87,14 @@ async def test_a_webhook_whose_thanks_get_lost_hears_it_again_under_the_same_id(
         return 200 if len(heard) % 2 == 0 else None  # it dealt with it, and then the connection broke
 
     webhook.answer = answer
-    here = await office()
+    here = await setup()
     (task,) = await begin(here, webhook, 1)
     await webhook.heard(PER_TASK)
     assert len(heard) == 2 * PER_TASK
     assert first_times(heard) == await expected(here.store, SCOPE, task)
 
 
-async def test_a_slow_webhook(office: Open, webhook: Receiver) -> None:
+async def test_a_slow_webhook(setup: Open, webhook: Receiver) -> None:
     dice = random.Random(0)
     together = most = 0
 
@@ -107,33 +107,33 @@ async def test_a_slow_webhook(office: Open, webhook: Receiver) -> None:
         return 200
 
     webhook.answer = answer
-    here = await office(per_origin=4)
+    here = await setup(per_origin=4)
     tasks = await begin(here, webhook, 10)
     assert await all_told(here, webhook, tasks) == 10 * PER_TASK
     assert most == 4
 
 
-async def test_several_nodes_share_the_work_and_keep_the_order(office: Open, webhook: Receiver) -> None:
-    offices = [await office() for _ in range(3)]
-    tasks = [task for here in offices for task in await begin(here, webhook, 5)]
-    assert await all_told(offices[0], webhook, tasks) == 15 * PER_TASK
+async def test_several_nodes_share_the_work_and_keep_the_order(setup: Open, webhook: Receiver) -> None:
+    setups = [await setup() for _ in range(3)]
+    tasks = [task for here in setups for task in await begin(here, webhook, 5)]
+    assert await all_told(setups[0], webhook, tasks) == 15 * PER_TASK
     assert len(webhook.told) == 15 * PER_TASK  # nobody was told twice
 
 
-async def test_a_stopped_server_tells_the_rest_after_its_next_start(office: Open, webhook: Receiver) -> None:
-    here = await office()
+async def test_a_stopped_server_tells_the_rest_after_its_next_start(setup: Open, webhook: Receiver) -> None:
+    here = await setup()
     await webhook.down()
     tasks = await begin(here, webhook, 5)
     for task in tasks:
         await _completed(here, task)
     await here.engine.stop(drain=0.05)
     await webhook.up()
-    again = await office()
+    again = await setup()
     assert await all_told(again, webhook, tasks) == 5 * PER_TASK
 
 
-async def test_a_stopping_server_tells_what_it_can(office: Open, webhook: Receiver) -> None:
-    here = await office()
+async def test_a_stopping_server_tells_what_it_can(setup: Open, webhook: Receiver) -> None:
+    here = await setup()
     tasks = await begin(here, webhook, 5)
     await here.engine.stop(drain=5)
     assert sum(len(told) for told in by_task(webhook.told).values()) == 5 * PER_TASK
@@ -200,7 +200,7 @@ async def _begin(server: Server, webhook: Receiver, key: str, words: int) -> str
     return task
 
 
-async def _completed(here: Office, task: str) -> None:
+async def _completed(here: PushSetup, task: str) -> None:
     async with asyncio.timeout(10):
         while not (await here.store.scope(SCOPE).load(task)).terminal:
             await asyncio.sleep(0.01)

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.network import AddressRefused, HttpTransport
 from dragoman.client.transport.transport import NotSent
-from dragoman.push.addresses import meant, public
-from dragoman.push.guard import Guard, Refused
+from dragoman.push.guard import Guard, effective_address, is_public
 from tests.push.net import PUBLIC, Net
 
 
@@ -47,10 +46,10 @@ async def test_a_special_address_is_refused_as_a_host_and_as_what_a_name_means(a
     net = Net(names={"hook.example": [[address]]})
     guard = net.guard()
     host = f"[{address}]" if ":" in address else address
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         guard.check(f"https://{host}/hook")
     for name in (address, "hook.example"):
-        with pytest.raises(Refused):
+        with pytest.raises(AddressRefused):
             await guard.dial(name, 443)
     assert net.dialled == []
 
@@ -68,25 +67,25 @@ async def test_a_public_address_is_reached(address: str) -> None:
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_counts_the_same_in_ipv6_clothes(address) -> None:
     for clothes in (f"::ffff:{address}", f"64:ff9b::{address}"):
-        assert meant(ip_address(clothes)) == address
-        assert public(ip_address(clothes)) == public(address)
+        assert effective_address(ip_address(clothes)) == address
+        assert is_public(ip_address(clothes)) == is_public(address)
     for tunnel in (f"2002:{int(address) >> 16:x}:{int(address) & 0xFFFF:x}::1", f"::{address}"):
-        assert not public(ip_address(tunnel))
+        assert not is_public(ip_address(tunnel))
 
 
 @given(st.ip_addresses())
 def test_nothing_that_python_calls_private_is_public(address) -> None:
     if address.is_private or address.is_loopback or address.is_link_local or address.is_multicast:
-        assert not public(address) or meant(address) != address
+        assert not is_public(address) or effective_address(address) != address
 
 
 @pytest.mark.parametrize("host", DISGUISED)
 async def test_an_address_in_disguise_is_refused(host: str) -> None:
     net = Net(names={host: [["127.0.0.1"]]})
     guard = net.guard()
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         guard.check(f"https://{host}/")
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         await guard.dial(host, 443)
     assert net.asked == [] and net.dialled == []
 
@@ -134,7 +133,7 @@ async def test_an_address_in_disguise_is_refused(host: str) -> None:
     ],
 )
 async def test_a_url_that_is_not_plain_https_to_a_named_host_is_refused(url: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         Guard().check(url)
 
 
@@ -154,7 +153,7 @@ async def test_a_plain_https_url_is_fine(url: str) -> None:
 
 async def test_a_name_with_one_bad_address_among_good_ones_is_refused() -> None:
     net = Net(names={"hook.example": [[PUBLIC, "10.0.0.1"]]})
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         await net.guard().dial("hook.example", 443)
     assert net.dialled == []
 
@@ -168,7 +167,7 @@ async def test_what_was_checked_is_what_is_dialled_though_the_name_changes_its_m
         (await guard.dial("hook.example", 443)).close()
         assert net.asked == ["hook.example"] and net.dialled == [PUBLIC]
         for _ in range(2):
-            with pytest.raises(Refused):
+            with pytest.raises(AddressRefused):
                 await guard.dial("hook.example", 443)
         assert net.dialled == [PUBLIC]
 
@@ -177,7 +176,7 @@ async def test_a_connection_that_ends_up_elsewhere_is_not_used() -> None:
     async with asyncio.timeout(5), _Listening() as port:
         net = Net(port, {"hook.example": [[PUBLIC]]})
         net.elsewhere = "169.254.169.254"
-        with pytest.raises(Refused):
+        with pytest.raises(AddressRefused):
             await net.guard().dial("hook.example", 443)
 
 
@@ -209,9 +208,9 @@ async def test_an_operator_may_name_the_only_hosts() -> None:
         "hooks.example.evil.example",
         "1.1.1.1",
     ):
-        with pytest.raises(Refused):
+        with pytest.raises(AddressRefused):
             guard.check(f"https://{host}/")
-        with pytest.raises(Refused):
+        with pytest.raises(AddressRefused):
             await guard.dial(host, 443)
 
 
@@ -221,14 +220,14 @@ async def test_an_operator_may_trust_a_network_and_no_other() -> None:
         guard = net.guard(trust=["10.1.0.0/16"])
         (await guard.dial("in.example", 443)).close()
         guard.check("https://10.1.0.1/")
-        with pytest.raises(Refused):
+        with pytest.raises(AddressRefused):
             await guard.dial("out.example", 443)
 
 
 async def test_ports_can_be_narrowed() -> None:
     guard = Guard(ports=(443,))
     guard.check("https://hook.example/")
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         guard.check("https://hook.example:8443/")
 
 
@@ -242,7 +241,7 @@ async def test_a_developer_may_allow_loopback_and_plain_http() -> None:
     ):
         guard.check(url)
     for url in ("ftp://127.0.0.1/", "http://user@127.0.0.1/", "http://2130706433/"):
-        with pytest.raises(Refused):
+        with pytest.raises(AddressRefused):
             guard.check(url)
 
 

@@ -20,8 +20,8 @@ from dragoman.model.content import Message
 from dragoman.model.ops import AuthenticationInfo, PushConfig
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
 from dragoman.push import receive
+from dragoman.push.notification import build_auth_headers
 from dragoman.push.receive import Received, Verifier, read_notification
-from dragoman.push.sign import proof
 from dragoman.push.webhook import Webhook
 from tests.conformance.conftest import Clock, clock
 
@@ -46,7 +46,7 @@ def signed(delivery: str = "u.1", body: bytes = BODY, **options: Any) -> dict[st
     """The headers of a notification with everything: token, HMAC and JWT."""
     login = AuthenticationInfo(scheme="HMAC", credentials=SECRET)
     given: dict[str, Any] = {"keys": RING, "issuer": AGENT, **options}
-    return proof(kept(token=TOKEN, authentication=login), delivery, "t1", body, **given)
+    return build_auth_headers(kept(token=TOKEN, authentication=login), delivery, "t1", body, **given)
 
 
 def verifier(**options: Any) -> Verifier:

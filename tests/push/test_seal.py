@@ -12,7 +12,7 @@ from dragoman.errors import InvalidParams, Unavailable
 from dragoman.model.ops import AuthenticationInfo, Call, GetPushConfig, ListPushConfigs, PushConfig
 from dragoman.push import PushOptions
 from dragoman.push.seal import Seal, new_key, read_keys
-from tests.push.conftest import SCOPE, Office, Open
+from tests.push.conftest import SCOPE, Open, PushSetup
 from tests.push.webhook import Receiver
 
 SECRETS: dict[str, Any] = {
@@ -22,15 +22,15 @@ SECRETS: dict[str, Any] = {
 KEY, OTHER = new_key(), new_key()
 
 
-async def kept(office: Office, task: str) -> PushConfig:
-    (webhook,) = await office.store.push_configs.list(SCOPE, task)
+async def kept(setup: PushSetup, task: str) -> PushConfig:
+    (webhook,) = await setup.store.push_configs.list(SCOPE, task)
     return webhook.config
 
 
 async def test_who_reads_the_store_reads_no_secrets_and_the_webhook_is_shown_them(
-    office: Open, webhook: Receiver, tmp_path: Path
+    setup: Open, webhook: Receiver, tmp_path: Path
 ) -> None:
-    here = await office(seal=(KEY,))
+    here = await setup(seal=(KEY,))
     task = await here.send("say:1", webhook=webhook, id="one", **SECRETS)
     told = await webhook.heard(3)
     assert {each.headers["x-a2a-notification-token"] for each in told} == {"t0ken-planted"}
@@ -40,8 +40,8 @@ async def test_who_reads_the_store_reads_no_secrets_and_the_webhook_is_shown_the
         assert file.is_dir() or b"planted" not in file.read_bytes()
 
 
-async def test_its_owner_gets_a_config_as_it_was(office: Open, webhook: Receiver) -> None:
-    here = await office(seal=(KEY,))
+async def test_its_owner_gets_a_config_as_it_was(setup: Open, webhook: Receiver) -> None:
+    here = await setup(seal=(KEY,))
     task = await here.send("ask")
     created = await here.register(task.id, webhook, id="one", **SECRETS)
     assert (created.token, created.authentication) == (SECRETS["token"], SECRETS["authentication"])
@@ -51,8 +51,8 @@ async def test_its_owner_gets_a_config_as_it_was(office: Open, webhook: Receiver
     assert page.configs == (created,)
 
 
-async def test_what_was_kept_before_there_was_a_key_is_still_good(office: Open, webhook: Receiver) -> None:
-    before, after = await office(), await office(seal=(KEY,))
+async def test_what_was_kept_before_there_was_a_key_is_still_good(setup: Open, webhook: Receiver) -> None:
+    before, after = await setup(), await setup(seal=(KEY,))
     task = await before.send("ask")
     await before.register(task.id, webhook, id="one", **SECRETS)
     found = await after.engine.call(Call(scope=SCOPE), GetPushConfig(task_id=task.id, id="one"))
@@ -61,29 +61,29 @@ async def test_what_was_kept_before_there_was_a_key_is_still_good(office: Open, 
 
 def test_a_new_key_goes_before_the_old_one() -> None:
     config = PushConfig(url="https://webhooks.example", **SECRETS)
-    old = Seal((KEY,)).close(config)
+    old = Seal((KEY,)).seal(config)
     assert Seal((OTHER, KEY)).open(old) == config
-    new = Seal((OTHER, KEY)).close(config)
+    new = Seal((OTHER, KEY)).seal(config)
     assert Seal((OTHER,)).open(new) == config
-    assert new.token != Seal((OTHER,)).close(config).token
+    assert new.token != Seal((OTHER,)).seal(config).token
 
 
 @pytest.mark.parametrize("keys", [(), (OTHER,)], ids=["no key", "another key"])
 def test_without_the_key_nothing_is_shown(keys: tuple[str, ...]) -> None:
-    sealed = Seal((KEY,)).close(PushConfig(url="https://webhooks.example", **SECRETS))
+    sealed = Seal((KEY,)).seal(PushConfig(url="https://webhooks.example", **SECRETS))
     with pytest.raises(Unavailable, match="not here"):
         Seal(keys).open(sealed)
 
 
 async def test_a_webhook_whose_key_is_gone_is_not_told_and_the_list_says_why(
-    office: Open, webhook: Receiver
+    setup: Open, webhook: Receiver
 ) -> None:
-    here = await office(seal=(KEY,))
+    here = await setup(seal=(KEY,))
     task = await here.send("ask")
     await here.register(task.id, webhook, id="one", **SECRETS)
     before = len(await webhook.heard(1))  # it asks
     await here.engine.stop(drain=0)
-    there = await office()
+    there = await setup()
     await there.send("so", task=task.id)
     async with asyncio.timeout(10):
         while not (waiting := await there.store.push_queue.find(limit=1)) or not waiting[0].error:
@@ -94,7 +94,7 @@ async def test_a_webhook_whose_key_is_gone_is_not_told_and_the_list_says_why(
 
 def test_nobody_can_have_a_secret_that_only_looks_sealed() -> None:
     with pytest.raises(InvalidParams):
-        Seal().close(PushConfig(url="https://webhooks.example", token="sealed:gAAAAA"))
+        Seal().seal(PushConfig(url="https://webhooks.example", token="sealed:gAAAAA"))
 
 
 def test_what_is_no_key_is_refused_and_keys_are_not_shown() -> None:

@@ -32,7 +32,7 @@ from dragoman.dialects.sse import SseReader
 from dragoman.dialects.tidy import looks_snake, read_base64
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.model import ops
-from dragoman.push.receive import _named
+from dragoman.push.receive import _named_tasks
 from dragoman.server import app as server_app
 from dragoman.server import rest
 from dragoman.server.address import Address
@@ -234,7 +234,7 @@ def test_which_task_a_notification_names() -> None:
     def case(n: int) -> Callable[[], object]:
         inner = b'{"id":"a",%b"x":1}' % (b'"task":{"id":"b"},' * (n // 18))
         body = b'{"result":%b,"task":%b,"jsonrpc":"2.0"}' % (inner, inner)
-        return lambda: _named(body)
+        return lambda: _named_tasks(body)
 
     assert ratio(case, 1 << 16) < MOST
 

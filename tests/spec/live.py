@@ -80,7 +80,7 @@ class Actor(Agent):
                     turn.say(said.parts)
 
 
-class NoCourier:
+class NoPush:
     """Takes push configs and never sends anything."""
 
     async def admit(self, call: Call, config: PushConfig) -> StoredPushConfig:
@@ -99,7 +99,7 @@ class NoCourier:
 class Live:
     def __init__(self, example: Example, script: Sequence[Event]) -> None:
         self.agent = Actor(script)
-        self.engine = Engine(open_store("memory:"), LocalBus(), lambda scope: self.agent, push=NoCourier())
+        self.engine = Engine(open_store("memory:"), LocalBus(), lambda scope: self.agent, push=NoPush())
         mount = Mount(
             service=self.engine,
             card=lambda: self.agent.card,

@@ -79,7 +79,7 @@ class PushConfigStore(Protocol):
 
 
 class PushQueue(Protocol):
-    """What is still to be told to whom. Only couriers use it.
+    """What is still to be told to whom. Only push senders use it.
 
     A webhook is due when its task's log has a public record after its cursor: that changes in the transaction that adds
     the record, so nothing that was committed can be forgotten. One live node at a time holds a webhook.

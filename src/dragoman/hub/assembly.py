@@ -53,10 +53,10 @@ from dragoman.hub.tools.remote_agents import RemoteAgents
 from dragoman.hub.tools.tool import Tool
 from dragoman.hub.tools.toolbox import toolbox
 from dragoman.hub.tools.web import BraveSearch
-from dragoman.push.deliver import courier
 from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys
+from dragoman.push.sender import open_push_sender
 from dragoman.server.app import App
 from dragoman.server.grpc import Grpc
 from dragoman.server.jsonrpc import JsonRpc
@@ -100,7 +100,7 @@ def application(
         metrics=metrics,
         fetcher=reach.fetcher,
         keys=IdempotencyKeys(database, seconds=settings.idempotency_hours * 3600),
-        push=courier(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
+        push=open_push_sender(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
         **engine,
     )
     residence.open(hub)

@@ -1,9 +1,13 @@
-"""Where we may be sent: a guard for requests whose URL a stranger has chosen.
+"""Check the addresses of requests whose URL somebody else chose (SSRF).
 
-A name is resolved once, every address it has is checked, and the socket is connected to an address that was checked:
-there is no second look-up that could answer something else. `Guard.dial` goes into the client's `HttpTransport`, which
-follows no redirects, so it serves webhooks, key sets and whatever else is fetched on somebody's word. gRPC makes its
-connections itself: it gets `Guard.addresses` and no name. `connect(..., guard=Guard())` uses both.
+A name is resolved once, all its addresses are checked, and the socket is connected to an address that was checked: there
+is no second look-up with another result. `HttpTransport(dial=guard.dial)` uses it for webhooks and key sets. gRPC opens
+its own connections: it gets `Guard.addresses` and no name. `connect(..., guard=Guard())` uses both.
+
+Every address that IANA lists as special is not public: private, loopback, link-local (where clouds keep their
+credentials), carrier-grade NAT, documentation, benchmarking, multicast, reserved. For IPv6 everything but global unicast
+is special. An IPv4 address inside an IPv6 one counts as what it is. The old tunnels (6to4, Teredo, ISATAP), which lead
+to an address in their last digits, are special as a whole.
 """
 
 from __future__ import annotations
@@ -14,37 +18,33 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
 from dragoman.client.transport.network import AddressRefused
-from dragoman.push.addresses import Address, Network, public, read_address, read_network, within
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """The addresses of a host."""
 Connect = Callable[[str, int], Awaitable[socket.socket]]
 """A socket connected to an address (never a name)."""
 
-MAX_URL = 2048
-_MAX_HOST = 253
-_EACH = 5.0
-"""Seconds to wait for one address before trying the next."""
+_MAX_URL_CHARS = 2048
+_MAX_HOST_CHARS = 253
+_CONNECT_SECONDS = 5.0
+"""How long to wait for one address before trying the next."""
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.IGNORECASE)
 _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+))*\.?", re.IGNORECASE)
 
 
 _RESOLVERS = ThreadPoolExecutor(32, "dragoman-resolve")
-"""Threads of our own: names that take for ever to resolve keep nobody else in this process waiting."""
-
-
-class Refused(AddressRefused):
-    """We do not go there."""
+"""Own threads, so that names that take long to resolve do not block other work of the process."""
 
 
 class Guard:
-    """`allow_private`: for development, loopback and private networks and plain HTTP are fine.
+    """`allow_private`: for development, allows loopback, private networks and plain HTTP.
 
-    `only`: the hosts we go to, and no others (`webhooks.example.com`, `*.example.com`). `trust`: networks that may be
-    reached though they are not public (`10.1.0.0/16`). `http`: plain HTTP is fine. `ports`: which ones; unless given,
+    `only`: the only hosts that are allowed (`webhooks.example.com`, `*.example.com`). `trust`: networks that are
+    allowed though they are not public (`10.1.0.0/16`). `http`: allows plain HTTP. `ports`: the allowed ports; by default
     80, 443 and everything from 1024 on.
     """
 
@@ -61,31 +61,31 @@ class Guard:
     ) -> None:
         self._allow_private = allow_private
         self._only = tuple(host.lower().rstrip(".") for host in only)
-        self._trust: list[Network] = [read_network(text) for text in trust]
+        self._trust: list[Network] = [ip_network(text, strict=False) for text in trust]
         self._schemes = ("https", "http") if http or allow_private else ("https",)
         self._ports = frozenset(ports)
         self._resolve = resolve or _resolve
         self._connect = connect or _connect
 
     def check(self, url: str) -> None:
-        """What can be said of a URL without looking anything up. Raises `Refused`."""
+        """Check a URL without a look-up. Raises `AddressRefused`."""
         parts = _split(url)
         if parts.scheme not in self._schemes:
-            raise Refused(f"its scheme is not {' or '.join(self._schemes)}")
+            raise AddressRefused(f"its scheme is not {' or '.join(self._schemes)}")
         if parts.username is not None or parts.password is not None:
-            raise Refused("it has a name or a password in it")
+            raise AddressRefused("it has a name or a password in it")
         if parts.fragment:
-            raise Refused("it has a fragment")
+            raise AddressRefused("it has a fragment")
         assert parts.hostname is not None
         self._check_port(parts.port or (443 if parts.scheme == "https" else 80))
         self._check_host(parts.hostname)
 
     async def dial(self, host: str, port: int) -> socket.socket:
-        """A socket to one of the host's addresses, if all of them are allowed. Raises `Refused`, `OSError`."""
-        failure: OSError = Refused(f"{host} has no address")
+        """A socket to one of the host's addresses, if all of them are allowed. Raises `AddressRefused`, `OSError`."""
+        failure: OSError = AddressRefused(f"{host} has no address")
         for address in await self.addresses(host, port):
             try:
-                async with asyncio.timeout(_EACH):
+                async with asyncio.timeout(_CONNECT_SECONDS):
                     connected = await self._connect(address, port)
             except TimeoutError:
                 failure = OSError(f"{host} does not answer")
@@ -94,7 +94,7 @@ class Guard:
                 failure = error
                 continue
             try:
-                self._checked(connected.getpeername()[0])
+                self._check_address(connected.getpeername()[0])
             except OSError:
                 connected.close()
                 raise
@@ -102,10 +102,10 @@ class Guard:
         raise failure
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """The host's addresses, if all of them are allowed. Raises `Refused`, `OSError`."""
+        """The host's addresses, if all of them are allowed. Raises `AddressRefused`, `OSError`."""
         self._check_port(port)
         self._check_host(host)
-        found = [self._checked(text) for text in await self._resolve(host, port)]
+        found = [self._check_address(text) for text in await self._resolve(host, port)]
         return [str(address) for address in dict.fromkeys(found)]
 
     def _check_port(self, port: int) -> None:
@@ -114,46 +114,46 @@ class Guard:
         else:
             fine = self._allow_private or port in (80, 443) or port >= 1024
         if not fine:
-            raise Refused(f"port {port} is not one we go to")
+            raise AddressRefused(f"port {port} is not allowed")
 
     def _check_host(self, host: str) -> None:
-        """What its form says. An address in disguise (`2130706433`, `0x7f.1`) is not how an honest URL is written."""
-        if len(host) > _MAX_HOST:
-            raise Refused("its host is too long")
+        """Check the form of a host. An address in an unusual form (`2130706433`, `0x7f.1`) is refused."""
+        if len(host) > _MAX_HOST_CHARS:
+            raise AddressRefused("its host is too long")
         name = host.lower().rstrip(".")
         if self._only and not any(_matches(name, each) for each in self._only):
-            raise Refused("its host is not one we go to")
-        if read_address(host) is not None:
-            self._checked(host)
+            raise AddressRefused("its host is not allowed")
+        if _read_address(host) is not None:
+            self._check_address(host)
         elif _NUMERIC.fullmatch(host):
-            raise Refused("its host is a number")
+            raise AddressRefused("its host is a number")
         elif not _NAME.fullmatch(host):
-            raise Refused("its host is not a name")
+            raise AddressRefused("its host is not a name")
         elif not self._allow_private and (name == "localhost" or name.endswith(".localhost")):
-            raise Refused("its host is not on the internet")
+            raise AddressRefused("its host is not on the internet")
 
-    def _checked(self, text: str) -> Address:
-        address = read_address(text)
+    def _check_address(self, text: str) -> Address:
+        address = _read_address(text)
         if address is None:
-            raise Refused("its host has an address that makes no sense")
-        if not (self._allow_private or public(address) or within(address, self._trust)):
-            raise Refused("its host is not on the internet")
+            raise AddressRefused("its host has an invalid address")
+        if not (self._allow_private or is_public(address) or _is_in(address, self._trust)):
+            raise AddressRefused("its host is not on the internet")
         return address
 
 
 def _split(url: str) -> SplitResult:
-    if len(url) > MAX_URL:
-        raise Refused(f"it is longer than {MAX_URL} characters")
+    if len(url) > _MAX_URL_CHARS:
+        raise AddressRefused(f"it is longer than {_MAX_URL_CHARS} characters")
     if not url.isascii() or any(char <= " " or char in '\\"<>^`{|}\x7f' for char in url):
-        raise Refused("it has characters that do not belong in a URL")
+        raise AddressRefused("it has characters that do not belong in a URL")
     try:
         parts = urlsplit(url)
         if parts.port == 0:
-            raise Refused("port 0 is not one we go to")
+            raise AddressRefused("port 0 is not allowed")
     except ValueError:
-        raise Refused("it is not a URL") from None
+        raise AddressRefused("it is not a URL") from None
     if not parts.hostname:
-        raise Refused("it has no host")
+        raise AddressRefused("it has no host")
     return parts
 
 
@@ -177,3 +177,74 @@ async def _connect(address: str, port: int) -> socket.socket:
         connecting.close()
         raise
     return connecting
+
+
+# --- which addresses are public
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_SPECIAL_4 = [
+    IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # carrier-grade NAT; a cloud's metadata service is in it, too
+        "127.0.0.0/8",
+        "168.63.129.16/32",  # a public address that is the metadata service of a large cloud
+        "169.254.0.0/16",  # link-local: the metadata of most clouds
+        "172.16.0.0/12",
+        "192.0.0.0/24",  # protocol assignments
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # relays of 6to4
+        "192.168.0.0/16",
+        "198.18.0.0/15",  # benchmarking
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+    )
+]
+_GLOBAL_6 = IPv6Network("2000::/3")
+_SPECIAL_6 = [
+    IPv6Network(text)
+    for text in (
+        "2001::/23",  # protocol assignments: Teredo, ORCHID, benchmarking
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4
+        "3fff::/20",  # documentation
+    )
+]
+_WITH_IPV4 = [IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96")]
+"""Mapped, and translated by NAT64: the last 32 bits are an IPv4 address."""
+_ISATAP = (0x00005EFE, 0x02005EFE)
+
+
+def effective_address(address: Address) -> Address:
+    """The address that is reached in the end: IPv4 inside IPv6 is IPv4."""
+    if isinstance(address, IPv6Address) and any(address in network for network in _WITH_IPV4):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def is_public(address: Address) -> bool:
+    """True if the address is on the public internet."""
+    address = effective_address(address)
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _SPECIAL_4)
+    if address not in _GLOBAL_6 or (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:
+        return False
+    return not any(address in network for network in _SPECIAL_6)
+
+
+def _is_in(address: Address, networks: list[Network]) -> bool:
+    address = effective_address(address)
+    return any(address.version == network.version and address in network for network in networks)
+
+
+def _read_address(text: str) -> Address | None:
+    """An address in its usual form; None for anything else. A zone (`%eth0`) is dropped: such an address is never public."""
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None

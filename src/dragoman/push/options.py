@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """The first group decides where we go; see `push/guard.py`."""
+    """The first group decides which addresses are allowed; see `push/guard.py`."""
 
     allow_private: bool = False
     only: tuple[str, ...] = ()
@@ -20,11 +20,11 @@ class PushOptions:
     secret: str = field(default="", repr=False)
     """Signs every notification (HMAC), besides what a config asks for."""
     seal: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that seal the secrets of configs while they are kept; see `push/seal.py`."""
+    """Keys that seal the secrets of configs in the store; see `push/seal.py`."""
     issuer: str = ""
-    """Who our signed tokens say we are; the public URL of the server, unless given."""
+    """The issuer in our signed tokens; by default the public URL of the server."""
     every_status: bool = False
-    """Versions before 1.0 hear of every change of status, not only of ends and questions."""
+    """Versions before 1.0 get every change of status, not only ends and questions."""
 
     timeout: float = 15.0
     """Seconds for one attempt, from connecting to the end of the answer."""

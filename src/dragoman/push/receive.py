@@ -1,12 +1,12 @@
-"""The other side: is this notification from whom it says, meant for us, fresh and whole, and what does it say?
+"""Receive push notifications: verify sender, audience, age and content, and read the event.
 
-    verifier = Verifier(token="...")                                   what we put into the push config
-    verifier = Verifier(secrets=("whsec_...",))                        HMAC, as the Standard Webhooks specification has it
+    verifier = Verifier(token="...")                                   the token of the push config
+    verifier = Verifier(secrets=("whsec_...",))                        HMAC, as in the Standard Webhooks specification
     verifier = Verifier(keys=FetchedKeys("https://agent.example/.well-known/jwks.json"),
                         issuer="https://agent.example", audience="https://us.example/webhook")
     received = await verifier.verify(headers, body)
 
-Everything that is configured must be right. Notifications of all versions are understood, whoever sends them.
+Everything that is configured must be right. Notifications of all versions are read.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from dragoman.dialects.select import DIALECTS
 from dragoman.errors import InvalidAgentResponse, InvalidParams, Unauthenticated
 from dragoman.model.ops import STREAM, Principal
 from dragoman.model.task import Event, Task
-from dragoman.push.sign import JWT, TOKEN, body_hash, signatures
+from dragoman.push.notification import JWT_HEADER, TOKEN_HEADER, hash_body, sign_hmac
 
 _WRAPPERS = {"task", "message", "statusUpdate", "artifactUpdate", "status_update", "artifact_update", "msg"}
-_KEEP = 90_000.0
-_MOST = 100_000
+_SEEN_SECONDS = 90_000.0
+_MAX_SEEN = 100_000
 
 
 class Received(Struct, frozen=True):
-    """A notification that was found good."""
+    """A verified notification."""
 
     event: Event
     task_id: str
     delivery: str = ""
-    """Names the notification: the same each time it is sent. Empty if the sender does not name it."""
+    """The id of the notification: the same each time it is sent. Empty if the sender sends none."""
     duplicate: bool = False
-    """It was here before. Say thank you, and do nothing."""
+    """It was received before. Acknowledge it, and do nothing."""
 
 
 class Seen(Protocol):
-    """Remembers which deliveries were here."""
+    """Remembers which deliveries were received."""
 
     def add(self, delivery: str) -> bool:
-        """False if it was here before."""
+        """False if it was received before."""
         ...
 
     def forget(self, delivery: str) -> None: ...
 
 
 class Verifier:
-    """`token`: the one in our push config, or a function that knows it by the id of the task (None: no task of ours).
+    """`token`: the one in our push config, or a function that returns it by the id of the task (None: unknown task).
 
     `tolerance`: how old, or how far ahead of our clock, a signature may be, in seconds. `seen`: where deliveries are
     remembered; in memory, for a day, unless given. `insecure`: nothing is checked, if nothing is configured.
@@ -80,29 +80,29 @@ class Verifier:
         insecure: bool = False,
     ) -> None:
         if not (token or secrets or keys or insecure):
-            raise ValueError("give a token, secrets or keys: otherwise anybody could tell us anything")
+            raise ValueError("give a token, secrets or keys: otherwise anybody could send notifications")
         self._token, self._secrets, self._tolerance = token, tuple(secrets), tolerance
         self._check = None
         if keys is not None:
             self._check = Check(
                 issuer, audience, keys, algorithms=ASYMMETRIC, skew=60.0, tenant_claim="", identify=_claims
             )
-        self.seen = seen or _Seen()
+        self.seen = seen or _SeenInMemory()
         self._fetch = fetch or Fetcher()
 
     async def verify(self, headers: Mapping[str, str], body: bytes) -> Received:
-        """Raises `Unauthenticated` for what is not good, `InvalidParams` for what makes no sense."""
+        """Raises `Unauthenticated` if a check fails, `InvalidParams` if the body is not a notification."""
         headers = _lower(headers)
-        self.check_head(headers)
+        self.check_headers(headers)
         delivery = headers.get("webhook-id", "")
         if self._secrets:
             self._check_signature(headers, delivery, body)
         claims = await self._check_token(headers, body) if self._check else {}
         if callable(self._token):
-            self._check_named(headers, body)
+            self._check_named_tasks(headers, body)
         event = read_notification(body)
         task = _task_of(event)
-        self._check_shared(headers, task)
+        self._check_shared_token(headers, task)
         if claims:
             if "task_id" in claims and claims["task_id"] != task:
                 raise Unauthenticated("the token is for another task")
@@ -110,24 +110,24 @@ class Verifier:
         new = not delivery or self.seen.add(delivery)
         return Received(event, task, delivery, duplicate=not new)
 
-    def check_head(self, headers: Mapping[str, str]) -> None:
-        """Before the body is read: does the head of a notification show all that it has to show? Raises `Unauthenticated`."""
+    def check_headers(self, headers: Mapping[str, str]) -> None:
+        """Check that the headers have every credential, before the body is read. Raises `Unauthenticated`."""
         headers = _lower(headers)
         if self._secrets and not (headers.get("webhook-id") and headers.get("webhook-signature")):
             raise Unauthenticated("it is not signed")
         if self._check and not _signed_token(headers):
             raise Unauthenticated("it has no signed token")
         if callable(self._token):
-            if not headers.get(TOKEN.lower()):
+            if not headers.get(TOKEN_HEADER.lower()):
                 raise Unauthenticated("its token is not ours")
         else:
-            self._check_shared(headers, "")
+            self._check_shared_token(headers, "")
 
-    def _check_named(self, headers: Mapping[str, str], body: bytes) -> None:
-        """Before the body is decoded: is its token that of any task that it names? Which task it is about shows later."""
-        for task in _named(body):
+    def _check_named_tasks(self, headers: Mapping[str, str], body: bytes) -> None:
+        """Check, before the body is decoded, that the token belongs to one of the tasks that it names."""
+        for task in _named_tasks(body):
             with suppress(Unauthenticated):
-                self._check_shared(headers, task)
+                self._check_shared_token(headers, task)
                 return
         raise Unauthenticated("its token is not ours")
 
@@ -137,29 +137,29 @@ class Verifier:
             raise Unauthenticated("it is not signed")
         self._check_age(int(stated))
         given = headers.get("webhook-signature", "").split(" ")[:10]
-        good = signatures(self._secrets, delivery, int(stated), body).split(" ")
+        good = sign_hmac(self._secrets, delivery, int(stated), body).split(" ")
         if not any(hmac.compare_digest(a.encode(), b.encode()) for a in given for b in good):
-            raise Unauthenticated("its signature does not fit")
+            raise Unauthenticated("its signature is wrong")
 
     async def _check_token(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
         assert self._check is not None
         claims = (await self._check(_signed_token(headers), self._fetch)).claims
         self._check_age(claims.get("iat") or 0)
-        if claims.get("request_body_sha256") not in (body_hash(body), _compact_hash(body)):
+        if claims.get("request_body_sha256") not in (hash_body(body), _compact_hash(body)):
             raise Unauthenticated("its token is for another body")
         return claims
 
-    def _check_shared(self, headers: Mapping[str, str], task: str) -> None:
+    def _check_shared_token(self, headers: Mapping[str, str], task: str) -> None:
         if not self._token:
             return
         expected = self._token(task) if callable(self._token) else self._token
-        given = headers.get(TOKEN.lower(), "")
+        given = headers.get(TOKEN_HEADER.lower(), "")
         if not expected or not hmac.compare_digest(given.encode(), expected.encode()):
             raise Unauthenticated("its token is not ours")
 
     def _check_age(self, moment: float) -> None:
         if abs(time.time() - moment) > self._tolerance:
-            raise Unauthenticated("it is too old, or from the future")
+            raise Unauthenticated("it is too old, or its time is in the future")
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:
@@ -168,11 +168,11 @@ def _lower(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _signed_token(headers: Mapping[str, str]) -> str:
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
-    return headers.get(JWT.lower()) or (bearer.strip() if scheme.lower() == "bearer" else "")
+    return headers.get(JWT_HEADER.lower()) or (bearer.strip() if scheme.lower() == "bearer" else "")
 
 
 class _Names(Struct, rename="camel"):
-    """Where a notification names its task, in any version. What else is in it is passed over, not decoded."""
+    """Where a notification names its task, in any version. Other members are skipped, not decoded."""
 
     id: Raw = Raw()
     task_id: Raw = Raw()
@@ -191,7 +191,7 @@ _NAMES = msgspec.json.Decoder(_Names)
 _NAME = msgspec.json.Decoder(str)
 
 
-def _named(body: bytes) -> set[str]:
+def _named_tasks(body: bytes) -> set[str]:
     """The tasks that a notification may be about."""
     found: set[str] = set()
     inside: list[bytes | Raw] = [body]
@@ -223,7 +223,7 @@ def _named(body: bytes) -> set[str]:
 
 
 def read_notification(body: bytes) -> Event:
-    """What a notification says, whatever version it is in. Raises `InvalidParams`."""
+    """The event of a notification of any version. Raises `InvalidParams`."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -232,19 +232,17 @@ def read_notification(body: bytes) -> Event:
         document = document["result"]
     if not isinstance(document, dict):
         raise InvalidParams("the notification is not an object")
-    tongue = _tongue(document)
-    if tongue == "0.1" and "id" in document:
-        document.pop(
-            "taskId", None
-        )  # a task that is named twice; where there is only this name, it is an update
+    dialect = _dialect_of(document)
+    if dialect == "0.1" and "id" in document:
+        document.pop("taskId", None)  # a task has both members; an update has only this one
     try:
-        event: Event = DIALECTS[tongue].read_result(STREAM, document)
+        event: Event = DIALECTS[dialect].read_result(STREAM, document)
         return event
     except InvalidAgentResponse as error:
-        raise InvalidParams(f"the notification makes no sense: {error.message}") from None
+        raise InvalidParams(f"the notification cannot be read: {error.message}") from None
 
 
-def _tongue(document: Mapping[str, Any]) -> str:
+def _dialect_of(document: Mapping[str, Any]) -> str:
     if any(isinstance(document.get(name), dict) for name in _WRAPPERS):
         return "1.0"
     if isinstance(document.get("kind"), str):
@@ -261,23 +259,25 @@ def _claims(claims: Mapping[str, Any]) -> Principal:
 
 
 def _compact_hash(body: bytes) -> str:
-    """Of the JSON without blanks: what the samples of the first draft sign."""
+    """The hash of the JSON without blanks: the samples of the first draft sign this."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         return ""
-    return body_hash(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+    return hash_body(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
 
 
-class _Seen:
-    """The last deliveries, for longer than anybody keeps trying."""
+class _SeenInMemory:
+    """The last deliveries, for longer than a sender keeps trying."""
 
     def __init__(self) -> None:
         self._at: OrderedDict[str, float] = OrderedDict()
 
     def add(self, delivery: str) -> bool:
         now = time.time()
-        while self._at and (len(self._at) >= _MOST or next(iter(self._at.values())) < now - _KEEP):
+        while self._at and (
+            len(self._at) >= _MAX_SEEN or next(iter(self._at.values())) < now - _SEEN_SECONDS
+        ):
             self._at.popitem(last=False)
         if delivery in self._at:
             return False

@@ -1,7 +1,7 @@
-"""What a push config lets us show, sealed while it is kept: who reads the database cannot be us.
+"""Encrypt the secrets of push configs in the store.
 
-The keys are Fernet's (`dragoman keys seal` makes one). The first seals and every one opens, so a new key goes before the
-old one until nothing is left that the old one sealed. Without keys, credentials are kept as they are.
+The keys are Fernet's (`dragoman keys seal` makes one). The first key seals and every key opens, so a new key goes before
+the old one until nothing is left that the old one sealed. Without keys, secrets are stored as they are.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ _SEALED = "sealed:"
 
 
 class Seal:
-    """Raises `ValueError` for what is no key."""
+    """Raises `ValueError` if a key is not a Fernet key."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
         self._keys = MultiFernet([Fernet(key) for key in keys]) if keys else None
 
-    def close(self, config: PushConfig) -> PushConfig:
-        """As it is kept."""
-        return _secrets(config, self._close)
+    def seal(self, config: PushConfig) -> PushConfig:
+        """The config as it is stored."""
+        return _map_secrets(config, self._seal_text)
 
     def open(self, config: PushConfig) -> PushConfig:
-        """As it came. Raises `Unavailable` if it was sealed with a key that we do not have."""
-        return _secrets(config, self._open)
+        """The config as it was given. Raises `Unavailable` if it was sealed with another key."""
+        return _map_secrets(config, self._open_text)
 
-    def _close(self, secret: str) -> str:
+    def _seal_text(self, secret: str) -> str:
         if self._keys is not None:
             return _SEALED + self._keys.encrypt(secret.encode()).decode()
-        if secret.startswith(_SEALED):  # we would take it for one that we cannot open
+        if secret.startswith(_SEALED):  # `open` would take it for a sealed one
             raise InvalidParams(f"the secrets of a push config may not begin with {_SEALED}")
         return secret
 
-    def _open(self, secret: str) -> str:
+    def _open_text(self, secret: str) -> str:
         if not secret.startswith(_SEALED):
             return secret
         try:
@@ -56,7 +56,7 @@ def read_keys(text: str) -> tuple[str, ...]:
         Seal(keys)
     except ValueError:
         raise ValueError(
-            "what is to seal push credentials is no key: `dragoman keys seal` makes one"
+            "the key to seal push credentials is not valid: `dragoman keys seal` makes one"
         ) from None
     return keys
 
@@ -65,7 +65,7 @@ def new_key() -> str:
     return Fernet.generate_key().decode()
 
 
-def _secrets(config: PushConfig, change: Callable[[str], str]) -> PushConfig:
+def _map_secrets(config: PushConfig, change: Callable[[str], str]) -> PushConfig:
     asked = config.authentication
     if asked is not None and asked.credentials:
         asked = replace(asked, credentials=change(asked.credentials))

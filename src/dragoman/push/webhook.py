@@ -1,13 +1,13 @@
-"""A webhook as a small ASGI app: it checks what arrives, and calls a function with what is good.
+"""A webhook as a small ASGI app: it verifies notifications, and calls a function with each.
 
-    async def told(received: Received) -> None:
+    async def handle(received: Received) -> None:
         print(received.task_id, received.event)
 
-    app = Webhook(told, Verifier(token="..."))
+    app = Webhook(handle, Verifier(token="..."))
 
-It answers 204 when the function has returned, so that the sender tries again when it has not. What arrives twice is
-acknowledged twice and handed on once. `GET ?validationToken=x`, with which a server asks whether this webhook is really
-ours, is answered with x.
+It answers 204 after the function has returned, so that the sender tries again if it fails. A repeated notification is
+acknowledged again, and the function is not called. `GET ?validationToken=x`, with which a server asks whether the webhook
+wants its notifications, is answered with x.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from urllib.parse import parse_qs
 import msgspec
 
 from dragoman.errors import A2AError, Unauthenticated, Unavailable
-from dragoman.push.post import CHALLENGE
+from dragoman.push.post import CHALLENGE_PARAMETER
 from dragoman.push.receive import Received, Verifier
 
 logger = logging.getLogger("dragoman.push")
 
-Told = Callable[[Received], Awaitable[None] | None]
+Handler = Callable[[Received], Awaitable[None] | None]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -37,8 +37,8 @@ _TOKEN = re.compile(r"[!-~]{1,512}")
 
 
 class Webhook:
-    def __init__(self, told: Told, verifier: Verifier, *, max_body: int = 16 << 20) -> None:
-        self._told, self._verifier, self._max_body = told, verifier, max_body
+    def __init__(self, handler: Handler, verifier: Verifier, *, max_body: int = 16 << 20) -> None:
+        self._handler, self._verifier, self._max_body = handler, verifier, max_body
         self._busy: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,45 +62,45 @@ class Webhook:
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes, bytes]:
         if scope["method"] in ("GET", "HEAD"):
-            tokens = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(CHALLENGE, [""])
+            tokens = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(CHALLENGE_PARAMETER, [""])
             if not _TOKEN.fullmatch(tokens[-1]):
-                return _said(404, "there is nothing to see here")
+                return _error_answer(404, "there is no page here")
             return 200, tokens[-1].encode(), b"text/plain"
         if scope["method"] != "POST":
-            return _said(405, "notifications are POSTed")
+            return _error_answer(405, "notifications are POSTed")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            self._verifier.check_head(headers)
+            self._verifier.check_headers(headers)
             body = await self._body(receive)
             if body is None:
-                return _said(413, "the notification is too large")
-            return await self._take(await self._verifier.verify(headers, body))
+                return _error_answer(413, "the notification is too large")
+            return await self._handle(await self._verifier.verify(headers, body))
         except Unauthenticated as error:
             logger.warning("a notification was refused: %s", error)
-            return _said(401, error.message)
+            return _error_answer(401, error.message)
         except Unavailable as error:
-            return _said(503, error.message)
+            return _error_answer(503, error.message)
         except A2AError as error:
             logger.warning("a notification was not understood: %s", error)
-            return _said(400, error.message)
+            return _error_answer(400, error.message)
 
-    async def _take(self, received: Received) -> tuple[int, bytes, bytes]:
+    async def _handle(self, received: Received) -> tuple[int, bytes, bytes]:
         if received.duplicate and received.delivery in self._busy:
-            return _said(503, "it is being dealt with")
+            return _error_answer(503, "it is being handled")
         if received.duplicate:
             return 204, b"", b""
         self._busy.add(received.delivery)
         try:
-            outcome = self._told(received)
+            outcome = self._handler(received)
             if inspect.isawaitable(outcome):
                 await outcome
-        except asyncio.CancelledError:  # the server stops: it may come again
+        except asyncio.CancelledError:  # the server stops: the sender tries again
             self._verifier.seen.forget(received.delivery)
             raise
         except Exception:
-            logger.exception("a notification of task %s could not be dealt with", received.task_id)
+            logger.exception("a notification of task %s could not be handled", received.task_id)
             self._verifier.seen.forget(received.delivery)
-            return _said(500, "it could not be dealt with")
+            return _error_answer(500, "it could not be handled")
         finally:
             self._busy.discard(received.delivery)
         return 204, b"", b""
@@ -111,12 +111,12 @@ class Webhook:
             message = await receive()
             body += message.get("body", b"")
             if len(body) > self._max_body or message["type"] == "http.disconnect":
-                return None  # who has left hears nothing of it
+                return None  # a sender that disconnected gets no answer
             if not message.get("more_body"):
                 return bytes(body)
 
 
-def _said(status: int, message: str) -> tuple[int, bytes, bytes]:
+def _error_answer(status: int, message: str) -> tuple[int, bytes, bytes]:
     return status, msgspec.json.encode({"error": message}), b"application/json"
 
 

@@ -34,8 +34,8 @@ from dragoman.observe.instrument import (
 from dragoman.observe.limit import LimitedService, Quota
 from dragoman.observe.metrics import Metrics
 from dragoman.observe.shared_memory import SharedCounters
-from dragoman.push.deliver import courier
 from dragoman.push.options import DEFAULTS, PushOptions
+from dragoman.push.sender import open_push_sender
 from dragoman.server.app import App
 from dragoman.server.cards import JWKS
 from dragoman.server.jsonrpc import JsonRpc
@@ -113,7 +113,7 @@ def application(
     opened, told = open_store(store), open_bus(bus or store, shared=shared)
     if push is True:
         push = DEFAULTS
-    messenger = courier(opened, push, keys=ring, issuer=public_url) if push else None
+    messenger = open_push_sender(opened, push, keys=ring, issuer=public_url) if push else None
     numbers = Metrics(shared_counters.reports if shared_counters else None) if metrics else None
     if numbers is not None:
         opened.time_commits(numbers.count_commit)

@@ -1,4 +1,4 @@
-"""The courier: everybody is told everything, in order, in their own tongue, and can tell that it is us."""
+"""The push sender: webhooks get every notification, in order, in their dialect, and can verify it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def states(told: list[Told]) -> list[str]:
 # What is told
 
 
-async def test_1_0_hears_every_update_as_it_is(office: Open, webhook: Receiver) -> None:
-    here = await office()
+async def test_1_0_hears_every_update_as_it_is(setup: Open, webhook: Receiver) -> None:
+    here = await setup()
     task = await here.send("say:3", webhook=webhook)
     told = await webhook.heard(5)
     assert states(told) == ["working", "artifactUpdate", "artifactUpdate", "artifactUpdate", "completed"]
@@ -48,9 +48,9 @@ async def test_1_0_hears_every_update_as_it_is(office: Open, webhook: Receiver) 
 
 @pytest.mark.parametrize("dialect", ["0.3", "0.3-proto", "0.2", "0.2-type"])
 async def test_older_versions_hear_of_the_task_when_it_waits_and_when_it_ends(
-    office: Open, webhook: Receiver, dialect: str
+    setup: Open, webhook: Receiver, dialect: str
 ) -> None:
-    here = await office()
+    here = await setup()
     task = await here.send("ask", webhook=webhook, dialect=dialect)
     await here.send("so", task=task.id, dialect=dialect)
     asked, ended = [each.document for each in await webhook.heard(2)]
@@ -63,9 +63,9 @@ async def test_older_versions_hear_of_the_task_when_it_waits_and_when_it_ends(
 
 @pytest.mark.parametrize("dialect", ["0.1", "draft"])
 async def test_the_first_versions_hear_of_a_task_with_its_id_twice_and_no_history(
-    office: Open, webhook: Receiver, dialect: str
+    setup: Open, webhook: Receiver, dialect: str
 ) -> None:
-    here = await office()
+    here = await setup()
     await here.send("say:2", webhook=webhook, dialect=dialect, task="t1")
     (told,) = await webhook.heard(1)
     document = told.document
@@ -74,15 +74,15 @@ async def test_the_first_versions_hear_of_a_task_with_its_id_twice_and_no_histor
     assert [part["text"] for part in document["artifacts"][0]["parts"]] == ["1,", "2,"]
 
 
-async def test_older_versions_can_hear_of_every_status(office: Open, webhook: Receiver) -> None:
-    here = await office(every_status=True)
+async def test_older_versions_can_hear_of_every_status(setup: Open, webhook: Receiver) -> None:
+    here = await setup(every_status=True)
     await here.send("say", webhook=webhook, dialect="0.3")
     told = await webhook.heard(2)
     assert [each.document["status"]["state"] for each in told] == ["working", "completed"]
 
 
-async def test_the_tongue_is_that_of_the_config_not_of_the_task(office: Open, webhook: Receiver) -> None:
-    here = await office()
+async def test_the_tongue_is_that_of_the_config_not_of_the_task(setup: Open, webhook: Receiver) -> None:
+    here = await setup()
     task = await here.send("ask", dialect="0.3")
     await here.register(task.id, webhook, dialect="1.0", id="new")
     async with Receiver() as other:
@@ -93,14 +93,14 @@ async def test_the_tongue_is_that_of_the_config_not_of_the_task(office: Open, we
         assert other.told[-1].document["kind"] == "task"
 
 
-async def test_a_late_snapshot_is_of_then_not_of_now(office: Open, webhook: Receiver) -> None:
+async def test_a_late_snapshot_is_of_then_not_of_now(setup: Open, webhook: Receiver) -> None:
     open_again = asyncio.Event()
 
     async def answer(told: Told) -> Answer:
         return 204 if open_again.is_set() else 503
 
     webhook.answer = answer
-    here = await office()
+    here = await setup()
     task = await here.send("ask", webhook=webhook, dialect="0.3")
     await webhook.until(lambda: len(webhook.refused) > 0)
     await here.send("so", task=task.id)
@@ -117,30 +117,30 @@ async def test_a_late_snapshot_is_of_then_not_of_now(office: Open, webhook: Rece
         ("0.1", lambda document: document["artifacts"][0]),
     ],
 )
-async def test_a_bare_message_is_told_too(office: Open, webhook: Receiver, dialect: str, where: Any) -> None:
-    here = await office(brief())
+async def test_a_bare_message_is_told_too(setup: Open, webhook: Receiver, dialect: str, where: Any) -> None:
+    here = await setup(brief())
     await here.send("hi", webhook=webhook, dialect=dialect, task="t1" if dialect == "0.1" else "")
     (told,) = await webhook.heard(1)
     assert where(told.document)["parts"][0]["text"] == "hello"
 
 
-async def test_who_registers_late_is_told_how_it_ended(office: Open, webhook: Receiver) -> None:
-    here = await office()
+async def test_who_registers_late_is_told_how_it_ended(setup: Open, webhook: Receiver) -> None:
+    here = await setup()
     task = await here.send("say:3")
     await here.register(task.id, webhook)
     assert states(await webhook.heard(1)) == ["completed"]
 
 
-async def test_a_failure_is_news(office: Open, webhook: Receiver) -> None:
-    here = await office()
+async def test_a_failure_is_news(setup: Open, webhook: Receiver) -> None:
+    here = await setup()
     await here.send("fail", webhook=webhook)
     await webhook.until(lambda: "failed" in states(webhook.told))
 
 
 async def test_several_webhooks_of_a_task_are_told_each_at_its_own_pace(
-    office: Open, webhook: Receiver
+    setup: Open, webhook: Receiver
 ) -> None:
-    here = await office()
+    here = await setup()
     task = await here.send("ask", webhook=webhook)
     slow = asyncio.Event()
 
@@ -157,8 +157,8 @@ async def test_several_webhooks_of_a_task_are_told_each_at_its_own_pace(
         await other.until(lambda: "completed" in states(other.told))
 
 
-async def test_a_deleted_config_hears_nothing_more(office: Open, webhook: Receiver) -> None:
-    here = await office()
+async def test_a_deleted_config_hears_nothing_more(setup: Open, webhook: Receiver) -> None:
+    here = await setup()
     task = await here.send("ask", webhook=webhook, id="one")
     await webhook.until(lambda: "input_required" in states(webhook.told))
     await here.engine.call(Call(scope=SCOPE), DeletePushConfig(task_id=task.id, id="one"))
@@ -173,8 +173,8 @@ async def test_a_deleted_config_hears_nothing_more(office: Open, webhook: Receiv
 # How they know that it is us
 
 
-async def test_the_token_and_the_trace_come_along(office: Open, webhook: Receiver) -> None:
-    here = await office()
+async def test_the_token_and_the_trace_come_along(setup: Open, webhook: Receiver) -> None:
+    here = await setup()
     await here.send("say", webhook=webhook, token="t0k")
     told = await webhook.heard(3)
     assert {each.headers["x-a2a-notification-token"] for each in told} == {"t0k"}
@@ -195,9 +195,9 @@ async def test_the_token_and_the_trace_come_along(office: Open, webhook: Receive
     ],
 )
 async def test_what_the_config_asks_for_is_shown(
-    office: Open, webhook: Receiver, scheme: str, credentials: str, header: str, value: str
+    setup: Open, webhook: Receiver, scheme: str, credentials: str, header: str, value: str
 ) -> None:
-    here = await office()
+    here = await setup()
     login = AuthenticationInfo(scheme=scheme, credentials=credentials)
     await here.send("say", webhook=webhook, authentication=login)
     assert (await webhook.heard(1))[0].headers[header] == value
@@ -205,9 +205,9 @@ async def test_what_the_config_asks_for_is_shown(
 
 @pytest.mark.parametrize("secret", ["shared secret", "whsec_" + b64encode(b"0123456789abcdef").decode()])
 async def test_a_shared_secret_signs_the_id_the_time_and_the_body(
-    office: Open, webhook: Receiver, secret: str
+    setup: Open, webhook: Receiver, secret: str
 ) -> None:
-    here = await office()
+    here = await setup()
     await here.send(
         "say", webhook=webhook, authentication=AuthenticationInfo(scheme="HMAC", credentials=secret)
     )
@@ -221,8 +221,8 @@ async def test_a_shared_secret_signs_the_id_the_time_and_the_body(
     assert told.headers["webhook-signature"] == f"v1,{b64encode(digest).decode()}"
 
 
-async def test_the_servers_secret_signs_as_well(office: Open, webhook: Receiver) -> None:
-    here = await office(secret="ours")
+async def test_the_servers_secret_signs_as_well(setup: Open, webhook: Receiver) -> None:
+    here = await setup(secret="ours")
     await here.send(
         "say", webhook=webhook, authentication=AuthenticationInfo(scheme="HMAC", credentials="theirs")
     )
@@ -240,10 +240,10 @@ async def test_the_servers_secret_signs_as_well(office: Open, webhook: Receiver)
 )
 @pytest.mark.parametrize("algorithm", ["ES256", "EdDSA"])
 async def test_our_key_signs_a_token_for_this_body_and_this_webhook(
-    office: Open, webhook: Receiver, login: AuthenticationInfo | None, header: str, algorithm: str
+    setup: Open, webhook: Receiver, login: AuthenticationInfo | None, header: str, algorithm: str
 ) -> None:
     key = new_key(algorithm)
-    here = await office(keys=KeyRing([key]), issuer="https://agent.example")
+    here = await setup(keys=KeyRing([key]), issuer="https://agent.example")
     task = await here.send("say", webhook=webhook, authentication=login)
     told = (await webhook.heard(1))[0]
     token = told.headers[header].removeprefix("Bearer ")
@@ -261,7 +261,7 @@ async def test_our_key_signs_a_token_for_this_body_and_this_webhook(
     }
 
 
-async def test_a_delivery_has_one_id_however_often_it_is_tried(office: Open, webhook: Receiver) -> None:
+async def test_a_delivery_has_one_id_however_often_it_is_tried(setup: Open, webhook: Receiver) -> None:
     tries = 0
 
     async def answer(told: Told) -> Answer:
@@ -270,7 +270,7 @@ async def test_a_delivery_has_one_id_however_often_it_is_tried(office: Open, web
         return 500 if tries % 3 else 200
 
     webhook.answer = answer
-    here = await office()
+    here = await setup()
     await here.send("say:2", webhook=webhook)
     told = await webhook.heard(4)
     assert len({each.delivery for each in told}) == 4
@@ -280,41 +280,41 @@ async def test_a_delivery_has_one_id_however_often_it_is_tried(office: Open, web
 # When it does not get through
 
 
-async def test_an_answer_that_asks_for_patience_gets_it(office: Open, webhook: Receiver) -> None:
+async def test_an_answer_that_asks_for_patience_gets_it(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
 
     webhook.answer = answer
-    here = await office(longest_pause=600.0)
+    here = await setup(longest_pause=600.0)
     await here.send("say", webhook=webhook)
     await webhook.until(lambda: len(webhook.refused) == 1)
     (waiting,) = await _waiting(here, lambda found: found[0].attempt == 1)
     assert waiting.error == "it answered HTTP 503" and 5 < waiting.at - time.time() <= 7
 
 
-async def test_a_redirect_is_a_failure(office: Open, webhook: Receiver) -> None:
+async def test_a_redirect_is_a_failure(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 307 X\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
 
     webhook.answer = answer
-    here = await office(max_attempts=1)
+    here = await setup(max_attempts=1)
     await here.send("say", webhook=webhook)
     (dead,) = await _waiting(here, lambda found: found[0].dead)
     assert "redirects are not followed" in dead.error and len(webhook.refused) == 1
 
 
-async def test_an_endless_answer_is_not_read_to_its_end(office: Open, webhook: Receiver) -> None:
+async def test_an_endless_answer_is_not_read_to_its_end(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 200 X\r\nContent-Length: 999999999\r\n\r\n" + b"x" * 200_000
 
     webhook.answer = answer
-    here = await office()
+    here = await setup()
     await here.send("say", webhook=webhook)
     assert states(await webhook.heard(3)) == ["working", "artifactUpdate", "completed"]
 
 
 async def test_a_webhook_that_does_not_answer_is_given_some_time_and_no_more(
-    office: Open, webhook: Receiver
+    setup: Open, webhook: Receiver
 ) -> None:
     silence = asyncio.Event()
 
@@ -325,13 +325,13 @@ async def test_a_webhook_that_does_not_answer_is_given_some_time_and_no_more(
         return 200
 
     webhook.answer = answer
-    here = await office(timeout=0.1)
+    here = await setup(timeout=0.1)
     await here.send("say", webhook=webhook)
     assert states(await webhook.heard(3)) == ["working", "artifactUpdate", "completed"]
 
 
 async def test_after_too_many_attempts_it_is_given_up_and_can_be_told_again(
-    office: Open, webhook: Receiver
+    setup: Open, webhook: Receiver
 ) -> None:
     broken = True
 
@@ -339,7 +339,7 @@ async def test_after_too_many_attempts_it_is_given_up_and_can_be_told_again(
         return 500 if broken else 200
 
     webhook.answer = answer
-    here = await office(max_attempts=3)
+    here = await setup(max_attempts=3)
     task = await here.send("ask", webhook=webhook)
     (dead,) = await _waiting(here, lambda found: found[0].dead)
     assert (dead.attempt, dead.error, len(webhook.refused)) == (3, "it answered HTTP 500", 3)
@@ -349,38 +349,38 @@ async def test_after_too_many_attempts_it_is_given_up_and_can_be_told_again(
     assert await here.store.push_queue.redeliver(dead.key)
     await webhook.until(lambda: "completed" in states(webhook.told))
     assert states(webhook.told) == ["working", "input_required", "working", "artifactUpdate", "completed"]
-    assert here.courier.outcomes["given up"] == 1
+    assert here.sender.outcomes["given up"] == 1
 
 
-async def test_after_too_long_it_is_given_up(office: Open, webhook: Receiver) -> None:
+async def test_after_too_long_it_is_given_up(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return 500
 
     webhook.answer = answer
-    here = await office(give_up_after=0.0)
+    here = await setup(give_up_after=0.0)
     await here.send("say", webhook=webhook)
     (dead,) = await _waiting(here, lambda found: found[0].dead)
     assert dead.attempt == 2
 
 
-async def test_a_webhook_that_is_gone_is_given_up_at_once(office: Open, webhook: Receiver) -> None:
+async def test_a_webhook_that_is_gone_is_given_up_at_once(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return 410
 
     webhook.answer = answer
-    here = await office()
+    here = await setup()
     await here.send("say", webhook=webhook)
     (dead,) = await _waiting(here, lambda found: found[0].dead)
     assert dead.attempt == 1
 
 
-async def test_a_dead_webhook_keeps_no_other_waiting(office: Open, webhook: Receiver) -> None:
+async def test_a_dead_webhook_keeps_no_other_waiting(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         await asyncio.sleep(60)
         return 200
 
     async with Receiver(answer) as tarpit:
-        here = await office(concurrency=8, per_origin=2)
+        here = await setup(concurrency=8, per_origin=2)
         tasks = [await here.send("ask", webhook=tarpit) for _ in range(12)]
         await here.register(tasks[0].id, webhook)
         assert states(await webhook.heard(1)) == ["input_required"]

@@ -1,10 +1,9 @@
-"""The courier: reads the log on behalf of those who registered a webhook, and tells them.
+"""Send push notifications: read the logs of tasks, and send what is new to their webhooks.
 
-A reader like any other, with its cursor in the store: what was committed is told, in order, at least once, whatever
-happens to us or to the webhook meanwhile. One node at a time holds a webhook. A notification that does not get through is
-tried again with growing pauses, and after too many or too long the webhook is given up; what comes then waits behind it
-until somebody says `redeliver`. The store says when there is something to tell, and we look for ourselves as well, so a
-lost wake-up costs latency, never data.
+The sender is a reader of the log with its cursor in the store. What was committed is sent in order, at least once,
+whatever happens to the server or the webhook meanwhile. One node at a time holds a webhook. A notification that fails is
+tried again with growing pauses. After too many attempts, or too long, the webhook is given up; later notifications wait
+until `redeliver`. The store wakes the sender, and the sender also polls, so a lost wake-up costs latency, never data.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from dragoman.auth.keys import KeyRing
-from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.network import AddressRefused, HttpTransport
 from dragoman.client.transport.transport import Transport
 from dragoman.engine.protocols import LeaseLost, Log, Store
 from dragoman.engine.push_configs import Delivery, StoredPushConfig, now
@@ -29,34 +28,30 @@ from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, PushConfig
 from dragoman.model.task import Task
-from dragoman.push.credentials import check_credentials
-from dragoman.push.guard import Guard, Refused
+from dragoman.push.guard import Guard
+from dragoman.push.notification import build_auth_headers, build_notification, check_credentials
 from dragoman.push.options import DEFAULTS, PushOptions
-from dragoman.push.origins import Origins
-from dragoman.push.payload import notification
-from dragoman.push.post import Undelivered, owned, post
+from dragoman.push.post import Origins, Undelivered, answers_challenge, post
 from dragoman.push.seal import Seal
-from dragoman.push.sign import proof
 
 logger = logging.getLogger("dragoman.push")
 
-POLL = 5.0
-"""How long we trust the store's word before we look for ourselves."""
-REST = 30.0
-"""The longest that one webhook's silence keeps us from trying the others of its host."""
-HELD = 1000
-"""How many webhooks one node holds at a time; most of them wait for their turn."""
+_POLL_SECONDS = 5.0
+_MAX_ORIGIN_PAUSE_SECONDS = 30.0
+"""The longest that one webhook without an answer pauses the others of its origin."""
+_MAX_HELD_WEBHOOKS = 1000
+"""How many webhooks a node holds at a time; most of them wait for their turn."""
 
 
-class _Later(Exception):
-    """Its origin is resting."""
+class _OriginPaused(Exception):
+    """Requests to the origin are paused."""
 
     def __init__(self, pause: float) -> None:
         self.pause = pause
 
 
-class Courier:
-    """`transport` must dial through `guard`. With `keys`, notifications carry a signed token of ours."""
+class PushSender:
+    """`transport` must dial through `guard`. With `keys`, notifications carry our signed token."""
 
     def __init__(
         self,
@@ -73,12 +68,16 @@ class Courier:
         self._keys, self._seal = keys, Seal(options.seal)
         self._node, self._ttl = node or f"push-{new_id()}", ttl
         self._origins = Origins(
-            slots=options.per_origin, pause=options.pause, longest=min(options.longest_pause, REST)
+            slots=options.per_origin,
+            pause=options.pause,
+            longest=min(options.longest_pause, _MAX_ORIGIN_PAUSE_SECONDS),
         )
-        self._longest = max(options.longest_pause, REST) * 2  # no pause of ours is longer, give or take
+        self._longest = (
+            max(options.longest_pause, _MAX_ORIGIN_PAUSE_SECONDS) * 2
+        )  # no pause is longer, jitter included
         self._slots = asyncio.Semaphore(options.concurrency)
         self._jobs: set[asyncio.Task[None]] = set()
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._stopping = False
         self.outcomes: Counter[str] = Counter()
@@ -87,16 +86,16 @@ class Courier:
     async def admit(self, call: Call, config: PushConfig) -> StoredPushConfig:
         try:
             self._guard.check(config.url)
-        except Refused as refused:
-            why = f"is not one we send to: {refused}"
+        except AddressRefused as refused:
+            why = f"is not allowed: {refused}"
             raise InvalidParams(f"the push config's url {why}", fields=(("url", why),)) from None
         check_credentials(config)
-        if self._options.challenge and not await owned(
+        if self._options.challenge and not await answers_challenge(
             self._transport, self._guard, config.url, timeout=self._options.timeout
         ):
             why = "does not answer as the owner of this push config would"
             raise InvalidParams(f"the push config's url {why}", fields=(("url", why),))
-        config = self._seal.close(replace(config, id=config.id or new_id(), tenant=""))
+        config = self._seal.seal(replace(config, id=config.id or new_id(), tenant=""))
         return StoredPushConfig(config=config, dialect=call.dialect, uid=new_id())
 
     def shown(self, webhook: StoredPushConfig) -> PushConfig:
@@ -113,7 +112,7 @@ class Courier:
         self._stopping = True
         if self._loop_task is not None:
             # Not cancelled at once: a claim that is cut off would hold deliveries that nobody sends.
-            self._news.set()
+            self._wake.set()
             await asyncio.wait([self._loop_task], timeout=drain)
             self._loop_task.cancel()
             with suppress(asyncio.CancelledError):
@@ -131,13 +130,13 @@ class Courier:
         await self._transport.close()
 
     async def _loop(self) -> None:
-        """Take what is due: when the store has news, when a pause is over, and now and then in any case."""
+        """Claim webhooks that are due: when the store wakes us, when a pause ends, and at every poll."""
         loop = asyncio.get_running_loop()
         look = beat = loop.time()
-        with self._store.push_queue.listen(self._news.set):
+        with self._store.push_queue.listen(self._wake.set):
             while not self._stopping:
-                self._news.clear()
-                wait = POLL
+                self._wake.clear()
+                wait = _POLL_SECONDS
                 try:
                     if loop.time() >= beat:
                         await self._store.renew(self._node, ttl=self._ttl)
@@ -145,22 +144,22 @@ class Courier:
                     due = await self._store.push_queue.when()
                     if loop.time() >= look or (due is not None and due <= now()):
                         await self._claim()
-                        look = loop.time() + POLL
+                        look = loop.time() + _POLL_SECONDS
                         due = await self._store.push_queue.when()
-                    if due is not None and len(self._jobs) < HELD:
+                    if due is not None and len(self._jobs) < _MAX_HELD_WEBHOOKS:
                         wait = min(wait, max(0.01, due - now()))
                 except Unavailable as error:
-                    logger.warning("the store is away: %s", error)
+                    logger.warning("the store is not available: %s", error)
                 except Exception:
-                    logger.exception("the courier stumbled")
+                    logger.exception("the push sender failed")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):
-                        await self._news.wait()
+                        await self._wake.wait()
 
     async def _claim(self) -> bool:
-        """Begin with what is due. Whether there was anything."""
+        """Start the deliveries that are due. True if there was one."""
         claimed = False
-        while (room := min(100, HELD - len(self._jobs))) > 0:
+        while (room := min(100, _MAX_HELD_WEBHOOKS - len(self._jobs))) > 0:
             deliveries = await self._store.push_queue.claim_due(self._node, limit=room, longest=self._longest)
             for delivery in deliveries:
                 claimed = True
@@ -174,53 +173,53 @@ class Courier:
     def _done(self, job: asyncio.Task[None]) -> None:
         self._jobs.discard(job)
         if not job.cancelled() and (error := job.exception()) is not None:
-            logger.error("a push config could not be given back", exc_info=error)
-        self._news.set()  # there may be more to tell by now
+            logger.error("a push config could not be released", exc_info=error)
+        self._wake.set()  # there may be more to send by now
 
     # -- one webhook ----------------------------------------------------------------------------------------------
 
     async def _deliver(self, delivery: Delivery) -> None:
-        """Tell a webhook what it has not been told, as far as we get, and give it back."""
-        push_queue, told = self._store.push_queue, [delivery.cursor]
+        """Send a webhook what it has not received, as far as possible, and release it."""
+        push_queue, sent = self._store.push_queue, [delivery.cursor]
         try:
-            await self._tell(delivery, told)
-            await _insist(lambda: push_queue.release(delivery, told[-1]))
+            await self._send_all(delivery, sent)
+            await _write_until_stored(lambda: push_queue.release(delivery, sent[-1]))
         except (LeaseLost, TaskNotFound):
-            pass  # another node has it, or it is gone
-        except _Later as later:
-            pause = later.pause * random.uniform(1.0, 1.2)
-            await _insist(lambda: push_queue.release(delivery, told[-1], retry_in=pause))
+            pass  # another node has it, or it was deleted
+        except _OriginPaused as paused:
+            pause = paused.pause * random.uniform(1.0, 1.2)
+            await _write_until_stored(lambda: push_queue.release(delivery, sent[-1], retry_in=pause))
         except Undelivered as failure:
-            await self._failed(delivery, told[-1], failure)
+            await self._failed(delivery, sent[-1], failure)
         except Exception as error:
             logger.exception("the push config %s of task %s", delivery.webhook.config.id, delivery.task)
-            await self._failed(delivery, told[-1], Undelivered(f"internal error: {type(error).__name__}"))
+            await self._failed(delivery, sent[-1], Undelivered(f"internal error: {type(error).__name__}"))
 
-    async def _tell(self, delivery: Delivery, told: list[int]) -> None:
-        """`told` is where we are, for whoever has to know when we fail."""
+    async def _send_all(self, delivery: Delivery, sent: list[int]) -> None:
+        """`sent[-1]` is the last record sent; the caller reads it after a failure."""
         log = self._store.scope(delivery.scope)
-        while records := await log.read(delivery.task, after=told[-1], max_bytes=PIECE_BYTES):
+        while records := await log.read(delivery.task, after=sent[-1], max_bytes=PIECE_BYTES):
             for record in records:
                 if self._stopping and record.seq > delivery.last:
-                    return  # a task that goes on and on would never let us go
-                await self._tell_one(delivery, log, record)
-                told[-1] = record.seq
+                    return  # or a task that never ends would block the stop
+                await self._send_record(delivery, log, record)
+                sent[-1] = record.seq
 
-    async def _tell_one(self, delivery: Delivery, log: Log, record: Record) -> None:
+    async def _send_record(self, delivery: Delivery, log: Log, record: Record) -> None:
         webhook = delivery.webhook
-        news = await notification(
+        notification = await build_notification(
             webhook.dialect,
             record,
             lambda: _task_at(log, delivery.task, record.seq),
             every_status=self._options.every_status,
         )
-        if news is None:
+        if notification is None:
             return
         headers = {
-            "Content-Type": news.content_type,
+            "Content-Type": notification.content_type,
             "User-Agent": "dragoman",
-            **({"A2A-Version": news.version} if news.version else {}),
-            **await _trace(log, delivery.task, record.seq),
+            **({"A2A-Version": notification.version} if notification.version else {}),
+            **await _trace_at(log, delivery.task, record.seq),
         }
         try:
             webhook = replace(webhook, config=self.shown(webhook))
@@ -229,14 +228,14 @@ class Courier:
         id = f"{webhook.uid}.{record.seq}"
         origin = self._origins.of(webhook.config.url)
         async with origin.slots:
-            if pause := origin.resting():
-                raise _Later(pause)
+            if pause := origin.pause_left():
+                raise _OriginPaused(pause)
             async with self._slots:
-                headers |= proof(
+                headers |= build_auth_headers(
                     webhook,
                     id,
                     delivery.task,
-                    news.body,
+                    notification.body,
                     secret=self._options.secret,
                     keys=self._keys,
                     issuer=self._options.issuer or f"urn:dragoman:{delivery.scope.agent}",
@@ -248,18 +247,18 @@ class Courier:
                         self._guard,
                         webhook.config.url,
                         headers,
-                        news.body,
+                        notification.body,
                         timeout=self._options.timeout,
                     )
                 except Undelivered as failure:
                     if failure.silent:
-                        origin.silent(began)
+                        origin.not_answered(began)
                     else:
                         origin.answered()
                     raise
         origin.answered()
         self.outcomes["sent"] += 1
-        await _insist(lambda: self._store.push_queue.advance(delivery, record.seq))
+        await _write_until_stored(lambda: self._store.push_queue.advance(delivery, record.seq))
 
     async def _failed(self, delivery: Delivery, cursor: int, failure: Undelivered) -> None:
         options = self._options
@@ -276,15 +275,17 @@ class Courier:
         log = logger.warning if given_up else logger.info
         outcome = "given up" if given_up else f"again in {pause:.1f} s"
         log("push to %s of task %s: %s; %s", delivery.webhook.config.id, delivery.task, failure, outcome)
-        await _insist(
+        await _write_until_stored(
             lambda: self._store.push_queue.release(
                 delivery, cursor, retry_in=pause, error=str(failure)[:500], dead=given_up
             )
         )
 
 
-def courier(store: Store, options: PushOptions, *, keys: KeyRing | None = None, issuer: str = "") -> Courier:
-    """A courier on the network."""
+def open_push_sender(
+    store: Store, options: PushOptions, *, keys: KeyRing | None = None, issuer: str = ""
+) -> PushSender:
+    """A `PushSender` on the network."""
     guard = Guard(
         allow_private=options.allow_private,
         only=options.only,
@@ -294,7 +295,7 @@ def courier(store: Store, options: PushOptions, *, keys: KeyRing | None = None, 
     )
     if issuer and not options.issuer:
         options = dataclasses.replace(options, issuer=issuer)
-    return Courier(store, HttpTransport(dial=guard.dial), guard, options, keys=keys)
+    return PushSender(store, HttpTransport(dial=guard.dial), guard, options, keys=keys)
 
 
 async def _task_at(log: Log, task: str, seq: int) -> Task:
@@ -312,21 +313,21 @@ async def _task_at(log: Log, task: str, seq: int) -> Task:
     return then.task
 
 
-async def _trace(log: Log, task: str, seq: int) -> dict[str, str]:
-    """The trace of the message that was being answered."""
+async def _trace_at(log: Log, task: str, seq: int) -> dict[str, str]:
+    """The trace of the message that the task answered at that record."""
     head = await log.head(task)
-    if head.mail < seq:  # mostly: then it need not be looked for in the whole log
+    if head.mail < seq:  # usually: then the log need not be searched
         for record in await log.read(task, after=head.mail - 1, limit=1):
             if isinstance(record.body, Mail) and record.body.trace:
                 return record.body.trace
     mails = (await log.load(task)).mails
     trace = next((mail.trace for at, mail in reversed(mails) if at < seq and mail.trace), {})
-    # a log may hold what no header can
+    # a log may hold text that a header cannot
     return {name: value for name, value in trace.items() if value.isascii() and value.isprintable()}
 
 
-async def _insist(write: Callable[[], Awaitable[None]], pause: float = 0.05) -> None:
-    """Write, however long the store is away: a webhook that we do not give back is held for as long as we live."""
+async def _write_until_stored(write: Callable[[], Awaitable[None]], pause: float = 0.05) -> None:
+    """Write, however long the store is not available: a webhook that is not released stays held by this node."""
     while True:
         try:
             return await write()
