@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dragoman.errors import Forbidden, InvalidParams, RateLimited, TaskNotFound, Unauthenticated, Unavailable
-from dragoman.model.ops import GetTask, Principal, Scope, SendMessage
+from dragoman.model.ops import GetTask, Principal, Scope, SendMessage, StreamResponse
 from dragoman.server.app import App
 from dragoman.server.limits import Limits
 from dragoman.server.mount import Mount
@@ -72,9 +72,12 @@ async def test_an_odd_id_is_refused_and_not_repeated(id: str) -> None:
 
 async def test_an_id_cannot_break_out_of_an_event() -> None:
     body = b'{"jsonrpc":"2.0","id":"a\\r\\n\\r\\ndata: forged","method":"SendStreamingMessage","params":%s}'
-    service = Scripted([])
+    service = Scripted([StreamResponse(reply("hi"))])
     answer = await post(app_of(service), body % msgspec.json.encode(HELLO))
-    assert b"\r" not in answer.body and answer.body.count(b"\n\n") <= 1
+    (event,) = answer.body.removesuffix(b"\n\n").split(b"\n\n")
+    lines = [line for line in event.splitlines() if line.startswith(b"data:")]
+    assert len(lines) == 1 and b"\r" not in answer.body
+    assert msgspec.json.decode(lines[0].removeprefix(b"data:"))["id"] == "a\r\n\r\ndata: forged"
 
 
 # --- requests that make no sense
