@@ -78,6 +78,7 @@ async def test_a_command_sees_nothing_of_the_hubs_environment(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     ran = await sandbox.run("1", "env")
+    assert ran.code == 0 and "PATH=" in ran.output
     assert "sk-secret" not in ran.output and "PYTEST" not in ran.output
 
 
