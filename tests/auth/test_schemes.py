@@ -293,8 +293,8 @@ async def test_any_one_of_several_will_do() -> None:
     assert (await asked(either, {"x-api-key": BOB})).id == "bob"
 
 
-@pytest.mark.parametrize("token", ["wrong", ALICE, BOB])
-@pytest.mark.parametrize("key", ["wrong", ALICE, BOB])
+@pytest.mark.parametrize("token", ["wrong", ALICE, BOB], ids=["wrong", "alice", "bob"])
+@pytest.mark.parametrize("key", ["wrong", ALICE, BOB], ids=["wrong", "alice", "bob"])
 async def test_but_not_two_of_them_at_once(token: str, key: str) -> None:
     bearers, keys = Bearer({"alice": hashed(ALICE)}), ApiKey({"bob": hashed(BOB)})
     shown = {**bearer(token), "x-api-key": key}
