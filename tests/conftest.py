@@ -36,7 +36,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     failed = [report.nodeid for report in terminalreporter.stats.get("xfailed", ())]
     for key, reason in QUARANTINE.items():
         failures = sum(test.startswith(key) for test in failed)
-        terminalreporter.line(f"{key}: {reason}" + (f" (failed {failures} times in this run)" if failures else ""))
+        terminalreporter.line(
+            f"{key}: {reason}" + (f" (failed {failures} times in this run)" if failures else "")
+        )
 
 
 @pytest.fixture(autouse=True)

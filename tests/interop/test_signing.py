@@ -36,7 +36,10 @@ def document(card: AgentCard) -> dict[str, Any]:
 
 SECURED = document(secure_agent().card)
 CARDS: dict[str, dict[str, Any]] = {
-    "open": {**document(secure_agent(auth=(), extended_card=None).card), "description": 'Gr\u00fc\u00dfe \U0001f600 \u2028 \\ "'},
+    "open": {
+        **document(secure_agent(auth=(), extended_card=None).card),
+        "description": 'Gr\u00fc\u00dfe \U0001f600 \u2028 \\ "',
+    },
     "secured": SECURED,
     "no scopes": {**SECURED, "securityRequirements": [{"schemes": {"bearer": {"list": []}}}]},
     "bare": {**spec_form({"name": "Bare"}), "supportedInterfaces": SECURED["supportedInterfaces"]},
