@@ -27,6 +27,7 @@ from dragoman.auth.guard import Guard, no_fetch
 from dragoman.auth.requirements import Requirements
 from dragoman.errors import Forbidden, RateLimited, Unauthenticated
 from tests.auth.certificates import Authority
+from tests.requirements import requirement
 
 ALICE, BOB = new_token(), new_token()
 
@@ -112,6 +113,7 @@ def test_two_people_cannot_have_one_token() -> None:
         Bearer({"alice": hashed(ALICE), "bob": hashed(ALICE)})
 
 
+@requirement(222)
 def test_nothing_of_a_scheme_shows_its_secrets() -> None:
     scheme = Bearer({"alice": hashed(ALICE)})
     assert hashed(ALICE) not in repr(scheme) and hashed(ALICE) not in repr(Requirements([scheme]))

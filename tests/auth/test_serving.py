@@ -21,6 +21,7 @@ from dragoman.model.task import TaskState
 from dragoman.server.runtime import serve
 from tests.auth.certificates import Authority
 from tests.auth.test_canonical import CARD
+from tests.requirements import requirement
 from tests.serving import Server
 
 SECURE = """
@@ -33,6 +34,7 @@ async def who(turn: Turn) -> str:
 """
 
 
+@requirement(194)
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "agents.example", ""])
 def test_strangers_are_not_served_by_mistake(host: str) -> None:
     open_to_all, closed = Agent("Open"), Agent("Closed", auth=[Bearer({})])
@@ -86,6 +88,7 @@ def test_tls_that_cannot_be_set_up_is_an_error_before_anybody_is_served(tmp_path
             serve(Agent("A"), port=0, announce=stop, **options)
 
 
+@requirement(208)
 async def test_everything_together_in_a_process_of_its_own(tmp_path: Path) -> None:
     authority = Authority()
     certificate, key = authority.write(tmp_path, "server")

@@ -18,6 +18,7 @@ from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests.auth.issuer import Pages
 from tests.auth.people import People, secure_agent
+from tests.requirements import requirement
 from tests.server.wire import Answer, request, rpc
 
 URL = "https://agents.example"
@@ -174,6 +175,7 @@ def hello(keys: Path) -> Any:
     return application(agent, store="memory:", keys=keys, public_url="http://localhost")
 
 
+@requirement(33)
 async def test_a_client_may_insist_on_a_signature(keys: Path, tmp_path: Path) -> None:
     hello(keys)
     public = KeyRing(keys).public()

@@ -22,6 +22,7 @@ from dragoman.model.card import AgentCard
 from tests.auth.issuer import Pages, b64, jwks
 from tests.auth.test_canonical import CARD
 from tests.dialects.strategies import cards
+from tests.requirements import requirement
 
 KEYS = {algorithm: new_key(algorithm) for algorithm in ("ES256", "EdDSA", "RS256")}
 KEY, OTHER = KEYS["ES256"], new_key()
@@ -90,6 +91,7 @@ def test_where_the_official_sdks_read_a_card_otherwise_there_is_a_signature_for_
     assert len(sign_card(SECURED, KEY.key, "ES256", KEY.kid, for_sdks=False)) == 1
 
 
+@requirement(32)
 @given(cards("1.0"))
 @settings(max_examples=40)
 async def test_any_card_can_be_signed_and_verified(card: AgentCard) -> None:
@@ -218,6 +220,7 @@ async def test_an_extension_that_we_do_not_have_is_refused(header: dict[str, Any
     await refused(by_hand(CARD, canonical(CARD), **header), "extension")
 
 
+@requirement(35)
 @pytest.mark.parametrize(
     "members",
     [

@@ -20,6 +20,7 @@ from dragoman.server.mount import client_certificate
 from dragoman.server.runtime import running
 from dragoman.server.tls import ServerTls, server_context
 from tests.auth.certificates import Authority
+from tests.requirements import requirement
 from tests.serving import Server, lasting_port
 
 TOKEN = "alice-token"
@@ -62,6 +63,7 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
+@requirement(21, 69)
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
 async def test_a_client_certificate_says_who_is_calling(files: Files, binding: str) -> None:
     async with files.serving(MutualTLS(), grpc=binding == "GRPC") as url:
@@ -124,6 +126,7 @@ async def test_a_client_does_not_believe_a_server_it_does_not_know(files: Files)
                 pass
 
 
+@requirement(209, 219)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_nothing_older_than_tls_1_2_is_spoken_and_browsers_are_told_to_stay(files: Files) -> None:
     async with files.serving(Bearer({}), required=False) as url:

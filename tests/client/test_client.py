@@ -17,6 +17,7 @@ from dragoman.errors import A2AError, InvalidAgentResponse, PushNotSupported, Ta
 from dragoman.model.content import Message, Role
 from dragoman.model.task import TaskState
 from tests.client.fakes import Answer, Asked, Site, answer, card, page
+from tests.requirements import requirement
 
 agent = Agent("Helper", description="Helps", input_modes=["*/*"], output_modes=["*/*"])
 
@@ -211,6 +212,7 @@ async def test_a_task_can_be_left_waited_for_and_canceled() -> None:
         assert await done.wait() is done
 
 
+@requirement(165)
 async def test_tasks_are_listed_across_pages() -> None:
     async with connect(agent) as it:
         made = [(await it(f"say {n}", context="talk" if n % 2 else "other")).id for n in range(7)]

@@ -12,6 +12,7 @@ from dragoman.client import ApiKey, Basic, Bearer, Client, connect, discover
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import Forbidden, Unauthenticated
 from tests.client.fakes import Answer, Asked, Site, answer, card, page
+from tests.requirements import requirement
 
 BASE, NEW = "http://agent.test", "/.well-known/agent-card.json"
 
@@ -39,6 +40,7 @@ def key(location: str) -> dict[str, Any]:
     return {"apiKeySecurityScheme": {"location": location, "name": "X-Key"}}
 
 
+@requirement(36, 211)
 @pytest.mark.parametrize(
     ("scheme", "given", "where", "name", "value"),
     [

@@ -27,6 +27,7 @@ from dragoman.errors import (
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests.client.fakes import Answer, Asked, Site, answer, card, error, old_card, page
+from tests.requirements import requirement
 
 BASE = "http://agent.test"
 NEW, OLD, BESIDE = "/.well-known/agent-card.json", "/.well-known/agent.json", "/agent-card.json"
@@ -165,6 +166,7 @@ async def test_a_card_is_not_fetched_again_while_it_is_fresh() -> None:
     assert site.paths() == [NEW]
 
 
+@requirement(19)
 async def test_a_stale_card_is_only_asked_about() -> None:
     def get(asked: Asked) -> Answer:
         if asked.headers.get("if-none-match") == '"1"':
@@ -186,6 +188,7 @@ async def test_a_card_that_must_not_be_stored_is_not() -> None:
     assert [asked.headers.get("if-none-match") for asked in site.asked] == [None, None]
 
 
+@requirement(18)
 @pytest.mark.parametrize(
     ("said", "asked"),
     [
@@ -311,6 +314,7 @@ class Network(HttpTransport):
         return await to(method, url, headers, body)
 
 
+@requirement(13)
 @pytest.mark.parametrize("there", ["http://[::1", "http://127.0.0.1:99999/rpc", "ftp://127.0.0.1/rpc"])
 async def test_an_interface_that_leads_nowhere_is_left_for_the_next_one(there: str) -> None:
     interfaces = [
@@ -387,6 +391,7 @@ async def test_a_card_that_promises_too_much_does_not_stop_us() -> None:
     assert [asked.json["method"] for asked in site.asked[1:]] == ["SendMessage", "message/send", "tasks/send"]
 
 
+@requirement(103)
 async def test_a_pinned_version_is_spoken_and_no_other() -> None:
     site = Site({NEW: page(card()), "/rpc": oldest})
     async with reach(site, version="0.3") as agent:

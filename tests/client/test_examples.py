@@ -12,6 +12,7 @@ from dragoman import Agent, Task, TaskState, Turn, connect
 from dragoman.model.content import Message
 from dragoman.server.application import application
 from dragoman.server.runtime import running
+from tests.requirements import requirement
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -46,6 +47,7 @@ async def test_the_client_example_runs_against_the_currency_agent(
     assert "agent: To which currency would you like to convert?\n100 USD is 79.00 GBP" in out
 
 
+@requirement(192)
 async def test_a_question_of_an_agent_we_called_is_passed_on_and_answered() -> None:
     (currency,) = example("currency").values()
     broker = Agent("Broker", description="Asks for you")

@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.client.fetch import MAX_DOCUMENT_BYTES, Fetcher
 from dragoman.errors import Unreachable
+from tests.requirements import requirement
 
 
 @asynccontextmanager
@@ -95,6 +96,7 @@ async def test_so_is_one_that_never_begins() -> None:
             await fetched(url, timeout=0.05)
 
 
+@requirement(34)
 @pytest.mark.parametrize(
     "url",
     [

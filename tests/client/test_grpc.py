@@ -41,6 +41,7 @@ from dragoman.server.runtime import running
 from tests.client.certificates import Authority
 from tests.client.wirecutter import Wire
 from tests.ports import free_port
+from tests.requirements import older
 from tests.server.wire import Scripted, reply
 from tests.serving import Server as Process
 
@@ -509,6 +510,7 @@ def pair(authority: Authority, name: str, directory: Path) -> str:
     return authority.files(name, directory / name)
 
 
+@older("X29")
 async def test_tls_is_spoken_and_checked(authority: Authority, tmp_path: Path) -> None:
     mine = pair(authority, "localhost", tmp_path)
     async with guarded(Door("word"), tls=Tls(certificate=mine, key=mine)) as card:

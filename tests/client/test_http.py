@@ -20,6 +20,7 @@ from dragoman.client.transport.transport import NotSent, read_at_most, retry_aft
 from dragoman.errors import Unreachable
 from tests.client.certificates import Authority
 from tests.client.fakes import card
+from tests.requirements import requirement
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -311,6 +312,7 @@ async def test_paths_are_escaped_and_credentials_in_a_url_are_not_sent() -> None
     assert "ada" not in head and "pw" not in head
 
 
+@requirement(210)
 async def test_tls_is_verified() -> None:
     authority = Authority()
     server = Server(OK, OK)

@@ -16,6 +16,7 @@ from dragoman.errors import A2AError, TaskNotFound, Unreachable, UnsupportedOper
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Batch, Call, GetTask, Request, SendMessage, StreamResponse, SubscribeToTask
 from dragoman.model.task import StatusUpdate, Task, TaskState, TaskStatus
+from tests.requirements import requirement
 
 SEND = SendMessage(message=Message(message_id="m", role=Role.USER, parts=(Part(text="go"),)))
 AWAY = [NotSent("cannot reach it") for _ in range(12)]
@@ -74,6 +75,7 @@ async def test_a_message_that_never_arrived_is_tried_as_often_as_anything() -> N
     assert len(peer.asked) == 2
 
 
+@requirement(193)
 async def test_a_task_that_is_asked_for_now_and_then_is_asked_for_while_its_server_is_away() -> None:
     peer = Peer(
         is_dragoman=False,

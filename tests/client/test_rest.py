@@ -21,6 +21,7 @@ from dragoman.model.task import TaskState
 from tests.client.chaos import Chaos, Cut, Dropped, EndEarly, Fault, Lost, Stall, Status
 from tests.client.counting import HASTY, Counter, text, told
 from tests.client.fakes import Answer, Asked, Site, page
+from tests.requirements import requirement
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -226,6 +227,7 @@ async def test_an_error_in_a_stream_is_raised_after_what_came_before_it() -> Non
         assert seen == [TaskState.INPUT_REQUIRED]
 
 
+@requirement(77, 78, 81)
 async def test_a_request_is_spread_over_path_query_and_body() -> None:
     tasks = {"tasks": [TASK], "nextPageToken": "", "pageSize": 5, "totalSize": 1}
     pages = {"/acme & co/tasks": page(tasks), "/acme & co/message:send": page({"task": TASK})}
@@ -260,6 +262,7 @@ async def test_0_3_names_resources_and_wraps_a_push_config() -> None:
     assert site.asked[1].json["config"]["pushNotificationConfig"]["url"] == "u"
 
 
+@requirement(9, 10, 11)
 async def test_the_first_interface_that_can_be_spoken_is_taken() -> None:
     card = {
         "name": "Two",

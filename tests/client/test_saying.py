@@ -18,6 +18,7 @@ from dragoman.engine.delegate import make_request
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import SendMessage
 from dragoman.model.task import TaskState
+from tests.requirements import requirement
 
 agent = Agent("Clerk", description="Takes things down")
 
@@ -52,6 +53,7 @@ def test_one_output_mode_or_extension_needs_no_list() -> None:
     assert request.message.extensions == ("https://e.example/1",)
 
 
+@requirement(128)
 async def test_a_task_can_be_named_by_a_reply_or_by_itself() -> None:
     async with connect(agent) as client:
         reply = await client("note")

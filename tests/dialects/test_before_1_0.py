@@ -13,6 +13,7 @@ from dragoman.model import ops
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ops import StreamResponse
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+from tests.requirements import older
 
 KIND_FAMILY = ["0.3", "0.2", "0.2-type", "arbiter"]
 ALL = [*KIND_FAMILY, "0.1", "draft"]
@@ -143,6 +144,7 @@ def test_a_webhook_that_wants_no_credentials_may_say_so_in_any_way(name: str, au
     assert isinstance(request, ops.CreatePushConfig) and request.config.authentication is None
 
 
+@older("X12")
 def test_a_file_of_http_of_0_3_is_not_in_two_places() -> None:
     file = {"fileWithBytes": "aGk=", "fileWithUri": "https://x"}
     assert refused("0.3-proto", {"role": "ROLE_USER", "content": [{"file": file}]}).endswith("[0].file")
@@ -266,6 +268,7 @@ def test_a_state_is_read_in_any_spelling(name: str, state: Any) -> None:
     assert task.state is TaskState.CANCELED
 
 
+@older("X20")
 @every_version
 def test_unknown_comes_in_and_goes_out_as_unknown(name: str) -> None:
     task = select.by_name(name).read_result(ops.GET, {"id": "t", "status": {"state": "unknown"}})
@@ -486,6 +489,7 @@ def test_a_bare_message_is_a_completed_task_in_0_1(name: str) -> None:
     assert (event["id"], event["final"]) == ("mine", True)
 
 
+@older("X9")
 @first_family
 @pytest.mark.parametrize(
     ("state", "word"), [(TaskState.REJECTED, "failed"), (TaskState.AUTH_REQUIRED, "input-required")]
@@ -536,6 +540,7 @@ def test_what_an_agent_made_is_what_it_says_to_arbiter() -> None:
     assert document["status"]["message"]["parts"] == [{"kind": "text", "text": "hello"}]
 
 
+@older("X34")
 def test_arbiter_replays_artifacts_to_a_late_reader_and_one_status_of_a_finished_task() -> None:
     documents = streamed("arbiter", snapshot(TaskState.WORKING, "a"), last=False)
     assert [d["kind"] for d in documents] == ["status-update", "artifact-update"]

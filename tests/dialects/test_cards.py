@@ -19,6 +19,7 @@ from dragoman.model.card import (
     Skill,
     StringList,
 )
+from tests.requirements import older
 
 URL = "https://agents.example/echo"
 BARE = AgentCard(
@@ -114,6 +115,7 @@ def test_the_draft_always_says_how_to_authenticate() -> None:
     assert cards.write_card(GUARDED, "0.1")["authentication"] == {"schemes": ["Bearer"]}
 
 
+@older("X19")
 def test_an_arbiter_card_has_the_three_capabilities_and_the_label_1_0() -> None:
     document = cards.write_card(GUARDED, "arbiter")
     assert document["protocolVersion"] == "1.0"
@@ -124,6 +126,7 @@ def test_an_arbiter_card_has_the_three_capabilities_and_the_label_1_0() -> None:
     assert card.supported_interfaces[0].protocol_version == "arbiter"
 
 
+@older("X33")
 def test_an_old_scheme_with_two_flows_becomes_two_and_either_will_do() -> None:
     flows = {
         "clientCredentials": {"tokenUrl": "https://t", "scopes": {}},

@@ -16,6 +16,7 @@ from dragoman.model.fold import Fold
 from dragoman.model.ops import SEND, PushConfig, StreamResponse
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 from tests.dialects import strategies
+from tests.requirements import requirement
 
 NAMES = list(select.DIALECTS)
 every_dialect = pytest.mark.parametrize("name", NAMES)
@@ -48,6 +49,7 @@ def shown(name: str, result: Any) -> Any:
     return result
 
 
+@requirement("58a")
 @every_dialect
 @some
 @given(data=st.data())

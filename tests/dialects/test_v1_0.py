@@ -13,6 +13,7 @@ from dragoman.model import ops
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ops import StreamResponse
 from dragoman.model.task import StatusUpdate, Task, TaskState, TaskStatus
+from tests.requirements import requirement
 
 dialect = V1_0()
 HELLO: dict[str, Any] = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
@@ -69,6 +70,7 @@ def test_one_snake_case_member_among_good_ones_is_honoured() -> None:
     assert send({**HELLO, "context_id": "c1"}).message.context_id == "c1"
 
 
+@requirement(104)
 def test_the_proper_spelling_wins_over_the_other() -> None:
     assert send({**HELLO, "context_id": "old", "contextId": "new"}).message.context_id == "new"
 

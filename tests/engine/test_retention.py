@@ -16,6 +16,7 @@ from dragoman.model.ids import timestamp
 from dragoman.model.ops import GetTask, ListTasks
 from dragoman.model.task import TaskState
 from tests.engine.conftest import Start, call, say
+from tests.requirements import requirement
 
 
 def talker() -> Agent:
@@ -49,6 +50,7 @@ async def later() -> None:
         await asyncio.sleep(0.001)
 
 
+@requirement(227)
 async def test_an_engine_forgets_finished_tasks_past_their_age_and_keeps_open_ones(start: Start) -> None:
     first = await start(talker())
     done = [await first.call(call(), say(f"t{i}")) for i in range(3)]

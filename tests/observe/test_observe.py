@@ -30,6 +30,7 @@ from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from tests import raw
 from tests.push.webhook import Receiver, Told
+from tests.requirements import requirement
 
 QUICK = PushOptions(allow_private=True, http=True, pause=0.01, longest_pause=0.05)
 
@@ -279,6 +280,7 @@ async def test_a_full_server_refuses_new_messages_and_finishes_its_tasks() -> No
         assert (await first.wait()).text == "done"
 
 
+@requirement(224)
 async def test_what_was_done_is_on_record_with_who_and_how_it_ended(tmp_path) -> None:
     store = f"sqlite:///{tmp_path}/t.db"
     async with echo().test(store=store) as client:

@@ -24,6 +24,7 @@ from dragoman.push.notification import build_auth_headers
 from dragoman.push.receive import Received, Verifier, read_notification
 from dragoman.push.webhook import Webhook
 from tests.conformance.conftest import Clock, clock
+from tests.requirements import requirement
 
 __all__ = ["clock"]
 
@@ -117,6 +118,7 @@ async def test_nothing_is_decoded_for_those_who_do_not_know_the_token(token: Any
     assert (await checks.verify({"X-A2A-Notification-Token": TOKEN}, BODY)).task_id == "t1"
 
 
+@requirement(180)
 async def test_a_token_of_one_task_is_not_good_for_another_that_is_named_beside_it() -> None:
     checks = verifier(token={"t1": TOKEN}.get, secrets=(), keys=None)
     body = BODY.replace(b"t1", b"t2").replace(b'{"status', b'{"id":"t1","taskId":"t1","status', 1)
@@ -196,6 +198,7 @@ BAD: dict[str, Any] = {
 }
 
 
+@requirement(181)
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 async def test_what_is_not_right_is_refused(bad: Any) -> None:
     checking = verifier()
@@ -204,6 +207,7 @@ async def test_what_is_not_right_is_refused(bad: Any) -> None:
     assert not (await checking.verify(signed(), BODY)).duplicate  # and the right one is none the worse for it
 
 
+@requirement(183)
 async def test_a_changed_body_is_refused_by_each_signature() -> None:
     body = BODY.replace(b"WORKING", b"COMPLETED")
     for name in ("hmac", "jwt"):
@@ -211,6 +215,7 @@ async def test_a_changed_body_is_refused_by_each_signature() -> None:
             await verifier(**EACH[name]).verify(signed(), body)
 
 
+@requirement(185)
 @pytest.mark.parametrize("name", ["hmac", "jwt"])
 async def test_an_old_notification_is_refused(name: str, clock: Clock) -> None:
     headers = signed()
@@ -239,6 +244,7 @@ async def test_tokens_can_be_known_by_their_tasks() -> None:
         await checking.verify(signed("u.2"), BODY.replace(b"t1", b"t2"))
 
 
+@requirement(184)
 async def test_a_secret_can_be_exchanged_without_a_gap() -> None:
     checking = verifier(token="", keys=None, secrets=("the new one", SECRET))
     await checking.verify(signed(), BODY)
@@ -366,6 +372,7 @@ async def seat() -> AsyncIterator[Seat]:
     await seat.transport.close()
 
 
+@requirement(179, 182)
 async def test_the_app_hands_on_what_is_good_once(seat: Seat) -> None:
     for _ in range(2):
         assert await seat.ask(headers=signed()) == (204, b"")

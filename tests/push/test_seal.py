@@ -14,6 +14,7 @@ from dragoman.push import PushOptions
 from dragoman.push.seal import Seal, new_key, read_keys
 from tests.push.conftest import SCOPE, Open, PushSetup
 from tests.push.webhook import Receiver
+from tests.requirements import requirement
 
 SECRETS: dict[str, Any] = {
     "token": "t0ken-planted",
@@ -27,6 +28,7 @@ async def kept(setup: PushSetup, task: str) -> PushConfig:
     return webhook.config
 
 
+@requirement(178)
 async def test_who_reads_the_store_reads_no_secrets_and_the_webhook_is_shown_them(
     setup: Open, webhook: Receiver, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from dragoman.errors import InvalidParams, TaskNotFound, Unauthenticated
 from dragoman.model.ops import StreamResponse, SubscribeToTask
 from dragoman.model.task import TaskState
+from tests.requirements import older
 from tests.server.wire import Scripted, app_of, chunk, request, rpc, status, task
 
 S = TaskState
@@ -169,6 +170,7 @@ async def test_its_frames_name_their_event() -> None:
     assert answer.results()[-1]["final"] is True
 
 
+@older("X34")
 @pytest.mark.parametrize(
     ("version", "code"), [("", 0), ("1", 0), ("1.0", 0), ("0.3", -32007), ("2.0", -32007)]
 )

@@ -1,6 +1,6 @@
 """Rows of the list of requirements that `test_requirements.py` leaves: most of them say should, or not.
 
-What has a place of its own (TLS, notifications, logs) is proven there; `ELSEWHERE` says by which test.
+What has a place of its own (TLS, notifications, logs) is proven there.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
 from tests.push.webhook import Receiver, Told
+from tests.requirements import older, requirement
 from tests.spec.speakers import JsonRpc
 from tests.spec.test_requirements import (
     ALICE,
@@ -36,34 +37,10 @@ from tests.spec.test_requirements import (
     house,
     house_of,
     message,
-    requirement,
     state,
 )
 
 __all__ = ["binding", "house"]  # fixtures
-
-ELSEWHERE = {
-    21: "auth/test_tls.py::test_a_client_certificate_says_who_is_calling",
-    69: "auth/test_tls.py::test_a_client_certificate_says_who_is_calling",
-    87: "push/test_attacks.py::test_a_name_that_changes_its_mind_leads_nowhere",
-    178: "push/test_seal.py::test_who_reads_the_store_reads_no_secrets_and_the_webhook_is_shown_them",
-    185: "push/test_receive.py::test_an_old_notification_is_refused",
-    194: "auth/test_serving.py::test_strangers_are_not_served_by_mistake",
-    208: "auth/test_serving.py::test_everything_together_in_a_process_of_its_own",
-    209: "auth/test_tls.py::test_nothing_older_than_tls_1_2_is_spoken_and_browsers_are_told_to_stay",
-    219: "auth/test_tls.py::test_nothing_older_than_tls_1_2_is_spoken_and_browsers_are_told_to_stay",
-    220: "spec/test_fuzz.py::test_",
-    222: "auth/test_schemes.py::test_nothing_of_a_scheme_shows_its_secrets",
-    224: "observe/test_observe.py::test_what_was_done_is_on_record_with_who_and_how_it_ended",
-    227: "engine/test_retention.py::test_an_engine_forgets_finished_tasks_past_their_age_and_keeps_open_ones",
-}
-
-
-@pytest.mark.parametrize("row", ELSEWHERE)
-def test_what_is_proven_elsewhere_is_still_there(row: int) -> None:
-    file, _, name = ELSEWHERE[row].partition("::")
-    assert f"def {name}" in (Path(__file__).parent.parent / file).read_text(encoding="utf-8")
-
 
 # --- cards
 
@@ -104,6 +81,7 @@ async def test_an_extended_card_shows_each_caller_what_that_caller_may_see(bindi
             assert ("limits" in [skill["id"] for skill in card["skills"]]) is seen
 
 
+@older("X10")
 @requirement(20, 45)
 async def test_no_card_holds_a_secret_or_tells_where_it_comes_from(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/tasks.db"
@@ -281,6 +259,7 @@ async def test_having_been_authorised_gives_nobody_more_than_they_had(binding: s
         await house.refusal("SendMessage", pay, "PERMISSION_DENIED", authorization=BOB)
 
 
+@older("X27")
 @requirement(207)
 async def test_a_method_of_an_extension_is_no_way_around_the_door() -> None:
     async with running(application(agent_of(auth=[Bearer(TOKENS)]), store="memory:")) as url:

@@ -41,6 +41,7 @@ from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.server.runtime import running
 from dragoman.stores import open_store
+from tests.requirements import older
 
 SPOKEN = {
     "JSONRPC": ("1.0", "0.3", "0.2", "0.2-type", "0.1", "draft", "arbiter"),
@@ -189,6 +190,7 @@ async def test_the_way_is_the_one_that_was_asked_for(way: Way, it: Client) -> No
     assert route.dialect.name.removesuffix("-proto") == way.version
 
 
+@older("X31")
 async def test_a_message_is_answered(it: Client) -> None:
     reply = await it.send("one two three")
     assert reply.state is TaskState.COMPLETED and reply.text == "one two three "
@@ -289,6 +291,7 @@ async def test_a_required_extension_must_be_asked_for(way: Way) -> None:
 # --- tasks
 
 
+@older("X31")
 async def test_a_task_can_be_got(way: Way, it: Client) -> None:
     reply = await it.send("one two")
     task = await it.get(reply.id, history=1)

@@ -14,8 +14,9 @@ from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
 from tests.push.webhook import Receiver
+from tests.requirements import older
 from tests.spec.speakers import Document
-from tests.spec.test_requirements import ALICE, EXTENSION, PUSH, TOKENS, agent_of, fetch, older
+from tests.spec.test_requirements import ALICE, EXTENSION, PUSH, TOKENS, agent_of, fetch
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The requirements of A2A 1.0, one after the other, put to a whole server over sockets.
 
-`@requirement(143, 145)` names rows of the list that the specification was condensed to; `older("X6")` rows of what
-earlier versions demanded. What a test asks it asks over each binding, with bytes made by hand (`speakers.py`).
+`@requirement(143, 145)` names the rows of `requirements.md` that a test proves. What a test asks it asks over each binding,
+with bytes made by hand (`speakers.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import rfc8785
@@ -30,9 +30,8 @@ from dragoman.server.limits import Limits
 from dragoman.server.runtime import running
 from tests import raw
 from tests.push.webhook import Receiver
+from tests.requirements import older, requirement
 from tests.spec.speakers import Document, Grpc, JsonRpc, Refusal, Rest, Speaker
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 EXTENSION = "https://ext.example/strict/v1"
@@ -51,18 +50,6 @@ CODES = {
     "PERMISSION_DENIED": (-32000, 403, "PERMISSION_DENIED"),
 }
 """Reasons, and the code of each over JSON-RPC, HTTP+JSON and gRPC."""
-
-
-def requirement(*rows: int) -> Callable[[F], F]:
-    """Which rows a test proves."""
-    assert all(1 <= row <= 240 for row in rows)
-    return lambda test: test
-
-
-def older(*rows: str) -> Callable[[F], F]:
-    """Which rows of older versions a test proves."""
-    assert all(re.fullmatch(r"X\d\d?", row) for row in rows)
-    return lambda test: test
 
 
 # --- the server, and what is said to it
@@ -596,7 +583,7 @@ async def test_a_context_of_the_clients_own_is_kept_as_it_is(house: House) -> No
     assert len((await house.call("ListTasks", {"contextId": "my-context"}))["tasks"]) == 2
 
 
-@requirement(129, 152, 169, 234)
+@requirement(129, 152, 169, 234, 66, 68, 74, 82, 84)
 async def test_a_task_that_is_not_there_is_not_found_whatever_is_done_with_it(house: House) -> None:
     unknown = {"taskId": "none", "id": "none"}
     for method, params in {

@@ -14,6 +14,7 @@ from dragoman import Agent, Turn
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
+from tests.requirements import older
 
 HOOK = "https://client.example/hook"
 OLD = ("0.1", "0.2", "0.3")
@@ -138,6 +139,7 @@ async def test_an_agent_of_one_version_is_whole_to_callers_who_do_not_say_theirs
 SENT: dict[str, Any] = {"SendMessage": v1("go"), "message/send": v03("go"), "tasks/send": v01("t", "go")}
 
 
+@older("X27")
 @pytest.mark.parametrize(
     ("version", "method", "outcome"),
     [
@@ -282,6 +284,7 @@ async def test_a_canceled_task_can_be_canceled_again_in_1_0_only(url: str) -> No
     assert await code(url, "CancelTask", {"id": await finished(url)}) == -32002
 
 
+@older("X18")
 async def test_who_follows_a_finished_task_gets_its_end_or_in_1_0_an_error(url: str) -> None:
     id = await finished(url)
     assert await code(url, "SubscribeToTask", {"id": id}) == -32004
@@ -448,6 +451,7 @@ async def test_data_is_any_value(url: str, value: Any) -> None:
     assert json.loads(text_of(await rpc(url, "message/send", v03("data", boxed)))) == [value]
 
 
+@older("X12")
 async def test_a_file_of_0_1_may_be_named_and_not_there(url: str) -> None:
     part = {"type": "file", "file": {"name": "x", "mimeType": "a/b"}}
     seen = text_of(await rpc(url, "tasks/send", v01("t", "data", part)))
