@@ -50,7 +50,7 @@ MEGABYTE = 1 << 20
 OURS = {
     "paths._VARIABLE": "our own templates",
     "settings: \\s*\\[([^\\[\\]]+)\\]": "the operator's dragoman.toml",
-    "tidy: \\w+": "our own names",
+    "reading: \\w+": "our own names",
     "routes._PARAMETER": "our own routes",
     "openapi._PARAMETER": "our own routes",
     "openapi: \\w+": "our own routes",
@@ -91,11 +91,11 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("match", "a=", " ", '"'),
     ),
     "address: \\\\(.)": (("sub", "", "\\", ""),),
-    "call._TRACEPARENT": (
+    "pipeline._TRACEPARENT": (
         ("fullmatch", "01-" + "a" * 32 + "-" + "b" * 16 + "-00-", "a", "\n"),
         ("fullmatch", "", "0", ""),
     ),
-    "call._PRINTABLE": (("fullmatch", "", "a", "\n"),),
+    "pipeline._PRINTABLE": (("fullmatch", "", "a", "\n"),),
     "cors._ORIGIN": (("fullmatch", "", "a", ""), ("fullmatch", "a://", "a", " ")),
     "cors._NAMES": (
         ("fullmatch", "a", " ", ""),
@@ -129,12 +129,12 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("search", '"file":{"data"', " ", "}"),
     ),
     "select._TYPE": (("search", "", '"type"', ""), ("search", '"type"', " ", "")),
-    "tidy._LOOKS_SNAKE": (
+    "reading._LOOKS_SNAKE": (
         ("search", "", '_id"', ""),
         ("search", "", "_", ""),
         ("search", '_id"', " ", ""),
     ),
-    "tidy: [A-Z]": (("sub", "", "A", ""),),
+    "reading: [A-Z]": (("sub", "", "A", ""),),
     "v1_0._EXPECTED": (
         ("match", "Expected `", "a", "!"),
         ("match", "Expected `a`, got `", "a", "!"),

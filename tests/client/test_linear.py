@@ -37,8 +37,8 @@ from dragoman.client.transport.http1 import Connection
 from dragoman.client.transport.http_exchange import read_document
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import decode_json, retry_after, to_error
-from dragoman.dialects import rest_errors
 from dragoman.dialects.cards import read_card
+from dragoman.dialects.errors import read_rest_error
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.messages import V0_3, V1_0
 from dragoman.dialects.proto.status import read_status
@@ -238,8 +238,8 @@ for _dialect in ("1.0", "0.3", "0.3-proto", "0.2", "0.1", "arbiter"):
         error = {"code": -32001, "message": "no " * n, "data": [detail] * n, "details": [detail] * n}
         return lambda: (
             DIALECTS[dialect].read_error(error),
-            rest_errors.read({"error": error}, dialect, http=404),
-            rest_errors.read({"type": "/-error" * n, "title": "x" * n}, dialect, http=400),
+            read_rest_error({"error": error}, dialect, http=404),
+            read_rest_error({"type": "/-error" * n, "title": "x" * n}, dialect, http=400),
         )
 
     CASES[f"event_of_many_parts_{_dialect}"] = 10_000, _read_event

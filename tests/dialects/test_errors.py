@@ -146,5 +146,5 @@ def test_1_0_details_are_a_list_of_typed_objects() -> None:
     ],
 )
 def test_an_error_is_called_what_the_sdks_call_it(kind: type[e.A2AError], name: str) -> None:
-    assert errors.name(made(kind, "a sentence")) == name
+    assert errors.name_of(made(kind, "a sentence")) == name
     assert not name or issubclass(kind, errors.by_name(name) or ())

@@ -23,13 +23,13 @@ import pytest
 from dragoman.auth import ApiKey, Basic, Bearer, hashed, hashed_password
 from dragoman.auth.guard import Guard
 from dragoman.auth.requirements import Requirements
-from dragoman.dialects import cards, paths, rest_errors, select
+from dragoman.dialects import cards, errors, paths, select
 from dragoman.dialects.checks import MAX_PARTS
 from dragoman.dialects.proto import tasks, v0_3, v1_0
 from dragoman.dialects.proto.status import read_status
+from dragoman.dialects.reading import looks_snake, read_base64
 from dragoman.dialects.select import DIALECTS
 from dragoman.dialects.sse import SseReader
-from dragoman.dialects.tidy import looks_snake, read_base64
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.model import ops
 from dragoman.push.receive import _named_tasks
@@ -216,7 +216,7 @@ def test_cards_and_errors() -> None:
     def error(n: int) -> Callable[[], object]:
         detail = {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [{"field": "a"}]}
         document = {"error": {"code": 400, "message": "x" * n, "details": [detail] * (n // 10)}}
-        return lambda: rest_errors.read(document, "1.0", http=400)
+        return lambda: errors.read_rest_error(document, "1.0", http=400)
 
     assert ratio(card, 1 << 14) < MOST
     assert ratio(error, 1 << 14) < MOST

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import errors as e
-from dragoman.dialects.errors import code, name
+from dragoman.dialects.errors import code, name_of
 from dragoman.model import ops
 from dragoman.model.ops import PushConfig, PushConfigPage, TaskPage
 from dragoman.model.task import TaskState
@@ -437,7 +437,7 @@ async def test_an_error_of_0_3_has_a_code_and_the_statuses_of_its_time(
 ) -> None:
     answer = await refused(error, path="/v1/tasks/t1")
     assert answer.status == old
-    known = {"type": name(error)} if name(error) else {}
+    known = {"type": name_of(error)} if name_of(error) else {}
     assert answer.json == {"code": code(error, "0.3"), "message": error.message, **known}
 
 

@@ -29,7 +29,7 @@ from dragoman.client.transport.transport import (
     to_error,
 )
 from dragoman.dialects.cards import read_card, write_card
-from dragoman.dialects.tidy import snake
+from dragoman.dialects.reading import snake
 from dragoman.errors import (
     A2AError,
     InvalidAgentResponse,

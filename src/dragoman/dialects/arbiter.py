@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.dialects.checks import refuse
 from dragoman.dialects.dialect import EventWriter
-from dragoman.dialects.parts import Form
-from dragoman.dialects.tasks import status_of, task_of
+from dragoman.dialects.legacy_values import Form, status_of, task_of
 from dragoman.dialects.v0_3 import V0_3, encode
 from dragoman.errors import A2AError
 from dragoman.model import ops

@@ -1,8 +1,8 @@
-"""Agent cards in every version, and the one document that all of them can read.
+"""Agent cards in every version, their security schemes, and the one document that all versions can read.
 
-Each version renamed some members and dropped others, but no two of them use one name for different things. So a card
-with the members of all versions (`superset_card`) serves everybody, and reading needs no version: whatever is there
-is brought into the 1.0 form, and the card's era says which version to begin with.
+Each version renamed some members and dropped others, but no two use one name for different things. So a card with the
+members of all versions (`superset_card`) serves all clients. Reading needs no version: whatever is there becomes the 1.0
+form, and the card's era says which version to try first.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from typing import Any
 
 import msgspec
 
-from dragoman.dialects import security
-from dragoman.dialects.security import plain
-from dragoman.dialects.tidy import tidy
+from dragoman.dialects.reading import normalize
 from dragoman.errors import InvalidAgentResponse
-from dragoman.model.card import JSONRPC, AgentCard, Interface, Skill
+from dragoman.model.card import (
+    JSONRPC,
+    AgentCard,
+    Interface,
+    OAuthFlows,
+    SecurityRequirement,
+    SecurityScheme,
+    Skill,
+)
 
 TEXT = ("text/plain",)
 _TRIO = ("streaming", "pushNotifications", "stateTransitionHistory")
@@ -72,10 +78,10 @@ def superset_card(
     out["capabilities"] = {**older["capabilities"], **newest["capabilities"]}
     out["skills"] = [{**a, **b} for a, b in zip(older["skills"], newest["skills"], strict=True)]
     if card.security_schemes:
-        wrapped, flat = newest["securitySchemes"], security.write_legacy_schemes(card.security_schemes)
+        wrapped, flat = newest["securitySchemes"], write_legacy_schemes(card.security_schemes)
         out["securitySchemes"] = {name: {**flat[name], **wrapped[name]} for name in wrapped}
     if versions is None or "0.1" in versions:
-        out["authentication"] = {"schemes": security.scheme_words(card.security_schemes)}
+        out["authentication"] = {"schemes": scheme_words(card.security_schemes)}
     out.pop("signatures", None)
     return out
 
@@ -96,9 +102,9 @@ def _write_1_0(card: AgentCard) -> dict[str, Any]:
     if card.provider is not None:
         out["provider"] = {"organization": card.provider.organization, "url": card.provider.url}
     if card.security_schemes:
-        out["securitySchemes"] = security.write_schemes(card.security_schemes)
+        out["securitySchemes"] = write_schemes(card.security_schemes)
     if card.security_requirements:
-        out["securityRequirements"] = security.write_requirements(card.security_requirements)
+        out["securityRequirements"] = write_requirements(card.security_requirements)
     return out
 
 
@@ -117,9 +123,9 @@ def _write_0_2(card: AgentCard, version: str) -> dict[str, Any]:
     if card.icon_url:
         out["iconUrl"] = card.icon_url
     if card.security_schemes:
-        out["securitySchemes"] = security.write_legacy_schemes(card.security_schemes)
+        out["securitySchemes"] = write_legacy_schemes(card.security_schemes)
     if card.security_requirements:
-        out["security"] = security.write_legacy_requirements(card.security_requirements)
+        out["security"] = write_legacy_requirements(card.security_requirements)
     if card.capabilities.extended_agent_card is not None:
         out["supportsAuthenticatedExtendedCard"] = card.capabilities.extended_agent_card
     if version != "0.3":
@@ -134,7 +140,7 @@ def _write_0_1(card: AgentCard, dialect: str) -> dict[str, Any]:
     for skill in out["skills"]:
         skill.pop("security", None)
     if card.security_schemes or dialect == "draft":
-        out["authentication"] = {"schemes": security.scheme_words(card.security_schemes)}
+        out["authentication"] = {"schemes": scheme_words(card.security_schemes)}
     return out
 
 
@@ -197,9 +203,9 @@ def _write_skill(skill: Skill, *, legacy: bool) -> dict[str, Any]:
             out[member] = list(values)
     if skill.security_requirements:
         if legacy:
-            out["security"] = security.write_legacy_requirements(skill.security_requirements)
+            out["security"] = write_legacy_requirements(skill.security_requirements)
         else:
-            out["securityRequirements"] = security.write_requirements(skill.security_requirements)
+            out["securityRequirements"] = write_requirements(skill.security_requirements)
     return out
 
 
@@ -214,7 +220,7 @@ def read_card(document: Any, *, found_at: str = "") -> tuple[AgentCard, str]:
     if not isinstance(document, dict):
         raise InvalidAgentResponse("the agent card is not a JSON object")
     try:
-        card = tidy(document)
+        card = normalize(document)
         era = era_of(card, found_at=found_at)
         return msgspec.convert(_regular(card, era), AgentCard), era
     except (msgspec.ValidationError, RecursionError) as error:
@@ -243,10 +249,10 @@ def era_of(card: dict[str, Any], *, found_at: str = "") -> str:
 def _regular(card: dict[str, Any], era: str) -> dict[str, Any]:
     """The document in the 1.0 form, with gaps filled that only a strict reader would mind."""
     out = dict(card)
-    schemes, names = security.read_schemes(card.get("securitySchemes"))
-    requirements = security.read_requirements(card.get("securityRequirements") or card.get("security"), names)
+    schemes, names = read_schemes(card.get("securitySchemes"))
+    requirements = read_requirements(card.get("securityRequirements") or card.get("security"), names)
     if not schemes and not requirements and "authentication" in card:
-        schemes, requirements = security.read_scheme_words(card["authentication"])
+        schemes, requirements = read_scheme_words(card["authentication"])
     out["securitySchemes"], out["securityRequirements"] = schemes, requirements
     out["supportedInterfaces"] = _read_interfaces(card, era)
     out["skills"] = [_read_skill(skill, n, names) for n, skill in enumerate(_list(card.get("skills")))]
@@ -288,9 +294,184 @@ def _read_skill(skill: Any, n: int, names: dict[str, list[str]]) -> Any:
     out.setdefault("name", out["id"])
     stated = skill.get("securityRequirements") or skill.get("security")
     if stated:
-        out["securityRequirements"] = security.read_requirements(stated, names)
+        out["securityRequirements"] = read_requirements(stated, names)
     return out
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+_WRAPPERS = {
+    "apiKey": "apiKeySecurityScheme",
+    "http": "httpAuthSecurityScheme",
+    "oauth2": "oauth2SecurityScheme",
+    "openIdConnect": "openIdConnectSecurityScheme",
+    "mutualTLS": "mtlsSecurityScheme",
+}
+_TYPES = {wrapper: kind for kind, wrapper in _WRAPPERS.items()}
+
+_FLOWS = {
+    "authorizationCode": ("authorizationUrl", "tokenUrl", "scopes"),
+    "clientCredentials": ("tokenUrl", "scopes"),
+    "implicit": ("authorizationUrl", "scopes"),
+    "password": ("tokenUrl", "scopes"),
+    "deviceCode": ("deviceAuthorizationUrl", "tokenUrl", "scopes"),
+}
+"""The members that each kind of flow must have."""
+
+
+def plain(value: Any) -> Any:
+    """A value as the plain objects and lists of its JSON."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def write_schemes(schemes: dict[str, SecurityScheme]) -> dict[str, Any]:
+    """As 1.0 has them."""
+    out = {}
+    for name, scheme in schemes.items():
+        document = plain(scheme)
+        if scheme.oauth2_security_scheme is not None:
+            document["oauth2SecurityScheme"]["flows"] = _write_flows(scheme.oauth2_security_scheme.flows)
+        out[name] = document
+    return out
+
+
+def write_legacy_schemes(schemes: dict[str, SecurityScheme]) -> dict[str, Any]:
+    """As 0.2 and 0.3 have them: `type` says which, the members are flat."""
+    out = {}
+    for name, document in write_schemes(schemes).items():
+        for wrapper, members in document.items():
+            kind = _TYPES[wrapper]
+            if kind == "apiKey":
+                members["in"] = members.pop("location")
+            elif kind == "oauth2":
+                members["flows"].pop("deviceCode", None)
+                members["flows"].get("authorizationCode", {}).pop("pkceRequired", None)
+            out[name] = {"type": kind, **members}
+    return out
+
+
+def _write_flows(flows: OAuthFlows) -> dict[str, Any]:
+    out: dict[str, Any] = plain(flows)
+    for kind, flow in out.items():
+        for member in _FLOWS[kind]:
+            flow.setdefault(member, {} if member == "scopes" else "")
+    return out
+
+
+def read_schemes(document: Any) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Schemes of any version in the 1.0 form, and for each name the names it became (more than one if it was split)."""
+    out: dict[str, Any] = {}
+    names: dict[str, list[str]] = {}
+    for name, scheme in document.items() if isinstance(document, dict) else ():
+        if not isinstance(scheme, dict):
+            continue
+        wrapper = next((member for member in _TYPES if isinstance(scheme.get(member), dict)), None)
+        if wrapper is not None:
+            members = dict(scheme[wrapper])
+        elif (wrapper := _WRAPPERS.get(str(scheme.get("type")))) is not None:
+            members = {k: v for k, v in scheme.items() if k not in ("type", "in")}
+            if "in" in scheme:
+                members["location"] = scheme["in"]
+        else:
+            continue
+        split = _split(name, wrapper, members)
+        out |= split
+        names[name] = list(split)
+    return out, names
+
+
+def _split(name: str, wrapper: str, members: dict[str, Any]) -> dict[str, Any]:
+    flows = members.get("flows")
+    if wrapper != _WRAPPERS["oauth2"] or not isinstance(flows, dict) or len(flows) < 2:
+        return {name: {wrapper: members}}
+    return {
+        f"{name}#{n}" if n > 1 else name: {wrapper: {**members, "flows": {kind: flow}}}
+        for n, (kind, flow) in enumerate(flows.items(), 1)
+    }
+
+
+def write_requirements(requirements: tuple[SecurityRequirement, ...]) -> list[Any]:
+    """As 1.0 has them. A scheme that needs no scopes still has its list."""
+    return [
+        {"schemes": {name: {"list": list(scopes.list)} for name, scopes in requirement.schemes.items()}}
+        for requirement in requirements
+    ]
+
+
+def write_legacy_requirements(requirements: tuple[SecurityRequirement, ...]) -> list[Any]:
+    return [
+        {name: list(scopes.list) for name, scopes in requirement.schemes.items()}
+        for requirement in requirements
+    ]
+
+
+def read_requirements(document: Any, names: dict[str, list[str]]) -> list[Any]:
+    """`securityRequirements` or `security` in the 1.0 form; a split scheme gives alternatives."""
+    out: list[Any] = []
+    for item in document if isinstance(document, list) else ():
+        if not isinstance(item, dict):
+            continue
+        schemes = item.get("schemes") if isinstance(item.get("schemes"), dict) else item
+        assert isinstance(schemes, dict)
+        choices: list[dict[str, Any]] = [{}]
+        for name, scopes in schemes.items():
+            scopes = scopes if isinstance(scopes, dict) else {"list": scopes}
+            choices = [{**choice, each: scopes} for each in names.get(name, [name]) for choice in choices]
+        out.extend({"schemes": choice} for choice in choices)
+    return out
+
+
+def scheme_words(schemes: dict[str, SecurityScheme]) -> list[str]:
+    """As the draft and 0.1 name them in `authentication.schemes`: `Bearer`, `ApiKey` ..."""
+    words: list[str] = []
+    for scheme in schemes.values():
+        if scheme.http_auth_security_scheme is not None:
+            word = scheme.http_auth_security_scheme.scheme
+            words.append(word[:1].upper() + word[1:])
+        elif scheme.api_key_security_scheme is not None:
+            words.append("ApiKey")
+        elif scheme.oauth2_security_scheme is not None:
+            words.append("OAuth2")
+        elif scheme.open_id_connect_security_scheme is not None:
+            words.append("OpenIdConnect")
+        else:
+            words.append("MutualTLS")
+    return list(dict.fromkeys(words))
+
+
+_WORDS: dict[str, dict[str, Any]] = {
+    "apikey": {"apiKeySecurityScheme": {"location": "header", "name": "X-API-Key"}},
+    "oauth2": {"oauth2SecurityScheme": {"flows": {}}},
+    "openidconnect": {"openIdConnectSecurityScheme": {"openIdConnectUrl": ""}},
+    "mutualtls": {"mtlsSecurityScheme": {}},
+}
+
+
+def read_scheme_words(authentication: Any) -> tuple[dict[str, Any], list[Any]]:
+    """`authentication` of the draft and 0.1 as schemes and requirements: any one of the words will do."""
+    if not isinstance(authentication, dict):
+        return {}, []
+    words = authentication.get("schemes")
+    words = [words] if isinstance(words, str) else words
+    names = [word.lower() for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    schemes = {
+        name: _WORDS.get(name, {"httpAuthSecurityScheme": {"scheme": name}})
+        for name in names
+        if name not in ("public", "none", "")
+    }
+    if "oauth2" in schemes:
+        schemes["oauth2"] = {"oauth2SecurityScheme": {"flows": _flows_in(authentication.get("credentials"))}}
+    return schemes, [{"schemes": {name: {"list": []}}} for name in schemes]
+
+
+def _flows_in(credentials: Any) -> dict[str, Any]:
+    """`credentials` may hold where to get a token, as JSON in a string."""
+    try:
+        flow = msgspec.json.decode(credentials)
+    except (msgspec.DecodeError, TypeError):
+        return {}
+    if not isinstance(flow, dict) or not isinstance(flow.get("tokenUrl"), str):
+        return {}
+    return {"authorizationCode" if "authorizationUrl" in flow else "clientCredentials": flow}

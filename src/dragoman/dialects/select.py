@@ -18,8 +18,7 @@ from dragoman.dialects.arbiter import Arbiter
 from dragoman.dialects.cards import read_card, version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.v0_1 import V0_1, Draft
-from dragoman.dialects.v0_2 import V0_2, V0_2Type
-from dragoman.dialects.v0_3 import V0_3
+from dragoman.dialects.v0_3 import V0_2, V0_3, V0_2Type
 from dragoman.dialects.v0_3_proto import V0_3Proto
 from dragoman.dialects.v1_0 import V1_0
 from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation, VersionNotSupported

@@ -24,20 +24,31 @@ from msgspec.structs import replace
 from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked, checked_as, refuse
 from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
-from dragoman.dialects.parts import Form, read_message, write_artifact, write_message
-from dragoman.dialects.pushes import read_config, read_task_config, write_config
+from dragoman.dialects.legacy_values import (
+    Form,
+    read_config,
+    read_event,
+    read_message,
+    read_task,
+    read_task_config,
+    status_of,
+    task_of,
+    write_artifact,
+    write_config,
+    write_message,
+    write_status,
+)
 from dragoman.dialects.reading import (
     Malformed,
     identifier,
     mapping,
     needed_object,
+    normalize,
     number,
     read_params,
     strings,
     task_id_of,
 )
-from dragoman.dialects.tasks import read_event, read_task, status_of, task_of, write_status
-from dragoman.dialects.tidy import tidy
 from dragoman.errors import A2AError, InvalidAgentResponse
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
@@ -102,9 +113,11 @@ class V0_1(Dialect):
     def read_result(self, op: Op, result: Any) -> Any:
         try:
             if op in (ops.PUSH_CREATE, ops.PUSH_GET):
-                return replace(read_task_config(tidy(result), ""), id=ONLY)
+                return replace(read_task_config(normalize(result), ""), id=ONLY)
             return (
-                _read_event(tidy(result)) if op.streams else _true_state(read_task(tidy(result), "", _FORM))
+                _read_event(normalize(result))
+                if op.streams
+                else _true_state(read_task(normalize(result), "", _FORM))
             )
         except (Malformed, RecursionError) as wrong:
             raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None

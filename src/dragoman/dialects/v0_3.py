@@ -1,4 +1,4 @@
-"""A2A 0.3 over JSON-RPC.
+"""A2A 0.3 over JSON-RPC, and 0.2, which differs little.
 
 How it differs from 1.0:
 
@@ -19,8 +19,20 @@ import msgspec
 from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked_as, refuse
 from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
-from dragoman.dialects.parts import Form, read_message, write_message
-from dragoman.dialects.pushes import read_config, read_task_config, read_task_configs, write_config
+from dragoman.dialects.legacy_values import (
+    Form,
+    read_config,
+    read_event,
+    read_message,
+    read_task,
+    read_task_config,
+    read_task_configs,
+    status_of,
+    write_config,
+    write_event,
+    write_message,
+    write_task,
+)
 from dragoman.dialects.reading import (
     Malformed,
     flag,
@@ -28,13 +40,12 @@ from dragoman.dialects.reading import (
     mapping,
     needed,
     needed_object,
+    normalize,
     number,
     read_params,
     strings,
     task_id_of,
 )
-from dragoman.dialects.tasks import read_event, read_task, status_of, write_event, write_task
-from dragoman.dialects.tidy import tidy
 from dragoman.errors import A2AError, InvalidAgentResponse
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
@@ -169,7 +180,7 @@ class V0_3(Dialect):
         if op is ops.EXTENDED_CARD:
             return cards.read_card(result)[0]
         try:
-            return self._read_result(op, tidy(result))
+            return self._read_result(op, normalize(result))
         except (Malformed, RecursionError) as wrong:
             raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None
 
@@ -236,3 +247,34 @@ class _Reader:
 
     def read(self, result: Any) -> list[Event]:
         return [self._dialect.read_result(ops.STREAM, result)]
+
+
+class V0_2(V0_3):
+    """All minor versions of 0.2. The extended card is fetched with HTTP GET; errors have neither a missing extended card nor
+    an unsupported version; until 0.2.5 a `configuration` must have `acceptedOutputModes`. Some agents (pydantic's fasta2a)
+    keep the push methods' names of 0.1.
+    """
+
+    name = family = "0.2"
+    version = ""
+    subscribe_errors_as_events = False
+    extended_card_path = "/agent/authenticatedExtendedCard"
+
+    methods = {op: name for op, name in V0_3.methods.items() if op is not ops.EXTENDED_CARD}
+
+    def _settings(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return {"acceptedOutputModes": [], **settings}
+
+
+class V0_2Type(V0_2):
+    """The form of the Python SDK of May 2025: `type` where 0.2 has `kind`, and a streamed message has `final`."""
+
+    name = "0.2-type"
+
+    form = Form(tag="type")
+
+    def write_event(self, event: Event, *, last: bool) -> dict[str, Any]:
+        out = super().write_event(event, last=last)
+        if isinstance(event, Message):
+            out["final"] = last
+        return out

@@ -18,8 +18,21 @@ from base64 import b64encode
 from binascii import a2b_base64
 from typing import Any, ClassVar
 
-from dragoman.dialects.parts import REFERENCE, Form, boxed, named, read_message, unboxed, write_message
-from dragoman.dialects.pushes import read_config, write_config
+from dragoman.dialects.legacy_values import (
+    REFERENCE,
+    Form,
+    boxed,
+    named,
+    read_config,
+    read_event,
+    read_message,
+    read_task,
+    unboxed,
+    write_config,
+    write_event,
+    write_message,
+    write_task,
+)
 from dragoman.dialects.reading import (
     Malformed,
     an_object,
@@ -28,13 +41,12 @@ from dragoman.dialects.reading import (
     mapping,
     needed_object,
     number,
+    read_base64,
     sequence,
     strings,
     text,
     under,
 )
-from dragoman.dialects.tasks import read_event, read_task, write_event, write_task
-from dragoman.dialects.tidy import read_base64
 from dragoman.dialects.v0_3 import V0_3, encode
 from dragoman.model import ops
 from dragoman.model.content import Message, Part, Role

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked, refuse
 from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
-from dragoman.dialects.reading import tidy_request
-from dragoman.dialects.tidy import looks_snake, snake, tidy
+from dragoman.dialects.reading import looks_snake, normalize, normalize_request, snake
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
@@ -175,7 +174,7 @@ def _with_one_scheme(config: ops.PushConfig) -> ops.PushConfig:
 def _leniently(params: bytes, shape: type[T]) -> T:
     document = msgspec.json.decode(params or b"{}")
     try:
-        return msgspec.convert(tidy_request({} if document is None else document), shape)
+        return msgspec.convert(normalize_request({} if document is None else document), shape)
     except msgspec.ValidationError as error:
         refuse(*_path_and_reason(error))
 
@@ -217,7 +216,7 @@ def _path_and_reason(error: msgspec.ValidationError) -> tuple[str, str]:
 
 def _read(result: Any, shape: type[T]) -> T:
     try:
-        return msgspec.convert(tidy(result), shape)
+        return msgspec.convert(normalize(result), shape)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidAgentResponse(f"the peer's answer is not a {shape.__name__}: {error}") from None
 
@@ -233,7 +232,7 @@ def _read_event(result: Any) -> Any:
 
 def _whole(event: Any) -> Any:
     """An event with what writers of protobuf's JSON leave out when it is empty: a context, the parts of an artifact."""
-    event = tidy(event)
+    event = normalize(event)
     if not isinstance(event, dict):
         return event
     whole = {"contextId": "", **event}

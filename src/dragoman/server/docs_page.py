@@ -7,8 +7,7 @@ from base64 import b64encode
 from html import escape
 from typing import Any
 
-from dragoman.server.openapi import EVENTS
-from dragoman.server.schemas import Document
+from dragoman.server.openapi import EVENTS, Document
 
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }

@@ -17,9 +17,10 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.dialects import paths, rest_errors, select
+from dragoman.dialects import paths, select
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.errors import write_rest_error
 from dragoman.dialects.paths import QUERY, Found, Path
 from dragoman.dialects.sse import frame
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest, ParseError
@@ -158,7 +159,7 @@ class _RestCall(HttpCall):
 
     def _write_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
         assert self.dialect is not None
-        return rest_errors.write(error, self.dialect.name)
+        return write_rest_error(error, self.dialect.name)
 
 
 async def _may_read(exchange: Exchange, mount: Mount) -> bool:
@@ -167,7 +168,7 @@ async def _may_read(exchange: Exchange, mount: Mount) -> bool:
         try:
             await exchange.principal(mount)
         except A2AError as error:
-            status, body = rest_errors.write(error, "1.0")
+            status, body = write_rest_error(error, "1.0")
             await exchange.respond(status, _encode(body), (JSON, *mount.refusal(error, status)))
             return False
     return True

@@ -23,8 +23,8 @@ from dragoman.client.transport.http_exchange import (
 )
 from dragoman.client.transport.transport import Response, Transport, to_error
 from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.reading import looks_snake
 from dragoman.dialects.sse import Frame
-from dragoman.dialects.tidy import looks_snake
 from dragoman.errors import A2AError, InvalidAgentResponse, UnsupportedOperation
 from dragoman.model.content import Message
 from dragoman.model.ids import new_id

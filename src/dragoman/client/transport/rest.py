@@ -21,8 +21,8 @@ from dragoman.client.transport.http_exchange import (
     write_headers,
 )
 from dragoman.client.transport.transport import NOT_JSON, Response, Transport, decode_json, retry_after
-from dragoman.dialects import rest_errors
 from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.errors import error_in, read_rest_error
 from dragoman.dialects.paths import Path, path_of
 from dragoman.dialects.sse import Frame
 from dragoman.errors import A2AError, InvalidParams, UnsupportedOperation
@@ -111,11 +111,7 @@ class Rest:
                 self._verbs[op] = verb
                 return response
             document = _document(await response.read())
-            if (
-                not verbs
-                or response.status not in _WRONG_VERB
-                or rest_errors.told(document, self.dialect.name)
-            ):
+            if not verbs or response.status not in _WRONG_VERB or error_in(document, self.dialect.name):
                 raise self._to_error(response, document, path)
 
     def _url_and_body(self, path: Path, verb: str, params: bytes, tenant: str) -> tuple[str, bytes]:
@@ -143,7 +139,7 @@ class Rest:
         return error
 
     def _read_error(self, document: dict[str, Any], http: int, of_task: bool) -> A2AError:
-        return rest_errors.read(document, self.dialect.name, http=http, of_task=of_task)
+        return read_rest_error(document, self.dialect.name, http=http, of_task=of_task)
 
 
 def _document(body: bytes) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
-from dragoman.dialects import cards, security
+from dragoman.dialects import cards
 from dragoman.dialects.reading import Malformed
 from dragoman.errors import InvalidAgentResponse
 from dragoman.model.card import AgentCard
@@ -23,12 +23,12 @@ def write_0_3(message: Any, card: AgentCard) -> None:
     """0.3's members, with security in the wrapped form that its protobuf shares with 1.0."""
     document = cards.write_card(card, "0.3")
     if card.security_schemes:
-        document["securitySchemes"] = security.write_schemes(card.security_schemes)
+        document["securitySchemes"] = cards.write_schemes(card.security_schemes)
     if card.security_requirements:
-        document["security"] = security.write_requirements(card.security_requirements)
+        document["security"] = cards.write_requirements(card.security_requirements)
     for skill, stated in zip(document["skills"], card.skills, strict=False):
         if stated.security_requirements:
-            skill["security"] = security.write_requirements(stated.security_requirements)
+            skill["security"] = cards.write_requirements(stated.security_requirements)
     _write(message, document)
 
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, EncodeError
 
 from dragoman.dialects.checks import checked, refuse
+from dragoman.dialects.legacy_values import status_of
 from dragoman.dialects.proto.messages import unmapped
-from dragoman.dialects.proto.tamed import tamed
+from dragoman.dialects.proto.values import json_for_protobuf
 from dragoman.dialects.reading import Malformed
-from dragoman.dialects.tasks import status_of
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model.ops import Op, Request, StreamResponse
 from dragoman.model.task import Event, Task
@@ -69,7 +69,7 @@ class Codec:
 
     def read_message(self, op: Op, message: Any, *, max_nodes: int = 250_000) -> Request:
         """Raises `InvalidParams`. `max_nodes`: so many messages, of all kinds, may be inside the one."""
-        if message.ByteSize() > 2 * max_nodes and heavier_than(max_nodes, message):
+        if message.ByteSize() > 2 * max_nodes and has_more_messages(max_nodes, message):
             raise InvalidParams(f"the request has more than {max_nodes} values in it")
         try:
             return checked(self.requests[op].read(message))
@@ -119,7 +119,7 @@ class Codec:
 _reading = lru_cache(None)(unmapped)
 
 
-def heavier_than(nodes: int, message: Any) -> bool:
+def has_more_messages(nodes: int, message: Any) -> bool:
     """Whether more than so many messages are inside one. Each may take two bytes on the wire, and a hundred here."""
     inside = [message]
     while inside:
@@ -151,7 +151,7 @@ def _whatever(value: Any, write: Callable[[Any], bytes]) -> bytes:
         return write(value)
     except _UNCARRIED:
         with _carried(InvalidAgentResponse):
-            return write(tamed(value))
+            return write(json_for_protobuf(value))
 
 
 _UNCARRIED = (EncodeError, TypeError, ValueError, OverflowError, RecursionError)

@@ -50,7 +50,7 @@ _BY_CODE: dict[str, type[A2AError]] = {
 def sentence(error: A2AError, version: str = "1.0") -> str:
     """What is said in words. The SDKs put the name of the error before it in 0.3, and some read nothing else."""
     words = error.message if len(error.message) <= _LONGEST else error.message[: _LONGEST - 1] + "…"
-    name = "" if version == "1.0" else errors.name(error)
+    name = "" if version == "1.0" else errors.name_of(error)
     return f"{name}: {words}" if name else words
 
 

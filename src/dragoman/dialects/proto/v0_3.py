@@ -17,7 +17,7 @@ from base64 import b64encode
 from functools import partial
 from typing import Any
 
-from dragoman.dialects.parts import REFERENCE, boxed, unboxed
+from dragoman.dialects.legacy_values import REFERENCE, boxed, unboxed
 from dragoman.dialects.proto import cards, tasks
 from dragoman.dialects.proto.codec import Codec, Form
 from dragoman.dialects.proto.messages import V0_3, Empty

@@ -1,8 +1,9 @@
-"""Struct, Value and Timestamp: JSON and moments inside protobuf.
+"""Struct, Value and Timestamp: JSON and times inside protobuf.
 
-A Struct knows one kind of number, the double. A whole number comes back as one as long as a double holds it exactly
-(up to 2^53); beyond that its last digits are lost on the wire. Readers of protobuf give up at 100 levels of messages,
-and one level of JSON is three of those.
+A Struct has one kind of number, the double. A whole number stays exact up to 2^53; beyond that its last digits are lost.
+Readers of protobuf stop at 100 levels of messages, and one level of JSON takes three. `json_for_protobuf` writes as text what
+protobuf cannot carry: numbers that fit no double, and JSON that is nested too deep. It is for answers only: such a value
+must not prevent others from reading the rest of a task. A request with such values is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.dialects.reading import Malformed
 from dragoman.model.ids import timestamp
@@ -108,3 +113,29 @@ def read_moment(moment: Any, path: str) -> str:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = datetime.resolution * 1_000_000
+
+
+_LARGEST = int(1.7976931348623157e308)
+_encode = msgspec.json.Encoder().encode
+
+
+def json_for_protobuf(value: Any) -> Any:
+    """A value of the model, with JSON in it that fits into protobuf."""
+    if isinstance(value, Struct):
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        return replace(value, **{name: json_for_protobuf(each) for name, each in fields.items()})
+    if isinstance(value, tuple):
+        return tuple(map(json_for_protobuf, value))
+    return _json(value, 0)
+
+
+def _json(value: Any, depth: int) -> Any:
+    if type(value) is int and abs(value) > _LARGEST:
+        return str(value)
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if depth >= DEEPEST:
+        return _encode(value).decode()
+    if isinstance(value, dict):
+        return {name: _json(each, depth + 1) for name, each in value.items()}
+    return [_json(each, depth + 1) for each in value]

@@ -1,7 +1,7 @@
-"""Parts, messages and artifacts as the versions before 1.0 have them.
+"""Messages, artifacts, tasks and push configs in the JSON of the versions before 1.0.
 
-Reading takes every form there is: `kind` or `type` or neither, bytes under `data`, a bare `text`. Writing is exact, and
-a `Form` says which form exactly.
+Reading accepts every form: `kind` or `type` or neither, bytes under `data`, a bare `text`. Writing is exact: a `Form` says
+which form.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from msgspec import Struct
 from dragoman.dialects.reading import (
     Malformed,
     an_object,
+    flag,
     identifier,
     mapping,
+    needed,
     needed_object,
+    read_base64,
     sequence,
     strings,
     text,
     under,
 )
-from dragoman.dialects.tidy import read_base64
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
-from dragoman.model.task import TaskState
+from dragoman.model.ids import timestamp
+from dragoman.model.ops import AuthenticationInfo, PushConfig
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 BOXED = "data_part_compat"
 """Part metadata: `data` is not an object, and sits inside one under `value`. The official Python SDK does the same."""
@@ -263,4 +267,203 @@ def write_artifact(artifact: Artifact, form: Form) -> dict[str, Any]:
         out["metadata"] = artifact.metadata
     if artifact.extensions and form.named:
         out["extensions"] = artifact.extensions
+    return out
+
+
+_STATES: dict[str, TaskState] = {
+    **{state.word: state for state in TaskState},
+    **{state.value: state for state in TaskState},
+    "cancelled": TaskState.CANCELED,
+    "unknown": TaskState.UNSPECIFIED,
+}
+
+
+# --- reading
+
+
+def read_status(document: dict[str, Any], path: str, form: Form) -> TaskStatus:
+    status = needed_object(document, "status", path)
+    path = under(path, "status")
+    word = status.get("state")
+    state = _STATES.get(word) if type(word) is str else None
+    if state is None:
+        raise Malformed(under(path, "state"), f"has the unknown value {str(word)[:40]!r}")
+    message = None
+    if "message" in status:
+        message = named(read_message(status["message"], under(path, "message"), form, default=Role.AGENT))
+    return TaskStatus(state=state, message=message, timestamp=text(status, "timestamp", path))
+
+
+def read_task(document: Any, path: str, form: Form) -> Task:
+    document = an_object(document, path)
+    artifacts, history = sequence(document, "artifacts", path), sequence(document, "history", path)
+    where = under(path, "artifacts"), under(path, "history")
+    return Task(
+        id=needed(document, "id", path),
+        context_id=identifier(document, "contextId", path) or identifier(document, "sessionId", path),
+        status=read_status(document, path, form),
+        artifacts=tuple(
+            [read_artifact(each, f"{where[0]}[{n}]", form, position=n) for n, each in enumerate(artifacts)]
+        ),
+        history=tuple(
+            [
+                named(read_message(each, f"{where[1]}[{n}]", form, default=Role.AGENT))
+                for n, each in enumerate(history)
+            ]
+        ),
+        metadata=mapping(document, "metadata", path),
+    )
+
+
+def read_event(document: Any, path: str, form: Form) -> Event:
+    """A task, a message or an update: what its `kind` says, else what its members say."""
+    document = an_object(document, path)
+    kind = document.get("kind") or document.get("type") or _infer(document)
+    if kind == "task":
+        return read_task(document, path, form)
+    if kind == "message":
+        return named(read_message(document, path, form, default=Role.AGENT))
+    if kind == "status-update":
+        return StatusUpdate(
+            task_id=_task_id(document, path),
+            context_id=identifier(document, "contextId", path),
+            status=read_status(document, path, form),
+            metadata=mapping(document, "metadata", path),
+        )
+    if kind == "artifact-update":
+        artifact = needed_object(document, "artifact", path)
+        return ArtifactUpdate(
+            task_id=_task_id(document, path),
+            context_id=identifier(document, "contextId", path),
+            artifact=read_artifact(artifact, under(path, "artifact"), form),
+            append=flag(document, "append", path) or flag(artifact, "append", path),
+            last_chunk=flag(document, "lastChunk", path) or flag(artifact, "lastChunk", path),
+            metadata=mapping(document, "metadata", path),
+        )
+    raise Malformed(path or "it", "is neither a task nor a message nor an update")
+
+
+def _task_id(document: dict[str, Any], path: str) -> str:
+    return identifier(document, "taskId", path) or needed(document, "id", path)
+
+
+def _infer(document: dict[str, Any]) -> str:
+    if "artifact" in document:
+        return "artifact-update"
+    if "status" in document:
+        return "status-update" if "taskId" in document or "final" in document else "task"
+    return "message" if "parts" in document else ""
+
+
+# --- writing
+
+
+def write_status(status: TaskStatus, form: Form) -> dict[str, Any]:
+    out: dict[str, Any] = {"state": form.state(status.state)}
+    if status.message is not None:
+        out["message"] = write_message(status.message, form)
+    if status.timestamp:
+        out["timestamp"] = status.timestamp
+    return out
+
+
+def write_task(task: Task, form: Form) -> dict[str, Any]:
+    out = {**form.tagged("task"), "id": task.id, "contextId": task.context_id}
+    out["status"] = write_status(task.status, form)
+    if task.artifacts:
+        out["artifacts"] = [write_artifact(artifact, form) for artifact in task.artifacts]
+    if task.history:
+        out["history"] = [write_message(message, form) for message in task.history]
+    if task.metadata:
+        out["metadata"] = task.metadata
+    return out
+
+
+def write_event(event: Event, form: Form, *, last: bool) -> dict[str, Any]:
+    if isinstance(event, Task):
+        return write_task(event, form)
+    if isinstance(event, Message):
+        return write_message(event, form)
+    ids = {"taskId": event.task_id, "contextId": event.context_id}
+    out: dict[str, Any]
+    if isinstance(event, StatusUpdate):
+        out = {**form.tagged("status-update"), **ids}
+        out["status"] = write_status(event.status, form)
+        out["final"] = last
+    else:
+        out = {**form.tagged("artifact-update"), **ids}
+        out["artifact"] = write_artifact(event.artifact, form)
+        out["append"] = event.append
+        out["lastChunk"] = event.last_chunk
+    if event.metadata:
+        out["metadata"] = event.metadata
+    return out
+
+
+def task_of(answer: Message, asked: Message | None) -> Task:
+    """A completed task around a bare message, for versions in which every answer is a task."""
+    task_id = answer.task_id or (asked.task_id if asked else "") or answer.message_id
+    context_id = answer.context_id or (asked.context_id if asked else "")
+    return Task(
+        id=task_id,
+        context_id=context_id or task_id,
+        status=TaskStatus(state=TaskState.COMPLETED, message=answer, timestamp=timestamp()),
+        history=(asked, answer) if asked else (answer,),
+    )
+
+
+def status_of(task: Task) -> StatusUpdate:
+    """A task's status, as an update."""
+    return StatusUpdate(
+        task_id=task.id, context_id=task.context_id, status=task.status, metadata=task.metadata
+    )
+
+
+def read_config(document: dict[str, Any], path: str, *, task_id: str = "") -> PushConfig:
+    authentication = mapping(document, "authentication", path)
+    schemes = strings(authentication, "schemes", under(path, "authentication"))
+    scheme = schemes[0] if schemes else text(authentication, "scheme", under(path, "authentication"))
+    credentials = text(authentication, "credentials", under(path, "authentication"))
+    url = text(document, "url", path)
+    if not url:
+        raise Malformed(under(path, "url"), "is missing")
+    return PushConfig(
+        id=identifier(document, "id", path),
+        task_id=task_id,
+        url=url,
+        token=text(document, "token", path),
+        # A list of no schemes is how some say that there is nothing to show.
+        authentication=AuthenticationInfo(scheme=scheme, credentials=credentials, others=schemes[1:])
+        if scheme or credentials
+        else None,
+    )
+
+
+def read_task_config(document: Any, path: str) -> PushConfig:
+    """`{taskId, pushNotificationConfig}`; 0.1 and some later agents say `id`."""
+    document = an_object(document, path)
+    task_id = identifier(document, "taskId", path) or identifier(document, "id", path)
+    config = needed_object(document, "pushNotificationConfig", path)
+    return read_config(config, under(path, "pushNotificationConfig"), task_id=task_id)
+
+
+def read_task_configs(document: Any, path: str) -> tuple[PushConfig, ...]:
+    """A list of them, bare or under `configs`."""
+    if type(document) is dict:
+        document = sequence(document, "configs", path)
+    if type(document) is not list:
+        raise Malformed(path or "it", "must be a list")
+    return tuple([read_task_config(each, f"{path}[{n}]") for n, each in enumerate(document)])
+
+
+def write_config(config: PushConfig, *, named: bool = True, secrets: bool = True) -> dict[str, Any]:
+    out: dict[str, Any] = {"url": config.url}
+    if config.id and named:
+        out["id"] = config.id
+    if config.token:
+        out["token"] = config.token
+    if config.authentication is not None:
+        out["authentication"] = {"schemes": [config.authentication.scheme, *config.authentication.others]}
+        if config.authentication.credentials and secrets:
+            out["authentication"]["credentials"] = config.authentication.credentials
     return out
