@@ -33,7 +33,7 @@ def a_file(folder: Path, text: str, name: str = "agents.py") -> str:
         ("if __name__ == '__main__':\n    b.run()", "", ["A", "B"]),
     ],
 )
-def test_a_file_that_serves_itself_only_says_which_agents(
+def test_run_in_a_loaded_file_only_selects_the_agents(
     end: str, wanted: str, names: list[str], tmp_path: Path
 ) -> None:
     was = runtime.serve
@@ -41,7 +41,7 @@ def test_a_file_that_serves_itself_only_says_which_agents(
     assert runtime.serve is was
 
 
-def test_files_of_one_name_in_two_folders_keep_their_own_types(tmp_path: Path) -> None:
+def test_two_files_with_one_name_in_two_folders_are_two_modules(tmp_path: Path) -> None:
     text = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def take(it: {0}) -> None: ...
         ("import broken\n", "broken.py, line 1: invalid syntax\n    1 +\n"),
     ],
 )
-def test_a_file_that_is_no_python_is_told_where(text: str, sentence: str, tmp_path: Path) -> None:
+def test_a_syntax_error_is_reported_with_file_and_line(text: str, sentence: str, tmp_path: Path) -> None:
     a_file(tmp_path, "1 +\n", "broken.py")
     done = subprocess.run(
         [sys.executable, "-m", "dragoman.cli", "serve", a_file(tmp_path, text), "--port", "0"],
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_python_is_told_where(text: str, sentence: str, tmp_pa
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_that_raises_is_told_with_its_own_lines_and_none_of_ours(tmp_path: Path) -> None:
+def test_an_error_in_a_file_is_reported_without_frames_of_dragoman(tmp_path: Path) -> None:
     file = a_file(tmp_path, "from dragoman import Agent\nagent = Agent('A', versions=('7',))\n")
     with pytest.raises(SystemExit) as refused:
         load(file)
@@ -94,10 +94,10 @@ def test_a_file_that_raises_is_told_with_its_own_lines_and_none_of_ours(tmp_path
     assert "importlib" not in told and "agent/agent.py" not in told
 
 
-def test_an_agent_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -> None:
+def test_a_missing_agent_is_reported_with_the_existing_ones(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="has no agent called c; it has a, b"):
         load(a_file(tmp_path, AGENT) + ":c")
-    with pytest.raises(SystemExit, match="makes no Agent"):
+    with pytest.raises(SystemExit, match="creates no Agent"):
         load(a_file(tmp_path, "x = 1\n", "empty.py"))
 
 
@@ -140,7 +140,7 @@ def test_agents_of_a_real_project_are_loaded(name: str, agents: list[str], tmp_p
         ("mypkg/broken.py", "No module named 'mypkg.nowhere'"),
     ],
 )
-def test_what_a_project_does_not_have_is_said(name: str, sentence: str, tmp_path: Path) -> None:
+def test_a_missing_file_or_module_is_reported(name: str, sentence: str, tmp_path: Path) -> None:
     done = in_project(tmp_path, f"load({name!r})")
     assert done.returncode == 1 and sentence in done.stderr
     assert "load.py" not in done.stderr

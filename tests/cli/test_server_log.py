@@ -90,7 +90,7 @@ async def talk(url: str) -> list[str]:
     return [good.id, bad.id]
 
 
-def test_a_line_per_request_and_per_finished_task(file: Path) -> None:
+def test_a_server_logs_a_line_per_request_and_per_finished_task(file: Path) -> None:
     with served(file) as (url, process):
         good, bad = asyncio.run(talk(url))
         process.send_signal(signal.SIGINT)
@@ -101,10 +101,10 @@ def test_a_line_per_request_and_per_finished_task(file: Path) -> None:
         assert re.search(rf"INFO dragoman.requests {operation} failed \d+ ms {about}{bad}\n", said)
     assert re.search(r"dragoman.requests SendStreamingMessage completed \d+ ms agent=worker", said)
     assert "INFO dragoman.requests authenticate UNAUTHENTICATED agent=worker" in said
-    assert "dragoman.server.runtime stopping" in said
+    assert "dragoman.server stopping" in said
 
 
-def test_a_server_can_be_quiet(file: Path) -> None:
+def test_a_quiet_server_logs_only_warnings_and_errors(file: Path) -> None:
     with served(file, "--quiet") as (url, process):
         asyncio.run(talk(url))
         process.send_signal(signal.SIGTERM)
@@ -113,7 +113,7 @@ def test_a_server_can_be_quiet(file: Path) -> None:
     assert "the agent raised" in said
 
 
-def test_a_log_of_json_is_all_json(file: Path) -> None:
+def test_every_line_of_a_json_log_is_json(file: Path) -> None:
     with served(file, "--log", "json") as (url, process):
         good, bad = asyncio.run(talk(url))
         process.send_signal(signal.SIGINT)
@@ -127,14 +127,14 @@ def test_a_log_of_json_is_all_json(file: Path) -> None:
     assert all({"at", "level", "logger", "message"} <= set(line) for line in lines)
 
 
-def test_what_cannot_start_says_so_in_json(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_logs_the_reason_as_json(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dragoman.cli", "serve", "none.py", "--log", "json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert json.loads(done.stderr)["message"] == "none.py: no such file"
 
 
-def test_ctrl_c_says_what_it_waits_for_and_a_second_one_does_not_wait(file: Path, tmp_path: Path) -> None:
+def test_ctrl_c_logs_what_it_waits_for_and_a_second_one_does_not_wait(file: Path, tmp_path: Path) -> None:
     server = Terminal(
         ["serve", str(file), "--port", "0", "--store", f"sqlite:///{tmp_path}/t.db"], columns=200
     )

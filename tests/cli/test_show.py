@@ -9,7 +9,7 @@ import pytest
 from dragoman.cli import main, show
 
 
-def test_a_table_gives_a_terminal_no_orders_also_without_rich(
+def test_a_table_is_sanitized_for_a_terminal_also_without_rich(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -18,7 +18,7 @@ def test_a_table_gives_a_terminal_no_orders_also_without_rich(
     assert capsys.readouterr().out == "evil next\tx\n"
 
 
-def test_a_sentence_that_ends_a_command_gives_a_terminal_no_orders(
+def test_a_final_error_is_sanitized_for_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -27,7 +27,7 @@ def test_a_sentence_that_ends_a_command_gives_a_terminal_no_orders(
     assert str(stopped.value) == "evil.py: no such file"
 
 
-def test_programs_get_json_as_it_is_and_a_terminal_gets_no_overrides(
+def test_json_is_sanitized_for_a_terminal_and_not_for_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show.json({"name": "\u202egnp.exe"})

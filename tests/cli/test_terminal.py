@@ -92,7 +92,7 @@ def test_send_shows_the_whole_answer_once_with_the_progress_between(
     assert terminal.lines == screen
 
 
-def test_news_takes_the_place_of_news_and_of_nothing_else(url: str) -> None:
+def test_a_progress_line_replaces_only_the_progress_line_before(url: str) -> None:
     terminal = Terminal(["send", url, "many"], columns=40)
     assert terminal.end() == 0
     steps, answer, last = terminal.lines
@@ -144,7 +144,7 @@ class Screen(io.StringIO):
         (Screen(), "half an \n(the answer starts again)\na whole answer\nmore\n"),
     ],
 )
-def test_an_answer_that_starts_again_is_said_to_and_a_pipe_gets_the_last(
+def test_an_answer_that_starts_again_is_announced_and_a_pipe_gets_the_last(
     out: io.StringIO, printed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", out)
@@ -181,15 +181,15 @@ def test_a_chat_with_agents_of_a_hub_shows_their_answers(tmp_path: Path) -> None
         hub.end()
 
 
-def test_a_chat_has_commands_and_an_editor_with_a_memory(url: str, tmp_path: Path) -> None:
+def test_a_chat_has_commands_and_line_editing_with_history(url: str, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("x")
     environment = {"XDG_STATE_HOME": str(tmp_path / "state")}
     terminal = Terminal(["chat", url], environment=environment)
     terminal.until("\n>")
     terminal.type("/help\n")
-    terminal.until("leave\nA line that begins with // is sent with one of them.\n>")
+    terminal.until("end the chat\nTo send a line that starts with /, type //.\n>")
     terminal.type("/skill nothing\n")
-    terminal.until("there is no skill 'nothing'; there is write\n>")
+    terminal.until("no skill 'nothing'; the agent has write\n>")
     terminal.type("helo\x1b[Dl\n")  # left, and the missing letter
     terminal.until("You said hello.\n>")
     terminal.type("/quit\n")

@@ -130,7 +130,7 @@ def test_send_reads_standard_input_and_files(
     assert main(["send", url, "size", "-f", str(tmp_path / "none")]) == 2
 
 
-def test_the_exit_status_says_whether_the_agent_was_heard(url: str, capsys: Out) -> None:
+def test_the_exit_status_is_0_when_the_agent_answered(url: str, capsys: Out) -> None:
     assert main(["send", url, "fail"]) == 0
     assert re.search(r"^task \S{36} failed$", capsys.readouterr().err, re.MULTILINE)
     assert main(["send", url, "fail", "--fail"]) == 1
@@ -147,7 +147,7 @@ def test_the_exit_status_says_whether_the_agent_was_heard(url: str, capsys: Out)
     assert main(["task", "subscribe", url, task]) == 0
 
 
-def test_json_is_the_protocols_own(url: str, capsys: Out) -> None:
+def test_json_output_is_a2a_1_0(url: str, capsys: Out) -> None:
     assert main(["send", url, "--json", "hi"]) == 0
     task = json.loads(capsys.readouterr().out)["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -172,12 +172,12 @@ def test_json_is_the_protocols_own(url: str, capsys: Out) -> None:
     assert json.loads(capsys.readouterr().out)["name"] == "Clerk"
 
 
-def test_files_are_saved_where_they_were_asked_for_and_nowhere_else(url: str, tmp_path: Path) -> None:
+def test_files_are_saved_only_in_the_given_folder(url: str, tmp_path: Path) -> None:
     assert main(["send", url, "file", "--save", str(tmp_path / "in")]) == 0
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.txt")] == [Path("in/a.txt")]
 
 
-def test_a_file_name_leads_nowhere_and_hides_nothing(url: str, tmp_path: Path) -> None:
+def test_a_file_name_cannot_leave_the_folder_or_be_hidden(url: str, tmp_path: Path) -> None:
     directory = tmp_path / "deep" / "in"
     assert main(["send", url, "files", "--save", str(directory)]) == 0
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != directory]
@@ -185,7 +185,7 @@ def test_a_file_name_leads_nowhere_and_hides_nothing(url: str, tmp_path: Path) -
     assert names == {"b.txt", "c.txt", "d.txt", *(f"file-{n}" for n in range(4, len(NAMES) + 1))}
 
 
-def test_a_file_that_is_there_is_not_replaced(url: str, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_replaced(url: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"mine")
     for _ in range(2):
         assert main(["send", url, "file", "--save", str(tmp_path)]) == 0
@@ -200,7 +200,7 @@ ORDERS = "a\x1b[31mred\x1b[0m\x1b]0;title\x07 b\x08\x9b2J c\rd\te\x7f \x1b]52;c;
 
 
 @pytest.mark.parametrize("how", [[], ["--no-stream"], ["-o", "json", "--stream"], ["--json"]])
-def test_an_agent_gives_no_orders_to_a_terminal(
+def test_the_answer_of_an_agent_is_sanitized_for_a_terminal(
     url: str, how: list[str], capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["send", url, "orders", *how]) == 0
@@ -215,7 +215,7 @@ def test_an_agent_gives_no_orders_to_a_terminal(
         assert shown == "ared b cd\te \u00e9\n"
 
 
-def test_errors_tables_and_fields_give_no_orders_either(
+def test_errors_tables_and_fields_are_sanitized_for_a_terminal(
     url: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["send", url, "orders", "--no-wait"]) == 0
@@ -313,7 +313,7 @@ def test_ctrl_c_in_a_chat_cancels_the_task_and_not_the_chat(url: str, capsys: Ou
     assert "canceled" in capsys.readouterr().out
 
 
-def test_what_goes_wrong_is_one_sentence(url: str, capsys: Out) -> None:
+def test_an_error_is_one_sentence(url: str, capsys: Out) -> None:
     assert main(["send", "http://127.0.0.1:9", "hi"]) == 3
     assert capsys.readouterr().err.startswith("dragoman: cannot reach http://127.0.0.1:9")
     assert main(["tasks", url, "--a2a-version", "0.3"]) == 1
@@ -322,7 +322,7 @@ def test_what_goes_wrong_is_one_sentence(url: str, capsys: Out) -> None:
     assert main(["card", "nobody"]) == 3
 
 
-def test_ctrl_c_leaves_the_task_of_a_send_and_says_where_it_is(url: str) -> None:
+def test_ctrl_c_leaves_the_task_running_and_prints_how_to_follow_it(url: str) -> None:
     sent = subprocess.Popen(
         [sys.executable, "-c", HEEDS, "send", url, "wait", "-o", "json", "--stream"],
         stdout=subprocess.PIPE,
@@ -335,11 +335,11 @@ def test_ctrl_c_leaves_the_task_of_a_send_and_says_where_it_is(url: str) -> None
     sent.send_signal(signal.SIGINT)
     _, err = sent.communicate(timeout=20)
     task = json.loads(line)["statusUpdate"]["taskId"]
-    assert err == f"the task goes on: dragoman task subscribe {url} {task}\n"
+    assert err == f"the task continues: dragoman task subscribe {url} {task}\n"
     assert sent.returncode == 130
 
 
-def test_a_reader_that_has_enough_is_no_error(url: str) -> None:
+def test_a_closed_pipe_is_not_an_error(url: str) -> None:
     sent = subprocess.Popen(
         [sys.executable, "-c", HEEDS, "send", url, "wait", "-o", "json", "--stream"],
         stdout=subprocess.PIPE,
@@ -371,7 +371,7 @@ def test_a_full_disk_is_one_sentence(url: str) -> None:
         assert done.stderr.startswith("dragoman: [Errno 28]") and done.stderr.count("\n") == 1
 
 
-def test_what_does_not_fit_the_alphabet_of_the_output_is_replaced(url: str) -> None:
+def test_characters_that_the_output_encoding_lacks_are_replaced(url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dragoman.cli", "send", url, "caf\u00e9"],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
@@ -381,23 +381,23 @@ def test_what_does_not_fit_the_alphabet_of_the_output_is_replaced(url: str) -> N
 
 
 @pytest.mark.parametrize("given", ["", " \n", "\udcff\udcfe"])
-def test_what_cannot_be_sent_is_one_sentence(
+def test_a_message_that_cannot_be_sent_is_one_sentence(
     url: str, given: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(given))
     assert main(["send", url, "-"]) == 2
     err = capsys.readouterr().err
     assert err.startswith(
-        ("dragoman: there is nothing to send", "dragoman: standard input is not text in UTF-8")
+        ("dragoman: there is nothing to send", "dragoman: standard input is not UTF-8 text")
     )
 
 
-def test_the_time_of_a_command_covers_all_of_it(url: str, capsys: Out) -> None:
+def test_timeout_covers_the_whole_command(url: str, capsys: Out) -> None:
     assert main(["send", url, "wait", "--timeout", "500ms"]) == 5
     assert "did not finish in time" in capsys.readouterr().err
 
 
-def test_an_authority_and_a_certificate_of_ones_own_can_be_named(tmp_path: Path, capsys: Out) -> None:
+def test_ca_and_cert_options_are_used(tmp_path: Path, capsys: Out) -> None:
     authority = Authority()
     (tmp_path / "ca.pem").write_text(authority.pem)
     ca, cert = ["--ca", str(tmp_path / "ca.pem")], ["--cert", authority.files("a client", tmp_path)]
@@ -417,10 +417,10 @@ def test_an_authority_and_a_certificate_of_ones_own_can_be_named(tmp_path: Path,
     assert "none.pem: No such file" in capsys.readouterr().err
     with pytest.raises(SystemExit) as refused:
         main(["card", "http://127.0.0.1:9", "--auth", "x", *cert])
-    assert refused.value.code == 2 and "show one of --auth" in capsys.readouterr().err
+    assert refused.value.code == 2 and "use only one of --auth" in capsys.readouterr().err
 
 
-def test_text_is_a_field_on_each_line_and_blocks_for_the_rest(url: str, capsys: Out) -> None:
+def test_text_output_is_one_field_per_line_and_blocks(url: str, capsys: Out) -> None:
     assert main(["send", url, "-o", "text", "hi", "you"]) == 0
     task, context, state, *block = capsys.readouterr().out.splitlines()
     assert task.startswith("Task: ") and context.startswith("Context: ") and state == "State: completed"
@@ -492,7 +492,7 @@ def test_the_first_transport_that_the_agent_offers_is_taken(url: str, capsys: Ou
     assert "offers none of GRPC" in capsys.readouterr().err
 
 
-def test_version_and_help_are_where_they_are_looked_for(capsys: Out) -> None:
+def test_version_and_help_have_their_usual_names(capsys: Out) -> None:
     for words in ([], ["help"], ["help", "send"]):
         with pytest.raises(SystemExit) as ended:
             main(words)

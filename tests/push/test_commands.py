@@ -51,7 +51,7 @@ async def _send(server: Server, url: str, **config: str) -> str:
     return task
 
 
-async def test_what_a_server_signs_is_printed_by_a_listener_that_knows_its_keys(tmp_path: Path) -> None:
+async def test_a_listener_with_the_servers_keys_prints_signed_notifications(tmp_path: Path) -> None:
     KeyRing(tmp_path / "keys").add()
     options = (
         "--allow-private-push",
@@ -79,7 +79,7 @@ async def test_what_a_server_signs_is_printed_by_a_listener_that_knows_its_keys(
     assert len({line["delivery"] for line in lines}) == 5
 
 
-async def test_a_listener_prints_a_line_for_each(tmp_path: Path) -> None:
+async def test_a_listener_prints_one_line_per_notification(tmp_path: Path) -> None:
     port = free_port()
     server = Server(AGENT, store=tmp_path / "tasks.db", options=("--allow-private-push",))
     async with server, listening("--port", str(port)) as printed:
@@ -116,7 +116,7 @@ async def _given_up(path: Path) -> int:
     return key
 
 
-def test_what_could_not_be_told_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notifications_that_failed_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(_given_up(tmp_path / "tasks.db"))
     store = f"--store=sqlite:///{tmp_path}/tasks.db"
     assert main(["push", "list", store]) == 0
@@ -130,7 +130,7 @@ def test_what_could_not_be_told_is_listed(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("which", ["number", "--dead"])
-def test_what_was_given_up_is_due_again(
+def test_a_notification_that_was_given_up_can_be_sent_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str
 ) -> None:
     key = asyncio.run(_given_up(tmp_path / "tasks.db"))
@@ -141,7 +141,7 @@ def test_what_was_given_up_is_due_again(
     assert main(["push", "redeliver", "999", store]) == 1
 
 
-def test_a_whole_task_can_be_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_events_of_a_task_can_be_sent_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(_given_up(tmp_path / "tasks.db"))
     store = f"--store=sqlite:///{tmp_path}/tasks.db"
     assert main(["push", "redeliver", "3", "--from-start", store]) == 0
@@ -150,14 +150,14 @@ def test_a_whole_task_can_be_told_again(tmp_path: Path, capsys: pytest.CaptureFi
     assert [(each["told"], each["last"]) for each in fine] == [(0, 3)]
 
 
-def test_looking_makes_no_store(tmp_path: Path) -> None:
+def test_push_list_does_not_create_a_store(tmp_path: Path) -> None:
     for verb in (["list"], ["redeliver", "--dead"]):
         with pytest.raises(SystemExit):
             main(["push", *verb, f"--store=sqlite:///{tmp_path}/missing.db"])
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_webhook_that_was_asked_is_told_with_the_servers_own_signature(tmp_path: Path) -> None:
+async def test_a_webhook_that_answered_the_challenge_gets_signed_notifications(tmp_path: Path) -> None:
     port = free_port()
     server = Server(
         AGENT,

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from platform import python_version
+from typing import Any
 
 from dragoman import __version__
 from dragoman.observe.terminal import sanitize
@@ -41,16 +43,16 @@ ABOUT = """\
 Agents that talk A2A, in every version of it, and keep their tasks when the process dies.
 
   dragoman serve hello.py                 serve the agents of a file
-  dragoman card get http://127.0.0.1:8000 what an agent says it is
+  dragoman card get http://127.0.0.1:8000 print an agent's card
   dragoman send http://127.0.0.1:8000 hi  send a message and print the answer
 
-  dragoman init                           begin a hub: many tenants, many agents
-  dragoman hub                            serve it
+  dragoman init                           create a hub: many tenants, many agents
+  dragoman hub                            serve the hub
 """
 
 EPILOG = """\
 An AGENT is the URL of an agent of any version of A2A, a file with its card, or a name in dragoman.toml.
-`dragoman COMMAND --help` has the options of a command, and examples.
+`dragoman COMMAND --help` shows the options of a command, with examples.
 """
 
 
@@ -64,18 +66,27 @@ def parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     top.add_argument("-v", "--version", action="version", version=f"dragoman {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for verb in verbs:
-        import_module(f"dragoman.cli.{verb}").register(commands)
+        if verb == "version":
+            _register_version(commands)
+        else:
+            import_module(f"dragoman.cli.{verb}").register(commands)
     return top
+
+
+def _register_version(commands: Any) -> None:
+    version = f"dragoman {__version__} (Python {python_version()})"
+    parser = commands.add_parser("version", help="print the version", epilog="example: dragoman version")
+    parser.set_defaults(run=lambda args: print(version))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # what an agent says may not fit a terminal's alphabet
+        sys.stdout.reconfigure(errors="replace")  # the terminal's encoding may lack an agent's characters
     try:
         if not words or words[0] == "help":
             words = [*words[1:2], "--help"]
-        verbs = words[:1] if words and words[0] in VERBS else VERBS  # importing all of them takes a while
+        verbs = words[:1] if words and words[0] in VERBS else VERBS  # importing all of them is slow
         args = parser(verbs).parse_args(words)
         outcome = args.run(args)
         code = asyncio.run(outcome) if inspect.iscoroutine(outcome) else int(outcome or 0)
@@ -84,10 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        _say_no_more()
+        _silence_stdout()
         return 141
     except OSError as error:
-        _say_no_more()
+        _silence_stdout()
         print(_for_stderr(f"dragoman: {error}"), file=sys.stderr)
         return 1
     except SystemExit as stop:
@@ -96,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _logs_json():
             logging.getLogger("dragoman").critical("%s", stop.code)
             return 1
-        # a sentence, which may quote a file, a peer or a database
+        # the text may quote a file, a peer or a database
         raise SystemExit(_for_stderr(stop.code)) from None
 
 
@@ -105,12 +116,12 @@ def _for_stderr(text: str) -> str:
 
 
 def _logs_json() -> bool:
-    """Whether this is a server whose log is JSON: then it says in JSON, too, that it cannot start."""
-    logs = sys.modules.get("dragoman.observe.logs")  # not imported for this: most commands do without
+    """True if this is a server with a JSON log: then its last error is JSON, too."""
+    logs = sys.modules.get("dragoman.observe.logs")  # not imported here: most commands do not need it
     return logs is not None and logs.is_json()
 
 
-def _say_no_more() -> None:
-    """What is still unwritten would fail once more when Python closes its files."""
+def _silence_stdout() -> None:
+    """Discard buffered output, which would fail again when Python closes its files."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.cli import show
-from dragoman.cli.reach import failed
+from dragoman.cli.connect import report_error
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import NOT_JSON
 from dragoman.errors import A2AError
@@ -122,7 +122,7 @@ async def run(args: argparse.Namespace) -> int:
         finally:
             await hub.close()
     except (Refused, A2AError, OSError, *NOT_JSON) as error:
-        return failed(error)
+        return report_error(error)
     return 0
 
 

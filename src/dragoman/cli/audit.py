@@ -10,28 +10,31 @@ from typing import Any
 
 import msgspec
 
-from dragoman.cli.stored import looked_into
+from dragoman.cli.connect import run_with_store
 from dragoman.engine.protocols import Audit, Store
 from dragoman.stores import default_store
 from dragoman.stores.audit_chain import Examined, examine
 
 EPILOG = """\
-  dragoman audit                                the last hundred things that were done
-  dragoman audit --task 01a1dfc9-...            everything done to a task
+The audit log has an entry for every request that changes something, and for every failed authentication. Each entry has a hash
+of the one before, so that a changed or missing entry is found.
+
+  dragoman audit                                the last hundred entries
+  dragoman audit --task 01a1dfc9-...            the entries of one task
   dragoman audit --principal ada --since 2026-11-01
-  dragoman audit --operation authenticate       who was not let in
-  dragoman audit verify                         whether anybody has changed the record
-  dragoman audit verify --known a1b2c3...       since its last hash was this
-  dragoman audit prune --before 2026-01-01      print what is older, and forget it
+  dragoman audit --operation authenticate       failed authentications
+  dragoman audit verify                         check that no entry was changed
+  dragoman audit verify --known a1b2c3...       check also that this earlier hash is still there
+  dragoman audit prune --before 2026-01-01      print old entries as JSON, and delete them
 """
 
-_FEW = 1000
+_PRUNE_BATCH = 1000
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "audit",
-        help="who did what to which task",
+        help="show who did what to which task",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -39,45 +42,51 @@ def register(commands: Any) -> None:
         "what",
         nargs="?",
         choices=("verify", "prune"),
-        help="verify: say whether every entry still follows from the one before; prune: print what is old, and forget it",
+        help="verify: check the hashes of all entries; prune: print old entries, and delete them",
     )
-    parser.add_argument("--store", default=default_store(), help="of the server (default: %(default)s)")
-    parser.add_argument("--tenant", help="only what callers of this tenant did")
-    parser.add_argument("--principal", default="", metavar="NAME", help="only what this caller did")
-    parser.add_argument("--task", default="", metavar="ID", help="only what was done to this task")
+    parser.add_argument("--store", default=default_store(), help="the server's store (default: %(default)s)")
+    parser.add_argument("--tenant", help="only callers of this tenant")
+    parser.add_argument("--principal", default="", metavar="NAME", help="only this caller")
+    parser.add_argument("--task", default="", metavar="ID", help="only this task")
     parser.add_argument(
         "--operation",
         default="",
         metavar="NAME",
-        help="only this: SendMessage, CancelTask, authenticate, ...",
+        help="only this operation: SendMessage, CancelTask, authenticate, ...",
     )
     parser.add_argument(
-        "--since", type=_time, default=None, metavar="TIME", help="2026-11-15 or 2026-11-15T14:00:00Z"
+        "--since",
+        type=_time,
+        default=None,
+        metavar="TIME",
+        help="only newer entries: 2026-11-15 or 2026-11-15T14:00:00Z",
     )
-    parser.add_argument("--limit", type=int, default=100, help="at most so many (default: 100)")
+    parser.add_argument(
+        "--limit", type=int, default=100, help="at most this number of entries (default: 100)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument(
-        "--known", default="", metavar="HASH", help="for `verify`: a hash it has printed before"
+        "--known", default="", metavar="HASH", help="for verify: a hash that verify or prune printed"
     )
     parser.add_argument(
-        "--before", type=_time, metavar="TIME", help="for `prune`: what is older than this is old"
+        "--before", type=_time, metavar="TIME", help="for prune: delete entries older than this"
     )
     parser.set_defaults(run=run)
 
 
 def _time(text: str) -> str:
-    """As it was said, if it is a time."""
+    """Check that `text` is a time."""
     try:
         datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError("say 2026-11-15 or 2026-11-15T14:00:00Z") from None
+        raise argparse.ArgumentTypeError("use 2026-11-15 or 2026-11-15T14:00:00Z") from None
     return text
 
 
 async def run(args: argparse.Namespace) -> int:
     async def work(store: Store) -> int:
         if args.what == "verify":
-            return _verdict(await examine(store.audit, args.known.lower()))
+            return _report(await examine(store.audit, args.known.lower()))
         if args.what == "prune":
             return await _prune(store.audit, args.before)
         entries = await store.audit.entries(
@@ -98,33 +107,33 @@ async def run(args: argparse.Namespace) -> int:
         return 0
 
     if args.what == "prune" and not args.before:
-        raise SystemExit("dragoman: say what is old: --before 2026-01-01")
-    return await looked_into(args.store, work)
+        raise SystemExit("dragoman: prune needs --before, such as --before 2026-01-01")
+    return await run_with_store(args.store, work)
 
 
 async def _prune(audit: Audit, before: str) -> int:
-    """A few at a time, so that a server that writes meanwhile need not wait."""
+    """Delete in batches, so that a running server does not wait."""
     last = ""
-    while gone := await audit.forget(before, limit=_FEW):
+    while gone := await audit.forget(before, limit=_PRUNE_BATCH):
         for entry in gone:
             print(json.dumps(msgspec.to_builtins(entry)), flush=entry is gone[-1])
         last = gone[-1].hash
     if last:
-        print(f"the record goes on after {last}: give that to verify as --known", file=sys.stderr)
+        print(f"the log continues after {last}: use it with verify --known", file=sys.stderr)
     return 0
 
 
-def _verdict(found: Examined) -> int:
+def _report(found: Examined) -> int:
     for each in reversed(found.breaks):
         print(each)
     if found.breaks:
         return 1
-    older = f" (the first {found.older} are older than the chain)" if found.older else ""
+    older = f" (the first {found.older} have no hash)" if found.older else ""
     last = f"; the last is {found.last.id}, {found.last.hash}" if found.last else ""
-    print(f"{found.entries} entries, each follows from the one before{older}{last}")
+    print(f"{found.entries} entries, all hashes are correct{older}{last}")
     return 0
 
 
 def _one_line(text: str) -> str:
-    """A caller may have chosen it: it begins no line of its own, and tells a terminal nothing."""
+    """Escape text that a caller chose: it must not start a line or control the terminal."""
     return text if text.isprintable() else ascii(text)[1:-1]

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dragoman.cli import show
-from dragoman.cli.reach import add_options, reached, target
+from dragoman.cli.connect import add_agent_options, parse_agent, run_with_agent
 from dragoman.client import Client
 from dragoman.client.credentials import describe_schemes
 from dragoman.dialects.cards import write_card
@@ -15,31 +15,31 @@ from dragoman.model.card import AgentCard
 
 EPILOG = """\
   dragoman card get http://127.0.0.1:8000
-  dragoman card get http://127.0.0.1:8000 -o json            as it was served
+  dragoman card get http://127.0.0.1:8000 -o json            the card as the agent serves it
   dragoman card get http://127.0.0.1:8000 --extended --auth env:TOKEN
-  dragoman card get https://agents.example.com --verify      signed, by a key that the host publishes
-  dragoman card get card.json --trust jwks.json              signed, by a key you have been given
+  dragoman card get https://agents.example.com --verify      check its signature with the host's published keys
+  dragoman card get card.json --trust jwks.json              check its signature with keys that you have
 """
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "card",
-        help="print what an agent says it is",
+        help="print an agent's card",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_options(parser)
+    add_agent_options(parser)
     parser.add_argument(
-        "--extended", action="store_true", help="the card for those who have shown who they are"
+        "--extended", action="store_true", help="the extended card, for authenticated callers"
     )
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="fail unless the card is signed, by a key of the agent's own host",
+        help="fail unless the card is signed with a key of the agent's host",
     )
     parser.add_argument(
-        "--trust", metavar="KEYS", help="verify with these keys instead: a file with a JWK set, or its URL"
+        "--trust", metavar="KEYS", help="check with these keys instead: a file with a JWK set, or its URL"
     )
     parser.set_defaults(run=run)
 
@@ -47,7 +47,7 @@ def register(commands: Any) -> None:
 async def run(args: argparse.Namespace) -> int:
     if args.words[:1] == ["get"]:
         args.words = args.words[1:]
-    target(args)
+    parse_agent(args)
 
     async def work(agent: Client) -> int:
         card = await agent.extended_card() if args.extended else agent.card
@@ -57,7 +57,7 @@ async def run(args: argparse.Namespace) -> int:
             _print(card, agent)
         return 0
 
-    return await reached(args, work, signed_by=_trusted(args))
+    return await run_with_agent(args, work, signed_by=_trusted(args))
 
 
 def _trusted(args: argparse.Namespace) -> str | None:
@@ -67,7 +67,7 @@ def _trusted(args: argparse.Namespace) -> str | None:
         return None
     parts = urlsplit(args.url)
     if not parts.netloc:
-        args.refuse("say whose signature counts with --trust")
+        args.refuse("--verify needs a URL: for a file, name the keys with --trust")
     return f"{parts.scheme}://{parts.netloc}/.well-known/jwks.json"
 
 
@@ -89,9 +89,9 @@ def _print(card: AgentCard, agent: Client) -> None:
         ("provider", card.provider.organization if card.provider else ""),
         ("documentation", card.documentation_url),
         ("offers", ", ".join(offers)),
-        ("asks for", describe_schemes(card)),
-        ("takes", ", ".join(card.default_input_modes)),
-        ("gives", ", ".join(card.default_output_modes)),
+        ("requires", describe_schemes(card)),
+        ("input", ", ".join(card.default_input_modes)),
+        ("output", ", ".join(card.default_output_modes)),
         *(
             ("extension", each.uri + (" (required)" if each.required else ""))
             for each in capabilities.extensions
@@ -100,13 +100,13 @@ def _print(card: AgentCard, agent: Client) -> None:
             ("interface", f"{i.protocol_binding} {i.protocol_version}  {i.url}")
             for i in card.supported_interfaces
         ),
-        ("we speak", f"A2A {agent.version}  {agent.url}"),
+        ("connected", f"A2A {agent.version}  {agent.url}"),
     ]
     verified = agent.link.found.verified
     if verified is not None:
         from dragoman.auth.signing import SPEC
 
-        form = "" if verified.form == SPEC else f", in the form that is called {verified.form}"
+        form = "" if verified.form == SPEC else f", {verified.form} form"
         pairs.append(("signed by", f"{verified.kid} ({verified.algorithm}{form})"))
     show.fields([(name, value) for name, value in pairs if value])
     print()

@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.reach import FAILURE, add_fail, add_options, binding, exit_code, failed, options, target
-from dragoman.cli.save import save_files
+from dragoman.cli.connect import (
+    FAILURE,
+    add_agent_options,
+    add_fail,
+    choose_binding,
+    connect_options,
+    exit_code,
+    parse_agent,
+    report_error,
+)
 from dragoman.client import SyncClient, connect_sync, file
 from dragoman.client.reply import describe_end
 from dragoman.client.sync import SyncReply
@@ -21,24 +29,24 @@ from dragoman.model.content import Part
 from dragoman.model.task import TaskState
 
 ABOUT = """\
-Talk with an agent, line by line. An agent that asks is answered with the next line. Ctrl-C cancels the task that is
-running; at the prompt, Ctrl-C or Ctrl-D leaves. /help at the prompt shows what else there is.
+Talk with an agent, line by line. If the agent asks something, the next line is the answer. Ctrl-C cancels the running task. At
+the prompt, Ctrl-C or Ctrl-D ends the chat, and /help shows the commands.
 """
 
 EPILOG = """\
   dragoman chat http://127.0.0.1:8000
   dragoman chat http://127.0.0.1:8000 --auth env:TOKEN
-  dragoman chat http://127.0.0.1:8000 < questions.txt        one question on a line
+  dragoman chat http://127.0.0.1:8000 < questions.txt        one question per line
 """
 
 COMMANDS = """\
-/help             this
+/help             show this
 /file PATH        send a file (or its URL) with the next line
-/skill [NAME]     the skill that the next lines are for; without a name, the agent chooses
+/skill [NAME]     use this skill for the next lines; without a name, the agent chooses
 /save DIR         save the files of the last answer
-/new              begin another conversation
-/quit             leave
-A line that begins with // is sent with one of them."""
+/new              start another conversation
+/quit             end the chat
+To send a line that starts with /, type //."""
 
 HISTORY_LINES = 1000
 
@@ -51,10 +59,10 @@ def register(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_options(parser)
+    add_agent_options(parser)
     add_fail(parser)
-    parser.add_argument("--skill", default="", help="the skill that is meant")
-    parser.add_argument("--context-id", default="", metavar="ID", help="go on with this conversation")
+    parser.add_argument("--skill", default="", help="the skill to use")
+    parser.add_argument("--context-id", default="", metavar="ID", help="continue this conversation")
     parser.add_argument(
         "-f", "--file", action="append", default=[], help="a file (or its URL) to send with the first line"
     )
@@ -62,44 +70,47 @@ def register(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if left := target(args):
-        args.refuse(f"{left[0]!r} is one word too many: chat reads what you say from standard input")
+    if left := parse_agent(args):
+        args.refuse(f"{left[0]!r} is one word too many: chat reads from standard input")
     connected = False
     try:
         files = [file(each) for each in args.file]
-        chosen = asyncio.run(binding(args))
-        with connect_sync(args.url, **options(args), binding=chosen) as agent:
+        chosen = asyncio.run(choose_binding(args))
+        with connect_sync(args.url, **connect_options(args), binding=chosen) as agent:
             connected = True
             if sys.stdin.isatty():
-                show.say(f"{agent.card.name} (A2A {agent.version}). /help, or Ctrl-D to leave.", sys.stderr)
+                show.say(
+                    f"{agent.card.name} (A2A {agent.version}). /help shows the commands, Ctrl-D ends.",
+                    sys.stderr,
+                )
                 _edit_lines()
             return _Chat(agent, args, files).run()
     except BrokenPipeError:
         raise
     except (A2AError, TimeoutError, OSError, ValueError) as error:
-        return failed(error, args, connected=connected)
+        return report_error(error, args, connected=connected)
 
 
 def _edit_lines() -> None:
-    """Let lines be edited, and those of earlier chats be had again with the arrow keys."""
+    """Enable line editing, with the lines of earlier chats in the history."""
     try:
         import atexit
         import readline
-    except ImportError:  # there is none on Windows, whose terminals do it themselves
+    except ImportError:  # not on Windows, whose terminals edit lines themselves
         return
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dragoman"
-    kept = folder / "chat_history"
+    history = folder / "chat_history"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        kept.touch(mode=0o600)
-        readline.read_history_file(kept)
+        history.touch(mode=0o600)
+        readline.read_history_file(history)
     readline.set_history_length(HISTORY_LINES)
 
-    def keep() -> None:
+    def write() -> None:
         with suppress(OSError):
-            readline.write_history_file(kept)
+            readline.write_history_file(history)
 
-    atexit.register(keep)
+    atexit.register(write)
 
 
 class _Chat:
@@ -107,7 +118,7 @@ class _Chat:
         self._agent, self._args = agent, args
         self._files, self._skill, self._context = files, args.skill, args.context_id
         self._last: SyncReply | None = None
-        """The answer before, if it asks for something."""
+        """The last answer, if it asks for input."""
         self._saved: tuple[Part, ...] = ()
         self._prompt = "> " if sys.stdin.isatty() else ""
         self._code = 0
@@ -122,42 +133,42 @@ class _Chat:
                 return self._code
             try:
                 if self._prompt and line.startswith("/") and not line.startswith("//"):
-                    if not self._obey(line):
+                    if not self._run_command(line):
                         return self._code
                 elif line.strip():
-                    self._say(line[1:] if self._prompt and line.startswith("//") else line)
+                    self._send(line[1:] if self._prompt and line.startswith("//") else line)
             except (A2AError, TimeoutError, OSError, ValueError) as error:
-                self._code = failed(error, self._args)
+                self._code = report_error(error, self._args)
 
-    def _obey(self, line: str) -> bool:
-        """Do what a line that begins with / says. False: leave."""
+    def _run_command(self, line: str) -> bool:
+        """Run a command line. Returns False to end the chat."""
         word, _, rest = line.partition(" ")
         match word, rest.strip():
             case "/quit" | "/exit", _:
                 return False
             case "/new", _:
                 self._context, self._last, self._files = "", None, []
-                print("another conversation", file=sys.stderr)
+                print("new conversation", file=sys.stderr)
             case "/skill", name:
                 known = [skill.id for skill in self._agent.card.skills]
                 if name and name not in known:
-                    show.say(f"there is no skill {name!r}; there is {', '.join(known) or 'none'}", sys.stderr)
+                    show.say(f"no skill {name!r}; the agent has {', '.join(known) or 'none'}", sys.stderr)
                 else:
                     self._skill = name
             case "/file", path if path:
                 self._files.append(file(path))
-                print("it goes with the next line", file=sys.stderr)
+                print("the file goes with the next line", file=sys.stderr)
             case "/save", folder if folder:
-                save_files(self._saved, Path(folder).expanduser())
+                show.save_files(self._saved, Path(folder).expanduser())
             case _:
                 if word != "/help":
                     show.say(
-                        f"{line}: there is no such command; // sends a line that begins with /", sys.stderr
+                        f"{line}: no such command; type // to send a line that starts with /", sys.stderr
                     )
                 print(COMMANDS, file=sys.stderr)
         return True
 
-    def _say(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         files, self._files = self._files, []
         stream = self._agent.stream(
             text,
@@ -165,7 +176,7 @@ class _Chat:
             task=self._last if self._last is not None else "",
             context=self._context,
             skill=self._skill,
-            metadata=_REMEMBER if self._agent.link.peer.is_dragoman else None,
+            metadata=_SEND_HISTORY if self._agent.link.peer.is_dragoman else None,
         )
         answer = show.Answer()
         try:
@@ -189,7 +200,7 @@ class _Chat:
         if reply.state.terminal and reply.state is not TaskState.COMPLETED:
             show.say(f"task {reply.id} {describe_end(reply.state)}", sys.stderr)
         elif reply.state is TaskState.AUTH_REQUIRED:
-            print("the agent needs an authorisation before it goes on", file=sys.stderr)
+            print("the agent needs an authorization to continue", file=sys.stderr)
 
     def _cancel(self, task: str) -> None:
         self._last = None
@@ -200,5 +211,5 @@ class _Chat:
         print("canceled", file=sys.stderr)
 
 
-_REMEMBER = {"contextHistory": True}
-"""Agents of a hub that are documents are reminded of what was said before in this conversation."""
+_SEND_HISTORY = {"contextHistory": True}
+"""A hub gives its constitution agents the earlier messages of the conversation."""

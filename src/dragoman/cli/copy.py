@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.reach import failed
+from dragoman.cli.connect import report_error
 from dragoman.errors import A2AError
 from dragoman.stores import NewerDatabase
 
 EPILOG = """\
-Tasks, webhooks and the audit go over; the file stays as it is. Stop the server first, and start it with the new store:
+Copies tasks, webhooks and the audit log. The file does not change. Stop the server first, and start it with the new store:
 
   dragoman copy sqlite:///dragoman.db postgresql://db.example.com/tasks
   dragoman serve bank.py --store postgresql://db.example.com/tasks
@@ -32,30 +32,27 @@ def register(commands: Any) -> None:
 
 
 async def run(args: argparse.Namespace) -> int:
-    path = _file(args)
+    path = _check_source(args)
     from dragoman.stores.copy_to_postgres import copy
 
     try:
         copied = await copy(path, args.target)
     except A2AError as error:
-        return failed(error)
+        return report_error(error)
     except (NewerDatabase, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from None
-    print(f"copied: tasks {copied.tasks}, webhooks {copied.webhooks}, entries of the audit {copied.entries}")
+    print(f"copied: tasks {copied.tasks}, webhooks {copied.webhooks}, audit entries {copied.entries}")
     if copied.left:
-        print(
-            f"left behind: tasks {copied.left} (PostgreSQL takes no names with a NUL in them, nor very long ones)"
-        )
+        print(f"not copied: tasks {copied.left} (PostgreSQL does not take ids with a NUL, or very long ones)")
     return 0
 
 
-def _file(args: argparse.Namespace) -> Path:
-    """The file to copy, if it can be."""
+def _check_source(args: argparse.Namespace) -> Path:
     path = Path(args.source.removeprefix("sqlite:///"))
     if not args.source.startswith("sqlite:///") or not path.is_file():
-        raise SystemExit(f"dragoman: there is no SQLite store at {args.source}: say sqlite:///PATH")
+        raise SystemExit(f"dragoman: there is no SQLite store at {args.source}: use sqlite:///PATH")
     if not args.target.startswith(("postgresql://", "postgres://")):
-        raise SystemExit("dragoman: tasks are copied to postgresql://HOST/DATABASE")
+        raise SystemExit("dragoman: the target is postgresql://HOST/DATABASE")
     if find_spec("asyncpg") is None:
         raise SystemExit("dragoman: PostgreSQL needs an extra: pip install 'dragoman[postgres]'")
     return path

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.cli.amounts import LIMITS
+from dragoman.cli.arguments import LIMITS
 from dragoman.errors import A2AError
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import InvalidSetting, Settings, settings

@@ -14,57 +14,56 @@ from dragoman.cli import show
 from dragoman.push.seal import new_key
 
 EPILOG = """\
-Keys sign agent cards (`dragoman serve --keys DIR`, `dragoman sign`). Every key that is not retired signs; a retired one
-is still published, so that what it signed can be checked. A running server notices a change by itself.
+Keys sign agent cards (`dragoman serve --keys DIR`, `dragoman sign`). Every key that is not retired signs. A retired key stays
+published for a while, so that its signatures can be checked. A running server picks up changes by itself.
 
-  dragoman keys new                        a key in ./keys
-  dragoman keys rotate --keep-days 30      a new one instead; the old is published for 30 days more
-  dragoman keys public                     the JWK set to hand to others
-  dragoman keys seal                       a key for DRAGOMAN_PUSH_SEAL: push credentials are kept sealed
-  dragoman keys token                      a token for a caller, and the hash to keep: Bearer({"alice": HASH})
+  dragoman keys new                        create a key in ./keys
+  dragoman keys rotate --keep-days 30      create a new key, and publish the old one for 30 more days
+  dragoman keys public                     print the public keys (a JWK set)
+  dragoman keys seal                       create a key for DRAGOMAN_PUSH_SEAL, which encrypts stored push credentials
+  dragoman keys token                      create a token for a caller, and its hash for Bearer({"alice": HASH})
 """
-_DAY = 86_400.0
+_DAY_SECONDS = 86_400.0
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "keys",
-        help="make and rotate the keys that sign cards; make tokens",
+        help="create and rotate the keys that sign cards; create tokens",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for verb, help, run in (
-        ("new", "make a key that signs beside those there are", _new),
-        ("list", "print the keys there are", _list),
-        ("rotate", "make a key that signs instead of those there are", _rotate),
+        ("new", "create a key that signs besides the existing ones", _new),
+        ("list", "list the keys", _list),
+        ("rotate", "create a key that signs instead of the existing ones", _rotate),
         ("public", "print the public keys, as a JWK set", _public),
     ):
         each = verbs.add_parser(verb, help=help)
-        each.add_argument("--dir", default="keys", help="where the keys are (default: %(default)s)")
+        each.add_argument("--dir", default="keys", help="folder of the keys (default: %(default)s)")
         if verb in ("new", "rotate"):
             each.add_argument("--alg", default="ES256", choices=tuple(ALGORITHMS))
         if verb == "rotate":
             each.add_argument(
-                "--keep-days", type=float, default=KEEP / _DAY, help="publish the old ones for so long"
+                "--keep-days",
+                type=float,
+                default=KEEP / _DAY_SECONDS,
+                help="publish the old keys for this many days",
             )
         if verb == "list":
             each.add_argument("--json", action="store_true", help="print JSON")
-        each.set_defaults(run=_said(run))
-    token = verbs.add_parser("token", help="make a token for a caller, and the hash to keep of it")
+        each.set_defaults(run=_report_errors(run))
+    token = verbs.add_parser("token", help="create a token for a caller, and its hash for the server")
     token.set_defaults(run=_token)
-    password = verbs.add_parser(
-        "password", help="make the hash to keep of a password (read from the terminal)"
-    )
+    password = verbs.add_parser("password", help="hash a password (read from the terminal) for the server")
     password.set_defaults(run=_password)
-    seal = verbs.add_parser("seal", help="make a key that seals push credentials while they are kept")
+    seal = verbs.add_parser("seal", help="create a key that encrypts stored push credentials")
     seal.set_defaults(run=_seal)
 
 
-def _said(run: Any) -> Any:
-    """What is wrong with the keys, as a sentence."""
-
-    def said(args: argparse.Namespace) -> int:
+def _report_errors(run: Any) -> Any:
+    def reporting(args: argparse.Namespace) -> int:
         try:
             run(args, KeyRing(args.dir))
         except (OSError, ValueError) as error:
@@ -72,7 +71,7 @@ def _said(run: Any) -> Any:
             return 1
         return 0
 
-    return said
+    return reporting
 
 
 def _new(args: argparse.Namespace, ring: KeyRing) -> None:
@@ -80,7 +79,7 @@ def _new(args: argparse.Namespace, ring: KeyRing) -> None:
 
 
 def _rotate(args: argparse.Namespace, ring: KeyRing) -> None:
-    print(ring.rotate(args.alg, keep=args.keep_days * _DAY).kid)
+    print(ring.rotate(args.alg, keep=args.keep_days * _DAY_SECONDS).kid)
 
 
 def _public(args: argparse.Namespace, ring: KeyRing) -> None:
@@ -97,13 +96,13 @@ def _list(args: argparse.Namespace, ring: KeyRing) -> None:
         )
     else:
         rows = [(key.kid, key.algorithm, _day(key.created), _state(key)) for key in ring.keys]
-        show.table(("key", "algorithm", "made", ""), rows)
+        show.table(("key", "algorithm", "created", "state"), rows)
 
 
 def _state(key: OurKey) -> str:
     if key.signs:
         return "signs"
-    return f"published until {_day(key.retired)}" if key.published else "over"
+    return f"published until {_day(key.retired)}" if key.published else "expired"
 
 
 def _day(moment: float) -> str:
@@ -124,7 +123,7 @@ def _seal(args: argparse.Namespace) -> int:
 def _password(args: argparse.Namespace) -> int:
     password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
     if not password:
-        print("dragoman: an empty password is no password", file=sys.stderr)
+        print("dragoman: the password is empty", file=sys.stderr)
         return 1
     print(hashed_password(password))
     return 0

@@ -9,14 +9,14 @@ import sys
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.secret import secret
+from dragoman.cli.arguments import secret
 from dragoman.model.content import Message
 from dragoman.model.ids import timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
 from dragoman.push.receive import Received, Verifier
 
 EPILOG = """\
-A webhook that prints what arrives. Without a token, a secret or keys it believes everything it is told.
+Runs a webhook that prints each push notification. Without --token, --secret or --jwks it accepts notifications of anybody.
 
   dragoman listen --port 9000 --token abc
   dragoman send AGENT hi --push http://127.0.0.1:9000 --push-token abc
@@ -38,12 +38,18 @@ def register(commands: Any) -> None:
         "--token", type=secret, default="", help="the token of the push config; env:NAME reads a variable"
     )
     parser.add_argument(
-        "--secret", type=secret, action="append", default=[], help="of the signature; may be repeated"
+        "--secret",
+        type=secret,
+        action="append",
+        default=[],
+        help="the secret that signs notifications; may be repeated; env:NAME reads a variable",
     )
-    parser.add_argument("--jwks", default="", metavar="URL", help="the keys of the sender")
-    parser.add_argument("--issuer", default="", help="who signs, with --jwks")
-    parser.add_argument("--audience", default="", help="this webhook as the sender knows it, with --jwks")
-    parser.add_argument("--json", action="store_true", help="print JSON, one notification on a line")
+    parser.add_argument("--jwks", default="", metavar="URL", help="the sender's public keys")
+    parser.add_argument("--issuer", default="", help="the required issuer, with --jwks")
+    parser.add_argument(
+        "--audience", default="", help="the required audience (this webhook's URL), with --jwks"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one notification per line")
     parser.set_defaults(run=run)
 
 
@@ -85,12 +91,12 @@ def _line(received: Received) -> None:
     event = received.event
     match event:
         case Task():
-            said = f"{event.state.word}  {event.text}"
+            text = f"{event.state.word}  {event.text}"
         case StatusUpdate():
-            said = f"{event.status.state.word}  {event.status.message.text if event.status.message else ''}"
+            text = f"{event.status.state.word}  {event.status.message.text if event.status.message else ''}"
         case ArtifactUpdate():
-            said = f"artifact {event.artifact.name or event.artifact.artifact_id}  {event.artifact.text}"
+            text = f"artifact {event.artifact.name or event.artifact.artifact_id}  {event.artifact.text}"
         case Message():
-            said = f"message  {event.text}"
-    show.say(f"{timestamp()}  {received.task_id}  {' '.join(said.split())}")
+            text = f"message  {event.text}"
+    show.say(f"{timestamp()}  {received.task_id}  {' '.join(text.split())}")
     sys.stdout.flush()

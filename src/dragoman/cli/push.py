@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.stored import looked_into
+from dragoman.cli.connect import run_with_store
 from dragoman.engine.protocols import Store
 from dragoman.engine.push_configs import Delivery
 from dragoman.model.ids import timestamp
@@ -16,36 +16,38 @@ from dragoman.stores import default_store
 LIMIT = 1000
 
 EPILOG = """\
-A webhook that could not be told is tried again and again, and then given up: what happens meanwhile waits behind it.
+The server tries again when a webhook fails, and gives up after a day or 60 attempts. Later notifications of the task wait behind the failed one.
 
-  dragoman push list                      everything that was not told yet
-  dragoman push list --dead               what was given up
-  dragoman push redeliver 7 12            try these again
-  dragoman push redeliver --dead          try all again that were given up
+  dragoman push list                      all notifications that wait
+  dragoman push list --dead               those that were given up
+  dragoman push redeliver 7 12            send these again
+  dragoman push redeliver --dead          send all again that were given up
 """
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "push",
-        help="see what webhooks could not be told, and tell them again",
+        help="list notifications that could not be delivered, and send them again",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    listing = verbs.add_parser("list", help="what was not told yet")
-    listing.add_argument("--dead", action="store_true", help="only what was given up")
+    listing = verbs.add_parser("list", help="list notifications that wait")
+    listing.add_argument("--dead", action="store_true", help="only those that were given up")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run_list)
-    again = verbs.add_parser("redeliver", help="tell it again, now")
+    again = verbs.add_parser("redeliver", help="send notifications again, now")
     again.add_argument(
         "keys", nargs="*", type=int, metavar="NUMBER", help="from the first column of the list"
     )
     again.add_argument("--dead", action="store_true", help="all that were given up")
-    again.add_argument("--from-start", action="store_true", help="tell the whole task again")
+    again.add_argument("--from-start", action="store_true", help="send all events of the task again")
     again.set_defaults(run=run_redeliver)
     for each in (listing, again):
-        each.add_argument("--store", default=default_store(), help="of the server (default: %(default)s)")
+        each.add_argument(
+            "--store", default=default_store(), help="the server's store (default: %(default)s)"
+        )
 
 
 async def run_list(args: argparse.Namespace) -> int:
@@ -60,7 +62,7 @@ async def run_list(args: argparse.Namespace) -> int:
             )
         return 0
 
-    return await looked_into(args.store, work)
+    return await run_with_store(args.store, work)
 
 
 async def run_redeliver(args: argparse.Namespace) -> int:
@@ -71,12 +73,12 @@ async def run_redeliver(args: argparse.Namespace) -> int:
         cursor = 0 if args.from_start else None
         missing = [key for key in dict.fromkeys(keys) if not await push_queue.redeliver(key, cursor=cursor)]
         for key in missing:
-            print(f"there is no {key}")
+            print(f"there is no notification {key}")
         return 1 if missing else 0
 
     if not args.keys and not args.dead:
-        raise SystemExit("dragoman: say which: numbers of `dragoman push list`, or --dead")
-    return await looked_into(args.store, work)
+        raise SystemExit("dragoman: redeliver needs numbers of `dragoman push list`, or --dead")
+    return await run_with_store(args.store, work)
 
 
 def _document(delivery: Delivery) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _document(delivery: Delivery) -> dict[str, Any]:
         "agent": delivery.scope.agent,
         "task": delivery.task,
         "config": delivery.webhook.config.id,
-        "url": _shown(delivery),
+        "url": _url_without_query(delivery),
         "dialect": delivery.webhook.dialect,
         "told": delivery.cursor,
         "last": delivery.last,
@@ -104,7 +106,7 @@ def _row(delivery: Delivery) -> tuple[str, ...]:
     return (
         str(delivery.key),
         delivery.task,
-        _shown(delivery),
+        _url_without_query(delivery),
         waiting,
         state,
         str(delivery.attempt),
@@ -112,6 +114,6 @@ def _row(delivery: Delivery) -> tuple[str, ...]:
     )
 
 
-def _shown(delivery: Delivery) -> str:
-    """Without its query, which may hold a secret."""
+def _url_without_query(delivery: Delivery) -> str:
+    """The query may hold a secret."""
     return delivery.webhook.config.url.partition("?")[0]

@@ -13,9 +13,16 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.cli import show
-from dragoman.cli.reach import EXIT_STATES, add_fail, add_options, exit_code, failed, reached, target
-from dragoman.cli.save import save_files
-from dragoman.cli.secret import secret
+from dragoman.cli.arguments import secret
+from dragoman.cli.connect import (
+    EXIT_STATES,
+    add_agent_options,
+    add_fail,
+    exit_code,
+    parse_agent,
+    report_error,
+    run_with_agent,
+)
 from dragoman.client import Client, Reply, Stream, file
 from dragoman.client.content import to_part
 from dragoman.client.reply import describe_end
@@ -26,9 +33,9 @@ from dragoman.model.task import Task
 EPILOG = f"""\
   dragoman send http://127.0.0.1:8000 "how much is 10 USD in INR?"
   echo "summarise this" | dragoman send http://127.0.0.1:8000 - -f report.pdf
-  dragoman send http://127.0.0.1:8000 --task-id ID "in GBP"      answer a question
-  dragoman send http://127.0.0.1:8000 hello -o json              the task, as A2A writes it
-  dragoman send http://127.0.0.1:8000 hello -o json --stream     every event, a line each
+  dragoman send http://127.0.0.1:8000 --task-id ID "in GBP"      answer the agent's question
+  dragoman send http://127.0.0.1:8000 hello -o json              the task as A2A 1.0 JSON
+  dragoman send http://127.0.0.1:8000 hello -o json --stream     every event as a line of JSON
 
 {EXIT_STATES}
 """
@@ -37,53 +44,64 @@ EPILOG = f"""\
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "send",
-        help="send a message and print what comes back",
+        help="send a message and print the answer",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_options(parser, "TEXT")
+    add_agent_options(parser, "TEXT")
     add_fail(parser)
     parts = parser.add_argument_group(
-        "the message", "TEXT, or - for standard input; and then, in this order:"
+        "the message", "TEXT, or - for standard input; then these parts, in the order given:"
     )
     parts.set_defaults(parts=[])
     parts.add_argument("--text", action=_AddPart, metavar="TEXT", help="a text")
     parts.add_argument("-f", "--file", action=_AddPart, metavar="FILE", help="a file, or its URL")
     parts.add_argument("--data", action=_AddPart, metavar="JSON", help="data: JSON, a file with it, or -")
     parts.add_argument(
-        "--media-type", action=_SetMediaType, metavar="TYPE", help="of the text, file or data before it"
+        "--media-type",
+        action=_SetMediaType,
+        metavar="TYPE",
+        help="media type of the text, file or data before this option",
     )
-    parser.add_argument("--metadata", default="", metavar="JSON", help="an object to send with the message")
-    parser.add_argument("--skill", default="", help="the skill that is meant")
-    parser.add_argument("--task-id", default="", metavar="ID", help="go on with this task")
-    parser.add_argument("--context-id", default="", metavar="ID", help="go on with this conversation")
-    parser.add_argument("--key", default="", help="idempotency key: the same send, repeated, is done once")
     parser.add_argument(
-        "--push", default="", metavar="URL", help="have news of the task sent to this webhook"
+        "--metadata", default="", metavar="JSON", help="metadata of the message: a JSON object"
+    )
+    parser.add_argument("--skill", default="", help="the skill to use")
+    parser.add_argument("--task-id", default="", metavar="ID", help="continue this task")
+    parser.add_argument("--context-id", default="", metavar="ID", help="continue this conversation")
+    parser.add_argument(
+        "--key", default="", help="idempotency key: a repeated send with the same key runs once"
+    )
+    parser.add_argument(
+        "--push", default="", metavar="URL", help="send push notifications of the task to this webhook"
     )
     parser.add_argument(
         "--push-token",
         type=secret,
         default="",
         metavar="TOKEN",
-        help="which it knows them by; env:NAME reads a variable",
+        help="token in those notifications; env:NAME reads a variable",
     )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--wait", action="store_true", help="until the task is over, or asks (the default)")
+    how.add_argument(
+        "--wait", action="store_true", help="wait until the task ends or asks for input (default)"
+    )
     how.add_argument(
         "--async",
         "--no-wait",
         "--return-immediately",
         dest="leave",
         action="store_true",
-        help="print the task's id and leave",
+        help="print the task's id and do not wait",
     )
-    how.add_argument("--stream", action="store_true", help="print every event as it comes")
-    how.add_argument("--no-stream", action="store_true", help="ask for the answer in one piece")
+    how.add_argument("--stream", action="store_true", help="print every event when it arrives")
+    how.add_argument("--no-stream", action="store_true", help="do not stream: get the answer in one response")
     parser.add_argument(
-        "--verbose", action="store_true", help="print the ids of the task and of the conversation, too"
+        "--verbose", action="store_true", help="print the ids of task and conversation as well"
     )
-    parser.add_argument("--save", type=Path, metavar="DIR", help="save the files of the answer here")
+    parser.add_argument(
+        "--save", type=Path, metavar="DIR", help="save the files of the answer in this folder"
+    )
     parser.set_defaults(run=run)
 
 
@@ -102,31 +120,31 @@ class _SetMediaType(argparse.Action):
 
 async def run(args: argparse.Namespace) -> int:
     try:
-        content, more = message(args, target(args))
+        content, more = build_message(args, parse_agent(args))
     except OSError as error:
-        return failed(ValueError(str(error)), args)
+        return report_error(ValueError(str(error)), args)
     except ValueError as error:
-        return failed(error, args)
+        return report_error(error, args)
 
     async def work(agent: Client) -> int:
         if args.leave:
-            return _left(await agent.send(*content, wait=False, **more), args)
+            return _print_started(await agent.send(*content, wait=False, **more), args)
         if args.no_stream:
             return _finish(await (await agent.send(*content, **more)).wait(), args, printed=False)
-        return await _streamed(agent.stream(*content, **more), args)
+        return await _print_stream(agent.stream(*content, **more), args)
 
-    return await reached(args, work)
+    return await run_with_agent(args, work)
 
 
-def message(args: argparse.Namespace, words: list[str]) -> tuple[list[Any], dict[str, Any]]:
-    """What to send, as `Client.send` takes it."""
+def build_message(args: argparse.Namespace, words: list[str]) -> tuple[list[Any], dict[str, Any]]:
+    """Build the arguments of `Client.send`."""
     text = " ".join(words)
     if text == "-" or not (text or args.parts):
         text = _standard_input()
     content: list[Any] = [text] if text else []
     content += [_part(*each) for each in args.parts]
     if not content:
-        raise ValueError("there is nothing to send: give some text, a file or data")
+        raise ValueError("there is nothing to send: add text, a file or data")
     more = {"skill": args.skill, "task": args.task_id, "context": args.context_id, "key": args.key}
     if args.metadata:
         more["metadata"] = msgspec.json.decode(args.metadata.encode(), type=dict[str, Any])
@@ -138,7 +156,7 @@ def message(args: argparse.Namespace, words: list[str]) -> tuple[list[Any], dict
 def _standard_input() -> str:
     text = sys.stdin.read().strip()
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("standard input is not text in UTF-8: -f sends any file as it is")
+        raise ValueError("standard input is not UTF-8 text: use -f to send a file as it is")
     return text
 
 
@@ -158,7 +176,7 @@ def _is_file(value: str) -> bool:
         return False
 
 
-async def _streamed(stream: Stream, args: argparse.Namespace) -> int:
+async def _print_stream(stream: Stream, args: argparse.Namespace) -> int:
     answer = show.Answer()
     whole = args.output is not None and not args.stream
     try:
@@ -176,7 +194,7 @@ async def _streamed(stream: Stream, args: argparse.Namespace) -> int:
         answer.end()
         if stream.task is not None and not stream.task.state.over:
             watch = f"dragoman task subscribe {args.url} {shlex.quote(stream.task.id)}"
-            show.say(f"the task goes on: {watch}", sys.stderr)
+            show.say(f"the task continues: {watch}", sys.stderr)
         raise
     finally:
         answer.end()
@@ -198,7 +216,7 @@ def _finish(reply: Reply, args: argparse.Namespace, *, printed: bool) -> int:
         if args.verbose:
             show.identifiers(result, sys.stderr)
     if args.save is not None:
-        save_files(reply.files, args.save)
+        show.save_files(reply.files, args.save)
     if reply.asks:
         show.say(f'to answer: dragoman send {args.url} --task-id {shlex.quote(reply.id)} "..."', sys.stderr)
     elif isinstance(reply.task, Task) and reply.state.word != "completed":
@@ -206,7 +224,7 @@ def _finish(reply: Reply, args: argparse.Namespace, *, printed: bool) -> int:
     return exit_code(args, reply.state)
 
 
-def _left(reply: Reply, args: argparse.Namespace) -> int:
+def _print_started(reply: Reply, args: argparse.Namespace) -> int:
     result = reply.task or reply.message
     assert result is not None
     if args.json:

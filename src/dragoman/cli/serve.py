@@ -9,23 +9,23 @@ from ipaddress import ip_network
 from typing import Any
 
 from dragoman.buses import open_bus
-from dragoman.cli.amounts import add_limits, amount, count, positive, read_limits
+from dragoman.cli.arguments import add_limits, count, number, positive_number, read_limits
 from dragoman.server.cors import Cors
 from dragoman.stores import default_store, open_store
 
 EPILOG = """\
-FILE is a Python file that makes an Agent; FILE:name takes the one called name when there are several. A file of a package
-is imported as a part of it. MODULE or MODULE:name is imported like `python -m` does, from this folder or installed.
-One agent answers at /, several answer at /<id>. Every version of A2A is spoken at the same URL.
-An `agent.run()` in the file says which agents to serve; how they are served, the options here say.
+FILE is a Python file that creates an Agent. FILE:name serves only the agent with this name. A file of a package is imported as
+a part of the package. MODULE or MODULE:name is imported as `python -m` does, from this folder or installed.
+One agent has the path /, several have the paths /<id>. All versions of A2A use the same URL.
+`agent.run()` in the file only selects the agents. The options here say how they are served.
 
   dragoman serve hello.py
   dragoman serve hello.py currency.py --port 9000
   dragoman serve mypkg.agents:billing                           the agent `billing` of a module
-  dragoman serve hello.py --store memory:                       nothing is kept
-  dragoman serve hello.py --store postgresql://db.example.com/tasks     on as many machines as you like
-  dragoman serve hello.py --grpc-port 50051                     over gRPC, too
-  dragoman serve hello.py --public-url https://agents.example.com   what the card says behind a proxy
+  dragoman serve hello.py --store memory:                       tasks only in memory
+  dragoman serve hello.py --store postgresql://db.example.com/tasks     on several machines
+  dragoman serve hello.py --grpc-port 50051                     also over gRPC
+  dragoman serve hello.py --public-url https://agents.example.com   behind a proxy
 """
 
 
@@ -37,10 +37,12 @@ def register(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "files", nargs="+", metavar="FILE[:agent]", help="a Python file or module that makes an Agent"
+        "files", nargs="+", metavar="FILE[:agent]", help="a Python file or module that creates an Agent"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: 8000)"
+    )
     parser.add_argument(
         "--store",
         type=_store,
@@ -51,22 +53,20 @@ def register(commands: Any) -> None:
         "--bus",
         type=_bus,
         metavar="URL",
-        help="where nodes tell each other of news, if not by NOTIFY in the store: nats://HOST, or postgresql://HOST/DATABASE "
-        "where --store goes through a pooler",
+        help="how nodes wake each other, if not with NOTIFY in the store: nats://HOST, or postgresql://HOST/DATABASE "
+        "if --store goes through a pooler",
     )
     parser.add_argument(
-        "--grpc-port", type=int, metavar="PORT", help="speak gRPC on this port, too; 0 takes a free one"
+        "--grpc-port", type=int, metavar="PORT", help="also serve gRPC on this port; 0 takes a free one"
     )
-    parser.add_argument(
-        "--grpc-public", default="", metavar="HOST:PORT", help="how clients reach gRPC, for the card"
-    )
-    parser.add_argument("--public-url", default="", help="how clients reach this server, for the card")
+    parser.add_argument("--grpc-public", default="", metavar="HOST:PORT", help="address of gRPC in the card")
+    parser.add_argument("--public-url", default="", help="URL of this server in the card")
     parser.add_argument(
         "--trusted-proxy",
         action="append",
         default=[],
         metavar="CIDR",
-        help="whose Forwarded headers to believe",
+        help="trust Forwarded headers of proxies in this network; may be repeated",
     )
     parser.add_argument(
         "--cors-origin",
@@ -74,48 +74,55 @@ def register(commands: Any) -> None:
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="web pages that may call: https://app.example.com, or * for all; may be repeated (default: none)",
+        help="web pages that may call agents: https://app.example.com, or * for all; may be repeated (default: none)",
     )
     parser.add_argument(
-        "--tls-cert", default="", metavar="FILE", help="speak TLS: the certificate chain (PEM)"
+        "--tls-cert", default="", metavar="FILE", help="serve TLS with this certificate chain (PEM)"
     )
-    parser.add_argument("--tls-key", default="", metavar="FILE", help="and its key, if that is another file")
     parser.add_argument(
-        "--tls-client-ca", default="", metavar="FILE", help="ask clients for a certificate of this authority"
+        "--tls-key", default="", metavar="FILE", help="key of --tls-cert, if it is in another file"
+    )
+    parser.add_argument(
+        "--tls-client-ca", default="", metavar="FILE", help="require client certificates of this authority"
     )
     parser.add_argument("--keys", metavar="DIR", help="sign cards with the keys in DIR (see `dragoman keys`)")
     parser.add_argument(
-        "--workers", type=count, default=1, help="processes that share the store (default: 1)"
+        "--workers",
+        type=count,
+        default=1,
+        help="number of server processes, which share the store (default: 1)",
     )
     parser.add_argument(
         "--drain",
-        type=amount,
+        type=number,
         default=10.0,
         help="seconds that running tasks get to finish at shutdown (default: 10)",
     )
     parser.add_argument(
         "--ttl",
-        type=positive,
+        type=positive_number,
         default=30.0,
         metavar="SECONDS",
-        help="how long this node may say nothing until others go on with its tasks (default: 30)",
+        help="lease time: if this node does not renew its leases for so long, others take over its tasks (default: 30)",
     )
     parser.add_argument(
-        "--retain-days", type=positive, help="forget finished tasks after so many days (default: never)"
+        "--retain-days",
+        type=positive_number,
+        help="delete finished tasks after this many days (default: never)",
     )
     parser.add_argument(
         "--retain-unfinished-days",
-        type=positive,
-        help="forget unfinished tasks that no node runs and to which nothing has happened for so many days (default: never)",
+        type=positive_number,
+        help="delete unfinished tasks that no node runs and that did not change for this many days (default: never)",
     )
     parser.add_argument(
-        "--log", default="plain", choices=("plain", "json"), help="how log lines look (default: %(default)s)"
+        "--log", default="plain", choices=("plain", "json"), help="format of log lines (default: %(default)s)"
     )
     parser.add_argument(
         "--log-level",
         default="info",
         choices=("debug", "info", "warning", "error"),
-        help="how much is logged (default: %(default)s)",
+        help="lowest level that is logged (default: %(default)s)",
     )
     parser.add_argument(
         "-q",
@@ -123,60 +130,64 @@ def register(commands: Any) -> None:
         action="store_const",
         const="warning",
         dest="log_level",
-        help="log only what goes wrong: --log-level warning",
+        help="log only warnings and errors: --log-level warning",
     )
-    limits = parser.add_argument_group("limits", "how much is enough, for one caller; default: no limit")
-    limits.add_argument("--rate", type=positive, help="operations per second")
+    limits = parser.add_argument_group("limits of one caller", "default: no limit")
+    limits.add_argument("--rate", type=positive_number, help="operations per second")
     limits.add_argument("--burst", type=count, default=20, help="operations at once, before --rate counts")
-    limits.add_argument("--concurrency", type=count, help="operations under way, streams included")
+    limits.add_argument("--concurrency", type=count, help="operations at a time, streams included")
     limits.add_argument("--open-tasks", type=count, help="unfinished tasks with one agent")
-    house = parser.add_argument_group("limits of all callers together", "default: no limit")
-    house.add_argument("--agent-rate", type=positive, help="operations per second with one agent")
-    house.add_argument(
+    overall = parser.add_argument_group("limits of all callers together", "default: no limit")
+    overall.add_argument("--agent-rate", type=positive_number, help="operations per second with one agent")
+    overall.add_argument(
         "--agent-burst", type=count, default=100, help="operations at once, before --agent-rate counts"
     )
-    house.add_argument(
-        "--agent-concurrency", type=count, help="operations under way with one agent, streams included"
+    overall.add_argument(
+        "--agent-concurrency", type=count, help="operations at a time with one agent, streams included"
     )
-    house.add_argument(
+    overall.add_argument(
         "--queue",
         type=count,
-        help="tasks running or waiting, with all workers, before new work is turned away with 503 (default: as many as run)",
+        help="tasks that may run or wait in all workers; more are refused with 503 (default: as many as may run)",
     )
-    house.add_argument(
+    overall.add_argument(
         "--max-running",
         type=count,
         default=10_000,
         help="tasks that run at a time in each worker (default: %(default)s)",
     )
     add_limits(parser)
-    told = parser.add_argument_group("push notifications")
-    told.add_argument(
-        "--push-only", action="append", default=[], metavar="HOST", help="webhooks are there, or nowhere"
+    push = parser.add_argument_group("push notifications")
+    push.add_argument(
+        "--push-only",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="allow webhooks only on this host; may be repeated",
     )
-    told.add_argument(
+    push.add_argument(
         "--push-trust",
         type=_network,
         action="append",
         default=[],
         metavar="CIDR",
-        help="a private network to tell",
+        help="allow webhooks in this private network; may be repeated",
     )
-    told.add_argument(
-        "--push-challenge", action="store_true", help="a webhook must first say that it wants to be told"
+    push.add_argument(
+        "--push-challenge", action="store_true", help="ask a new webhook first whether it wants notifications"
     )
-    told.add_argument(
+    push.add_argument(
         "--allow-private-push",
         action="store_true",
-        help="for development: tell webhooks on this machine and in private networks, over plain HTTP too",
+        help="for development: allow webhooks on this machine and in private networks, also over plain HTTP",
     )
-    seen = parser.add_argument_group("seen from outside")
-    seen.add_argument("--no-metrics", action="store_true", help="nothing at /metrics")
-    seen.add_argument("--no-audit", action="store_true", help="keep no record of who did what")
-    seen.add_argument(
+    monitoring = parser.add_argument_group("monitoring")
+    monitoring.add_argument("--no-metrics", action="store_true", help="do not serve /metrics")
+    monitoring.add_argument("--no-audit", action="store_true", help="write no audit log")
+    monitoring.add_argument(
         "--otel",
         action="store_true",
-        help="make OpenTelemetry spans, and send them where OTEL_TRACES_EXPORTER says (extra: otel)",
+        help="send OpenTelemetry spans to OTEL_TRACES_EXPORTER (extra: otel)",
     )
     parser.add_argument(
         "--insecure", action="store_true", help="allow a public address without authentication"
@@ -185,14 +196,14 @@ def register(commands: Any) -> None:
 
 
 def _store(url: str) -> str:
-    return _checked(open_store, url)
+    return _check_url(open_store, url)
 
 
 def _bus(url: str) -> str:
-    return _checked(open_bus, url)
+    return _check_url(open_bus, url)
 
 
-def _checked(opens: Callable[[str], object], url: str) -> str:
+def _check_url(opens: Callable[[str], object], url: str) -> str:
     try:
         opens(url)
     except ValueError as error:

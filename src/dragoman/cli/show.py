@@ -1,7 +1,7 @@
-"""Print for people on a terminal (with rich, if it is installed) and plainly everywhere else.
+"""Prints answers: for people on a terminal (with rich, if it is installed), plainly everywhere else. Saves their files.
 
-What agents say goes to programs as it is. A terminal gets only what can be read: an agent must not be able to move the
-cursor, change the title or recolour what somebody else said.
+Programs get the text of agents as it is. A terminal gets it without escape sequences: an agent must not move the cursor, change
+the title or recolour other text.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TextIO
 from unicodedata import combining, east_asian_width
 
@@ -31,24 +32,24 @@ def console() -> Any:
     return Console(highlight=False)
 
 
-def said(text: str, to: TextIO | None = None) -> str:
-    """The text as `to` (standard output) may have it."""
+def sanitize_for(text: str, to: TextIO | None = None) -> str:
+    """Sanitize `text` if `to` (standard output) is a terminal."""
     return sanitize(text) if (to or sys.stdout).isatty() else text
 
 
 def say(text: str, to: TextIO | None = None) -> None:
-    """Print something that an agent may have had a hand in."""
-    print(said(text, to), file=to or sys.stdout)
+    """Print text that may come from an agent."""
+    print(sanitize_for(text, to), file=to or sys.stdout)
 
 
 def json(value: Any, *, pretty: bool = True) -> None:
     body = msgspec.json.encode(value)
-    sys.stdout.write(said((msgspec.json.format(body, indent=2) if pretty else body).decode() + "\n"))
+    sys.stdout.write(sanitize_for((msgspec.json.format(body, indent=2) if pretty else body).decode() + "\n"))
     sys.stdout.flush()
 
 
 def event(piece: Piece) -> None:
-    """An event on a line of its own, in the form of A2A 1.0."""
+    """Print an event as one line, in the form of A2A 1.0."""
     json({_MEMBERS[type(piece.event)]: piece.event}, pretty=False)
 
 
@@ -61,7 +62,7 @@ _MEMBERS = {
 
 
 def response(result: Task | Message) -> None:
-    """What a send came to, in the form of A2A 1.0."""
+    """Print the result of a send in the form of A2A 1.0."""
     json({_MEMBERS[type(result)]: result})
 
 
@@ -75,7 +76,7 @@ def identifiers(result: Task | Message, to: TextIO | None = None) -> None:
 
 
 def text_form(result: Task | Message, *, content: bool = True) -> None:
-    """`-o text`: a field on each line, and what needs more lines as a block that an empty line ends."""
+    """Print `-o text`: one field per line. A text of several lines is a block that ends with an empty line."""
     identifiers(result)
     if not content:
         return
@@ -89,7 +90,7 @@ def text_form(result: Task | Message, *, content: bool = True) -> None:
 
 
 def event_text(piece: Piece) -> None:
-    """An event in the form of `-o text`."""
+    """Print an event in the form of `-o text`."""
     event = piece.event
     if isinstance(event, ArtifactUpdate):
         _block(f"Artifact {event.artifact.name or event.artifact.artifact_id}", event.artifact.parts)
@@ -114,7 +115,7 @@ def _block(label: str, parts: Sequence[Part]) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns for people, tab-separated lines for programs."""
+    """Print columns for people, tab-separated lines for programs."""
     rich = console()
     if rich is None:
         for row in rows:
@@ -123,7 +124,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    # What a row is called by is there to be copied, so it is the rest that has to make room.
+    # People copy the first column, so only the others wrap.
     columns = [Column(heading, no_wrap=n == 0) for n, heading in enumerate(headings)]
     drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
@@ -132,7 +133,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def fields(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names and values, one under the other."""
+    """Print names and values, one pair per line."""
     rich = console()
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
@@ -247,7 +248,7 @@ class Answer:
         return any("".join(pieces).strip() == status.strip() for pieces in self._pieces.values())
 
     def _write(self, text: str) -> None:
-        if text := said(text):
+        if text := sanitize_for(text):
             sys.stdout.write(text)
             sys.stdout.flush()
             self._line_open = not text.endswith("\n")
@@ -279,3 +280,33 @@ def describe_schemes(part: Part, *, pretty: bool = False) -> str:
     if part.raw is not None:
         return f"[{name}: {part.media_type or 'unknown type'}, {len(part.raw)} bytes]"
     return ""
+
+
+def save_files(parts: Sequence[Part], directory: Path) -> None:
+    """Write the files of an answer into `directory`, whatever path their names contain. No file is replaced."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for n, part in enumerate(parts, 1):
+        if part.raw is not None:
+            path = _write(directory, _safe_name(part.filename) or f"file-{n}", part.raw)
+            print(f"saved {path}", file=sys.stderr)
+
+
+def _write(directory: Path, name: str, content: bytes) -> Path:
+    """Write to the first name that is free: `a.txt`, `a-2.txt`, `a-3.txt` ..."""
+    path, n = directory / name, 1
+    while True:
+        try:
+            with path.open("xb") as new:
+                new.write(content)
+            return path
+        except FileExistsError:
+            n += 1
+            path = directory / f"{Path(name).stem}-{n}{Path(name).suffix}"
+
+
+def _safe_name(filename: str) -> str:
+    """The last part of an agent's file name. Empty if it is hidden, an option, not printable or too long."""
+    name = Path(filename.replace("\\", "/")).name
+    return (
+        name if name.isprintable() and not name.startswith((".", "-")) and len(name.encode()) <= 255 else ""
+    )

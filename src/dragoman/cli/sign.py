@@ -14,7 +14,7 @@ from dragoman.auth.keys import KeyRing
 from dragoman.cli import show
 
 EPILOG = """\
-The card is one of A2A 1.0; the signed card goes to standard output, or to --output. Signatures by other keys stay.
+Signs a card of A2A 1.0, and prints it or writes it to --output. Signatures of other keys stay.
 
   dragoman keys new
   dragoman sign card.json --output signed.json
@@ -29,12 +29,12 @@ def register(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("card", metavar="FILE", help="the card; - reads standard input")
+    parser.add_argument("card", metavar="FILE", help="the card; - for standard input")
     parser.add_argument(
-        "--keys", default="keys", metavar="DIR", help="where the keys are (default: %(default)s)"
+        "--keys", default="keys", metavar="DIR", help="folder of the keys (default: %(default)s)"
     )
-    parser.add_argument("--jku", default="", metavar="URL", help="where others find the public keys")
-    parser.add_argument("--output", metavar="FILE", help="write the signed card there")
+    parser.add_argument("--jku", default="", metavar="URL", help="URL of the public keys, for the signature")
+    parser.add_argument("--output", metavar="FILE", help="write the signed card to this file")
     parser.set_defaults(run=run)
 
 
@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
         return 1
     if unsigned:
         members = ", ".join(unsigned)
-        show.say(f"dragoman: A2A 1.0 has no {members}: left out, a signature cannot cover it", sys.stderr)
+        show.say(
+            f"dragoman: A2A 1.0 has no {members}: left out, because a signature cannot cover it", sys.stderr
+        )
     if args.output:
         Path(args.output).write_bytes(msgspec.json.format(msgspec.json.encode(signed), indent=2) + b"\n")
     else:
@@ -56,13 +58,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sign(document: Any, ring: KeyRing) -> tuple[dict[str, Any], list[str]]:
-    """The signed card, and the members of the document that are not in it. Raises `ValueError`."""
+    """Return the signed card, and the members of the document that it leaves out. Raises `ValueError`."""
     if not isinstance(document, dict) or not document.get("supportedInterfaces"):
         raise ValueError("this is not a card of A2A 1.0: it has no supportedInterfaces")
     card = spec_form(document)
     ours = [msgspec.to_builtins(signature) for signature in ring.sign(card)]
     if not ours:
-        raise ValueError("there is no key to sign with: `dragoman keys new` makes one")
+        raise ValueError("there is no key to sign with: `dragoman keys new` creates one")
     replaced = {signature["protected"] for signature in ours}
     before = document.get("signatures")
     others = [

@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli import show, tasks
-from dragoman.cli.reach import EXIT_STATES, add_fail, add_options, exit_code, reached, target
-from dragoman.cli.save import save_files
-from dragoman.cli.secret import secret
+from dragoman.cli.arguments import secret
+from dragoman.cli.connect import (
+    EXIT_STATES,
+    add_agent_options,
+    add_fail,
+    exit_code,
+    parse_agent,
+    run_with_agent,
+)
 from dragoman.client import Client
 from dragoman.client.reply import text_of
 from dragoman.model.task import Task
 
 EPILOG = f"""\
   dragoman task get http://127.0.0.1:8000 ID
-  dragoman task get http://127.0.0.1:8000 ID --wait          when it is over, or asks
+  dragoman task get http://127.0.0.1:8000 ID --wait          wait until it ends or asks for input
   dragoman task list http://127.0.0.1:8000 --state working
-  dragoman task subscribe http://127.0.0.1:8000 ID           follow it until it is over, or asks
+  dragoman task subscribe http://127.0.0.1:8000 ID           print its events until it ends or asks
   dragoman task cancel http://127.0.0.1:8000 ID
   dragoman task download http://127.0.0.1:8000 ID --save DIR
   dragoman task push-config list http://127.0.0.1:8000 ID
@@ -32,31 +38,31 @@ EPILOG = f"""\
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "task",
-        help="look at a task, follow it, cancel it, save its files; list tasks",
+        help="print, follow or cancel a task; save its files; list tasks",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     one = _verb(verbs, "get", get, "print a task")
     one.add_argument("--history", type=int, metavar="N", help="with its last N messages (default: all)")
-    one.add_argument("--wait", "--watch", action="store_true", help="until it is over, or asks")
+    one.add_argument("--wait", "--watch", action="store_true", help="wait until it ends or asks for input")
     _verb(verbs, "cancel", cancel, "cancel a task")
-    follow = _verb(verbs, "subscribe", subscribe, "print what happens to a task until it is over")
-    follow.add_argument("--stream", action="store_true", help="print every event as it comes")
+    follow = _verb(verbs, "subscribe", subscribe, "print the events of a task until it ends")
+    follow.add_argument("--stream", action="store_true", help="print every event when it arrives")
     files = _verb(verbs, "download", download, "save the files of a task")
-    files.add_argument("--save", type=Path, default=Path(), metavar="DIR", help="where (default: here)")
+    files.add_argument("--save", type=Path, default=Path(), metavar="DIR", help="folder (default: this one)")
     tasks.add_list(verbs.add_parser("list", help="list tasks, newest first"))
-    configs = verbs.add_parser("push-config", help="where news of a task is sent").add_subparsers(
+    configs = verbs.add_parser("push-config", help="webhooks of a task").add_subparsers(
         metavar="VERB", required=True
     )
-    made = _verb(configs, "create", create_push, "have news of a task sent to a webhook", "url")
+    made = _verb(configs, "create", create_push, "send push notifications of a task to a webhook", "url")
     made.add_argument(
-        "--token", type=secret, default="", help="which it knows them by; env:NAME reads a variable"
+        "--token", type=secret, default="", help="token in those notifications; env:NAME reads a variable"
     )
-    made.add_argument("--config-id", default="", metavar="ID", help="what to call it")
+    made.add_argument("--config-id", default="", metavar="ID", help="id of the new config")
     _verb(configs, "list", list_push, "list the webhooks of a task")
-    _verb(configs, "get", get_push, "print one", "config")
-    _verb(configs, "delete", delete_push, "tell it no more", "config")
+    _verb(configs, "get", get_push, "print one webhook", "config")
+    _verb(configs, "delete", delete_push, "delete a webhook", "config")
 
 
 Work = Callable[[Client, argparse.Namespace], Awaitable[int]]
@@ -65,14 +71,14 @@ Work = Callable[[Client, argparse.Namespace], Awaitable[int]]
 def _verb(verbs: Any, name: str, work: Work, about: str, *more: str) -> argparse.ArgumentParser:
     aliases = ["watch"] if name == "subscribe" else []
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=about, aliases=aliases)
-    add_options(parser, "ID", *map(str.upper, more))
+    add_agent_options(parser, "ID", *map(str.upper, more))
     add_fail(parser)
     names = ("id", *(f"{each}_given" for each in more))
 
     async def run(args: argparse.Namespace) -> int:
-        if left := target(args, *names):
+        if left := parse_agent(args, *names):
             args.refuse(f"{left[0]!r} is one word too many")
-        return await reached(args, lambda agent: work(agent, args))
+        return await run_with_agent(args, lambda agent: work(agent, args))
 
     parser.set_defaults(run=run)
     return parser
@@ -118,7 +124,7 @@ async def subscribe(agent: Client, args: argparse.Namespace) -> int:
 
 async def download(agent: Client, args: argparse.Namespace) -> int:
     task = await agent.get(args.id)
-    save_files(task.files, args.save)
+    show.save_files(task.files, args.save)
     return exit_code(args, task.state)
 
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.reach import add_options, reached, target
+from dragoman.cli.connect import add_agent_options, parse_agent, run_with_agent
 from dragoman.client import Client
 from dragoman.model.task import Task, TaskState
 
@@ -31,13 +31,15 @@ def register(commands: Any) -> None:
 
 
 def add_list(parser: argparse.ArgumentParser) -> None:
-    add_options(parser)
+    add_agent_options(parser)
     parser.add_argument("--state", default="", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
-    parser.add_argument("--context-id", default="", metavar="ID", help="only those of one conversation")
+    parser.add_argument("--context-id", default="", metavar="ID", help="only tasks of this conversation")
     parser.add_argument(
-        "--since", default="", metavar="TIME", help="only those whose state is newer (ISO 8601)"
+        "--since", default="", metavar="TIME", help="only tasks that changed after this time (ISO 8601)"
     )
-    parser.add_argument("-n", "--limit", type=_number, default=50, help="at most so many (default: 50)")
+    parser.add_argument(
+        "-n", "--limit", type=_number, default=50, help="at most this number of tasks (default: 50)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -48,7 +50,7 @@ def _number(text: str) -> int:
 
 
 async def run(args: argparse.Namespace) -> int:
-    target(args)
+    parse_agent(args)
 
     async def work(agent: Client) -> int:
         found: list[Task] = []
@@ -71,15 +73,15 @@ async def run(args: argparse.Namespace) -> int:
         else:
             show.table(
                 ("task", "state", "since", "about"),
-                [(task.id, task.state.word, task.status.timestamp, about(task)) for task in found],
+                [(task.id, task.state.word, task.status.timestamp, summarize(task)) for task in found],
             )
         return 0
 
-    return await reached(args, work)
+    return await run_with_agent(args, work)
 
 
-def about(task: Task) -> str:
-    """A line of what a task says: its answer, or what it was asked."""
+def summarize(task: Task) -> str:
+    """One line of a task's answer, or of its last message."""
     text = task.text or (task.history[-1].text if task.history else "")
     line = " ".join(text.split())
     return line if len(line) <= 60 else line[:59] + "…"

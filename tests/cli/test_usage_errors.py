@@ -18,8 +18,8 @@ from dragoman.cli import main
     [
         ("audit --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
         ("audit --store none", "a store is memory:, sqlite:///path or postgresql://"),
-        ("audit prune", "say what is old: --before 2026-01-01"),
-        ("audit --since yesterday", "argument --since: say 2026-11-15"),
+        ("audit prune", "prune needs --before, such as --before 2026-01-01"),
+        ("audit --since yesterday", "argument --since: use 2026-11-15"),
         ("push list --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
         ("serve hello.py --bus mysql://localhost", "argument --bus: a bus is nats://host"),
         (
@@ -38,13 +38,13 @@ from dragoman.cli import main
         ("serve a.py --drain -1", "argument --drain: -1 should be 0 or more"),
         ("serve a.py --drain nan", "argument --drain: nan should be 0 or more"),
         ("tasks http://127.0.0.1:9 -n 0", "argument -n/--limit: '0' is not a number above 0"),
-        ("listen --token env:NOWHERE", "argument --token: there is no variable 'NOWHERE'"),
+        ("listen --token env:NOWHERE", "argument --token: the variable 'NOWHERE' is not set"),
         ("listen --port 99999", "cannot listen on 127.0.0.1:99999"),
         ("hub --data none --log loud", "dragoman: log in a flag: Invalid enum value 'loud'"),
         ("hub --data none --log-level loud", "dragoman: log_level in a flag: Invalid enum value 'loud'"),
     ],
 )
-def test_a_slip_is_answered_with_a_sentence(
+def test_a_wrong_command_is_answered_with_one_sentence(
     command: str,
     sentence: str,
     tmp_path: Path,
@@ -72,7 +72,7 @@ def test_a_slip_is_answered_with_a_sentence(
         ("serve a.py --keys none", "dragoman: there is no key to sign cards with"),
     ],
 )
-def test_what_cannot_be_served_together_is_said_before_it_is(
+def test_contradictory_options_are_reported_before_the_address_is_announced(
     command: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -99,7 +99,7 @@ def test_what_cannot_be_served_together_is_said_before_it_is(
         ),
     ],
 )
-def test_what_is_no_hub_is_said_to_be_none(
+def test_a_folder_without_a_hub_is_reported(
     status: int, body: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Page(BaseHTTPRequestHandler):
@@ -121,7 +121,7 @@ def test_what_is_no_hub_is_said_to_be_none(
 
 
 @pytest.mark.parametrize("command", ["audit", "audit verify", "push list"])
-def test_a_store_of_a_newer_version_is_said_in_a_sentence(tmp_path: Path, command: str) -> None:
+def test_a_store_of_a_newer_version_is_reported_in_one_sentence(tmp_path: Path, command: str) -> None:
     file = tmp_path / "t.db"
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("create table migrations (number integer primary key, name text not null)")
@@ -142,7 +142,7 @@ def test_a_store_of_a_newer_version_is_said_in_a_sentence(tmp_path: Path, comman
         ("hub = 1\n", "dragoman.toml: hub is not a table"),
     ],
 )
-def test_a_slip_in_the_configuration_is_said_with_its_line(
+def test_an_error_in_the_configuration_is_reported_with_its_line(
     text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -155,7 +155,7 @@ def test_a_slip_in_the_configuration_is_said_with_its_line(
 @pytest.mark.parametrize(
     "text", ["[agents]\na = \n", "agents = 1\n", "[agents]\na = 7\n", "[agents.a]\nulr = 'x'\n"]
 )
-def test_a_slip_in_the_agents_is_a_sentence(
+def test_an_error_in_the_agents_file_is_reported_in_one_sentence(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,99 @@
+"""Values of options, for argparse: numbers, times, secrets, and the limits of requests."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a client needs no server
+    from dragoman.server.limits import Limits
+
+LIMITS = {
+    "max_body": "bytes in the body of a request",
+    "max_connections": "open connections; 0: any number",
+    "head_timeout": "seconds until a connection has sent the head of a request",
+    "body_timeout": "seconds until it has sent the body",
+    "write_timeout": "seconds that a client may take to read what we wrote",
+    "read_rate": "bytes per second that a client has to read meanwhile",
+}
+"""The fields of `Limits` that an operator can set, as options of `serve` and settings of `hub`."""
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    from dragoman.server.limits import Limits
+
+    group = parser.add_argument_group("limits of one request")
+    for name, about in LIMITS.items():
+        default = getattr(Limits(), name)
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=positive_number if isinstance(default, float) else natural_number if default == 0 else count,
+            default=default,
+            metavar="SECONDS" if isinstance(default, float) else "N",
+            help=f"{about} (default: %(default)s)",
+        )
+
+
+def read_limits(args: argparse.Namespace) -> Limits:
+    from dragoman.server.limits import Limits
+
+    return Limits(**{name: getattr(args, name) for name in LIMITS})
+
+
+def number(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} should be 0 or more, and finite")
+    return value
+
+
+def positive_number(text: str) -> float:
+    if not (value := number(text)):
+        raise argparse.ArgumentTypeError(f"{text} should be more than 0")
+    return value
+
+
+def natural_number(text: str) -> int:
+    if (value := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text} should be 0 or more")
+    return value
+
+
+def count(text: str) -> int:
+    if not (value := natural_number(text)):
+        raise argparse.ArgumentTypeError(f"{text} should be 1 or more")
+    return value
+
+
+def duration(text: str) -> float:
+    """Parse a time as seconds: `30`, `1.5`, `500ms`, `2m`, `1h`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|)", text)
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: use 30, 500ms or 2m")
+    return float(found[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(found[2], 1)
+
+
+def secret(text: str) -> str:
+    """A secret, or the value of a variable (`env:NAME`): anybody on the machine can list the arguments of a process."""
+    if not text.startswith("env:"):
+        return text
+    name = text.removeprefix("env:")
+    if not os.environ.get(name):
+        raise argparse.ArgumentTypeError(f"the variable {name!r} is not set")
+    return os.environ[name]
+
+
+def allow_intermixed(parser: argparse.ArgumentParser) -> None:
+    """Accept `AGENT --option TEXT`. Without this, argparse reports TEXT as missing at the first option."""
+    parse_plainly = parser.parse_known_args
+
+    def parse(args: Any = None, namespace: Any = None) -> Any:
+        parser.parse_known_args = parse_plainly  # type: ignore[method-assign]
+        try:
+            return parser.parse_known_intermixed_args(args, namespace)
+        finally:
+            parser.parse_known_args = parse  # type: ignore[method-assign]
+
+    parser.parse_known_args = parse  # type: ignore[method-assign]
