@@ -13,6 +13,7 @@ from dragoman import Agent
 from dragoman.dialects.proto import v1_0
 from dragoman.errors import Unauthenticated
 from dragoman.model import ops
+from dragoman.model.inflight import ByteBudget
 from dragoman.model.ops import Principal
 from dragoman.server.application import application
 from dragoman.server.limits import Connections, Limits
@@ -150,6 +151,33 @@ async def test_what_unpacks_to_more_than_a_body_may_have_is_refused() -> None:
         raw.data(1, packed[60_000:], end=True)
         await raw.until(lambda: 1 in raw.ended)
         assert service.calls == []
+
+
+async def test_large_bodies_count_for_what_the_process_works_on() -> None:
+    """The budget is the one of HTTP: who finds no room waits."""
+    bodies, service = ByteBudget(MEGABYTE), Scripted(result=task())
+    freed = asyncio.Event()
+
+    async def work_on_a_body_over_http() -> None:
+        await bodies.hold(MEGABYTE - 1)
+        await freed.wait()
+
+    other = asyncio.create_task(work_on_a_body_over_http())
+    async with served(service, bodies=bodies) as channel:
+        stub = Stub(channel, v1_0.CODEC)
+        large = stub.unary(ops.SEND, message(v1_0.CODEC, text="x" * (MEGABYTE // 2)))
+        async with asyncio.timeout(10):
+            while not bodies._waiting:
+                await asyncio.sleep(0.01)
+        await stub.unary(ops.SEND, message(v1_0.CODEC))  # small ones are not counted
+        assert len(service.calls) == 1
+        freed.set()
+        await large
+        await other
+        assert len(service.calls) == 2
+        async with asyncio.timeout(10):
+            while bodies.used:
+                await asyncio.sleep(0.01)
 
 
 async def test_who_connects_and_says_nothing_is_let_go() -> None:

@@ -53,6 +53,7 @@ from dragoman.hub.tools.remote_agents import RemoteAgents
 from dragoman.hub.tools.tool import Tool
 from dragoman.hub.tools.toolbox import toolbox
 from dragoman.hub.tools.web import BraveSearch
+from dragoman.model.inflight import ByteBudget
 from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys
@@ -60,7 +61,7 @@ from dragoman.push.sender import open_push_sender
 from dragoman.server.app import App
 from dragoman.server.grpc import Grpc
 from dragoman.server.jsonrpc import JsonRpc
-from dragoman.server.limits import Connections, Limits
+from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.stores import open_store
@@ -132,12 +133,14 @@ def application(
 
     bindings: list[Binding] = [JsonRpc(), Rest()]
     connections = Connections(limits.max_connections)
-    grpc = _grpc(settings, hub, bindings, limits, connections)
+    bodies = ByteBudget(BODIES_BYTES)
+    grpc = _grpc(settings, hub, bindings, limits, connections, bodies)
     app = App(
         [],
         bindings=[*bindings, grpc] if grpc else bindings,
         limits=limits,
         connections=connections,
+        bodies=bodies,
         public_url=settings.public_url,
         trusted_proxies=settings.trusted_proxies,
         elsewhere=Site(
@@ -228,7 +231,12 @@ def listed(settings: Settings) -> list[ModelInfo]:
 
 
 def _grpc(
-    settings: Settings, hub: Hub, others: Sequence[Binding], limits: Limits, connections: Connections
+    settings: Settings,
+    hub: Hub,
+    others: Sequence[Binding],
+    limits: Limits,
+    connections: Connections,
+    bodies: ByteBudget,
 ) -> Grpc | None:
     if settings.grpc_port is None:
         return None
@@ -243,6 +251,7 @@ def _grpc(
         others=others,
         limits=limits,
         connections=connections,
+        bodies=bodies,
         public_url=settings.public_url,
         find=mounts_by_agent(hub),
     )

@@ -42,7 +42,7 @@ from dragoman.server.exchange import (
 )
 from dragoman.server.http1.timeouts import TaskTimeout
 from dragoman.server.jsonrpc import JsonRpc
-from dragoman.server.limits import Connections, Limits
+from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.mount import Mount
 from dragoman.server.pipeline import Binding, Handler
 from dragoman.server.rest import Rest
@@ -54,8 +54,6 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Elsewhere = Callable[[Exchange], Awaitable[Mount | None]]
 """Asked about a path that none of the mounts has: answers by itself, or says which agent is there."""
 
-_BODIES_BYTES = 64 << 20
-"""Of large request bodies that are worked on at a time. The work takes several copies of each."""
 _OWN = ("/healthz", "/readyz", "/metrics")
 """Of the server, not of an agent: not for web pages."""
 _READY = 2.0
@@ -66,8 +64,8 @@ class App:
     """Serves `mounts` through `bindings` (JSON-RPC and HTTP+JSON, unless others are given).
 
     `cors_origins`: web pages that may call the agents, by where they come from (`https://app.example.com`); a card that is
-    public may be read by all (`card_origin`). `connections`: where our own server counts them, with those of gRPC. `ready` raises when requests would fail, because something that we need is
-    away.
+    public may be read by all (`card_origin`). `connections`: where our own server counts them, with those of gRPC;
+    `bodies`: and their large bodies. `ready` raises when requests would fail, because something that we need is away.
     """
 
     def __init__(
@@ -86,6 +84,7 @@ class App:
         elsewhere: Elsewhere | None = None,
         on_startup: Sequence[Callback] = (),
         on_shutdown: Sequence[Callback] = (),
+        bodies: ByteBudget | None = None,
         metrics: Callable[[], bytes] | None = None,
         metrics_token: str = "",
         ready: Callback | None = None,
@@ -116,7 +115,7 @@ class App:
             body_timeout=TaskTimeout(limits.body_timeout),
             waits=self._waits,
             streams=self.streams,
-            bodies=ByteBudget(_BODIES_BYTES),
+            bodies=bodies or ByteBudget(BODIES_BYTES),
             interfaces=self._interfaces,
         )
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)

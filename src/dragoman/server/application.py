@@ -23,6 +23,7 @@ from dragoman.engine.protocols import Store
 from dragoman.engine.runner import NodeOptions, Runner
 from dragoman.errors import StoreDamaged, Unavailable
 from dragoman.model.card import AgentCard
+from dragoman.model.inflight import ByteBudget
 from dragoman.model.options import check_options
 from dragoman.observe.audit import RateLimitedAudit
 from dragoman.observe.instrument import (
@@ -39,7 +40,7 @@ from dragoman.push.sender import open_push_sender
 from dragoman.server.app import App
 from dragoman.server.cards import JWKS
 from dragoman.server.jsonrpc import JsonRpc
-from dragoman.server.limits import Connections, Limits
+from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.mount import Mount
 from dragoman.server.options import AppOptions
 from dragoman.server.pipeline import Binding
@@ -162,6 +163,7 @@ def application(
     connections = Connections(
         limits.max_connections, shared_counters.connections if shared_counters else None
     )
+    bodies = ByteBudget(BODIES_BYTES)
     grpc = None
     if grpc_port is not None:
         if find_spec("grpc") is None:
@@ -176,6 +178,7 @@ def application(
             tls=Tls(**grpc_tls) if grpc_tls else None,
             limits=limits,
             connections=connections,
+            bodies=bodies,
             share_port=shared,
             others=bindings,
             public_url=public_url,
@@ -202,6 +205,7 @@ def application(
         bindings=bindings,
         limits=limits,
         connections=connections,
+        bodies=bodies,
         public_url=public_url,
         trusted_proxies=trusted_proxies,
         cors_origins=cors_origins,

@@ -25,9 +25,10 @@ from dragoman.auth.filed import stamp_of
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.messages import POOL
 from dragoman.model.card import GRPC, AgentCard, Interface
+from dragoman.model.inflight import ByteBudget
 from dragoman.server.grpc_calls import Calls
 from dragoman.server.grpc_front import AVAILABLE, Front
-from dragoman.server.limits import Connections, Limits
+from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.mount import Mount, with_interfaces
 from dragoman.server.pipeline import Binding, Handler
 
@@ -89,7 +90,8 @@ class Grpc:
 
     `public` is where clients reach it (`agents.example:443`), if that is not the host they know us by and our port.
     `share_port`: other processes serve the same port. `others` and `public_url` are for the extended card, which
-    names every way to reach an agent. `connections` counts those of HTTP, too. `find` stands in for `mounts` where agents come and go: see `Calls`.
+    names every way to reach an agent. `connections` counts those of HTTP, too, and `bodies` their large bodies. `find`
+    stands in for `mounts` where agents come and go: see `Calls`.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Grpc:
         tls: Tls | None = None,
         limits: Limits | None = None,
         connections: Connections | None = None,
+        bodies: ByteBudget | None = None,
         keepalive: float = 60.0,
         strict_versioning: bool = False,
         share_port: bool = False,
@@ -137,7 +140,12 @@ class Grpc:
         if limits.max_connections and not AVAILABLE:
             self._options += (("grpc.max_allowed_incoming_connections", limits.max_connections),)
         self._calls = Calls(
-            mounts, limits=self._limits, strict_versioning=strict_versioning, placed=self._placed, find=find
+            mounts,
+            limits=self._limits,
+            bodies=bodies or ByteBudget(BODIES_BYTES),
+            strict_versioning=strict_versioning,
+            placed=self._placed,
+            find=find,
         )
         self._server: aio.Server | None = None
         self._health: Any = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -33,6 +33,7 @@ from dragoman.errors import (
     Unavailable,
 )
 from dragoman.model.card import AgentCard
+from dragoman.model.inflight import ByteBudget
 from dragoman.model.ops import Batch, Op, Principal
 from dragoman.server.exchange import TooSlow
 from dragoman.server.http1.timeouts import TaskTimeout
@@ -92,12 +93,14 @@ class Calls:
         mounts: Sequence[Mount],
         *,
         limits: Limits,
+        bodies: ByteBudget,
         strict_versioning: bool,
         placed: Callable[[AgentCard, Mount], AgentCard],
         find: Callable[[str], Mount] | None = None,
     ) -> None:
         self._find = find
         self.limits = limits
+        self._bodies = bodies
         self.strict = strict_versioning
         self.placed = placed
         self._mounts = {mount.agent: mount for mount in mounts}
@@ -141,15 +144,26 @@ class Calls:
         """The agents that a call may be for if it names none. With `find`, the default one stands for all."""
         return [self._find("")] if self._find is not None else list(self._mounts.values())
 
-    @asynccontextmanager
-    async def upload(self, peer: str) -> AsyncIterator[None]:
-        """Around reading a body: one connection has so many at once, and each has its time. Raises `TooSlow`."""
+    async def receive(self, context: Any) -> Any:
+        """The body of a call, or `aio.EOF`. One connection sends so many at once, and each has its time. A large one
+        keeps its place until there is memory for it. Raises `TooSlow`."""
+        peer = context.peer()
         uploads = self._uploads.setdefault(peer, _Uploads(self.limits.max_uploads))
         uploads.users += 1
         try:
             with self._body_timeout:
-                async with uploads.room:
-                    yield
+                await uploads.room.acquire()
+                try:
+                    body = await context.read()
+                except BaseException:
+                    uploads.room.release()
+                    raise
+            try:
+                if body is not aio.EOF:
+                    await self._bodies.hold(len(body))
+            finally:
+                uploads.room.release()
+            return body
         except TimeoutError:
             raise TooSlow("the request did not arrive in time") from None
         finally:
@@ -281,8 +295,7 @@ class _GrpcCall:
 
     async def read(self) -> Parsed:
         calls, codec, op = self._calls, self._codec, self._op
-        async with calls.upload(self._context.peer()):
-            body = await self._context.read()
+        body = await calls.receive(self._context)
         if body is aio.EOF:
             raise InvalidRequest("this call has no request in it")
         message = codec.parsed(op, body)

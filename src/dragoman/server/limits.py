@@ -7,6 +7,9 @@ from typing import Protocol
 
 from dragoman.dialects.sse import MAX_EVENT
 
+BODIES_BYTES = 64 << 20
+"""Of large request bodies that a process works on at a time. The work takes several copies of each."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
