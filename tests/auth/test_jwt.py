@@ -15,7 +15,7 @@ from joserfc.jwk import RSAKey
 
 from dragoman.auth import JWT, OIDC, Presented, Principal
 from dragoman.auth.jose import BadSignature, decode
-from dragoman.auth.jwks import FRESH, PAUSE, STALE, FetchedKeys
+from dragoman.auth.jwks import FRESH_SECONDS, PAUSE_SECONDS, STALE_SECONDS, FetchedKeys
 from dragoman.errors import Unauthenticated, Unavailable
 from tests.auth.issuer import (
     AUDIENCE,
@@ -109,25 +109,25 @@ async def test_what_is_not_a_bearer_token_is_somebody_elses_business() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({"iss": "https://evil.example"}, "somebody else issued"),
-        ({"iss": None}, "somebody else issued"),
-        ({"iss": [ISSUER]}, "somebody else issued"),
-        ({"aud": "other"}, "meant for somebody else"),
-        ({"aud": None}, "meant for somebody else"),
-        ({"aud": []}, "meant for somebody else"),
-        ({"aud": {AUDIENCE: 1}}, "meant for somebody else"),
+        ({"iss": "https://evil.example"}, "its iss|has no iss"),
+        ({"iss": None}, "its iss|has no iss"),
+        ({"iss": [ISSUER]}, "its iss|has no iss"),
+        ({"aud": "other"}, "its aud|has no aud"),
+        ({"aud": None}, "its aud|has no aud"),
+        ({"aud": []}, "its aud|has no aud"),
+        ({"aud": {AUDIENCE: 1}}, "its aud|has no aud"),
         ({"exp": time.time() - 61}, "expired"),
-        ({"exp": None}, "never expires"),
-        ({"exp": "tomorrow"}, "no time"),
-        ({"exp": True}, "no time"),
-        ({"exp": 10**400}, "no time"),
-        ({"nbf": 10**400}, "no time"),
-        ({"iat": -(10**400)}, "no time"),
-        ({"nbf": time.time() + 7200}, "not valid yet"),
-        ({"iat": time.time() + 7200}, "not valid yet"),
-        ({"sub": None}, "names nobody"),
-        ({"sub": ""}, "names nobody"),
-        ({"sub": ["ada"]}, "names nobody"),
+        ({"exp": None}, "has no exp"),
+        ({"exp": "tomorrow"}, "time|NumericDate"),
+        ({"exp": True}, "time|NumericDate"),
+        ({"exp": 10**400}, "time|NumericDate"),
+        ({"nbf": 10**400}, "time|NumericDate"),
+        ({"iat": -(10**400)}, "time|NumericDate"),
+        ({"nbf": time.time() + 7200}, "not yet valid|in the future"),
+        ({"iat": time.time() + 7200}, "not yet valid|in the future"),
+        ({"sub": None}, "no subject|its sub"),
+        ({"sub": ""}, "no subject|its sub"),
+        ({"sub": ["ada"]}, "no subject|its sub"),
     ],
 )
 async def test_a_token_with_a_wrong_claim_is_refused(said: dict[str, Any], why: str) -> None:
@@ -159,7 +159,7 @@ async def test_the_public_key_is_not_a_shared_secret() -> None:
 
 
 async def test_shared_secrets_and_public_keys_are_not_accepted_together() -> None:
-    with pytest.raises(ValueError, match="do not go together"):
+    with pytest.raises(ValueError, match="cannot be mixed"):
         JWT(ISSUER, AUDIENCE, jwks=PUBLISHED, algorithms=("HS256", "RS256"))
 
 
@@ -177,7 +177,7 @@ async def test_a_key_is_used_for_its_own_algorithm_only() -> None:
 
 
 async def test_somebody_elses_key_under_the_right_name_does_not_fit() -> None:
-    await refused(mint(key=OTHER_EC), "does not fit")
+    await refused(mint(key=OTHER_EC), "the signature is wrong")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_somebody_elses_key_under_the_right_name_does_not_fit() -> None:
 )
 async def test_a_token_does_not_bring_its_own_key(header: dict[str, Any]) -> None:
     pages = Pages(**{"https://evil.example/keys": jwks(jwk(OTHER_EC, "ec"))})
-    await refused(mint(key=OTHER_EC, **header), "does not fit", fetch=pages)
+    await refused(mint(key=OTHER_EC, **header), "the signature is wrong", fetch=pages)
     assert pages.asked == []
 
 
@@ -228,7 +228,7 @@ async def test_an_extension_we_do_not_have_is_refused() -> None:
 
 async def test_a_token_for_something_else_is_refused() -> None:
     for typ in ("logout+jwt", "dpop+jwt", "JOSE"):
-        await refused(mint(typ=typ), "something else")
+        await refused(mint(typ=typ), "of another type")
 
 
 async def test_a_token_that_names_no_key_gets_one_only_if_there_is_no_choice() -> None:
@@ -320,7 +320,7 @@ def _decoded(text: str) -> bytes | None:
 def test_a_declaration_that_would_let_anybody_in_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         JWT(ISSUER, AUDIENCE, **options)
-    with pytest.raises(ValueError, match="anybody"):
+    with pytest.raises(ValueError, match="an issuer and an audience"):
         JWT(ISSUER, "", jwks=PUBLISHED)
 
 
@@ -346,7 +346,7 @@ async def test_a_new_key_is_found_as_soon_as_a_token_names_it() -> None:
     keys = FetchedKeys(KEYS, clock=clock)
     assert await keys.find("ec", "ES256", pages) is None
     pages.pages[KEYS] = PUBLISHED
-    clock.now += PAUSE
+    clock.now += PAUSE_SECONDS
     assert await keys.find("ec", "ES256", pages) is not None
 
 
@@ -356,7 +356,7 @@ async def test_made_up_key_names_cost_one_request_in_a_pause() -> None:
     for n in range(100):
         assert await keys.find(f"made-up-{n}", "ES256", pages) is None
     assert len(pages.asked) == 1
-    clock.now += PAUSE
+    clock.now += PAUSE_SECONDS
     for n in range(100):
         assert await keys.find(f"made-up-{n}", "ES256", pages) is None
     assert len(pages.asked) == 2
@@ -367,7 +367,7 @@ async def test_a_key_that_was_withdrawn_is_forgotten_when_the_keys_are_old() -> 
     keys = FetchedKeys(KEYS, clock=clock)
     assert await keys.find("ec", "ES256", pages) is not None
     pages.pages[KEYS] = jwks(jwk(RSA, "rsa"))
-    clock.now += FRESH + 1
+    clock.now += FRESH_SECONDS + 1
     assert await keys.find("ec", "ES256", pages) is None
 
 
@@ -376,9 +376,9 @@ async def test_an_issuer_that_cannot_be_reached_is_believed_for_a_day() -> None:
     keys = FetchedKeys(KEYS, clock=clock)
     assert await keys.find("ec", "ES256", pages) is not None
     del pages.pages[KEYS]
-    clock.now += FRESH + 1
+    clock.now += FRESH_SECONDS + 1
     assert await keys.find("ec", "ES256", pages) is not None
-    clock.now += STALE
+    clock.now += STALE_SECONDS
     with pytest.raises(Unavailable):
         await keys.find("ec", "ES256", pages)
 

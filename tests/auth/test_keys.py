@@ -80,7 +80,7 @@ def test_a_running_server_notices_new_keys(tmp_path: Path) -> None:
     ring.add()
     before = ring.stamp
     added = KeyRing(tmp_path).add()
-    ring._looked = float("-inf")  # a second later
+    ring._checked_at = float("-inf")  # a second later
     assert ring.stamp != before and added.kid in signers(ring)
 
 
@@ -162,7 +162,7 @@ def _plain(signature: object) -> dict[str, str]:
 def test_a_file_that_is_not_a_key_does_not_take_the_keys_of_a_running_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keys, "_LOOK", 0.0)
+    monkeypatch.setattr(keys, "_RELOAD_SECONDS", 0.0)
     KeyRing(tmp_path).add()
     ring = KeyRing(tmp_path)
     before = kids(ring)

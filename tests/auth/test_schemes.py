@@ -23,8 +23,7 @@ from dragoman.auth import (
     hashed_password,
     new_token,
 )
-from dragoman.auth.guard import Guard, no_fetch
-from dragoman.auth.requirements import Requirements
+from dragoman.auth.requirements import AgentAuthenticator, Requirements, no_fetch
 from dragoman.errors import Forbidden, RateLimited, Unauthenticated
 from tests.auth.certificates import Authority
 from tests.requirements import requirement
@@ -33,7 +32,7 @@ ALICE, BOB = new_token(), new_token()
 
 
 async def asked(auth: Any, headers: Any = (), *, query: str = "", certificate: bytes = b"") -> Principal:
-    guard = Guard(Requirements(auth if isinstance(auth, list) else [auth]), realm="test")
+    guard = AgentAuthenticator(Requirements(auth if isinstance(auth, list) else [auth]), realm="test")
     return await guard.authenticate(dict(headers), query=query, certificate=certificate)
 
 
@@ -208,7 +207,7 @@ def test_passwords_are_kept_hashed_and_names_without_colons() -> None:
 
 async def test_guessing_passwords_has_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     scheme = Basic({"alice": hashed_password("x")})
-    monkeypatch.setattr(scheme._passwords.now(), "_waiting", 64)
+    monkeypatch.setattr(scheme._passwords.current(), "_waiting", 64)
     with pytest.raises(RateLimited):
         await asked(scheme, basic("alice", "guess"))
 
@@ -364,7 +363,7 @@ def test_the_card_says_what_is_asked() -> None:
 
 
 def test_a_challenge_names_every_scheme_once_and_cannot_be_injected() -> None:
-    guard = Guard(
+    guard = AgentAuthenticator(
         Requirements([Bearer({}), Bearer({}), ApiKey({}), Basic({}), MutualTLS()]),
         realm='a"\r\nSet-Cookie: b\\',
     )

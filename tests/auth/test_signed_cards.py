@@ -119,7 +119,7 @@ async def test_a_signed_card_keeps_its_tag_until_the_keys_change(
     app = signing(keys, agent)
     held = {**V1, "If-None-Match": first.headers["etag"]}
     assert (await request(app, "GET", CARD, headers=held)).status == 304
-    monkeypatch.setattr("dragoman.auth.keys._LOOK", 0.0)
+    monkeypatch.setattr("dragoman.auth.keys._RELOAD_SECONDS", 0.0)
     new = KeyRing(keys).rotate()
     after: Answer = await request(app, "GET", CARD, headers=held)
     assert after.status == 200 and after.headers["etag"] != first.headers["etag"]

@@ -120,7 +120,7 @@ async def test_a_card_that_was_only_rewritten_is_still_signed() -> None:
 async def test_the_form_of_the_sdks_is_recognised_and_named() -> None:
     document = by_hand(SECURED, canonical(sdk_form(SECURED)))
     assert (await verified(document)).form == SDK
-    await refused(document, "does not fit", trusting(strict=True))
+    await refused(document, "does not match the card", trusting(strict=True))
     assert (await verified(by_hand(SECURED, sdk_ascii(sdk_form(SECURED))))).form == SDK_ASCII
 
 
@@ -164,7 +164,7 @@ async def test_only_what_was_signed_comes_back() -> None:
     ],
 )
 async def test_a_card_that_was_changed_is_refused(change: dict[str, Any]) -> None:
-    await refused({**signed(SECURED), **change}, "does not fit")
+    await refused({**signed(SECURED), **change}, "does not match the card")
 
 
 @pytest.mark.parametrize("change", [{"securityRequirements": []}, {"iconUrl": ""}])
@@ -172,7 +172,7 @@ async def test_nothing_can_be_added_to_or_taken_from_what_the_specification_sign
     change: dict[str, Any],
 ) -> None:
     changed = {**signed(SECURED), **change}
-    await refused(changed, "does not fit", trusting(strict=True))
+    await refused(changed, "does not match the card", trusting(strict=True))
     found = await verified(changed)
     assert found.form == SDK  # which cannot tell, and so has neither
     assert not {"securityRequirements", "iconUrl"} & set(found.document)
@@ -186,7 +186,7 @@ async def test_a_card_without_a_usable_signature_is_refused(signatures: Any) -> 
 
 
 async def test_a_stranger_who_signs_under_our_name_is_refused() -> None:
-    await refused(by_hand(CARD, canonical(CARD), OTHER, kid=KEY.kid), "does not fit")
+    await refused(by_hand(CARD, canonical(CARD), OTHER, kid=KEY.kid), "does not match the card")
     await refused(signed(CARD, OTHER), "is not trusted")
 
 
@@ -239,7 +239,7 @@ async def test_a_key_that_is_over_or_for_something_else_is_not_used(members: dic
 async def test_a_thousand_signatures_are_not_all_tried() -> None:
     good = signed(CARD)["signatures"][0]
     bad = by_hand(CARD, b"x")["signatures"][0]
-    await refused({**CARD, "signatures": [bad] * 1000 + [good]}, "does not fit")
+    await refused({**CARD, "signatures": [bad] * 1000 + [good]}, "does not match the card")
 
 
 @given(st.data())

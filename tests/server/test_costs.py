@@ -21,8 +21,7 @@ import msgspec
 import pytest
 
 from dragoman.auth import ApiKey, Basic, Bearer, hashed, hashed_password
-from dragoman.auth.guard import Guard
-from dragoman.auth.requirements import Requirements
+from dragoman.auth.requirements import AgentAuthenticator, Requirements
 from dragoman.dialects import cards, errors, paths, select
 from dragoman.dialects.checks import MAX_PARTS
 from dragoman.dialects.proto import tasks, v0_3, v1_0
@@ -501,7 +500,7 @@ def test_credentials(shown: Callable[[int], dict[str, str]]) -> None:
         ApiKey({"a": hashed("b" * 40)}, location="cookie", parameter="k"),
         ApiKey({"a": hashed("c" * 40)}, location="query", parameter="k"),
     ]
-    guard = Guard(Requirements(auth), realm="x")
+    guard = AgentAuthenticator(Requirements(auth), realm="x")
 
     def case(n: int) -> Callable[[], object]:
         headers = shown(n)

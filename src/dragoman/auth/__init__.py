@@ -1,27 +1,25 @@
-"""Who is calling, and whose word a card is.
+"""Authentication of callers, and signatures of cards.
 
     Agent(..., auth=[Bearer({"alice": hashed(token)}), JWT(issuer, audience, jwks_url=...)])
 
 Bearer, ApiKey, Basic, JWT, OIDC, Introspection, MutualTLS, Custom
-                                                         ways to say who one is; `All(...)` asks for several at once
-Holder, hashed, hashed_password, new_token               what is kept of a secret
-Presented                                                what a check of one's own is given
+                                                         authentication schemes; `All(...)` needs several at once
+Holder, hashed, hashed_password, new_token               hashes of secrets
+Presented                                                the credentials in a request, for a check of your own
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dragoman.auth.presented import Presented
 from dragoman.auth.requirements import All
-from dragoman.auth.schemes import ApiKey, Basic, Bearer, Custom, MutualTLS
+from dragoman.auth.schemes import ApiKey, Basic, Bearer, Custom, MutualTLS, Presented
 from dragoman.auth.secrets import Holder, hashed, hashed_password, new_token
 from dragoman.model.ops import Principal
 
 if TYPE_CHECKING:
     from dragoman.auth.introspection import Introspection
-    from dragoman.auth.jwt import JWT
-    from dragoman.auth.oidc import OIDC
+    from dragoman.auth.jwt import JWT, OIDC
 
 __all__ = [
     "JWT",
@@ -43,13 +41,13 @@ __all__ = [
 
 _LAZY = {
     "JWT": "dragoman.auth.jwt",
-    "OIDC": "dragoman.auth.oidc",
+    "OIDC": "dragoman.auth.jwt",
     "Introspection": "dragoman.auth.introspection",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Those that check signatures are imported when they are first asked for: cryptography takes its time."""
+    """Schemes that check signatures are imported when first used: cryptography is slow to import."""
     if name in _LAZY:
         from importlib import import_module
 

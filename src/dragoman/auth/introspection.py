@@ -1,7 +1,7 @@
-"""Tokens that only their issuer can read: it is asked what they are good for (RFC 7662).
+"""Opaque tokens that their issuer checks (RFC 7662).
 
-What it says is believed for a little while, yes and no alike, so a caller costs it a question now and then, and a stranger
-who makes up tokens costs no more than a few at a time. When it does not answer, nobody comes in.
+Answers are cached for a short time, positive and negative ones. The number of requests at the same time is limited, so
+made-up tokens cannot flood the issuer. If the issuer does not answer, no caller is accepted.
 """
 
 from __future__ import annotations
@@ -12,33 +12,31 @@ import logging
 import time
 from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from dragoman.auth.jose import NOT_JSON, BadSignature
-from dragoman.auth.jwt import Identify, audience_of, moment, scopes_of
-from dragoman.auth.presented import Presented
-from dragoman.auth.schemes import AUTHORIZATION, Fetch
+from dragoman.auth.jwt import Identify, check_claims, claims_registry, scopes_of
+from dragoman.auth.schemes import AUTHORIZATION, Fetch, Presented
 from dragoman.errors import A2AError, RateLimited, Unauthenticated, Unavailable
 from dragoman.model.card import HttpAuthScheme, OAuth2Scheme, OAuthFlows, SecurityScheme
 from dragoman.model.ops import Principal
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 10_000
-_AT_ONCE = 32
-"""Questions that may be on their way."""
+_MAX_CACHED_TOKENS = 10_000
+_MAX_PARALLEL_REQUESTS = 32
 
 
 class Introspection:
     """`Introspection("https://login.example.com/introspect", "my-agent", client=("my-agent", SECRET))`.
 
-    `audience` is who a token must be meant for; empty: the issuer says `active` only to those it is meant for. `client`
-    is how we log in there; `token`, if it wants a bearer token instead. `issuer` is what the answer must say in `iss`, and
-    part of the principal's id; without it, the URL is. `fresh`: for how many seconds an answer is believed.
+    A token must be for `audience`; empty: the issuer answers `active` only to its audience. `client` or `token`
+    authenticates us at the issuer. `issuer` must be the `iss` of the answer, and is part of the principal's id; without
+    it, the URL is. `fresh`: for how many seconds an answer is cached.
     """
 
     challenge = "Bearer"
@@ -62,17 +60,17 @@ class Introspection:
         clock: Callable[[], float] = time.time,
         stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._url, self._issuer, self._fresh, self._skew = url, issuer, fresh, skew
+        self._url, self._issuer, self._fresh = url, issuer, fresh
         self._audience = frozenset((audience,) if isinstance(audience, str) else audience) - {""}
         self._login = f"Bearer {token}" if token else ""
         if client is not None:
             pair = ":".join(quote(each, safe="") for each in client)  # RFC 6749, 2.3.1
             self._login = f"Basic {b64encode(pair.encode()).decode()}"
         self._tenant_claim, self._identify = tenant_claim, identify
-        # what an issuer has said grows old, also if the clock is set
-        self._clock, self._stopwatch = clock, stopwatch
-        self._said: OrderedDict[bytes, tuple[float, dict[str, Any]]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[dict[str, Any]]] = {}
+        self._stopwatch = stopwatch  # an answer gets old, also if somebody sets the clock
+        self._registry = claims_registry(issuer, self._audience, skew, needs_expiry=False, clock=clock)
+        self._answers: OrderedDict[bytes, tuple[float, dict[str, Any]]] = OrderedDict()
+        self._requests: dict[bytes, asyncio.Task[dict[str, Any]]] = {}
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = (
             SecurityScheme(http_auth_security_scheme=HttpAuthScheme(scheme="bearer", description=description))
@@ -89,30 +87,30 @@ class Introspection:
             return None
         claims = await self._claims(token, fetch)
         if claims.get("active") is not True:
-            raise Unauthenticated("the token is not good here")
+            raise Unauthenticated("the token is not accepted")
         try:
-            self._check(claims)
+            check_claims(self._registry, claims)
         except BadSignature as why:
-            raise Unauthenticated(f"the token is not good here: {why}") from None
+            raise Unauthenticated(f"the token is not accepted: {why}") from None
         return self._identify(claims) if self._identify is not None else self._principal(claims)
 
     async def _claims(self, token: str, fetch: Fetch) -> dict[str, Any]:
-        """What the issuer says of a token, or said a moment ago. Those who ask meanwhile wait for the same answer."""
+        """The issuer's answer about a token, cached or new. Concurrent calls share one request."""
         key, now = hashlib.sha256(token.encode()).digest(), self._stopwatch()
-        known = self._said.get(key)
+        known = self._answers.get(key)
         if known is not None and now < known[0]:
             return known[1]
-        asking = self._asking.get(key)
+        asking = self._requests.get(key)
         if asking is None:
-            if len(self._asking) >= _AT_ONCE:
+            if len(self._requests) >= _MAX_PARALLEL_REQUESTS:
                 raise RateLimited("too many tokens have to be checked at the moment", retry_after=1)
-            asking = self._asking[key] = asyncio.create_task(self._ask(token, fetch))
-            asking.add_done_callback(lambda _: self._asking.pop(key, None))
+            asking = self._requests[key] = asyncio.create_task(self._ask(token, fetch))
+            asking.add_done_callback(lambda _: self._requests.pop(key, None))
         claims = await asyncio.shield(asking)
-        self._said[key] = now + self._fresh, claims
-        self._said.move_to_end(key)
-        if len(self._said) > _REMEMBERED:
-            self._said.popitem(last=False)
+        self._answers[key] = now + self._fresh, claims
+        self._answers.move_to_end(key)
+        if len(self._answers) > _MAX_CACHED_TOKENS:
+            self._answers.popitem(last=False)
         return claims
 
     async def _ask(self, token: str, fetch: Fetch) -> dict[str, Any]:
@@ -120,20 +118,8 @@ class Introspection:
         try:
             return msgspec.json.decode(await fetch(self._url, form, self._login), type=dict[str, Any])
         except (A2AError, *NOT_JSON) as error:
-            log.warning("the issuer of tokens could not be asked: %s", error)
-            raise Unavailable("the issuer of tokens cannot be asked at the moment", retry_after=5) from error
-
-    def _check(self, claims: Mapping[str, Any]) -> None:
-        now = self._clock()
-        if self._issuer and claims.get("iss") != self._issuer:
-            raise BadSignature("somebody else issued it")
-        if self._audience and not audience_of(claims) & self._audience:
-            raise BadSignature("it is meant for somebody else")
-        ends, begins = moment(claims, "exp"), moment(claims, "nbf")
-        if ends is not None and now >= ends + self._skew:
-            raise BadSignature("it has expired")
-        if begins is not None and begins > now + self._skew:
-            raise BadSignature("it is not valid yet")
+            log.warning("the issuer of tokens did not answer: %s", error)
+            raise Unavailable("the issuer of tokens does not answer at the moment", retry_after=5) from error
 
     def _principal(self, claims: dict[str, Any]) -> Principal:
         who, client = claims.get("sub"), claims.get("client_id")
@@ -141,9 +127,9 @@ class Introspection:
             who = f"client:{client}"
         tenant = claims.get(self._tenant_claim, "") if self._tenant_claim else ""
         if not isinstance(who, str) or not who or not isinstance(tenant, str):
-            raise Unauthenticated("the token names nobody")
+            raise Unauthenticated("the token has no subject")
         if self._tenant_claim and not tenant:
-            raise Unauthenticated("the token does not say for which tenant it is")
+            raise Unauthenticated("the token names no tenant")
         return Principal(
             id=f"{self._issuer or self._url}#{who}", tenant=tenant, scopes=scopes_of(claims), claims=claims
         )

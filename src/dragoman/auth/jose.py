@@ -33,19 +33,19 @@ ASYMMETRIC = (
     "PS384",
     "PS512",
 )
-"""What we accept unless told otherwise: nothing that a public key could forge."""
+"""Accepted by default: nobody can forge these with a public key."""
 SYMMETRIC = ("HS256", "HS384", "HS512")
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding something that somebody else wrote may raise."""
+"""What decoding JSON may raise."""
 MAX_KEYS = 100
-MAX_KID = 256
+MAX_KID_CHARS = 256
 
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519", "Ed25519": "Ed25519"}
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
 
 
 class BadSignature(Exception):
-    """It is not signed by that key, or not in a way we read."""
+    """The signature is wrong, or has a form that is not accepted."""
 
 
 class VerifyingKey(Struct, frozen=True):
@@ -62,7 +62,7 @@ class VerifyingKey(Struct, frozen=True):
 
 
 def read_keys(document: Any) -> tuple[VerifyingKey, ...]:
-    """The keys of a JWK set that can verify a signature. What we cannot use is left out; `ValueError` if it is no set."""
+    """The keys of a JWK set that can verify a signature. Other keys are left out. Raises `ValueError` if it is not a set."""
     listed = document.get("keys") if isinstance(document, Mapping) else None
     if not isinstance(listed, Sequence) or isinstance(listed, str):
         raise ValueError("it is not a JWK set: it has no keys")
@@ -78,20 +78,20 @@ def _read_key(jwk: Any) -> VerifyingKey | None:
     if not isinstance(operations, list) or not {"verify", "sign"} & set(map(str, operations)):
         return None
     kid = jwk.get("kid", "")
-    if not isinstance(kid, str) or len(kid) > MAX_KID:
+    if not isinstance(kid, str) or len(kid) > MAX_KID_CHARS:
         return None
     members = {name: value for name, value in jwk.items() if name not in ("use", "key_ops", "alg")}
     try:
         key = import_key(members)
         algorithms = _algorithms(key, jwk.get("alg"))
-        begins, ends = _moment(jwk.get("nbf"), 0.0), _moment(jwk.get("exp"), float("inf"))
+        begins, ends = _time_or(jwk.get("nbf"), 0.0), _time_or(jwk.get("exp"), float("inf"))
     except (JoseError, ValueError, TypeError, KeyError, OverflowError):
         return None
     return VerifyingKey(kid, key, algorithms, begins, ends) if algorithms else None
 
 
 def _algorithms(key: Key, stated: Any) -> tuple[str, ...]:
-    """What a key is good for, by its kind; if it states an algorithm, that alone."""
+    """The algorithms of a key, by its type; if it names an algorithm, only that one."""
     kind = key.key_type
     if kind == "RSA":
         public = key.public_key
@@ -110,12 +110,12 @@ def _algorithms(key: Key, stated: Any) -> tuple[str, ...]:
     return tuple(a for a in fitting if a == stated)
 
 
-def _moment(value: Any, otherwise: float) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+def _time_or(value: Any, default: float) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
 def choose(keys: Iterable[VerifyingKey], kid: str, algorithm: str) -> VerifyingKey | None:
-    """The key called `kid`. A message that names none gets one only if there is no choice."""
+    """The key with this `kid`. A message without a `kid` gets a key only if there is exactly one."""
     fitting = [key for key in keys if algorithm in key.algorithms and key.usable()]
     if kid:
         fitting = [key for key in fitting if key.kid == kid]
@@ -132,7 +132,7 @@ class Header(Struct, frozen=True):
 
 
 def read_header(protected: str, algorithms: Sequence[str]) -> Header:
-    """Raises `BadSignature` for one that we would not follow."""
+    """Raises `BadSignature` for a header that is not accepted."""
     try:
         document = msgspec.json.decode(decode(protected))
     except NOT_JSON as error:
@@ -140,15 +140,15 @@ def read_header(protected: str, algorithms: Sequence[str]) -> Header:
     if not isinstance(document, dict):
         raise BadSignature("its header is not an object")
     if "crit" in document or document.get("b64") is False:
-        raise BadSignature("it asks for an extension that we do not have")
+        raise BadSignature("it needs an extension that is not supported")
     try:
         header = msgspec.convert(document, Header)
     except msgspec.ValidationError as error:
         raise BadSignature("its header is malformed") from error
     if header.alg not in algorithms or header.alg == "none":
         raise BadSignature(f"the algorithm {header.alg[:20]!r} is not accepted")
-    if len(header.kid) > MAX_KID:
-        raise BadSignature("the name of its key is too long")
+    if len(header.kid) > MAX_KID_CHARS:
+        raise BadSignature("its kid (the id of its key) is too long")
     return header
 
 
@@ -157,11 +157,11 @@ def check(key: VerifyingKey, algorithm: str, signed: bytes, signature: str) -> N
     if algorithm not in key.algorithms:
         raise BadSignature("its key is not for this algorithm")
     try:
-        right = _algorithm(algorithm).verify(signed, decode(signature), key.key)
+        valid = _algorithm(algorithm).verify(signed, decode(signature), key.key)
     except (JoseError, ValueError) as error:
         raise BadSignature("the signature is malformed") from error
-    if not right:
-        raise BadSignature("the signature does not fit")
+    if not valid:
+        raise BadSignature("the signature is wrong")
 
 
 def sign(key: Key, algorithm: str, signed: bytes) -> str:
@@ -169,7 +169,7 @@ def sign(key: Key, algorithm: str, signed: bytes) -> str:
 
 
 def _algorithm(name: str) -> Any:
-    return JWSRegistry.algorithms["EdDSA" if name == "Ed25519" else name]  # RFC 9864 gave it another name
+    return JWSRegistry.algorithms["EdDSA" if name == "Ed25519" else name]  # its name in RFC 9864
 
 
 def encode(data: bytes) -> str:

@@ -1,8 +1,8 @@
-"""Where the keys of an issuer come from: given, or fetched and kept for a while.
+"""The keys of an issuer: given, or fetched and cached.
 
-Fetched keys are asked for again when they are old, and when a message names one we do not have (the issuer has rotated
-them), but never more often than once in a pause: a stranger who makes up key names costs one request. When the issuer
-cannot be reached, what we had stays good for a day.
+Fetched keys are fetched again when they are old, and when a token names an unknown key (the issuer has rotated them), but
+not more often than every `PAUSE_SECONDS`: made-up key names cost one request. If the issuer cannot be reached, its last
+keys stay valid for a day.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dragoman.errors import A2AError, Unavailable
 
 log = logging.getLogger(__name__)
 
-FRESH, PAUSE, STALE = 300.0, 30.0, 86_400.0
-"""Seconds: until keys are asked for again, between two requests, and until unreachable keys are given up."""
+FRESH_SECONDS, PAUSE_SECONDS, STALE_SECONDS = 300.0, 30.0, 86_400.0
+"""Until keys are fetched again, between two requests, and until keys that cannot be fetched expire."""
 
 
 class Keys(Protocol):
     async def find(self, kid: str, algorithm: str, fetch: Fetch) -> VerifyingKey | None:
-        """Raises `Unavailable` when nobody can say."""
+        """Raises `Unavailable` if the keys are not known."""
         ...
 
 
@@ -35,14 +35,14 @@ class GivenKeys:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._keys = read_keys(document)
         if not self._keys:
-            raise ValueError("there is no key in the set that could verify a signature")
+            raise ValueError("no key in the set can verify a signature")
 
     async def find(self, kid: str, algorithm: str, fetch: Fetch) -> VerifyingKey | None:
         return choose(self._keys, kid, algorithm)
 
 
 class FetchedKeys:
-    """The keys at `where`: a URL, or a function that finds it out."""
+    """The keys at `where`: a URL, or a function that returns it."""
 
     def __init__(
         self, where: str | Callable[[Fetch], Awaitable[str]], *, clock: Callable[[], float] = time.monotonic
@@ -53,20 +53,22 @@ class FetchedKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, kid: str, algorithm: str, fetch: Fetch) -> VerifyingKey | None:
-        if self._keys is None or self._clock() - self._fetched > FRESH:
+        if self._keys is None or self._clock() - self._fetched > FRESH_SECONDS:
             await self._refresh(fetch)
         key = choose(self._keys or (), kid, algorithm)
         if key is None and await self._refresh(fetch):
             key = choose(self._keys or (), kid, algorithm)
         if self._keys is None:
-            raise Unavailable("the keys of the issuer cannot be had at the moment", retry_after=PAUSE)
+            raise Unavailable(
+                "the keys of the issuer cannot be fetched at the moment", retry_after=PAUSE_SECONDS
+            )
         return key
 
     async def _refresh(self, fetch: Fetch) -> bool:
-        """Ask for the keys, unless that was just done; those who ask meanwhile wait for the same answer."""
+        """Fetch the keys, unless that was just done. Concurrent calls share one request."""
         running = self._fetching
         if running is None or running.done() or running.get_loop() is not asyncio.get_running_loop():
-            if self._clock() - self._tried < PAUSE:
+            if self._clock() - self._tried < PAUSE_SECONDS:
                 return False
             self._tried = self._clock()
             running = self._fetching = asyncio.create_task(self._fetch(fetch))
@@ -80,5 +82,5 @@ class FetchedKeys:
             self._fetched = self._clock()
         except (A2AError, ValueError, *NOT_JSON) as error:
             log.warning("the keys of an issuer could not be fetched: %s", error)
-            if self._clock() - self._fetched > STALE:
+            if self._clock() - self._fetched > STALE_SECONDS:
                 self._keys = None

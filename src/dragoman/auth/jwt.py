@@ -1,38 +1,39 @@
-"""Signed tokens (JWT): whoever the issuer says is calling, as long as the token is meant for us.
+"""Signed tokens (JWT), and OpenID Connect, where the issuer publishes the URL of its keys.
 
-A token proves nothing until its signature, issuer, audience and times are right; only then is a claim looked at. The
-principal is `issuer#subject`, because two issuers may use the same subject for different people.
+A claim is used only after the signature, issuer, audience and times of its token were checked. The principal is
+`issuer#subject`, because two issuers may use the same subject for different people.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from joserfc.errors import ExpiredTokenError, InvalidClaimError, MissingClaimError
+from joserfc.jwt import ClaimsOption, JWTClaimsRegistry
 
 from dragoman.auth.jose import ASYMMETRIC, NOT_JSON, SYMMETRIC, BadSignature, check, decode, read_header
 from dragoman.auth.jwks import FetchedKeys, GivenKeys, Keys
-from dragoman.auth.presented import Presented
-from dragoman.auth.schemes import AUTHORIZATION, Fetch
-from dragoman.errors import Unauthenticated
-from dragoman.model.card import HttpAuthScheme, OAuth2Scheme, OAuthFlows, SecurityScheme
+from dragoman.auth.schemes import AUTHORIZATION, Fetch, Presented
+from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.model.card import HttpAuthScheme, OAuth2Scheme, OAuthFlows, OpenIdConnectScheme, SecurityScheme
 from dragoman.model.ops import Principal
 
 Identify = Callable[[Mapping[str, Any]], Principal]
 
-_LATEST = 1 << 53
-"""No moment is later: this one is in some hundred million years."""
+_MAX_TIME = 1 << 53
+WELL_KNOWN = "/.well-known/openid-configuration"
 _TYPES = ("", "jwt", "at+jwt", "application/jwt", "application/at+jwt")
 
 
 class JWT:
     """`JWT(issuer, audience, jwks_url=...)`: bearer tokens that `issuer` signed for `audience`.
 
-    `jwks` are the issuer's keys, `jwks_url` is where they are. `algorithms` are the only ones believed. `skew`: how far
-    clocks may be apart, in seconds. `tenant_claim` names the claim with the tenant. `identify` makes the principal from
-    the claims in a way of one's own. `flows` tells clients, on the card, how to get a token.
+    `jwks` are the issuer's keys, `jwks_url` is where they are. `algorithms` are the only ones accepted. `skew`: how far
+    clocks may differ, in seconds. `tenant_claim` names the claim with the tenant. `identify` makes the principal from the
+    claims. `flows` tells clients, on the card, how to get a token.
     """
 
     challenge = "Bearer"
@@ -54,9 +55,9 @@ class JWT:
         description: str = "",
     ) -> None:
         if (jwks is None) == (not jwks_url):
-            raise ValueError("give the issuer's keys as jwks= or say where they are with jwks_url=")
+            raise ValueError("give the issuer's keys as jwks=, or their URL as jwks_url=")
         keys: Keys = GivenKeys(jwks) if jwks is not None else FetchedKeys(jwks_url)
-        self._check = Check(
+        self._check = TokenCheck(
             issuer,
             audience,
             keys,
@@ -84,8 +85,64 @@ class JWT:
         return await self._check(token, fetch) if token else None
 
 
-class Check:
-    """Whether a token is good, and whose it is."""
+class OIDC:
+    """`OIDC("https://login.example.com", audience="my-agent")`: an issuer, or the URL of its configuration."""
+
+    challenge = "Bearer"
+
+    def __init__(
+        self,
+        url: str,
+        audience: str | Sequence[str],
+        *,
+        issuer: str = "",
+        algorithms: Sequence[str] = ASYMMETRIC,
+        skew: float = 60.0,
+        tenant_claim: str = "",
+        identify: Identify | None = None,
+        scopes: Sequence[str] = (),
+        name: str = "oidc",
+        description: str = "",
+    ) -> None:
+        self._url = url if url.endswith(WELL_KNOWN) else url.rstrip("/") + WELL_KNOWN
+        self._issuer = issuer or (url.removesuffix(WELL_KNOWN) if url.endswith(WELL_KNOWN) else url)
+        self._check = TokenCheck(
+            self._issuer,
+            audience,
+            FetchedKeys(self._keys_url),
+            algorithms=algorithms,
+            skew=skew,
+            tenant_claim=tenant_claim,
+            identify=identify,
+        )
+        self.name, self.scopes = name, tuple(scopes)
+        self.declaration = SecurityScheme(
+            open_id_connect_security_scheme=OpenIdConnectScheme(
+                open_id_connect_url=self._url, description=description
+            )
+        )
+
+    def place(self, presented: Presented) -> str:
+        return AUTHORIZATION if presented.authorization("bearer") else ""
+
+    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+        token = presented.authorization("bearer")
+        return await self._check(token, fetch) if token else None
+
+    async def _keys_url(self, fetch: Fetch) -> str:
+        try:
+            page: dict[str, Any] = msgspec.json.decode(await fetch(self._url), type=dict[str, Any])
+        except NOT_JSON as error:
+            raise Unavailable(f"{self._url} is not an OpenID configuration") from error
+        # A page of another issuer may come from an attacker.
+        if page.get("issuer") != self._issuer or not isinstance(page.get("jwks_uri"), str):
+            raise Unavailable(f"{self._url} is not the configuration of {self._issuer}")
+        url: str = page["jwks_uri"]
+        return url
+
+
+class TokenCheck:
+    """Checks a token, and makes its principal."""
 
     def __init__(
         self,
@@ -101,24 +158,25 @@ class Check:
         self._issuer = issuer
         self._audience = frozenset((audience,) if isinstance(audience, str) else audience)
         if not issuer or not self._audience or "" in self._audience:
-            raise ValueError("a token without an issuer and an audience could be anybody's, for anybody")
+            raise ValueError("tokens need an issuer and an audience to be checked against")
         unknown = set(algorithms) - {*ASYMMETRIC, *SYMMETRIC}
         if not algorithms or unknown:
-            raise ValueError(f"not algorithms we would trust: {', '.join(sorted(unknown)) or 'none at all'}")
+            raise ValueError(f"not accepted as algorithms: {', '.join(sorted(unknown)) or 'none at all'}")
         if set(algorithms) & set(SYMMETRIC) and set(algorithms) & set(ASYMMETRIC):
             raise ValueError(
-                "shared secrets and public keys do not go together: accept either HS* or the others"
+                "shared secrets and public keys cannot be mixed: accept either HS* or the others"
             )
-        self._algorithms, self._keys, self._skew = tuple(algorithms), keys, skew
+        self._algorithms, self._keys = tuple(algorithms), keys
+        self._registry = claims_registry(issuer, self._audience, skew, needs_expiry=True)
         self._tenant_claim, self._identify = tenant_claim, identify
 
     async def __call__(self, token: str, fetch: Fetch) -> Principal:
         """Raises `Unauthenticated`."""
         try:
             claims = await self._claims(token, fetch)
-            self._check_claims(claims)
+            check_claims(self._registry, claims)
         except BadSignature as why:
-            raise Unauthenticated(f"the token is not good here: {why}") from None
+            raise Unauthenticated(f"the token is not accepted: {why}") from None
         return self._identify(claims) if self._identify is not None else self._principal(claims)
 
     async def _claims(self, token: str, fetch: Fetch) -> dict[str, Any]:
@@ -127,7 +185,7 @@ class Check:
             raise BadSignature("it is not a JWT")
         header = read_header(parts[0], self._algorithms)
         if header.typ.lower() not in _TYPES:
-            raise BadSignature("it is a token for something else")
+            raise BadSignature("it is a token of another type")
         key = await self._keys.find(header.kid, header.alg, fetch)
         if key is None:
             raise BadSignature("it is signed with a key that the issuer does not have")
@@ -137,52 +195,53 @@ class Check:
         except NOT_JSON as error:
             raise BadSignature("its claims are not a JSON object") from error
 
-    def _check_claims(self, claims: Mapping[str, Any]) -> None:
-        now = time.time()
-        if claims.get("iss") != self._issuer:
-            raise BadSignature("somebody else issued it")
-        if not audience_of(claims) & self._audience:
-            raise BadSignature("it is meant for somebody else")
-        ends = moment(claims, "exp")
-        if ends is None:
-            raise BadSignature("it never expires")
-        if now >= ends + self._skew:
-            raise BadSignature("it has expired")
-        for name in ("nbf", "iat"):
-            begins = moment(claims, name)
-            if begins is not None and begins > now + self._skew:
-                raise BadSignature("it is not valid yet")
-
     def _principal(self, claims: dict[str, Any]) -> Principal:
         subject = claims.get("sub")
         if not isinstance(subject, str) or not subject:
-            raise Unauthenticated("the token names nobody")
+            raise Unauthenticated("the token has no subject")
         tenant = claims.get(self._tenant_claim, "") if self._tenant_claim else ""
         if not isinstance(tenant, str) or (self._tenant_claim and not tenant):
-            raise Unauthenticated("the token does not say for which tenant it is")
+            raise Unauthenticated("the token names no tenant")
         return Principal(
             id=f"{self._issuer}#{subject}", tenant=tenant, scopes=scopes_of(claims), claims=dict(claims)
         )
 
 
-def audience_of(claims: Mapping[str, Any]) -> frozenset[str]:
-    meant = claims.get("aud")
-    return frozenset(
-        (meant,) if isinstance(meant, str) else map(str, meant) if isinstance(meant, list) else ()
-    )
+def claims_registry(
+    issuer: str,
+    audience: Collection[str],
+    skew: float,
+    *,
+    needs_expiry: bool,
+    clock: Callable[[], float] = time.time,
+) -> JWTClaimsRegistry:
+    """The checks of a token's claims: `iss` and `aud` if they are given, and its times."""
+    options: dict[str, ClaimsOption] = {"exp": {"essential": needs_expiry}}
+    if issuer:
+        options["iss"] = {"essential": True, "value": issuer}
+    if audience:
+        options["aud"] = {"essential": True, "values": sorted(audience)}
+    return JWTClaimsRegistry(lambda: int(clock()), int(skew), **options)
 
 
-def moment(claims: Mapping[str, Any], name: str) -> float | None:
-    value = claims.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _LATEST:
-        raise BadSignature(f"its {name} is no time")
-    return float(value)
+def check_claims(registry: JWTClaimsRegistry, claims: Mapping[str, Any]) -> None:
+    """Raises `BadSignature`."""
+    present = {name: value for name, value in claims.items() if value is not None}
+    for name in ("exp", "nbf", "iat"):
+        if isinstance(present.get(name), int) and abs(present[name]) > _MAX_TIME:
+            raise BadSignature(f"its {name} is not a time")
+    try:
+        registry.validate(present)
+    except ExpiredTokenError:
+        raise BadSignature("it has expired") from None
+    except MissingClaimError as error:
+        raise BadSignature(f"it has no {error.claim}") from None
+    except InvalidClaimError as error:
+        raise BadSignature(f"its {error.claim} is not valid here: {error.description}") from None
 
 
 def scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
-    """`scope` is a text with blanks (RFC 8693); some issuers have a list, or call it `scp`."""
+    """`scope` is a string with blanks (RFC 8693). Some issuers have a list, or call it `scp`."""
     out: set[str] = set()
     for name in ("scope", "scp"):
         value = claims.get(name)

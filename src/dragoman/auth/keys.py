@@ -2,9 +2,9 @@
 
     keys/<kid>.json        {"created": ..., "retired": ..., "jwk": {...}}
 
-Every key that is not retired signs; a retired one is still published, until its last day, so that what it signed can be
-checked. A key is called by its own fingerprint (RFC 7638). What somebody else calls a key is only ever compared with
-these names, and never becomes part of a path.
+Every key that is not retired signs. A retired key is still published for a while, so that its signatures can be checked.
+The id of a key is its fingerprint (RFC 7638). Key ids from outside are only compared with these ids, and never become part
+of a path.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ALGORITHMS: dict[str, Callable[[], Key]] = {
     "EdDSA": lambda: OKPKey.generate_key("Ed25519"),
     "RS256": lambda: RSAKey.generate_key(3072),
 }
-KEEP = 30 * 86_400.0
-"""How long a retired key is published, in seconds."""
+RETIRED_SECONDS = 30 * 86_400.0
+"""How long a retired key is published."""
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,128}\.json")
-_LOOK = 1.0
-"""Seconds between two looks at the directory."""
+_RELOAD_SECONDS = 1.0
+"""How often the directory is checked for changes."""
 
 
 class _Stored(Struct, kw_only=True, omit_defaults=True):
@@ -75,7 +75,7 @@ def new_key(algorithm: str = "ES256") -> OurKey:
 
 
 class KeyRing:
-    """The keys in a directory, or those given. It notices when the directory changes: a server need not be restarted.
+    """The keys in a directory, or those given. Changes of the directory are noticed without a restart.
 
     `jku` is put into signatures: where others find the public keys.
     """
@@ -85,25 +85,25 @@ class KeyRing:
         self.jku = jku
         self._keys: tuple[OurKey, ...] = () if isinstance(where, str | Path) else tuple(where)
         self._changed, self._wrong = 0, ""
-        self._looked = float("-inf")
+        self._checked_at = float("-inf")
         if self._path is not None and self._path.exists() and not self._path.is_dir():
             raise ValueError(f"{self._path} is not a directory")
 
     @property
     def stamp(self) -> object:
-        """Changes when what we sign or publish does."""
+        """Changes when the signing or published keys change."""
         return tuple((key.kid, key.signs) for key in self.keys if key.published)
 
     @property
     def keys(self) -> tuple[OurKey, ...]:
         """Newest first."""
-        if self._path is not None and time.monotonic() - self._looked >= _LOOK:
-            self._looked = time.monotonic()
-            self._look(self._path)
+        if self._path is not None and time.monotonic() - self._checked_at >= _RELOAD_SECONDS:
+            self._checked_at = time.monotonic()
+            self._reload(self._path)
         return self._keys
 
-    def _look(self, path: Path) -> None:
-        """Raises `ValueError` for what is not a key; not if there are keys already, which then stay."""
+    def _reload(self, path: Path) -> None:
+        """Raises `ValueError` if a file is not a key, unless there are keys already; those stay."""
         changed = path.stat().st_mtime_ns if path.is_dir() else 0
         if changed == self._changed:
             return
@@ -114,7 +114,7 @@ class KeyRing:
                 raise
             if str(error) != self._wrong:
                 self._wrong = str(error)
-                log.error("the keys have changed and cannot be used, the old ones stay: %s", error)
+                log.error("the keys have changed and cannot be read, so the old ones stay in use: %s", error)
         else:
             self._keys, self._changed, self._wrong = tuple(found), changed, ""
 
@@ -139,7 +139,7 @@ class KeyRing:
         self._write(key)
         return key
 
-    def rotate(self, algorithm: str = "ES256", *, keep: float = KEEP) -> OurKey:
+    def rotate(self, algorithm: str = "ES256", *, keep: float = RETIRED_SECONDS) -> OurKey:
         """A new key instead of those that sign; they are published for `keep` more seconds. Older ones are deleted."""
         before = self.keys
         key = self.add(algorithm)
@@ -152,7 +152,7 @@ class KeyRing:
 
     def _write(self, key: OurKey) -> None:
         if self._path is None:
-            raise ValueError("these keys are in no directory")
+            raise ValueError("these keys are not in a directory")
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         stored = _Stored(
             created=key.created,
@@ -165,7 +165,7 @@ class KeyRing:
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(stored), indent=2))
         beside.replace(path)
-        self._looked = float("-inf")
+        self._checked_at = float("-inf")
 
 
 def _load(path: Path) -> list[OurKey]:

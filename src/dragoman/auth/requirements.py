@@ -1,25 +1,25 @@
-"""What an agent asks of its callers: alternatives, each of one scheme or of several together.
+"""The authentication that an agent requires: alternatives, each of one scheme or of several together.
 
-    auth=[Bearer(...), ApiKey(...)]            either will do
+    auth=[Bearer(...), ApiKey(...)]            one of them is enough
     auth=[All(MutualTLS(), Bearer(...))]       both are needed
 
-One declaration gives the card and the check. Of several schemes together the first says who the caller is; what the
-others allow is added.
+One declaration gives the card and the check. If several schemes are needed together, the first one names the principal,
+and the scopes of all are added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from dragoman.auth.presented import Presented
-from dragoman.auth.schemes import TOKEN, Custom, Fetch, Placed, Scheme
-from dragoman.errors import A2AError, Forbidden, Unauthenticated
+from dragoman.auth.schemes import TOKEN, Custom, Fetch, Placed, Presented, Scheme
+from dragoman.errors import A2AError, Forbidden, Unauthenticated, Unavailable
 from dragoman.model.card import SecurityRequirement, SecurityScheme, StringList
 from dragoman.model.ops import Principal
 
 Check = Callable[[Presented], Any]
-MAX_ID = 512
+MAX_ID_CHARS = 512
 
 
 class All:
@@ -28,22 +28,22 @@ class All:
     def __init__(self, *schemes: Scheme | Check) -> None:
         if not schemes:
             raise ValueError("All() needs a scheme")
-        self.schemes = tuple(_scheme(each) for each in schemes)
+        self.schemes = tuple(_to_scheme(each) for each in schemes)
 
 
 class Requirements:
-    """`auth` as an agent declares it. It is false when nothing is asked."""
+    """The `auth` of an agent. False if the agent requires nothing."""
 
     def __init__(self, auth: Sequence[Scheme | Check | All] = ()) -> None:
         self._alternatives = tuple(
-            each.schemes if isinstance(each, All) else (_scheme(each),) for each in auth
+            each.schemes if isinstance(each, All) else (_to_scheme(each),) for each in auth
         )
         self._names: dict[int, str] = {}
         self.schemes: dict[str, SecurityScheme] = {}
         """For the card."""
         for scheme in (scheme for schemes in self._alternatives for scheme in schemes):
             if id(scheme) not in self._names:
-                name = _free(scheme.name, self.schemes)
+                name = _unique_name(scheme.name, self.schemes)
                 self._names[id(scheme)] = name
                 self.schemes[name] = scheme.declaration
 
@@ -51,7 +51,7 @@ class Requirements:
         return bool(self._alternatives)
 
     def needing(self, scopes: Iterable[str] = ()) -> tuple[SecurityRequirement, ...]:
-        """For the card: what a caller needs in general, or for a skill with `scopes` of its own."""
+        """For the card: what a caller needs for the agent, or for a skill with its own `scopes`."""
         extra = sorted(scopes)
         return tuple(
             SecurityRequirement(
@@ -64,7 +64,7 @@ class Requirements:
         )
 
     def everybody_shows(self, kind: type[Any]) -> bool:
-        """Whether nobody comes in without a scheme of this kind."""
+        """True if every alternative includes a scheme of this kind."""
         return bool(self) and all(any(isinstance(s, kind) for s in each) for each in self._alternatives)
 
     def somebody_shows(self, kind: type[Any]) -> bool:
@@ -72,39 +72,39 @@ class Requirements:
 
     def challenges(self, realm: str) -> str:
         """The value of `WWW-Authenticate`."""
-        said = dict.fromkeys(s.challenge for schemes in self._alternatives for s in schemes)
-        return ", ".join(_with_realm(challenge, realm) for challenge in said)
+        challenges = dict.fromkeys(s.challenge for schemes in self._alternatives for s in schemes)
+        return ", ".join(_with_realm(challenge, realm) for challenge in challenges)
 
     async def principal(self, presented: Presented, fetch: Fetch) -> Principal:
-        """Who presented this. Raises `Unauthenticated`, `Forbidden` (known, but not allowed), `Unavailable`."""
+        """The principal of these credentials. Raises `Unauthenticated`, `Forbidden` (known, but not allowed), `Unavailable`."""
         refused: A2AError | None = None
-        for schemes in self._fitting(presented):
+        for schemes in self._applicable(presented):
             try:
-                principal = await _together(schemes, presented, fetch)
+                principal = await _check_all(schemes, presented, fetch)
             except A2AError as error:
-                # Who is known but lacks a scope should hear that, not that somebody else's scheme did not fit.
+                # A known caller that lacks a scope gets that error, not one of another scheme.
                 if refused is None or isinstance(refused, Unauthenticated):
                     refused = error
             else:
                 if principal is not None:
                     return principal
-        raise refused or Unauthenticated(f"this agent asks who is calling: {', '.join(self.schemes)}")
+        raise refused or Unauthenticated(f"this agent requires authentication: {', '.join(self.schemes)}")
 
-    def _fitting(self, presented: Presented) -> Sequence[tuple[Scheme, ...]]:
-        """The alternatives that would look at every credential in the request. Raises `Unauthenticated` if there are two
-        that do not belong together: somebody else may have looked at the other one.
+    def _applicable(self, presented: Presented) -> Sequence[tuple[Scheme, ...]]:
+        """The alternatives that check every credential in the request. Raises `Unauthenticated` if there are two that do
+        not belong together: a proxy may have checked the other one.
         """
         if len(self._alternatives) < 2:
             return self._alternatives
-        looked_at = [_places(schemes, presented) for schemes in self._alternatives]
-        shown = frozenset().union(*(places for places in looked_at if places is not None))
+        places_checked = [_places(schemes, presented) for schemes in self._alternatives]
+        shown = frozenset().union(*(places for places in places_checked if places is not None))
         fitting = [
             schemes
-            for schemes, places in zip(self._alternatives, looked_at, strict=True)
+            for schemes, places in zip(self._alternatives, places_checked, strict=True)
             if places is None or places >= shown
         ]
         if not fitting:
-            raise Unauthenticated("there are two credentials in this request: show one")
+            raise Unauthenticated("there are two credentials in this request: send one")
         return fitting
 
 
@@ -115,13 +115,13 @@ def _places(schemes: tuple[Scheme, ...], presented: Presented) -> frozenset[str]
     return frozenset(cast(Placed, scheme).place(presented) for scheme in schemes) - {""}
 
 
-async def _together(schemes: tuple[Scheme, ...], presented: Presented, fetch: Fetch) -> Principal | None:
+async def _check_all(schemes: tuple[Scheme, ...], presented: Presented, fetch: Fetch) -> Principal | None:
     found: list[Principal] = []
     for scheme in schemes:
         one = await scheme.authenticate(presented, fetch)
         if one is None:
             return None
-        found.append(_checked(one))
+        found.append(_check_principal(one))
     who = found[0]
     if len(found) > 1:
         if len({one.tenant for one in found if one.tenant}) > 1:
@@ -142,25 +142,25 @@ def need(scopes: Iterable[str], principal: Principal, what: str = "this agent") 
         raise Forbidden(f"{what} needs the scope {', '.join(missing)}", metadata={"scope": " ".join(missing)})
 
 
-def _checked(principal: Principal) -> Principal:
-    """An id goes into keys, logs and headers: it has to be there, printable and not endless. `""` is nobody's."""
+def _check_principal(principal: Principal) -> Principal:
+    """An id goes into keys, logs and headers, so it must be printable, not empty and not too long."""
     for text in (principal.id, principal.tenant):
-        if len(text) > MAX_ID or not text.isprintable():
-            raise Unauthenticated("the credentials name somebody who cannot be named here")
+        if len(text) > MAX_ID_CHARS or not text.isprintable():
+            raise Unauthenticated("the principal of the credentials has an invalid id")
     if not principal.id:
-        raise Unauthenticated("the credentials name nobody")
+        raise Unauthenticated("the credentials name no principal")
     return principal
 
 
-def _scheme(given: Scheme | Check) -> Scheme:
+def _to_scheme(given: Scheme | Check) -> Scheme:
     if hasattr(given, "authenticate"):
         return given  # type: ignore[return-value]
     if callable(given):
         return Custom(given)
-    raise TypeError(f"{given!r} is not a scheme, nor a function that checks who is calling")
+    raise TypeError(f"{given!r} is not a scheme, nor a function that checks credentials")
 
 
-def _free(name: str, taken: dict[str, SecurityScheme]) -> str:
+def _unique_name(name: str, taken: dict[str, SecurityScheme]) -> str:
     if not TOKEN.fullmatch(name):
         raise ValueError(f"a security scheme cannot be called {name!r}")
     n, free = 1, name
@@ -173,3 +173,20 @@ def _free(name: str, taken: dict[str, SecurityScheme]) -> str:
 def _with_realm(challenge: str, realm: str) -> str:
     word, _, parameters = challenge.partition(" ")
     return f'{word} realm="{realm}"' + (f", {parameters}" if parameters else "")
+
+
+async def no_fetch(url: str, form: Mapping[str, str] | None = None, authorization: str = "") -> bytes:
+    raise Unavailable("this server has no way to fetch keys")
+
+
+class AgentAuthenticator:
+    """The `Authenticator` of an agent: checks its requirements before the body of a request is read."""
+
+    def __init__(self, requirements: Requirements, *, realm: str, fetch: Fetch = no_fetch) -> None:
+        self._requirements, self._fetch = requirements, fetch
+        self.challenge = requirements.challenges(re.sub(r"[^ !#-\[\]-~]", "", realm))
+
+    async def authenticate(
+        self, headers: Mapping[str, str], *, query: str = "", certificate: bytes = b""
+    ) -> Principal:
+        return await self._requirements.principal(Presented(headers, query, certificate), self._fetch)

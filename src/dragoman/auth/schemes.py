@@ -1,34 +1,33 @@
-"""The ways to say who one is: each knows what the card says of it, what a refusal says, and how to check.
+"""Authentication schemes. Each has its declaration for the card, its challenge for a 401, and its check.
 
-A scheme looks for what is its own in what was presented. `None` means that there was nothing for it; something that is
-there and wrong is `Unauthenticated`. Holders of secrets are given, or are in a file (`filed.py`). `jwt.py` and `oidc.py`
-have the schemes that read signed tokens.
+A scheme looks for its credential in what the caller presented. It returns `None` if there is none, and raises
+`Unauthenticated` if there is a wrong one. Holders of secrets are given, or are in a file (`secrets.py`). `jwt.py` has the
+schemes that read signed tokens.
 """
 
 from __future__ import annotations
 
 import binascii
+import hashlib
 import inspect
 import re
 import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote
 
-from dragoman.auth.filed import Filed
-from dragoman.auth.presented import Presented
-from dragoman.auth.secrets import Holders, Passwords, Tokens
+from msgspec import Struct
+
+from dragoman.auth.secrets import Holders, Passwords, ReloadedHolders, Tokens
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import ApiKeyScheme, HttpAuthScheme, MutualTlsScheme, SecurityScheme
 from dragoman.model.ops import Principal
 
-if TYPE_CHECKING:
-    from dragoman.auth.certificate import Certificate
-
 
 class Fetch(Protocol):
-    """Gets a small document, such as the keys of an issuer; with a `form`, what is answered to it. Raises `A2AError`."""
+    """Fetches a small document, such as the keys of an issuer; POSTs `form` if there is one. Raises `A2AError`."""
 
     def __call__(
         self, url: str, form: Mapping[str, str] | None = None, authorization: str = ""
@@ -36,37 +35,87 @@ class Fetch(Protocol):
 
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""What HTTP calls a token: the name of a header, for example."""
+"""A token of HTTP, such as the name of a header."""
 AUTHORIZATION = "authorization"
 """The place of most credentials."""
+_MAX_CREDENTIAL_CHARS = 16 << 10
+"""A JWT with many claims needs a few thousand."""
+_MAX_CACHED_CERTIFICATES = 256
+
+
+class Presented(Struct, frozen=True):
+    """The credentials in a request: its headers and query, and the certificate of its connection.
+
+    A credential that is there twice is refused: a proxy and we could read different ones.
+    """
+
+    headers: Mapping[str, str]
+    """By lower-case name; repeated headers are joined with a comma."""
+    query: str = ""
+    certificate: bytes = b""
+    """The client's certificate, in DER, if TLS has verified one."""
+
+    def authorization(self, word: str) -> str:
+        """The credentials in `Authorization` for the scheme `word`; empty for another scheme."""
+        scheme, _, rest = self.headers.get("authorization", "").strip().partition(" ")
+        return _check_length(rest.strip()) if scheme.lower() == word.lower() else ""
+
+    def header(self, name: str) -> str:
+        return _check_length(self.headers.get(name.lower(), "").strip())
+
+    def parameter(self, name: str) -> str:
+        if name not in self.query:
+            return ""
+        try:
+            pairs = parse_qsl(self.query, keep_blank_values=True, max_num_fields=100)
+        except ValueError:
+            raise Unauthenticated("the query has too many parameters") from None
+        return _single(name, [value for key, value in pairs if key == name])
+
+    def cookie(self, name: str) -> str:
+        pairs = [pair.strip().partition("=") for pair in self.headers.get("cookie", "").split(";")]
+        return _single(name, [unquote(value.strip('"')) for key, _, value in pairs if key == name])
+
+
+def _single(name: str, values: list[str]) -> str:
+    if len(values) > 1:
+        raise Unauthenticated(f"{name} is there more than once")
+    return _check_length(values[0]) if values else ""
+
+
+def _check_length(secret: str) -> str:
+    if len(secret) > _MAX_CREDENTIAL_CHARS:
+        raise Unauthenticated("the credential is too long")
+    return secret
 
 
 class Scheme(Protocol):
     name: str
     """In the card's `securitySchemes`."""
     scopes: tuple[str, ...]
-    """What everybody needs who comes in this way."""
+    """Scopes that every caller of this scheme needs."""
 
     @property
     def declaration(self) -> SecurityScheme:
-        """What the card says."""
+        """The entry in the card."""
         ...
 
     @property
     def challenge(self) -> str:
-        """What `WWW-Authenticate` says, without the realm: the scheme's name and perhaps parameters."""
+        """The challenge in `WWW-Authenticate`, without the realm."""
         ...
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
-        """Raises `Unauthenticated`, or `Unavailable` when it cannot tell."""
+        """Raises `Unauthenticated`, or `Unavailable` if the check is not possible."""
         ...
 
 
 class Placed(Protocol):
-    """A scheme that can say where in a request its credentials are."""
+    """A scheme that knows where in a request its credentials are."""
 
     def place(self, presented: Presented) -> str:
-        """Where a credential for this scheme is; empty if there is none, or if it is the connection's. Raises `Unauthenticated` for one that is no use."""
+        """The place of a credential for this scheme; empty if there is none, or if the connection has it. Raises
+        `Unauthenticated`."""
         ...
 
 
@@ -83,7 +132,7 @@ class Bearer:
         name: str = "bearer",
         description: str = "",
     ) -> None:
-        self._tokens = Filed(tokens, Tokens)
+        self._tokens = ReloadedHolders(tokens, Tokens)
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(
             http_auth_security_scheme=HttpAuthScheme(scheme="bearer", description=description)
@@ -94,7 +143,7 @@ class Bearer:
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         token = presented.authorization("bearer")
-        return self._tokens.now().find(token) if token else None
+        return self._tokens.current().find(token) if token else None
 
 
 class ApiKey:
@@ -114,7 +163,7 @@ class ApiKey:
             raise ValueError(f"an API key goes in a header, query or cookie, not in {location!r}")
         if not TOKEN.fullmatch(parameter):
             raise ValueError(f"{parameter!r} cannot be the name of a {location}")
-        self._keys, self._location, self._parameter = Filed(keys, Tokens), location, parameter
+        self._keys, self._location, self._parameter = ReloadedHolders(keys, Tokens), location, parameter
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(
             api_key_security_scheme=ApiKeyScheme(location=location, name=parameter, description=description)
@@ -134,7 +183,7 @@ class ApiKey:
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         key = self._key(presented)
-        return self._keys.now().find(key) if key else None
+        return self._keys.current().find(key) if key else None
 
 
 class Basic:
@@ -150,7 +199,7 @@ class Basic:
         name: str = "basic",
         description: str = "",
     ) -> None:
-        self._passwords = Filed(passwords, Passwords)
+        self._passwords = ReloadedHolders(passwords, Passwords)
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(
             http_auth_security_scheme=HttpAuthScheme(scheme="basic", description=description)
@@ -169,14 +218,14 @@ class Basic:
             colon = ""
         if not colon:
             raise Unauthenticated("Basic credentials are name:password in base64")
-        return await self._passwords.now().find(name, password)
+        return await self._passwords.current().find(name, password)
 
 
 class MutualTLS:
     """A client certificate. The server's TLS checks it against its CA before a request is read.
 
-    Its holder is `spiffe://...` if the certificate has such a name, else `x509:` and the subject. With `clients`, only
-    certificates whose SHA-256 fingerprint is there are let in, each under the name given to it.
+    The principal is `spiffe://...` if the certificate has such a name, else `x509:` and the subject. With `clients`, only
+    certificates with these SHA-256 fingerprints are accepted, each under the given name.
     """
 
     challenge = "MutualTLS"
@@ -189,10 +238,10 @@ class MutualTLS:
         name: str = "mutualTLS",
         description: str = "",
     ) -> None:
-        self._clients = Filed(clients, Tokens) if clients is not None else None
+        self._clients = ReloadedHolders(clients, Tokens) if clients is not None else None
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(mtls_security_scheme=MutualTlsScheme(description=description))
-        self._read: dict[bytes, Certificate] = {}
+        self._read: dict[bytes, _Certificate] = {}
 
     def place(self, presented: Presented) -> str:
         return ""
@@ -203,22 +252,48 @@ class MutualTLS:
             return None
         certificate = self._read.get(shown)
         if certificate is None:
-            if len(self._read) >= 256:
+            if len(self._read) >= _MAX_CACHED_CERTIFICATES:
                 self._read.clear()
-            from dragoman.auth.certificate import Certificate  # with cryptography, which takes its time
-
-            certificate = self._read[shown] = Certificate(shown)
-        if not certificate.begins <= time.time() < certificate.ends:  # a connection may outlive it
+            certificate = self._read[shown] = _read_certificate(shown)
+        if (
+            not certificate.begins <= time.time() < certificate.ends
+        ):  # it may expire while the connection is open
             raise Unauthenticated("the client certificate is not valid now")
         if self._clients is not None:
-            return self._clients.now().find_digest(certificate.fingerprint)
+            return self._clients.current().find_digest(certificate.fingerprint)
         if not certificate.holder:
             raise Unauthenticated("the client certificate names nobody")
         return Principal(id=certificate.holder)
 
 
+class _Certificate(Struct, frozen=True):
+    fingerprint: bytes
+    begins: float
+    ends: float
+    holder: str
+
+
+def _read_certificate(der: bytes) -> _Certificate:
+    from cryptography import x509  # slow to import
+
+    read = x509.load_der_x509_certificate(der)
+    try:
+        names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    except (x509.ExtensionNotFound, ValueError):
+        uris = []
+    spiffe = [uri for uri in uris if uri.startswith("spiffe://")]
+    subject = read.subject.rfc4514_string()
+    return _Certificate(
+        hashlib.sha256(der).digest(),
+        read.not_valid_before_utc.timestamp(),
+        read.not_valid_after_utc.timestamp(),
+        spiffe[0] if len(spiffe) == 1 else f"x509:{subject}" if subject else "",
+    )
+
+
 class Custom:
-    """A check of one's own: `async def check(presented) -> Principal | None`. `declaration` is for the card."""
+    """A check of your own: `async def check(presented) -> Principal | None`. `declaration` is for the card."""
 
     def __init__(
         self,

@@ -1,7 +1,9 @@
-"""Secrets at rest: only what cannot be turned back into them.
+"""Secrets at rest: only hashes are stored.
 
-A token we made is random, so one SHA-256 is enough, and cheap. A password was made up by a person, so it gets scrypt,
-which is slow on purpose; what was found right is remembered for as long as the process runs, by a keyed hash.
+A token that we make is random, so one SHA-256 is enough, and cheap. A password is chosen by a person, so it gets scrypt,
+which is slow on purpose; correct passwords are cached by a keyed hash. Holders of secrets can be in a file:
+
+    {"ada": "HASH", "bob": {"secret": ["OLD HASH", "NEW HASH"], "scopes": ["read"], "expires": "2027-01-01"}}
 """
 
 from __future__ import annotations
@@ -9,26 +11,36 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import re
 import secrets
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Generic, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.errors import RateLimited, Unauthenticated
 from dragoman.model.ops import Principal
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _N, _R, _P = 1 << 14, 8, 1
-_REMEMBERED = 1024
-_AT_ONCE, _WAITING = 2, 64
-"""How many passwords are checked at a time, and how many may wait for it: each takes 16 MB and some 50 ms."""
-_PREFIX = 8
-"""Bytes of a hash by which it is looked up; the rest is compared in constant time."""
+_MAX_CACHED_PASSWORDS = 1024
+_MAX_PARALLEL_CHECKS, _MAX_WAITING_CHECKS = 2, 64
+"""Of passwords: each check takes 16 MB and some 50 ms."""
+_PREFIX_BYTES = 8
+"""How much of a hash is used to look it up; all of it is compared in constant time."""
+_RELOAD_SECONDS = 1.0
+"""How often a file is checked for changes."""
 
 
 def new_token() -> str:
@@ -37,12 +49,12 @@ def new_token() -> str:
 
 
 def hashed(token: str) -> str:
-    """What to keep of a token: its SHA-256, in hex."""
+    """The hash of a token to store: its SHA-256, in hex."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def hashed_password(password: str) -> str:
-    """What to keep of a password: `scrypt:<salt>:<hash>`."""
+    """The hash of a password to store: `scrypt:<salt>:<hash>`."""
     salt = secrets.token_bytes(16)
     return f"scrypt:{b64encode(salt).decode()}:{b64encode(_scrypt(password, salt)).decode()}"
 
@@ -52,32 +64,32 @@ def _scrypt(password: str, salt: bytes) -> bytes:
 
 
 class Holder(Struct, frozen=True, kw_only=True):
-    """Who holds a secret, and what it is good for."""
+    """The holder of a secret, with its scopes, tenant and expiry."""
 
     secret: str | Sequence[str]
-    """The hash of the secret, or of each that is good at the moment: the old one and the new one, say."""
+    """The hash of the secret, or of each that is valid: the old one and the new one, for example."""
     scopes: Sequence[str] = ()
     tenant: str = ""
     expires: str = ""
-    """An ISO 8601 date or moment (UTC unless it says otherwise); never, if empty."""
+    """An ISO 8601 date or time (UTC by default); empty for never."""
 
 
 Holders = Mapping[str, "str | Holder"]
-"""By name, which becomes the principal's id. A bare text is the hash of the secret."""
+"""By name, which becomes the principal's id. A string is the hash of the secret."""
 
 
-class _Known(Struct, frozen=True):
+class _Entry(Struct, frozen=True):
     principal: Principal
     hashes: tuple[str, ...]
     expires: float | None
 
-    def admitted(self) -> Principal:
+    def check_expiry(self) -> Principal:
         if self.expires is not None and time.time() >= self.expires:
             raise Unauthenticated("the credential has expired")
         return self.principal
 
 
-def _read(name: str, holder: str | Holder) -> _Known:
+def _read(name: str, holder: str | Holder) -> _Entry:
     if isinstance(holder, str):
         holder = Holder(secret=holder)
     hashes = (holder.secret,) if isinstance(holder.secret, str) else tuple(holder.secret)
@@ -86,14 +98,14 @@ def _read(name: str, holder: str | Holder) -> _Known:
         moment = datetime.fromisoformat(holder.expires)
         expires = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     principal = Principal(id=name, tenant=holder.tenant, scopes=frozenset(holder.scopes))
-    return _Known(principal, hashes, expires)
+    return _Entry(principal, hashes, expires)
 
 
 class Tokens:
-    """Finds out whose token it is."""
+    """Finds the holder of a token."""
 
     def __init__(self, holders: Holders) -> None:
-        self._by_prefix: dict[bytes, list[tuple[bytes, _Known]]] = {}
+        self._by_prefix: dict[bytes, list[tuple[bytes, _Entry]]] = {}
         for name, holder in holders.items():
             known = _read(name, holder)
             for each in known.hashes:
@@ -103,28 +115,28 @@ class Tokens:
                         "(`dragoman keys token` makes a token and its hash)"
                     )
                 digest = bytes.fromhex(each)
-                alike = self._by_prefix.setdefault(digest[:_PREFIX], [])
+                alike = self._by_prefix.setdefault(digest[:_PREFIX_BYTES], [])
                 if any(other == digest for other, _ in alike):
                     raise ValueError(f"{name!r} has the same secret as somebody else")
                 alike.append((digest, known))
 
     def find(self, token: str) -> Principal:
         """Raises `Unauthenticated`."""
-        # The bytes as they came over the wire, whatever the client thinks they mean.
+        # The bytes as they came over the wire, in any encoding.
         return self.find_digest(hashlib.sha256(token.encode("latin-1", "replace")).digest())
 
     def find_digest(self, digest: bytes) -> Principal:
-        for other, known in self._by_prefix.get(digest[:_PREFIX], ()):
+        for other, known in self._by_prefix.get(digest[:_PREFIX_BYTES], ()):
             if hmac.compare_digest(other, digest):
-                return known.admitted()
+                return known.check_expiry()
         raise Unauthenticated("the credential is not known here")
 
 
 class Passwords:
-    """Finds out whether a name and a password go together."""
+    """Checks a name and a password."""
 
     def __init__(self, holders: Holders) -> None:
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _Entry] = {}
         for name, holder in holders.items():
             known = self._known[name] = _read(name, holder)
             if ":" in name or not all(_is_hash(each) for each in known.hashes):
@@ -132,33 +144,33 @@ class Passwords:
                     f"the password of {name!r} is not hashed (`dragoman keys password` makes the hash), "
                     "or there is a colon in the name"
                 )
-        self._nobody = (hashed_password(secrets.token_urlsafe()),)
+        self._unknown_user = (hashed_password(secrets.token_urlsafe()),)
         self._key = secrets.token_bytes(32)
-        self._right: dict[bytes, None] = {}
-        self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dragoman-password")
+        self._correct: dict[bytes, None] = {}
+        self._workers = ThreadPoolExecutor(_MAX_PARALLEL_CHECKS, thread_name_prefix="dragoman-password")
         self._waiting = 0
 
     async def find(self, name: str, password: str) -> Principal:
-        """Raises `Unauthenticated`. Somebody who does not exist takes as long as a wrong password."""
+        """Raises `Unauthenticated`. An unknown name takes as long as a wrong password."""
         known = self._known.get(name)
-        hashes = known.hashes if known is not None else self._nobody
+        hashes = known.hashes if known is not None else self._unknown_user
         seen = hmac.digest(self._key, f"{name}:{password}".encode(), "sha256")
-        if seen not in self._right:
+        if seen not in self._correct:
             if not await self._check(hashes, password) or known is None:
                 raise Unauthenticated("the name or the password is wrong")
-            if len(self._right) >= _REMEMBERED:
-                self._right.clear()
-            self._right[seen] = None
+            if len(self._correct) >= _MAX_CACHED_PASSWORDS:
+                self._correct.clear()
+            self._correct[seen] = None
         assert known is not None
-        return known.admitted()
+        return known.check_expiry()
 
     async def _check(self, hashes: Sequence[str], password: str) -> bool:
-        if self._waiting >= _WAITING:
+        if self._waiting >= _MAX_WAITING_CHECKS:
             raise RateLimited("too many passwords have to be checked at the moment", retry_after=1)
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._workers, _any_fits, hashes, password)
+            return await loop.run_in_executor(self._workers, _matches_any, hashes, password)
         finally:
             self._waiting -= 1
 
@@ -167,12 +179,60 @@ def _is_hash(text: str) -> bool:
     return bool(_SHA256.fullmatch(text)) or (text.startswith("scrypt:") and text.count(":") == 2)
 
 
-def _any_fits(hashes: Sequence[str], password: str) -> bool:
-    return any(_fits(each, password) for each in hashes)
+def _matches_any(hashes: Sequence[str], password: str) -> bool:
+    return any(_matches(each, password) for each in hashes)
 
 
-def _fits(kept: str, password: str) -> bool:
-    if kept.startswith("scrypt:"):
-        _, salt, digest = kept.split(":")
+def _matches(stored: str, password: str) -> bool:
+    if stored.startswith("scrypt:"):
+        _, salt, digest = stored.split(":")
         return hmac.compare_digest(b64decode(digest), _scrypt(password, b64decode(salt)))
-    return hmac.compare_digest(kept.lower(), hashed(password))
+    return hmac.compare_digest(stored.lower(), hashed(password))
+
+
+class ReloadedHolders(Generic[T]):
+    """Holders that are given, or read from a file again when it changes; `make` builds the table to look them up in.
+
+    A file that is missing or invalid changes nothing: the last valid content stays in force, and the log says why.
+    """
+
+    def __init__(self, holders: Holders | str | Path, make: Callable[[Holders], T]) -> None:
+        self._make = make
+        self._checked_at = time.monotonic()
+        self._path: Path | None = None
+        if isinstance(holders, str | Path):
+            self._path = Path(holders)
+            self._stamp = file_stamp(self._path)
+            holders = _read_file(self._path)
+        self._made = make(holders)
+
+    def current(self) -> T:
+        if self._path is not None and time.monotonic() - self._checked_at >= _RELOAD_SECONDS:
+            self._reload(self._path)
+        return self._made
+
+    def _reload(self, path: Path) -> None:
+        self._checked_at = time.monotonic()
+        try:
+            stamp = file_stamp(path)
+        except OSError as error:
+            stamp = str(error)  # logged once
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._made = self._make(_read_file(path))
+            log.info("%s was reloaded", path.name)
+        except (OSError, ValueError) as error:
+            log.error("%s cannot be read, so its last valid content stays in force: %s", path.name, error)
+
+
+def file_stamp(*files: str | Path) -> object:
+    """A value that changes when one of the files changes. Raises `OSError`."""
+    stats = [Path(file).stat() for file in files]
+    return [(each.st_mtime_ns, each.st_size, each.st_ino) for each in stats]
+
+
+def _read_file(path: Path) -> Holders:
+    """Raises `OSError` or `ValueError`."""
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, str | Holder])

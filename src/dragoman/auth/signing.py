@@ -1,7 +1,7 @@
-"""Signatures on agent cards: making them, and finding out whether a trusted key made one.
+"""Sign agent cards, and verify their signatures.
 
-What a signature covers is a form of the card, not the document as it came (`canonical.py`). So whoever verifies a card
-gets back the form that was signed: members that were added on the way are not in it.
+A signature covers a form of the card, not the document as it came (`canonical.py`). So verification returns the form that
+was signed, without members that were added later.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ def sign_card(
 
 
 class Verified(Struct, frozen=True):
-    """A card that somebody we trust has signed."""
+    """A card with a signature of a trusted key."""
 
     kid: str
     algorithm: str
     form: str
     """What the signature covers: `1.0` as the specification has it, or one of the others above."""
     document: dict[str, Any]
-    """The card as it was signed: only this is vouched for."""
+    """The card as it was signed. Nothing else is verified."""
 
 
 class Trust:
-    """Whose signatures count: the keys of a JWK set, given or at a URL, and those at a `jku` on one of `jku_hosts`.
+    """Trusted keys: those of a JWK set, given or at a URL, and those at a `jku` on one of `jku_hosts`.
 
-    A signature's own `jku` is followed to those hosts only, and over https: whoever can change a card could otherwise
+    The `jku` of a signature is followed to those hosts only, and over https: otherwise somebody who changes a card could
     name keys of their own.
     """
 
@@ -93,7 +93,7 @@ class Trust:
     async def verify(self, document: Mapping[str, Any], fetch: Fetch) -> Verified:
         """The first signature that a trusted key made. Raises `InvalidAgentResponse` if there is none.
 
-        `strict` believes only what the specification says a signature covers.
+        `strict` accepts only the form that the specification defines.
         """
         signatures = document.get("signatures")
         if not isinstance(signatures, list) or not signatures:
@@ -102,7 +102,7 @@ class Trust:
             forms = _forms(document, self._strict)
         except Unsignable as error:
             raise InvalidAgentResponse(f"the signatures of the card cannot be checked: {error}") from error
-        why = "there is none that could be checked"
+        why = "no signature can be checked"
         for each in signatures[:MAX_SIGNATURES]:
             try:
                 return await self._check(msgspec.convert(each, Signature), forms, fetch)
@@ -115,8 +115,8 @@ class Trust:
     ) -> Verified:
         header = jose.read_header(signature.protected, self._algorithms)
         if not header.kid:
-            raise BadSignature("it does not name its key")
-        for keys in (*self._given, *self._at(header.jku)):
+            raise BadSignature("it has no kid")
+        for keys in (*self._given, *self._keys_at(header.jku)):
             key = await keys.find(header.kid, header.alg, fetch)
             if key is None:
                 continue
@@ -127,10 +127,10 @@ class Trust:
                 except BadSignature:
                     continue
                 return Verified(header.kid, header.alg, form, signed)
-            raise BadSignature("the signature does not fit the card")
+            raise BadSignature("the signature does not match the card")
         raise BadSignature(f"the key {header.kid[:80]!r} is not trusted")
 
-    def _at(self, jku: str) -> Sequence[Keys]:
+    def _keys_at(self, jku: str) -> Sequence[Keys]:
         if not jku or not self._jku_hosts:
             return ()
         try:
@@ -148,7 +148,7 @@ class Trust:
 
 
 def _forms(document: Mapping[str, Any], strict: bool) -> list[tuple[str, dict[str, Any], bytes]]:
-    """What a signature may cover, likeliest first: its name, that form of the card, and the bytes."""
+    """The forms that a signature may cover, the likeliest first: name, form of the card, bytes."""
     forms = []
     try:
         spec = spec_form(document)
@@ -159,7 +159,7 @@ def _forms(document: Mapping[str, Any], strict: bool) -> list[tuple[str, dict[st
     except Unsignable:
         if strict:
             raise
-    if not strict:  # 0.3 says no more than that a card can be signed
+    if not strict:  # 0.3 does not define a form
         whole = {name: value for name, value in document.items() if name != "signatures"}
         forms.append((DOCUMENT, whole, canonical(whole)))
     return forms

@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from dragoman.auth.keys import ALGORITHMS, KEEP, KeyRing, OurKey
+from dragoman.auth.keys import ALGORITHMS, RETIRED_SECONDS, KeyRing, OurKey
 from dragoman.auth.secrets import hashed, hashed_password, new_token
 from dragoman.cli import show
 from dragoman.push.seal import new_key
@@ -48,7 +48,7 @@ def register(commands: Any) -> None:
             each.add_argument(
                 "--keep-days",
                 type=float,
-                default=KEEP / _DAY_SECONDS,
+                default=RETIRED_SECONDS / _DAY_SECONDS,
                 help="publish the old keys for this many days",
             )
         if verb == "list":

@@ -24,7 +24,7 @@ from msgspec import Raw, Struct, field
 
 from dragoman.auth.jose import ASYMMETRIC
 from dragoman.auth.jwks import Keys
-from dragoman.auth.jwt import Check
+from dragoman.auth.jwt import TokenCheck
 from dragoman.auth.schemes import Fetch
 from dragoman.client.fetch import Fetcher
 from dragoman.dialects.select import DIALECTS
@@ -84,7 +84,7 @@ class Verifier:
         self._token, self._secrets, self._tolerance = token, tuple(secrets), tolerance
         self._check = None
         if keys is not None:
-            self._check = Check(
+            self._check = TokenCheck(
                 issuer, audience, keys, algorithms=ASYMMETRIC, skew=60.0, tenant_claim="", identify=_claims
             )
         self.seen = seen or _SeenInMemory()

@@ -13,8 +13,8 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.auth.guard import Guard
 from dragoman.auth.keys import KeyRing
+from dragoman.auth.requirements import AgentAuthenticator
 from dragoman.buses import open_bus
 from dragoman.client.client import ConnectedPeers
 from dragoman.client.fetch import Fetcher
@@ -149,7 +149,7 @@ def application(
             path=path if len(agents) == 1 else f"/{agent.id}",
             versions=agent.versions,
             authenticator=InstrumentedAuth(
-                Guard(agent.auth, realm=agent.id, fetch=fetch), agent.id, instruments
+                AgentAuthenticator(agent.auth, realm=agent.id, fetch=fetch), agent.id, instruments
             )
             if agent.auth
             else None,

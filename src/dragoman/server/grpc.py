@@ -21,7 +21,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import Struct
 
-from dragoman.auth.filed import stamp_of
+from dragoman.auth.secrets import file_stamp
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.messages import POOL
 from dragoman.model.card import GRPC, AgentCard, Interface
@@ -82,7 +82,7 @@ class Tls(Struct, frozen=True, kw_only=True):
         return grpc.ssl_server_certificate_configuration([pair], authorities)
 
     def _look(self) -> object:
-        return stamp_of(*filter(None, (self.certificate, self.key, self.client_ca)))
+        return file_stamp(*filter(None, (self.certificate, self.key, self.client_ca)))
 
 
 class Grpc:

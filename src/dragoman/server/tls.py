@@ -6,7 +6,7 @@ import logging
 import ssl
 from functools import partial
 
-from dragoman.auth.filed import stamp_of
+from dragoman.auth.secrets import file_stamp
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class ServerTls:
     ) -> None:
         self._files = [file for file in (certificate, key, client_ca) if file]
         self._make = partial(server_context, certificate, key, client_ca=client_ca, required=required)
-        self._stamp = stamp_of(*self._files)
+        self._stamp = file_stamp(*self._files)
         self.context = self._newest = self._make()
         self.context.sni_callback = self._choose
         """The context of the listener. Each connection continues with the newest one."""
@@ -48,7 +48,7 @@ class ServerTls:
     def renew(self) -> None:
         """Read the files again, if they have changed."""
         try:
-            stamp = stamp_of(*self._files)
+            stamp = file_stamp(*self._files)
         except OSError as error:
             stamp = str(error)  # to be logged once
         if stamp == self._stamp:

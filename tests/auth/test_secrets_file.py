@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from dragoman.auth import ApiKey, Basic, Bearer, Presented, hashed, hashed_password
-from dragoman.auth.guard import no_fetch
+from dragoman.auth.requirements import no_fetch
 from dragoman.errors import Unauthenticated
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("dragoman.auth.filed._LOOK", 0.0)
+    monkeypatch.setattr("dragoman.auth.secrets._RELOAD_SECONDS", 0.0)
     return tmp_path / "holders.json"
 
 
