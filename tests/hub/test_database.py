@@ -40,7 +40,7 @@ async def test_what_cannot_be_kept_is_refused_for_now_and_what_is_there_can_be_r
 async def test_a_file_that_somebody_else_has_for_too_long_can_be_used_again_afterwards(
     tmp_path: Path,
 ) -> None:
-    database = Database(tmp_path / "hub.db", patience=0.01).open()
+    database = Database(tmp_path / "hub.db", busy_seconds=0.01).open()
     other = sqlite3.connect(tmp_path / "hub.db", isolation_level=None)
     other.execute("begin immediate")
     with pytest.raises(Unavailable, match="cannot be used right now"):

@@ -436,7 +436,7 @@ async def test_a_tool_that_breaks_is_an_error_to_the_model_not_to_the_task(house
     task = await home.ask("go")
     assert task.state is TaskState.COMPLETED
     fed = home.model.prompts[1].messages[-1].content
-    assert "ERR: /search broke down" in fed and "secret" not in fed
+    assert "ERR: /search failed with an internal error" in fed and "secret" not in fed
 
 
 async def test_defect_10_a_context_is_opaque_unless_the_constitution_remembers_it(house: Begin) -> None:

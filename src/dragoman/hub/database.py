@@ -1,10 +1,9 @@
-"""The hub's own tables: tenants, agents, conversations, memory. What tasks did is in the task store, and only there.
+"""The hub's own tables: tenants, agents, conversations, memory. Tasks are in the task store.
 
-One SQLite file in WAL mode. Writes run on a thread of their own, a transaction each, so that a slow disk delays nobody
-but the writer. Reads have three doors: `look` for a row by its key, on the caller's thread, because that is faster than
-asking another one; `read` for everything else, on a reader's thread; and `run`, which sees what it writes (`once`, for
-what may be asked for again after a crash). Other
-processes may write to the file at the same time (`dragoman tenant add` beside a running hub), and are seen at once.
+One SQLite file in WAL mode. `run` writes, one transaction at a time, on the writer's thread. `run_once` does that for a write
+that may be repeated after a crash. `read` reads on the reader's thread. `look` reads a row by its key on the caller's thread,
+which is faster than another thread. Other processes may write to the file at the same time (`dragoman tenant add` beside a
+running hub); their changes are visible at once.
 
 The schema is `schema.sql`; `pragma user_version` says which version of it a file has.
 
@@ -39,30 +38,30 @@ Work = Callable[[sqlite3.Connection], T]
 
 SCHEMA_VERSION = 1
 _REMEMBERED = 30 * 86_400
-"""Seconds for which `once` knows what was done; a crash is over by then."""
+"""How long `run_once` keeps results."""
 
 
 class Database:
-    """One file. `:memory:` is a file that goes away with it."""
+    """`:memory:` is a temporary file that `close` deletes."""
 
-    def __init__(self, path: str | Path, *, patience: float = 10.0) -> None:
+    def __init__(self, path: str | Path, *, busy_seconds: float = 10.0) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if str(path) == ":memory:":
             self._folder = tempfile.TemporaryDirectory(prefix="dragoman-hub-")
             path = Path(self._folder.name) / "hub.db"
         self.path = Path(path)
-        self._patience = patience
+        self._busy_seconds = busy_seconds
         self._open: tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection] | None = None
         self._writer = ThreadPoolExecutor(1, "dragoman-hub-writer")
         self._reader = ThreadPoolExecutor(1, "dragoman-hub-reader")
         self._looking = Lock()
 
     def open(self) -> Database:
-        """Open the file and bring its schema up to date. A new one is for its owner alone. Raises `Unavailable`."""
+        """Open the file, or create it for this user alone. Raises `Unavailable`."""
         if self._open is None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                with suppress(OSError):  # it is there already; if it cannot be made, SQLite knows better why
+                with suppress(OSError):  # it exists; if it cannot be created, SQLite reports the reason
                     os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
                 writing = self._connect()
                 writing.execute("pragma journal_mode = wal")
@@ -73,7 +72,7 @@ class Database:
         return self
 
     def close(self) -> None:
-        """Finish what was asked for, then let go of the file."""
+        """Finish pending work, then close the file."""
         self._writer.shutdown()
         self._reader.shutdown()
         if self._open is not None:
@@ -84,11 +83,11 @@ class Database:
             self._folder.cleanup()
 
     async def run(self, work: Work[T]) -> T:
-        """Do `work` in a transaction of its own, on the writer's thread. What it raises undoes it."""
+        """Run `work` in a transaction on the writer's thread. An exception rolls it back."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, _bounded, self._write, work)
 
     async def run_once(self, key: str, work: Work[T], kind: Any) -> T:
-        """`run`, unless it was done under this key before: then what came of it, a `kind`. No key: always done."""
+        """`run`, or the stored result, of type `kind`, if `key` was run before. An empty key always runs."""
         if not key:
             return await self.run(work)
 
@@ -121,18 +120,18 @@ class Database:
         return self.look(lambda db: db.execute(statement, values).fetchone())
 
     async def read(self, work: Work[T]) -> T:
-        """Do `work`, which only reads, on the reader's thread."""
+        """Run `work`, which only reads, on the reader's thread."""
         db = self._connections[1]
         return await asyncio.get_running_loop().run_in_executor(self._reader, _bounded, work, db)
 
     def look(self, work: Work[T]) -> T:
-        """Do `work`, which only looks up a row or two, here and now."""
+        """Run `work`, which only looks up a row or two, on the caller's thread."""
         db = self._connections[2]
         with self._looking:
             return _bounded(work, db)
 
     def version(self) -> int:
-        """Another number when somebody, here or in another process, has written since."""
+        """A number that changes when this or another process writes to the file."""
         number: int = self.look(lambda db: db.execute("pragma data_version").fetchone()[0])
         return number
 
@@ -143,7 +142,7 @@ class Database:
             result = work(db)
             db.execute("commit")
         except BaseException:
-            if db.in_transaction:  # SQLite itself ends one for which there is no room
+            if db.in_transaction:  # a full disk makes SQLite end it itself
                 db.execute("rollback")
             raise
         return result
@@ -155,7 +154,9 @@ class Database:
         return self._open
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(
+            self.path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
+        )
         db.row_factory = sqlite3.Row
         db.execute("pragma foreign_keys = on")
         db.execute("pragma synchronous = normal")
@@ -163,8 +164,8 @@ class Database:
 
 
 def _bounded(work: Callable[[Any], T], given: Any) -> T:
-    """A number that no column holds names nothing that is there; whoever sent it is told. Raises `InvalidParams`, and
-    `Unavailable` when the disk is full or somebody else has the file for too long."""
+    """Translate errors: `InvalidParams` for a number that no column holds, `Unavailable` when the disk is full or another
+    process locks the file for too long."""
     try:
         return work(given)
     except OverflowError:
@@ -192,7 +193,7 @@ def _create_tables(db: sqlite3.Connection) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """One at a time, because `executescript` would commit what came before it."""
+    """The statements of a script. (`executescript` would commit the open transaction.)"""
     out, statement = [], ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -1,8 +1,7 @@
 """The hub: many tenants' agents on one engine.
 
-To the bindings it is a `Service` like any other. On the way in (`admission.py`) it decides what no agent should have to:
-whether the tenant may, and which version of the agent a new task is for. Everything after that is the engine's and the
-log's. What came in over A2A and what came in over the native API are the same tasks.
+To the bindings it is a `Service`. `admission.py` checks the limits of the tenant and chooses the version of the agent for a
+new task; the engine does the rest. Requests over A2A and over the native API are the same kind of task.
 """
 
 from __future__ import annotations
@@ -63,13 +62,13 @@ log = logging.getLogger(__name__)
 
 A2A = "a2a"
 ARBITER = "arbiter"
-"""Its callers hear of an agent that broke down as an error, not as a task that failed."""
+"""Callers of this dialect get an error, not a failed task, when an agent breaks."""
 ATTEMPTS = 20
-"""How often a request may be begun again without getting on. A long reply of a model may well outlive a few restarts."""
+"""Restarts of a request without progress. A long reply of a model may take several restarts."""
 
 
 class Hub:
-    """Made of its parts; `start` opens them and takes over what a hub before it left unfinished."""
+    """`start` opens the parts, and resumes the tasks that an earlier hub process left unfinished."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class Hub:
         self.quotas = quotas or Quotas()
         self.metrics = metrics or Metrics()
         self.fetcher = fetcher
-        """Gets the pictures that callers point at."""
+        """Fetches images that callers link to."""
         self.programs = AgentPrograms(
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
@@ -111,7 +110,7 @@ class Hub:
         engine = {"max_attempts": ATTEMPTS, "observer": self.record, **engine}
         self.engine = Engine(store, bus, self.programs.find, peers=outside, push=push, **engine)
         self._service = self.record.around(self.engine)
-        """The engine, for what comes from outside: it is on record who asked for what."""
+        """The engine behind the audit log, for requests from outside."""
 
     async def start(self, **options: Any) -> None:
         self.folder_lock.take()
@@ -131,10 +130,10 @@ class Hub:
         self.folder_lock.leave()
 
     def metrics_text(self) -> bytes:
-        """What the hub counts, for Prometheus."""
+        """The metrics in the text format of Prometheus."""
         return self.metrics.text(self.quotas.counts())
 
-    # -- Service: what comes in over A2A -----------------------------------------------------------------------
+    # -- Service: requests over A2A ------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
         if isinstance(request, CancelTask):
@@ -146,7 +145,9 @@ class Hub:
             result = await self._service.call(call, request)
         if call.dialect == ARBITER and _broken(result):
             raise InvalidAgentResponse(AGENT_FAILED)
-        if isinstance(result, Task) and result.state is TaskState.CANCELED:  # perhaps before its agent began
+        if (
+            isinstance(result, Task) and result.state is TaskState.CANCELED
+        ):  # perhaps before its agent started
             await self.requests.store(int(call.scope.tenant), result.id, call.scope.agent, via=A2A)
             return self._dated(call, result)
         return result
@@ -178,10 +179,10 @@ class Hub:
         conversation: int = 0,
         about: dict[str, Any] | None = None,
     ) -> StoredRequest:
-        """Begin a request, and say which it is; with a `key` that was used before, the one from then.
+        """Start a request and return it. A `key` that was used before returns the request from then.
 
-        `said` is asked when it is sure that there will be a request: there may be pictures to fetch. `inline` is an agent
-        for this request alone.
+        `said` is called once the request is admitted, because it may fetch images. `inline` is an agent for this request
+        alone.
         """
         id = secrets.token_hex(8)
         if key:
@@ -234,11 +235,11 @@ class Hub:
         )
 
     async def _repeated(self, tenant: Tenant, key: str, id: str) -> tuple[str, StoredRequest | None]:
-        """The id of the request that a key stands for, and the request, if it has begun."""
+        """The id of the request that a key stands for, and the request, if it has started."""
         known = await self.keys.claim(tenant.id, key, id)
         before = self.requests.find(tenant.id, known) if known != id else None
         if before is None:
-            return known, None  # new, or on its way: the engine knows whether it is the first
+            return known, None  # new, or starting: the engine knows whether it is the first
         try:
             await self.snapshot(tenant, before)
         except NotFound:
@@ -254,7 +255,7 @@ class Hub:
         return asked
 
     async def snapshot(self, tenant: Tenant, asked: StoredRequest) -> Snapshot:
-        """How a request stands. Raises `NotFound`."""
+        """The state of a request. Raises `NotFound`."""
         try:
             return await self._store.scope(self._scope(tenant, asked)).load(asked.request_id)
         except TaskNotFound:
@@ -263,7 +264,7 @@ class Hub:
     async def events(
         self, tenant: Tenant, asked: StoredRequest, since: int = 0
     ) -> AsyncIterator[list[HubEvent]]:
-        """A request's events after `since`, as they happen, until `done`."""
+        """The events of a request after `since`, up to `done`."""
         snapshot = await self.snapshot(tenant, asked)
         log = self._store.scope(self._scope(tenant, asked))
         reading = EventReader(tenant, asked, code=asked.agent_id in self.catalogue.code)
@@ -275,7 +276,7 @@ class Hub:
             yield batch
 
     async def cancel(self, tenant: Tenant, request: str) -> bool:
-        """Cancel a request that is running; False if there is none."""
+        """Cancel a running request; False if it does not run."""
         try:
             asked = self.find(tenant, request)
             call = Call(scope=self._scope(tenant, asked), principal=tenant.principal, strict_cancel=True)
@@ -285,7 +286,7 @@ class Hub:
         return True
 
     async def _cancel(self, call: Call, request: CancelTask) -> Any:
-        """A request that is canceled before its agent begins is on record all the same."""
+        """Cancel a task. A request that is canceled before its agent starts is stored too."""
         asked = self._asked(call.scope.tenant, request.id, call.scope.agent)
         task = await self._service.call(call, request)
         if asked is not None and asked.via:
@@ -299,7 +300,7 @@ class Hub:
         return task
 
     async def store_answers(self, tenant: Tenant, conversation: int) -> None:
-        """Add the answers of requests that have ended to their conversation."""
+        """Add the answers of finished requests to their conversation."""
         for request in await self.conversations.unanswered(conversation):
             try:
                 snapshot = await self.snapshot(tenant, self.find(tenant, request))
@@ -311,11 +312,11 @@ class Hub:
             answer = text if events.state_of(snapshot) == "completed" else None
             await self.conversations.add_answer(conversation, request, answer, **used)
 
-    # -- what administrators do to what runs -------------------------------------------------------------------
+    # -- administration ---------------------------------------------------------------------------------------
 
     async def stop_tenant(self, tenant: Tenant) -> tuple[int, bool]:
-        """Cancel what runs for a tenant that may not, or under a token it had before. Returns how much that was, and
-        whether all of it could be told so."""
+        """Cancel the tasks of a disabled tenant, or those under an older token. Returns how many, and whether every cancel
+        was delivered."""
         running = [
             key
             for key, each in self.quotas.of(tenant.key).items()
@@ -336,7 +337,7 @@ class Hub:
     # ----------------------------------------------------------------------------------------------------------
 
     def _dated(self, call: Call, task: Task) -> Task:
-        """A task with when it was asked for, and when it last changed, in seconds."""
+        """Add the times of the request and of its last change, in seconds, to a task's metadata."""
         asked = self._asked(call.scope.tenant, task.id, call.scope.agent)
         if asked is None:
             return task
@@ -351,7 +352,7 @@ class Hub:
         return replace(task, metadata=about)
 
     def _asked(self, tenant: str, request: str, agent: str = "") -> StoredRequest | None:
-        """A request that is on record, or so new that it is about to be; of `agent`, or of whichever agent has the id."""
+        """A stored request, or a running one that is not stored yet; of `agent`, or of any agent."""
         asked = self.requests.find(int(tenant), request, agent) if tenant.isdigit() else None
         if asked is not None:
             return asked
@@ -371,7 +372,7 @@ class Hub:
 
 
 def _broken(result: Any) -> bool:
-    """Whether it was not the agent that said how its task ended."""
+    """True if the hub, not the agent, ended the task."""
     if not isinstance(result, Task) or result.state is not TaskState.FAILED:
         return False
     said = result.status.message

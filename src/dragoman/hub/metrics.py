@@ -1,4 +1,4 @@
-"""What the hub counts, in the text format of Prometheus."""
+"""The metrics of the hub, and the observer that feeds them and the audit log."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from dragoman.observe.logs import log_request
 _Labels = tuple[tuple[str, str], ...]
 
 _HELP = {
-    "requests_started_total": "Requests that were let in.",
-    "requests_completed_total": "Requests that ended, by whether it was well.",
-    "requests_duration_ms_sum": "Milliseconds from asking to the end of those, together.",
-    "rate_limited_total": "Requests that were refused because a tenant had too many.",
-    "idempotency_replay_total": "Requests that were answered with an earlier one.",
-    "idempotency_miss_total": "Requests that came with a key that was new.",
-    "provider_calls_total": "Calls of models.",
-    "provider_retries_total": "Calls of models that were repeated.",
-    "provider_failures_total": "Calls of models that failed.",
-    "provider_429_total": "Calls of models that the provider had no room for.",
-    "provider_5xx_total": "Calls of models that broke at the provider, or on the way there.",
-    "provider_circuit_open_total": "Calls of models that were not made, because the provider keeps failing.",
-    "sandbox_exec_total": "Commands that were run.",
-    "sandbox_exec_ms_sum": "Milliseconds that they took, together.",
-    "sandbox_exec_timeout_total": "Commands that were killed because their time was over.",
-    "sandbox_rollback_total": "Commands that were undone because they filled their tenant's folder.",
-    "sandbox_container_started_total": "Containers that were started.",
-    "sandbox_container_reaped_total": "Containers that were taken away because nobody used them.",
-    "sandbox_containers_running": "Containers that are there.",
-    "in_flight": "Requests that are running.",
+    "requests_started_total": "Requests that were admitted.",
+    "requests_completed_total": "Requests that ended, by outcome.",
+    "requests_duration_ms_sum": "Total duration of ended requests in milliseconds.",
+    "rate_limited_total": "Requests refused by a tenant's limits.",
+    "idempotency_replay_total": "Requests answered with an earlier request of the same key.",
+    "idempotency_miss_total": "Requests with a new idempotency key.",
+    "provider_calls_total": "Model calls.",
+    "provider_retries_total": "Model calls that were retried.",
+    "provider_failures_total": "Model calls that failed.",
+    "provider_429_total": "Model calls that the provider rate-limited.",
+    "provider_5xx_total": "Model calls that failed at the provider or on the network.",
+    "provider_circuit_open_total": "Model calls refused by an open circuit.",
+    "sandbox_exec_total": "Commands run in the sandbox.",
+    "sandbox_exec_ms_sum": "Total duration of commands in milliseconds.",
+    "sandbox_exec_timeout_total": "Commands killed by the time limit.",
+    "sandbox_rollback_total": "Commands rolled back because they exceeded the disk quota.",
+    "sandbox_container_started_total": "Containers started.",
+    "sandbox_container_reaped_total": "Idle containers removed.",
+    "sandbox_containers_running": "Running containers.",
+    "in_flight": "Running requests.",
 }
 
 
@@ -55,7 +55,7 @@ class Metrics:
 
     @contextmanager
     def request(self, tenant: Tenant, route: str) -> Iterator[None]:
-        """Around something that is answered at once."""
+        """Count a call that is answered at once."""
         self.started(tenant.key, route)
         began, ok = time.time(), False
         try:
@@ -71,10 +71,10 @@ class Metrics:
         self.count("requests_completed_total", tenant=tenant, route=route, ok=str(ok).lower())
         self.count("requests_duration_ms_sum", seconds * 1000, tenant=tenant, route=route)
 
-    # -- what the engine says of tasks (`Observer`) --------------------------------------------------------------
+    # -- `Observer` of the engine --------------------------------------------------------------
 
     def settled(self, snapshot: Snapshot) -> None:
-        """A task came to rest. It is a request if somebody from outside asked for it."""
+        """Count a task that has ended, if it is a request from outside."""
         first = snapshot.mails[0][1]
         if snapshot.terminal and (via := first.metadata.get(VIA)):
             began = datetime.fromisoformat(first.at).timestamp()
@@ -110,7 +110,7 @@ def _escaped(text: str) -> str:
 
 
 class HubObserver:
-    """An `Observer` of the engine, and the way to it for whoever comes from outside."""
+    """An `Observer` of the engine. It counts, logs and audits what callers do."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._audit = RateLimitedAudit(store.audit)

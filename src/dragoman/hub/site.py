@@ -114,7 +114,7 @@ class Site:
         if answer is not None:
             await send(exchange, answer)
 
-    # -- who is calling ----------------------------------------------------------------------------------------
+    # -- authentication ----------------------------------------------------------------------------------------
 
     def _administrator(self, exchange: Exchange) -> None:
         if not self._hub.tenants.has_admin:

@@ -1,7 +1,7 @@
 """The agents of each tenant: constitutions, `index`, and agents that are code.
 
-Versions of a constitution are kept, because a task goes on with the one that it began with; `forget` is for those that
-nobody needs. `index` and code agents are there for every tenant, and are nobody's to change.
+Every version of a constitution is stored, because a task continues with the version it started with; `delete_unused` deletes
+old ones. Every tenant has `index` and the agents that are code, and cannot change them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.hub.errors import Conflict, NotFound
 from dragoman.model.card import AgentCard
 
 MOST = 200
-"""How many agents a tenant may have, and how many an orchestrator hears of."""
+"""Agents that a tenant may have, and that an orchestrator is told of."""
 
 _ENTRY = """
 select agents.agent_id, agents.version, document, created_at, updated_at from agents
@@ -78,7 +78,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> dict[str, Any]:
-        """As the API shows it: every member, said or not."""
+        """The agent as the API shows it, with every member."""
         out: dict[str, Any] = {
             field.name: msgspec.to_builtins(getattr(self.constitution, field.name))
             for field in msgspec.structs.fields(Constitution)
@@ -100,10 +100,10 @@ class Catalogue:
         if len(self.code) != len(code) or INDEX_ID in self.code:
             raise ValueError(f"agents that are code need ids of their own, and none may be {INDEX_ID!r}")
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------
 
     def find(self, tenant: int, agent: str) -> Entry | Agent | None:
-        """Who answers to a name now."""
+        """The agent that has this id now."""
         if agent == INDEX_ID:
             return self.index
         if (code := self.code.get(agent)) is not None:
@@ -112,33 +112,33 @@ class Catalogue:
         return None if row is None else _entry(row)
 
     def version(self, tenant: int, agent: str, version: int) -> Entry | None:
-        """A version that was once there; of `index` there is one."""
+        """A version of an agent; `index` has only version 0."""
         if version == 0:
             return self.index if agent == INDEX_ID else None
         row = self._db.look_up(_VERSION, (tenant, agent, version))
         return None if row is None else _entry(row)
 
     def existed(self, tenant: int, agent: str) -> bool:
-        """Whether there is, or was, such an agent: its tasks outlive it."""
+        """True if there is or was such an agent: its tasks outlive it."""
         if agent == INDEX_ID or agent in self.code:
             return True
         return self._db.look_up(_EVER, (tenant, agent)) is not None
 
     async def list(self, tenant: int, limit: int = MOST) -> list[Entry]:
-        """`index` first, then what changed last."""
-        # decoded where they are read: together they may have fifty megabytes
+        """`index`, then the latest changed first."""
+        # decoded on the reader's thread: together they may have fifty megabytes
         there = await self._db.read(lambda db: [_entry(row) for row in db.execute(_ALL, (tenant, limit))])
         return [self.index, *there]
 
     async def constitutions(self, tenant: int) -> Sequence[Constitution]:
-        """All of a tenant's agents as others hear of them, those that are code, too."""
+        """All agents of a tenant, those that are code included."""
         written = [entry.constitution for entry in await self.list(tenant)]
         return written + [
             Constitution(id=agent.id, name=agent.name, role="code", goal=agent.card.description)
             for agent in self.code.values()
         ]
 
-    # -- changing ----------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------------------
 
     async def create(self, tenant: int, document: Any) -> Entry:
         """Raises `InvalidParams` and `Conflict`."""
@@ -153,7 +153,7 @@ class Catalogue:
         return await self._db.run(create)
 
     async def replace(self, tenant: int, agent: str, document: Any, *, make: bool = False) -> Entry:
-        """Put a whole constitution in the place of another; `make`: or where there is none. Raises `NotFound`, `Conflict`."""
+        """Replace a whole constitution; `make`: or create it. Raises `NotFound`, `Conflict`."""
         constitution = self._read(document, agent)
         if constitution.id != agent:
             why = f"differs from {agent!r}, which the address says"
@@ -169,25 +169,25 @@ class Catalogue:
         return await self._db.run(replace)
 
     async def delete(self, tenant: int, agent: str) -> None:
-        """Raises `NotFound`. What runs goes on."""
+        """Raises `NotFound`. Running tasks continue."""
         self._check(agent)
         gone = await self._db.change(_DELETE, (tenant, agent))
         if not gone:
             raise NotFound(f"there is no agent {agent[:80]!r}")
 
     def read_inline(self, document: Any, id: str = "") -> Constitution:
-        """An agent that comes with a request or a conversation. Raises `InvalidParams`."""
+        """Read an agent that comes with a request or a conversation. Raises `InvalidParams`."""
         constitution = read(document, id=id)
         self._check(constitution.id)
         return constitution
 
     async def store_inline(self, tenant: int, constitution: Constitution) -> Entry:
-        """An agent that comes with a request and is there for it alone."""
+        """Store an agent that comes with a request, for this request alone."""
         return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True))
 
     async def delete_unused(self, before: int, limit: int) -> int:
-        """Versions that no request on record is for: of agents that came with requests, from before a time, and those that
-        another took the place of before it. Returns how many."""
+        """Delete versions that no stored request uses: inline ones from before a time, and those replaced before it. Returns
+        how many."""
         return await self._db.change(_FORGET, (before, limit))
 
     def _read(self, document: Any, id: str = "") -> Constitution:
@@ -201,7 +201,7 @@ class Catalogue:
     def _check(self, agent: str) -> None:
         if agent == INDEX_ID or agent in self.code:
             kind = "built in" if agent == INDEX_ID else "code"
-            raise InvalidParams(f"agent {agent!r} is {kind}, and not to be changed", fields=(("id", kind),))
+            raise InvalidParams(f"agent {agent!r} is {kind} and cannot be changed", fields=(("id", kind),))
 
 
 def _check_room(db: sqlite3.Connection, tenant: int) -> None:

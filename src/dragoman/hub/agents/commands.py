@@ -1,8 +1,8 @@
 """Find the commands in a model's reply.
 
 A command begins in column 0: `/fetch https://example.com`. A block command goes on to its end line: `/write notes.md` to
-`/endwrite`. Inside a code fence nothing is a command, and a word that is no command of ours is text. `Scan` reads line
-by line, so that the filter that streams the text and the parser that runs the commands cannot disagree.
+`/endwrite`. Inside a code fence nothing is a command, and an unknown command is text. The parser and the filter that
+streams the text both use `Scan`, so they agree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dragoman.hub.models.model import ToolCall, ToolSpec
 from dragoman.hub.tools.tool import Command, Tool
 
 TEXT, COMMAND, BODY, END, FRAME = "text", "command", "body", "end", "frame"
-"""What a line can be. A frame is one that only tool results have (`[END FETCH]`), and models sometimes imitate."""
+"""Kinds of lines. A frame is a line that only tool results have (`[END FETCH]`); models sometimes imitate them."""
 
 ENDS = {
     "/write": "/endwrite",
@@ -27,7 +27,7 @@ ENDS = {
 }
 _STRAY = frozenset(ENDS.values())
 _FENCE = re.compile(r"\s*+(?:(`{3,}+)[^`]*+|(~{3,}+).*+)")
-"""As in Markdown: it is closed by a line that has as many marks, or more, and nothing else."""
+"""As in Markdown: a line with at least as many marks, and nothing else, closes it."""
 _RESULTS = "[TOOL RESULTS"
 _CLOSED = re.compile(r"\[END [A-Z0-9 ]+\]")
 _CLOSING = re.compile(r"\[END [A-Z0-9 ]*\]?")
@@ -37,11 +37,11 @@ _OPENED = re.compile(r"\[(/\w*)(.?)")
 class Parsed(Struct, frozen=True):
     commands: tuple[Command, ...]
     open: bool
-    """The last command is a block that the reply does not close."""
+    """The last command is a block without its end."""
 
 
 class Scan:
-    """Reads a reply line by line and says what each line is. `names` are the commands there are."""
+    """Classifies the lines of a reply. `names` are the known commands."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
@@ -53,7 +53,6 @@ class Scan:
 
     @property
     def inside(self) -> bool:
-        """Within a block command."""
         return bool(self._end)
 
     @property
@@ -61,7 +60,7 @@ class Scan:
         return bool(self._fence)
 
     def line(self, line: str) -> str:
-        """What the next line is; it comes without its newline."""
+        """Classify the next line, which has no newline."""
         line = line.rstrip()
         if self._end:
             if line != self._end:
@@ -85,7 +84,7 @@ class Scan:
         return COMMAND
 
     def decided(self, part: str) -> bool:
-        """Whether a line that begins with `part` is text, whatever else is on it."""
+        """True if a line that begins with `part` is text, whatever follows."""
         if self._end:
             return False
         if self._fence:
@@ -101,14 +100,14 @@ class Scan:
         return bool(bare)
 
     def _frames(self, line: str) -> bool:
-        """Whether a line only imitates a tool result: `[/fetch ...]`, `[END FETCH]`. `[/docs](...)` does not."""
+        """True if a line imitates a tool result: `[/fetch ...]`, `[END FETCH]`, but not `[/docs](...)`."""
         opened = _OPENED.match(line)
         if opened is not None:
             return opened[1] in self._names and opened[2] in ("", " ", "]")
         return line.startswith(_RESULTS) or _CLOSED.fullmatch(line) is not None
 
     def _could_frame(self, part: str) -> bool:
-        """Whether a line that begins with `part` may turn out to be one."""
+        """True if a line that begins with `part` may become a frame."""
         opened = _OPENED.match(part)
         if opened is not None:
             return self._frames(part) or (not opened[2] and opened[1] in self._prefixes)
@@ -158,24 +157,24 @@ def _end_of(name: str, args: str) -> str:
 
 
 _UNDECIDED_CHARACTERS = 200
-"""Characters after which a line that may still be a command is one, or waits for its end."""
+"""Characters of a line after which it is no longer checked before its end."""
 
 
 class TextFilter:
     def __init__(self, names: Collection[str]) -> None:
         self._scan = Scan(names)
         self._line: list[str] = []
-        """The line so far, in pieces: a line may be very long, and is put together once."""
+        """The line so far, in pieces, so that a long line costs linear time."""
         self._held = ""
-        """Its beginning, as long as it is not known to be text."""
+        """The start of the line, until it is known to be text."""
         self._open = False
-        """The line so far went out; the rest of it goes the same way."""
+        """The line is text, and its start is written."""
         self._breaks = 0
-        """Line breaks that go out before the next text, if there is one."""
+        """Line breaks to write before the next text."""
         self._begun = False
 
     def feed(self, delta: str) -> str:
-        """What can go out now."""
+        """The text that can be written now."""
         out: list[str] = []
         *lines, rest = delta.split("\n")
         for line in lines:
@@ -192,7 +191,7 @@ class TextFilter:
         return "".join(out)
 
     def close(self) -> str:
-        """What was held back, at the end of the reply."""
+        """The rest of the text, at the end of the reply."""
         return self._end_line()
 
     def _end_line(self) -> str:
@@ -206,7 +205,7 @@ class TextFilter:
         return out
 
     def _begin(self, text: str, fenced: bool) -> str:
-        """Text at the start of a line, after the breaks that lead to it."""
+        """Text at the start of a line, with the line breaks before it."""
         most = self._breaks if fenced else min(self._breaks, 2)
         breaks = "\n" * most if self._begun else ""
         self._breaks, self._begun = 0, True
@@ -214,7 +213,7 @@ class TextFilter:
 
 
 def tool_spec(tool: Tool, name: str) -> ToolSpec:
-    """A tool for a model that calls tools: the words that would follow the command, and the block's body if it has one."""
+    """A command as a tool: `args` is the rest of its line, `body` the block, if it has one."""
     properties = {"args": {"type": "string", "description": "What follows the command on its line."}}
     if name in ENDS:
         properties["body"] = {"type": "string", "description": f"What stands before {ENDS[name]}."}

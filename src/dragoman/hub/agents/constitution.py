@@ -1,7 +1,7 @@
-"""A constitution: an agent as a document. What it is for, how it speaks, which model it thinks with, what it may do.
+"""A constitution: a JSON document that defines an agent: its purpose, its style, its model, its commands.
 
-`read` takes a JSON object and explains everything that is wrong with it at once. `card` is what other agents see of it.
-`schema` is the reference. What else the hub keeps of an agent (when it was made, which version) is the catalogue's.
+`read` parses a JSON object and reports every mistake at once. `card` builds the agent card. `schema` is the reference. The
+catalogue stores versions and times.
 
     from dragoman.hub.agents.constitution import INDEX, Constitution, card, read, schema
 """
@@ -40,7 +40,7 @@ BUNDLES: dict[str, tuple[str, ...]] = {
     "schedule": ("/schedule",),
     "lessons": ("/lesson",),
 }
-"""Granting one command of a bundle grants all of them."""
+"""Granting one command of a bundle grants the whole bundle."""
 
 KNOWN = tuple(command for commands in BUNDLES.values() for command in commands)
 
@@ -62,13 +62,13 @@ SKILLS: dict[str, tuple[str, str]] = {
     "/schedule": ("schedule", "Has work done later, or again and again."),
     "/lesson": ("lessons", "Records what to do better next time."),
 }
-"""The skill that a card shows for a command: its id, and what it is."""
+"""The skill on the card for a command: id and description."""
 
 _BUNDLE = {command: bundle for bundle, commands in BUNDLES.items() for command in commands}
 
 
 def bundle_of(command: str) -> str:
-    """The bundle that grants a command; empty for one that needs no grant (`/help`)."""
+    """The bundle of a command; empty for one that needs no grant (`/help`)."""
     return _BUNDLE.get(command, "")
 
 
@@ -77,17 +77,16 @@ ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 TOKEN_SCHEMES = {"bearer": SecurityScheme(http_auth_security_scheme=HttpAuthScheme(scheme="bearer"))}
 TOKEN_REQUIRED = (SecurityRequirement(schemes={"bearer": StringList()}),)
-"""What every card of a hub asks for: a tenant's token."""
+"""Every card of a hub requires a tenant's token."""
 
 MAX_CONSTITUTION_BYTES = 256 * 1024
-"""Bytes that a whole constitution may have."""
 
 Short = Annotated[str, Meta(max_length=200)]
 Long = Annotated[str, Meta(max_length=20_000)]
 
 
 class Advisor(Struct, frozen=True, kw_only=True):
-    """A second model: asked by the agent with `/advise` (`consult`), or asked before an answer leaves (`gate`)."""
+    """A second model. The agent asks it with `/advise` (`consult`), or it checks each answer (`gate`)."""
 
     model: Annotated[Short, Meta(description="The model that advises.")] = ""
     mode: Annotated[
@@ -106,7 +105,7 @@ class Advisor(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """How the agent's structured memory is searched."""
+    """How searches of structured memory rank entries."""
 
     intent_routing: Annotated[
         bool, Meta(description="Entries of the type that a question seems to be about rank higher.")
@@ -117,7 +116,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Intent(Struct, frozen=True, kw_only=True):
-    """Whether a request is handed to a specialist before the agent itself thinks about it."""
+    """Whether a request is handed to a specialist before the agent itself works on it."""
 
     mode: Annotated[
         Literal["off", "heuristic", "hybrid", "llm"],
@@ -131,7 +130,7 @@ class Intent(Struct, frozen=True, kw_only=True):
 
 
 class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent as a document. Members that are not listed here are ignored."""
+    """The document. Members that are not listed here are ignored."""
 
     id: Annotated[
         str,
@@ -182,7 +181,7 @@ class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def gated(self) -> bool:
-        """Its advisor reads answers before they leave."""
+        """Its advisor checks each answer."""
         return self.advisor is not None and self.advisor.mode == "gate"
 
     @property
@@ -207,11 +206,11 @@ INDEX = Constitution(
         "When results are in, answer the question; do not recite who did what.",
     ),
 )
-"""The orchestrator that every tenant has. It is nobody's to change, and nobody delegates to it."""
+"""The orchestrator that every tenant has. Nobody can change it or delegate to it."""
 
 
 def read(doc: Any, *, id: str = "") -> Constitution:
-    """The constitution in a JSON object. Raises `InvalidParams` with a reason for each field that is wrong.
+    """Parse a JSON object. Raises `InvalidParams` with a reason for each wrong field.
 
     `id` stands in for a document that has none. An `advisor` may also be the name of a model; so may the older
     `advisor_model`. Capabilities come out as commands: `web` as `/search /fetch /browse`.
@@ -220,7 +219,7 @@ def read(doc: Any, *, id: str = "") -> Constitution:
         raise InvalidParams("an agent definition is a JSON object", fields=(("agent_def", "is no object"),))
     if (
         len(msgspec.json.encode(doc)) > MAX_CONSTITUTION_BYTES
-    ):  # also what is ignored: it may be kept with a conversation
+    ):  # with ignored members: the document may be stored with a conversation
         raise _too_large()
     doc = {**doc, "id": id if doc.get("id") in (None, "") else doc["id"]}
     if not doc.get("advisor") and isinstance(doc.get("advisor_model"), str) and doc["advisor_model"]:
@@ -251,7 +250,7 @@ def _too_large() -> InvalidParams:
 
 
 def card(constitution: Constitution, agent_id: str = "", version: str = "") -> AgentCard:
-    """What other agents see. Where it is reached is the server's to say."""
+    """The agent card, without addresses."""
     agent_id = agent_id or constitution.id
     about = " — ".join(word for word in (constitution.role, constitution.goal) if word)
     return AgentCard(
@@ -268,7 +267,7 @@ def card(constitution: Constitution, agent_id: str = "", version: str = "") -> A
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a constitution, as `read` takes it."""
+    """The JSON Schema of what `read` accepts."""
     out = msgspec.json.schema(Constitution)
     shapes = out["$defs"]
     for shape, needed in (("Constitution", "id"), ("Advisor", "model")):
@@ -293,7 +292,7 @@ def _skill(capability: str) -> Skill:
 
 
 def _capabilities(given: tuple[str, ...], wrong: list[tuple[str, str]]) -> tuple[str, ...]:
-    """The commands that are meant, in order, each once. What nobody knows goes to `wrong`, with what it may have meant."""
+    """The commands, in order, each once. Unknown words go to `wrong`, with a suggestion."""
     out: dict[str, None] = {}
     for i, word in enumerate(given):
         plain = word.strip().lower()
@@ -315,7 +314,7 @@ _NESTED: dict[str, type[Struct]] = {"advisor": Advisor, "memory": Memory, "inten
 
 
 def _values(kind: type[Struct], doc: dict[str, Any], at: str, wrong: list[tuple[str, str]]) -> dict[str, Any]:
-    """The members of an object, as they are meant; null is as good as absent. What makes no sense goes to `wrong`."""
+    """The members of an object; null counts as absent. Mistakes go to `wrong`."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         if (value := doc.get(field.name)) is None:
@@ -326,11 +325,11 @@ def _values(kind: type[Struct], doc: dict[str, Any], at: str, wrong: list[tuple[
                 value = _values(nested, value, f"{field.name}.", wrong)
             values[field.name] = msgspec.convert(value, nested or field.type)
         except msgspec.ValidationError as error:
-            wrong.append(_explained(at + field.name, str(error)))
+            wrong.append(_explain(at + field.name, str(error)))
     return values
 
 
-def _explained(name: str, error: str) -> tuple[str, str]:
+def _explain(name: str, error: str) -> tuple[str, str]:
     """`Expected int, got str - at $.mode` as a field and a reason."""
     why, _, path = error.replace("`", "").partition(" - at ")
     field = name + path.removeprefix("$")
@@ -342,7 +341,6 @@ def _explained(name: str, error: str) -> tuple[str, str]:
 
 
 def _choices(kind: Any, field: str) -> tuple[str, ...]:
-    """The words that a field takes."""
     name, _, rest = field.partition(".")
     type = get_type_hints(kind)[name]
     inside = next((each for each in (type, *get_args(type)) if hasattr(each, "__struct_fields__")), None)

@@ -1,8 +1,9 @@
-"""An agent made of a constitution: a model that thinks in turns, and commands that are carried out between them.
+"""An agent made from a constitution: it asks a model, runs the commands of the reply, and returns the results to the model.
 
-`ConstitutionAgent` is an ordinary program of the engine, and its turn an ordinary durable turn: each model call is a step
-(`model/3`), each command is one (`tool/3/1`), so a hub that was killed goes on in the middle, asks no model and runs no
-tool twice for what is on record. What it tells while it works is in `writer.py`.
+`ConstitutionAgent` is a program of the engine, and its turn a durable turn: each model call (`model/3`) and each command
+(`tool/3/1`) is a recorded step, so a hub that was killed continues in the middle and repeats nothing that is recorded. There
+are at most six replies. A reply without commands is the answer, unless the advisor's gate returns it. A reply that ends
+inside a file is continued. `event_writer.py` reports the progress.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ NO_ANSWER = "The agent stopped without an answer."
 
 
 class ConstitutionTurn:
-    """One turn. `given` is what the hub itself says about the request."""
+    """One turn. `given` is the trusted metadata of the request."""
 
     def __init__(self, agent: ConstitutionAgent, turn: Turn, given: dict[str, Any]) -> None:
         self._agent, self._turn = agent, turn
@@ -77,12 +78,12 @@ class ConstitutionTurn:
         )
         self._model = traits_of(agent.model, self._c.model).name
         self._plain = bool(getattr(agent.model, "plain", False))
-        """A small model: it is told what was asked, and nothing around it."""
+        """A small model: its prompt has only the question."""
         self._tools = tuple(tool for tool in agent.tools if not tool.bundle or tool.bundle in self._c.granted)
         self._dispatch = Dispatch(agent.tools, self._session)
         self._messages: list[ChatMessage] = []
         self._held: list[str] | None = None
-        """Text that waits for the advisor's approval."""
+        """Text that waits for the gate."""
         self._prose: list[str] = []
         self._calls: list[str] = []
         self._used = Usage()
@@ -104,7 +105,7 @@ class ConstitutionTurn:
         if not writer.relayed:
             await writer.emit("stream_end", ok=ok)
 
-    # -- thinking ----------------------------------------------------------------------------------------------
+    # -- replies -----------------------------------------------------------------------------------------------
 
     async def _think(self) -> bool:
         images = images_of(self._turn.message)
@@ -143,7 +144,7 @@ class ConstitutionTurn:
             self._send_back(_said(reply), judged)
 
     async def _judge_handed(self, agent: str, answer: str) -> Verdict:
-        """Whether what another agent answers may leave as the answer of this one."""
+        """Let the gate judge the answer of the agent that the request was handed to."""
         self._calls.append(f"- /agent args={agent} result={answer[:300]}")
         self._prose.append(answer)
         judged = await self._judge(0)
@@ -153,7 +154,7 @@ class ConstitutionTurn:
         return judged
 
     async def _leave(self, judged: Verdict, stop: str) -> bool:
-        """The advisor has spoken, and it is not to be done again."""
+        """End the turn: the verdict is CONTINUE or HALT."""
         if judged.signal == CONTINUE:
             await self._release()
             return self._complete(stop)
@@ -161,12 +162,12 @@ class ConstitutionTurn:
         return self._fail(f"the advisor stopped the answer: {judged.text}", "advisor_halt")
 
     def _send_back(self, said: ChatMessage, judged: Verdict) -> None:
-        """What was said does not leave; the model is told what to do instead."""
+        """The gate returned the answer: tell the model what to do instead."""
         self._prose.pop()
         self._messages += [said, ChatMessage(role="user", content=f"[ADVISOR]\n{judged.text}")]
 
     async def _before(self) -> list[ChatMessage]:
-        """What was said earlier: in the conversation, and on this task."""
+        """Earlier messages of the conversation, of the A2A context, and of this task."""
         told = list(await self._agent.history(self._session)) if self._agent.history is not None else []
         wanted = self._c.context_history or self._turn.message.metadata.get("contextHistory") is True
         if wanted and not self._session.conversation:
@@ -179,7 +180,7 @@ class ConstitutionTurn:
         return told
 
     async def _context(self) -> list[ChatMessage]:
-        """What was asked and answered in the same A2A context."""
+        """Earlier questions and answers of the same A2A context."""
 
         async def read() -> list[ChatMessage]:
             told = []
@@ -193,7 +194,7 @@ class ConstitutionTurn:
         return await self._turn.step("context", read)
 
     async def _query(self) -> str:
-        """What is asked, with what stands before it. It stays the same after a crash, whatever the turn did meanwhile."""
+        """The question with its preambles. It is recorded, so it is the same after a crash."""
         if self._plain:
             return self._text
         if self._session.depth and self._agent.id != INDEX_ID:
@@ -210,7 +211,7 @@ class ConstitutionTurn:
         return query(self._text, preambles=preambles, roster=who)
 
     async def _reply(self, i: int) -> Reply:
-        """The model's next reply, completed if it was cut off inside a file."""
+        """The model's next reply, continued if it ends inside a file."""
         filter = TextFilter(self._agent.names)
         clean: list[str] = []
         self._held = [] if self._c.gated else None
@@ -262,23 +263,23 @@ class ConstitutionTurn:
         return reply
 
     async def _count_usage(self, usage: Usage) -> None:
-        """For a reply of its own: how the task ends has the sum of them."""
+        """Count the tokens of a reply; the last status has their sum."""
         self._used += usage
         await self._session.count_usage(usage, self._model)
 
     async def _lost(self, usage: Usage) -> None:
-        """A reply that was canceled, not one that the next hub will ask for again."""
+        """Count the tokens of a canceled reply. (After a crash, the next process counts them.)"""
         if self._turn.cancelled:
             await self._count_usage(usage)
 
-    # -- doing -------------------------------------------------------------------------------------------------
+    # -- commands------------------------------------------------------------------------------------------------
 
     def _commands(self, reply: Reply) -> tuple[Command, ...]:
         calls = (command_of(call) for call in reply.tool_calls)
         return (*parse(reply.text, self._agent.names).commands, *calls)
 
     async def _carry_out(self, i: int, reply: Reply, commands: Sequence[Command]) -> None:
-        """Run the commands, and make the next message of what they gave."""
+        """Run the commands and add their results as the next message."""
         blocks = await self._dispatch.run(i, commands)
         images = await self._pictures()
         for command, block in zip(commands, blocks, strict=False):
@@ -295,13 +296,13 @@ class ConstitutionTurn:
             self._messages.append(ChatMessage(role="user", content=content, images=images))
 
     async def _pictures(self) -> tuple[Image, ...]:
-        """What the commands had to show."""
+        """Images that the commands returned."""
         keys, self._session.pictures = self._session.pictures, []
         found = await self._agent.pictures.find(keys) if keys and self._agent.pictures is not None else ()
         return tuple(found)
 
     async def _judge(self, i: int) -> Verdict:
-        """Whether the answer may leave."""
+        """Ask the advisor's gate about the answer."""
         advisor = self._c.advisor
         if advisor is None or not self._c.gated:
             return Verdict(signal=CONTINUE)
@@ -331,7 +332,7 @@ class ConstitutionTurn:
 
     @property
     def _answer(self) -> str:
-        """What was said last; if that was nothing, all that was said."""
+        """The text of the last reply, or of all replies if that is empty."""
         return self._prose[-1].strip() or "\n\n".join(text for text in self._prose if text.strip())
 
     def _complete(self, stop: str) -> bool:
@@ -385,10 +386,10 @@ Siblings = Callable[[], Awaitable[Sequence[Constitution]]]
 
 
 class ConstitutionAgent:
-    """A `Program`. `siblings` are the tenant's other agents; `roster`, if given, is what an orchestrator is told of them.
+    """A `Program`. `siblings` returns the tenant's other agents; `roster` describes them to an orchestrator.
 
-    `history` gives what was said before in the session's conversation, `pictures` those that commands gave, by their keys.
-    `native`: the model calls tools natively.
+    `history` returns the earlier messages of the conversation, `pictures` the images of commands by key. `native`: the model
+    calls tools natively.
     """
 
     authorize = None
@@ -426,11 +427,11 @@ class ConstitutionAgent:
         if any(part.text is None and not pictures for part in request.message.parts):
             raise ContentTypeNotSupported("this agent takes text only: text/plain")
         if not pictures and not text_of(request.message).strip():
-            raise InvalidParams("the message says nothing", fields=(("message.parts", "hold no text"),))
+            raise InvalidParams("the message has no text", fields=(("message.parts", "hold no text"),))
         return False
 
     async def roster(self) -> str:
-        """What an orchestrator is told of those it can ask."""
+        """The description of the agents that an orchestrator can ask."""
         return await self._roster() if self._roster is not None else roster(await self.siblings())
 
     async def siblings(self) -> Sequence[Constitution]:

@@ -1,11 +1,10 @@
-"""Carry out the commands of a reply, each once.
+"""Run the commands of a reply, each once.
 
-In order: the total budget, the capability gate, the limits per reply, what was read already, and then the tool itself.
-The result is on record before anybody hears of it, and before the next command begins. What goes back to the model is one
-block per command.
+Checks, in order: the total size, the capability, the limits per reply, the cache of reads; then the tool runs.
+The result is recorded before it is reported, and before the next command starts. The model gets one block per command.
 
-A command that must not run twice is on record also when it begins (`begun/tool/3/1`). If a crash breaks it off, nobody
-knows what it has done: it does not run again, and the model is told so.
+The start of a command that must not run twice is recorded too (`begun/tool/3/1`). If a crash interrupts it, its effect is
+unknown: it does not run again, and the model is told so.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _LIMITS = {
     "/advise": ("questions", 2),
 }
 _SAFE = frozenset({"/fetch", "/search"})
-"""Reading these twice in a turn gives the same, so it is read once. Everything else may have changed."""
+"""Commands whose result is cached for the turn."""
 INTERRUPTED = (
     "ERR: interrupted: the hub was restarted while this ran, so it may or may not have taken effect, in whole or in part. "
     "It was not run again. Find out what it did before you repeat it."
@@ -50,7 +49,7 @@ logger = logging.getLogger("dragoman.hub")
 
 
 class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of a command, as recorded, with what it left behind in the turn."""
+    """The recorded result of a command, and its effects on the turn."""
 
     body: str
     ok: bool
@@ -61,8 +60,6 @@ class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Dispatch:
-    """Runs commands for one turn."""
-
     def __init__(self, tools: Sequence[Tool], session: Session) -> None:
         self._tools = {name: tool for tool in tools for name in tool.names}
         self._session = session
@@ -70,7 +67,7 @@ class Dispatch:
         self._failed: set[str] = set()
 
     async def run(self, iteration: int, commands: Sequence[Command]) -> list[str]:
-        """A block for each command, fewer if there is no more room."""
+        """A block for each command; fewer if the size limit is reached."""
         blocks: list[str] = []
         used: dict[str, int] = {}
         failed: set[str] = set()
@@ -120,7 +117,7 @@ class Dispatch:
         return result
 
     def _tool(self, command: Command) -> Tool:
-        """A model that calls tools may call one that is not there."""
+        """A model that calls tools may call an unknown one."""
         return self._tools.get(command.name) or UnavailableTool(command.name, "there is no such command")
 
     def _refusal(self, command: Command, used: dict[str, int]) -> str:
@@ -149,9 +146,9 @@ class Dispatch:
             return f"ERR: {error.message}"
         except LeaseLost:
             raise
-        except Exception:  # a broken tool is the tool's failure, not the turn's
+        except Exception:  # a broken tool does not fail the turn
             logger.exception("task %s: %s broke", session.turn.task_id, command.name)
-            return f"ERR: {command.name} broke down; this is not your fault, and trying again will not help"
+            return f"ERR: {command.name} failed with an internal error; do not try again"
 
 
 def _word(command: Command) -> str:

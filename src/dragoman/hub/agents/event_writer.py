@@ -1,15 +1,14 @@
-"""Tell what happens while an agent thinks: to peers, and to readers of the native API.
+"""Report what an agent does, to A2A peers and to readers of the native API.
 
-The first agent's turn tells peers through artifacts (`<task>-text-0`, `<task>-tool-<n>`, `<task>-file-<n>`,
-`<task>-sub-<n>`) and native readers through notes in the log: every event of the native catalogue but `text` of the first
-agent, which the text artifact has, and `request_received`, `error` and `done`, which the API makes.
+The agent that was asked reports to peers through artifacts (`<task>-text-0`, `<task>-tool-<n>`, `<task>-file-<n>`,
+`<task>-sub-<n>`) and to native readers through notes in the log: every event but `text`, which is in the text artifact, and
+`request_received`, `error` and `done`, which `conversations/events.py` adds.
 
-An agent that another one of this hub asked tells the asker instead: its events become data parts of one artifact,
-`<task>-events`, and the asker passes them on. That artifact is only ever added to, so after a crash on either side each
-event is told once.
+An agent that another agent of this hub asked reports to that agent: its events become data parts of one artifact,
+`<task>-events`, and the other agent forwards them. Parts are only added, so each event is forwarded once, also after a crash.
 
-A model that is asked again after a crash may say something else than what was told already. Then what it says now takes
-the place of all text before it: in the text artifact as ever, in events with `replaces`.
+A model that is asked again after a crash may reply differently. Then the new text replaces all earlier text: in the text
+artifact, and in events with `replaces`.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from dragoman.engine.turn import Turn, record_of
 from dragoman.model.content import Part
 
 STREAMS = 1000
-"""Stream ids of the agents that stream `n` asks begin at `n * STREAMS + 1`."""
+"""The ids of streams that stream `n` starts begin at `n * STREAMS + 1`."""
 EVENTS = 100_000
-"""The numbers of what stream `n` did begin at `n * EVENTS`: the same however streams interleave."""
+"""Event numbers of stream `n` begin at `n * EVENTS`, so they do not depend on the order of streams."""
 
 
 class EventWriter:
@@ -37,21 +36,21 @@ class EventWriter:
     ) -> None:
         self._turn, self._agent, self._depth, self._stream = turn, agent, depth, stream_id
         self.counts: dict[str, int] = {}
-        """How many of each kind were told; part of what a recorded command left behind."""
+        """Events of each kind so far; part of the recorded result of a command."""
         self._later = "" if turn.n == 1 else f"-{turn.n}"
-        """What a later turn adds to the ids of its artifacts: they stand beside those of the first."""
+        """Suffix of the artifact ids of a later turn."""
         self._text: ArtifactWriter | None = None
         self._relay: ArtifactWriter | None = None
         self._held: list[tuple[str, dict[str, Any]]] | None = None
-        """Events that wait until it is clear what of them may leave."""
+        """Events that wait for the gate."""
         self._known: Counter[bytes] = Counter()
         self._line: list[str] = []
-        """Of text in events: what has come of a line."""
+        """The current line of forwarded text, in pieces."""
         self._said = self._gap = False
         self._old = ""
-        """Text in events from before a crash, as long as this run has not said all of it again."""
+        """Forwarded text from before a crash, until this run has repeated all of it."""
         self._again = 0
-        """How many characters of it this run has said again."""
+        """Characters of it that this run has repeated."""
         if relayed:
             self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id) + self._later)
             self._remember([part.data for part in self._relay.keep()])
@@ -59,7 +58,7 @@ class EventWriter:
         self._unsaid = len(self._old) + sum(
             len(part.text or "") for part in (told.parts if told is not None else ())
         )
-        """Characters of text from before a crash that this run has not said again."""
+        """Characters from before a crash that this run has not repeated."""
 
     @property
     def _text_id(self) -> str:
@@ -70,24 +69,24 @@ class EventWriter:
         return self._relay is not None
 
     def lost(self) -> int:
-        """How much text was told before a crash of a reply that is not on record. Asked once, when it is asked for again."""
+        """Characters of an unrecorded reply that were reported before a crash. Returned once."""
         lost, self._unsaid = max(0, self._unsaid), 0
         return lost
 
     def next_stream(self) -> int:
-        """The id of the next stream that this one begins."""
+        """The id for the next delegated stream."""
         self.counts["stream"] = n = self.counts.get("stream", 0) + 1
         return self._stream * STREAMS + n
 
     async def emit(self, kind: str, /, **payload: Any) -> None:
-        """An event of this agent's own."""
+        """Report an event of this agent."""
         payload |= {"agent": self._agent, "stream_id": self._stream}
         if kind not in _WITHOUT_DEPTH:
             payload["depth"] = self._depth
         await self.forward(kind, payload)
 
     async def forward(self, kind: str, payload: dict[str, Any]) -> None:
-        """An event as it is; perhaps another agent's."""
+        """Report an event as it is, perhaps of another agent."""
         if self._held is not None:
             self._held.append((kind, payload))
             return
@@ -104,18 +103,18 @@ class EventWriter:
         await self._turn.note(kind, payload)
 
     def hold(self) -> None:
-        """Keep events back from now on, until `release`."""
+        """Hold events until `release`."""
         self._held = []
 
     async def release(self, *, without: Collection[str] = ()) -> None:
-        """Tell what was kept back, but for some kinds."""
+        """Report the held events, except some kinds."""
         held, self._held = self._held, None
         for kind, payload in held or ():
             if kind not in without:
                 await self.forward(kind, payload)
 
     async def text(self, delta: str) -> None:
-        """What the agent says, as it says it."""
+        """Report text of the reply as it is generated."""
         if not delta:
             return
         if self._gap:
@@ -125,7 +124,7 @@ class EventWriter:
         if self._relay is None:
             await self._writer().write(delta)
             return
-        # Whole lines, because they are the same however the model cuts its answer into pieces.
+        # Whole lines are the same however the model splits its reply.
         *lines, rest = delta.split("\n")
         for line in lines:
             await self._relayed_text("".join(self._line) + line + "\n")
@@ -133,14 +132,14 @@ class EventWriter:
         self._line += [rest] if rest else []
 
     async def pause(self) -> None:
-        """The model has finished a reply; another may follow."""
+        """The reply is complete; another may follow."""
         if self._line:
             line, self._line = "".join(self._line), []
             await self._relayed_text(line)
         self._gap = self._said
 
     async def close(self) -> None:
-        """Nothing more will be said. What was told before a crash and is not said by now was never said."""
+        """End the report. Text from before a crash that was not repeated is removed."""
         if self._relay is not None:
             if self._old:
                 await self.emit("text", delta=self._old[: self._again], replaces=True)
@@ -152,7 +151,7 @@ class EventWriter:
             self._text.close()
 
     def _told(self) -> ArtifactInProgress | None:
-        """The text of this turn that is on record."""
+        """The recorded text of this turn."""
         known = record_of(self._turn).snapshot.artifacts.get(self._text_id)
         return known if known is not None and known.turn == self._turn.n else None
 
@@ -162,7 +161,7 @@ class EventWriter:
         return self._text
 
     async def _relayed_text(self, delta: str) -> None:
-        """Text as an event, unless it is on record; if it differs from that, all of it, in its place."""
+        """Report text as an event, unless it is recorded; if it differs from the record, replace all of it."""
         if not self._old:
             await self.emit("text", delta=delta)
             return
@@ -177,7 +176,7 @@ class EventWriter:
             await self.emit("text", delta=more)
 
     def _remember(self, told: list[dict[str, Any]]) -> None:
-        """Events that were told before a crash."""
+        """Load the events from before a crash."""
         text: list[str] = []
         for event in told:
             payload = event["data"]
@@ -207,14 +206,14 @@ class EventWriter:
 
 
 def events_id(task: str) -> str:
-    """The artifact in which the agent of `task` tells its events to the agent that asked."""
+    """The id of the artifact with the events of a delegated task."""
     return f"{task}-events"
 
 
 ARTIFACTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
-"""Events that are artifacts, too, and the word for each in their ids."""
+"""Events that are also artifacts, and the word in their ids."""
 ANSWERS = frozenset({"text", "sub_agent_response"})
-"""Events that hold what an agent answers."""
+"""Events that contain an answer."""
 _WITHOUT_DEPTH = frozenset({"text", "advisor", "escalation", "stream_end", "intent"})
 
 

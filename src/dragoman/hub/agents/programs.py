@@ -1,7 +1,7 @@
-"""The agents of the hub as the engine sees them: one program for each agent of each tenant.
+"""The programs that the engine runs: one for each agent of each tenant.
 
-A resident is the agent at the version that a task began with. Around its work it keeps count of what runs, and it stops
-what runs for a tenant that is disabled or has another token: before each model call, and while a model speaks.
+A program runs the agent in the version that the task started with. It counts running tasks, and stops those of a tenant that
+is disabled or has a new token: before each model call, and while a model replies.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from dragoman.model.task import TaskState
 
 TENANT_STOPPED = "the tenant is disabled, or has another token by now"
 FAILED_CODE, AGENT_FAILED = "internal_error", "the agent broke down"
-"""What failed was neither the model nor a command, but the hub."""
+"""The hub failed, not the model or a command."""
 
 Make = Callable[[Tenant, Entry], Program]
-"""Makes an agent of a constitution."""
+"""Builds a program from a constitution."""
 
 logger = logging.getLogger("dragoman.hub")
 
 _KEPT = 500
 _LOOK = 0.25
-"""Seconds between two looks at the tenant while a model speaks."""
+"""Seconds between two checks of the tenant while a model replies."""
 _began: ContextVar[Tenant] = ContextVar("tenant")
 
 
 class AgentPrograms:
-    """`push`: the hub sends push notifications, and the cards of its agents say so."""
+    """`push`: the hub sends push notifications; the cards of its agents say so."""
 
     def __init__(
         self,
@@ -66,22 +66,22 @@ class AgentPrograms:
         self._made: dict[tuple[int, Entry], Program] = {}
 
     def find(self, scope: Scope) -> Program | None:
-        """What the engine asks: who works on the tasks of a scope?"""
+        """The program for the tasks of a scope."""
         if not scope.tenant.isdigit() or not self.catalogue.existed(int(scope.tenant), scope.agent):
             return None
         return AgentProgram(self, int(scope.tenant), scope.agent)
 
     def card(self, found: Entry | Agent | None, id: str) -> AgentCard:
-        """What others see of an agent here."""
-        return AgentCard(name=id) if found is None else self.housed(found.card, found)
+        """The card of an agent in this hub."""
+        return AgentCard(name=id) if found is None else self.hub_card(found.card, found)
 
-    def housed(self, card: AgentCard, found: Entry | Agent) -> AgentCard:
-        """A card as it is true here: whatever an agent that is code asks for elsewhere, in a hub it is a tenant's token."""
+    def hub_card(self, card: AgentCard, found: Entry | Agent) -> AgentCard:
+        """A card with the hub's security: a tenant's token, whatever an agent that is code requires elsewhere."""
         push = self._push and (isinstance(found, Entry) or card.capabilities.push_notifications)
         return replace(
             card,
             capabilities=replace(card.capabilities, push_notifications=push),
-            skills=tuple(_housed(skill) for skill in card.skills),
+            skills=tuple(_hub_skill(skill) for skill in card.skills),
             security_schemes=TOKEN_SCHEMES,
             security_requirements=TOKEN_REQUIRED,
         )
@@ -114,7 +114,7 @@ class AgentProgram:
     async def extended_card(self, principal: Principal) -> AgentCard | None:
         code = self._all.catalogue.code.get(self.agent)
         card = None if code is None else await code.extended_card(principal)
-        return None if card is None or code is None else self._all.housed(card, code)
+        return None if card is None or code is None else self._all.hub_card(card, code)
 
     def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         tenant = self._all.tenants.current(self._tenant)
@@ -132,7 +132,7 @@ class AgentProgram:
     async def work(self, turn: Turn) -> None:
         all = self._all
         tenant = all.tenants.current(self._tenant)
-        _, latest = record_of(turn).snapshot.mails[-1]  # whoever has the new token may go on with an old task
+        _, latest = record_of(turn).snapshot.mails[-1]  # the holder of the new token may continue an old task
         if tenant is None or tenant.disabled or latest.generation not in (None, tenant.generation):
             await turn.cancel_children()
             turn.finish(TaskState.FAILED, TENANT_STOPPED, _failure(self.agent))
@@ -160,7 +160,7 @@ class AgentProgram:
                     await self._think(program, turn)
 
     async def _think(self, program: Program, turn: Turn) -> None:
-        """The work of a constitution. If it is the hub that fails, the task says so, and nothing of how."""
+        """Run a constitution. If the hub fails, the task fails without details."""
         try:
             await program.work(turn)
         except (A2AError, LeaseLost):
@@ -173,7 +173,7 @@ class AgentProgram:
             turn.finish(TaskState.FAILED, said, _failure(self.agent, FAILED_CODE, AGENT_FAILED))
 
     async def _program(self, tenant: Tenant, turn: Turn) -> Program | None:
-        """The agent as it was when the task began."""
+        """The agent in the version that the task started with."""
         catalogue = self._all.catalogue
         if (code := catalogue.code.get(self.agent)) is not None:
             return code
@@ -188,7 +188,7 @@ class AgentProgram:
 
 @contextmanager
 def on_behalf_of(tenant: Tenant) -> Iterator[None]:
-    """Models that are asked in here stop when the tenant may not go on."""
+    """Inside this block, models stop when the tenant is disabled or has a new token."""
     token = _began.set(tenant)
     try:
         yield
@@ -197,7 +197,7 @@ def on_behalf_of(tenant: Tenant) -> Iterator[None]:
 
 
 class StoppableModel:
-    """A `Model` that says no more once the tenant may not."""
+    """A `Model` that stops when its tenant is disabled or has a new token."""
 
     def __init__(self, model: Model, tenants: Tenants) -> None:
         self._model, self._tenants = model, tenants
@@ -225,8 +225,8 @@ class StoppableModel:
             raise ModelError("unauthorized", TENANT_STOPPED)
 
 
-def _housed(skill: Skill) -> Skill:
-    """What it needs beside the token are scopes, under whatever scheme."""
+def _hub_skill(skill: Skill) -> Skill:
+    """Security requirements of a skill become scopes of the tenant's token."""
     if not skill.security_requirements:
         return skill
     asked = [scopes.list for each in skill.security_requirements for scopes in each.schemes.values()]

@@ -1,4 +1,4 @@
-"""What a model is told: the system prompt of a constitution, the roster, the feedback between replies."""
+"""Prompts: the system prompt of a constitution, the roster of agents, the query."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONTINUE = (
 def system(
     constitution: Constitution, tools: Sequence[Tool], *, plain: bool = False, native: bool = False
 ) -> str:
-    """`plain`: for a small model, which a list of commands would only confuse. `native`: it sees its tools otherwise."""
+    """`plain`: for a small model, without commands. `native`: the model gets its commands as tools."""
     c = constitution
     voice = _VOICES["spoken" if c.channel == "voice" else c.mode or "standard"]
     parts = [f"{voice} {_BREVITY[c.brevity]}"]
@@ -54,7 +54,7 @@ def system(
 
 
 def roster(agents: Iterable[Constitution], remotes: Iterable[str] = ()) -> str:
-    """Who an orchestrator can ask: the agents here, and lines about those elsewhere."""
+    """The agents that an orchestrator can ask: those of the tenant, and lines about remote ones."""
     lines = [_line(agent) for agent in agents if agent.id != INDEX_ID]
     blocks = []
     if lines:
@@ -68,7 +68,7 @@ def roster(agents: Iterable[Constitution], remotes: Iterable[str] = ()) -> str:
 
 
 def query(text: str, *, preambles: Iterable[str] = (), roster: str = "") -> str:
-    """The message a model gets for what a user said."""
+    """The message to the model for a user's question."""
     before = [block for block in (*preambles, roster) if block]
     return "\n\n".join([*before, f"QUERY: {text}"]) if before else text
 

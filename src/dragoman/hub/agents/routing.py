@@ -25,9 +25,8 @@ from dragoman.hub.tools.delegate import delegate
 from dragoman.hub.tools.tool import Session
 
 _REQUEST_CHARACTERS = 8 * 1024
-"""Characters of a request that are looked at."""
+"""Characters of a request that are compared."""
 _MIN_SCORE = 2.0
-"""One chance word is no intent."""
 _COMMON_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -49,7 +48,7 @@ class Guess(Struct, frozen=True, omit_defaults=True):
     source: str = "heuristic"
     """Or `llm`."""
     malformed: bool = False
-    """A model was asked, and could not be understood."""
+    """The reply of the model could not be read."""
     usage: Usage = Usage()
 
     @property
@@ -62,7 +61,7 @@ Ask = Callable[[Prompt], Awaitable[Reply]]
 
 
 async def resolve(text: str, agents: Sequence[Constitution], how: Intent, model: str, ask: Ask) -> Guess:
-    """The agent that `text` is for, as `how` wants it to be found; `model` is the one to ask."""
+    """The agent that `text` is for. `model` is the one to ask, if `how` says so."""
     found = (
         await asyncio.to_thread(guess, text[:_REQUEST_CHARACTERS], agents) if how.mode != "llm" else Guess()
     )
@@ -88,7 +87,7 @@ async def resolve(text: str, agents: Sequence[Constitution], how: Intent, model:
 
 
 def guess(text: str, agents: Iterable[Constitution]) -> Guess:
-    """The agent that `text` is most likely for; empty if nothing speaks for any."""
+    """The most likely agent for `text`; empty if none matches."""
     words, named = _words(text), set(re.findall(r"@([A-Za-z0-9_-]+)", text))
     scores: list[tuple[float, str]] = []
     for agent in agents:
@@ -106,7 +105,7 @@ def guess(text: str, agents: Iterable[Constitution]) -> Guess:
 
 
 def _parse_reply(reply: str, agents: Sequence[Constitution]) -> Guess | None:
-    """What a model said; None if it named nobody we know, or said something else."""
+    """Parse a model's reply; None if it names no known agent."""
     try:
         found = _OBJECT.search(reply)
         answer = msgspec.json.decode(found[0] if found else "", type=_Answer)
@@ -123,7 +122,7 @@ class _Answer(Struct):
 
 
 def _words(text: str) -> set[str]:
-    """The words that mean something, without their endings."""
+    """The significant words, without their endings."""
     found = re.findall(r"[^\W_]{3,}", text.lower())
     return {
         re.sub(r"(ing|ers?|ed|es|s|e|y|ies)$", "", word) or word
@@ -146,8 +145,8 @@ def for_event(type: str, agents: Iterable[Constitution]) -> str:
 def matches_glob(text: str, pattern: str) -> bool:
     """`*` is any text, `?` any character, `[a-z]` one of these, `[!a-z]` none of them. Upper and lower case differ.
 
-    All ways to match are followed at once: bit n of `state` says that the first n characters of the pattern, stars not
-    counted, can be what was read so far. So every character is looked at once, whatever the pattern is.
+    Follows all matches at once: bit n of `state` is set if the first n characters of the pattern, without stars, match the
+    text so far. The cost is linear in the text for every pattern.
     """
     fits, otherwise, stars, end = _automaton(pattern)
     state = 1
@@ -159,7 +158,7 @@ def matches_glob(text: str, pattern: str) -> bool:
 
 
 def _automaton(pattern: str) -> tuple[dict[str, int], int, int, int]:
-    """Which places of the pattern a character fits, which any other one does; the places with a star; the end."""
+    """Bit masks of a pattern: positions by character, for other characters, with a star, and the end."""
     fits: dict[str, int] = {}
     anything = stars = place = at = 0
     refused: list[tuple[int, set[str]]] = []
@@ -194,7 +193,7 @@ def _automaton(pattern: str) -> tuple[dict[str, int], int, int, int]:
 
 
 def _members(inside: str) -> set[str]:
-    """The characters of a class; of a range the first few hundred."""
+    """The characters of a class; at most 512 of a range."""
     out: set[str] = set()
     at = 0
     while at < len(inside):
@@ -211,7 +210,7 @@ def _members(inside: str) -> set[str]:
 async def hand_over(
     session: Session, text: str, model: Model, siblings: Callable[[], Awaitable[Sequence[Constitution]]]
 ) -> tuple[str, str] | None:
-    """The agent that `text` is for, and what it answers; None if there is no such agent, or it fails."""
+    """Hand `text` to the agent it is for. Returns the agent and its answer; None if there is none or it fails."""
     constitution, writer = session.constitution, session.writer
     intent, advisor = constitution.intent, constitution.advisor
     if intent.mode == "off" or session.depth:

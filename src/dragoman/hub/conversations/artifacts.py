@@ -1,4 +1,4 @@
-"""Files kept with a conversation: small, quoted, by path."""
+"""Files of conversations, by path, with quotas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TENANT_LIMIT = 500 << 20
 
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
-"""Categories of characters that nobody sees: controls, marks of direction, line breaks."""
+"""Categories of invisible characters."""
 _MIME = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}(; ?[\w.+-]{1,64}=[\w.+\"-]{1,64}){0,4}", re.ASCII)
 _COLUMNS = "id, tenant_id, conversation_id, path, mime, sha256, size, created_at, updated_at"
 
@@ -30,7 +30,7 @@ class QuotaExceeded(A2AError):
 
 
 class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"mime": "mime_type"}):
-    """A kept file, without its content."""
+    """A file without its content."""
 
     id: int
     tenant_id: int
@@ -42,18 +42,18 @@ class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={
     created_at: int
     updated_at: int
     created: bool = False
-    """Fresh: `put` made it, and did not replace one."""
+    """`put` created it, and did not replace one."""
 
 
 def clean_path(path: str) -> str:
-    """A path inside a conversation: relative, plain, no tricks. Raises `InvalidParams`."""
+    """Normalize a relative path. Raises `InvalidParams`."""
     path = re.sub(r"/+", "/", path.strip().replace("\\", "/"))
     if path.startswith("/"):
         raise InvalidParams(f"the path {path[:80]!r} must be relative")
     path = path.rstrip("/")
     if not path or len(path) > 256:
         raise InvalidParams("a path has 1 to 256 characters")
-    # Other systems take wide dots and slashes for narrow ones.
+    # Other systems read full-width dots and slashes as ASCII.
     plain = unicodedata.normalize("NFKC", path).replace("\\", "/")
     if ":" in plain or any(unicodedata.category(char) in _UNSEEN for char in path):
         raise InvalidParams(f"the path {path[:80]!r} has characters that paths do not have")
@@ -66,7 +66,7 @@ def clean_path(path: str) -> str:
 
 
 class Artifacts:
-    """The files of every tenant. A file of another tenant is not there."""
+    """The files of all tenants. Every method finds only files of its tenant."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class Artifacts:
         *,
         once: str = "",
     ) -> StoredFile:
-        """Make or replace a file, for `once` a single time. Raises `InvalidParams` for a path, `QuotaExceeded`."""
+        """Create or replace a file. Raises `InvalidParams`, `QuotaExceeded`."""
         path, tenant, now = clean_path(path), int(tenant), int(time.time())
         mime = mime or mimetypes.guess_type(path)[0] or "text/plain"
-        if not _MIME.fullmatch(mime):  # it becomes a header when the file is read
+        if not _MIME.fullmatch(mime):  # it becomes a header of responses
             raise InvalidParams(f"{mime[:80]!r} is not a media type")
         size = len(content)
         of_file, of_conversation, of_tenant = self._limits
@@ -153,7 +153,7 @@ class Artifacts:
     async def list(
         self, tenant: str | int, conversation: int | None = None, *, limit: int = 200
     ) -> list[StoredFile]:
-        """Of a conversation by path, or of the tenant, newest first."""
+        """Those of a conversation by path, or of the tenant, newest first."""
         where, order = ("", "updated_at desc, id desc")
         values: tuple[int, ...] = (int(tenant),)
         if conversation is not None:
@@ -163,7 +163,7 @@ class Artifacts:
         return [StoredFile(**row) for row in rows]
 
     async def delete(self, tenant: str | int, id: int) -> bool:
-        """False: there was none."""
+        """False if there was none."""
 
         def work(db: sqlite3.Connection) -> bool:
             return (

@@ -1,7 +1,7 @@
-"""Conversations: what was said to an agent, request by request, and what it answered.
+"""Conversations: the messages of users, request by request, and the answers of agents.
 
-A message is kept before its request begins. Its answer is added when the request is found complete: by whoever follows
-it, or by whoever next looks at the conversation, so that no crash and no client that left can lose it.
+A message is stored before its request starts. The answer is added when the request is found complete, by whoever follows it
+or next reads the conversation, so neither a crash nor a disconnected client loses it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dragoman.hub.database import Database
 from dragoman.hub.errors import NotFound
 
 MAX_REPLAYED_MESSAGES = 100
-"""How many messages an agent is reminded of."""
+"""Earlier messages in a prompt."""
 MAX_CHARACTERS = 8 << 20
-"""Of the messages that are read at once: of fewer than were asked for, if they are long, but of one at least."""
+"""Characters of the messages that one read returns; at least one message is returned."""
 
 _FIELDS = "id, tenant_id, title, agent_id, agent_def, archived, created_at, updated_at"
 _COUNT = "(select count(*) from messages where conversation_id = conversations.id) as message_count"
@@ -87,7 +87,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 
 class EarlierMessage(Struct, frozen=True, kw_only=True):
-    """A message, as an agent is reminded of it."""
+    """An earlier message in a prompt."""
 
     id: int
     role: str
@@ -118,7 +118,7 @@ class Conversations:
         return _conversation(row)
 
     async def list(self, tenant: int, *, before: int = 0, limit: int = 50) -> Sequence[Conversation]:
-        """What was said last first; `before` a time goes on from there."""
+        """The latest changed first; only those that changed before `before`."""
         values = (tenant, before or 2**62, limit)
         rows = await self._db.all(_LIST, values)
         return [_conversation(row) for row in rows]
@@ -126,7 +126,7 @@ class Conversations:
     async def change(
         self, tenant: int, id: int, *, title: str | None = None, archived: bool | None = None
     ) -> Conversation:
-        """What is None stays as it is. Raises `NotFound`."""
+        """None leaves a field as it is. Raises `NotFound`."""
         values = (title, archived, int(time.time()), tenant, id)
         await self._db.change(_CHANGE, values)
         return self.find(tenant, id)
@@ -139,7 +139,7 @@ class Conversations:
     # -- messages ----------------------------------------------------------------------------------------------
 
     async def add_question(self, conversation: int, request: str, text: str) -> None:
-        """Keep what a user says, before anybody answers. Raises `NotFound`."""
+        """Store a user's message before its request starts. Raises `NotFound`."""
         now = int(time.time())
 
         def say(db: sqlite3.Connection) -> None:
@@ -148,17 +148,17 @@ class Conversations:
 
         try:
             await self._db.run(say)
-        except sqlite3.IntegrityError:  # it was deleted meanwhile
+        except sqlite3.IntegrityError:  # the conversation was deleted
             raise NotFound(f"there is no conversation {conversation}") from None
 
     async def remove_question(self, request: str) -> None:
-        """The request was refused."""
+        """Remove the message of a refused request."""
         await self._db.change(_UNSAY, (request,))
 
     async def add_answer(
         self, conversation: int, request: str, text: str | None, *, read: int = 0, written: int = 0
     ) -> None:
-        """Keep the answer to a request, once; None: there is none."""
+        """Store the answer to a request, once; None: it has none."""
         now = int(time.time())
 
         def say(db: sqlite3.Connection) -> None:
@@ -170,19 +170,19 @@ class Conversations:
         await self._db.run(say)
 
     async def unanswered(self, conversation: int) -> Sequence[str]:
-        """Requests whose end nobody has noticed yet."""
+        """Requests whose answer is not stored yet."""
         rows = await self._db.all(_OPEN, (conversation,))
         return [row[0] for row in rows]
 
     async def with_unanswered(self, before: int, limit: int) -> Sequence[tuple[int, int]]:
-        """Conversations in which something from before a time is unanswered, and whose they are: tenant, conversation."""
+        """Conversations with unanswered messages from before a time: (tenant, conversation)."""
         rows = await self._db.all(_OPEN_BEFORE, (before, limit))
         return [(row["tenant_id"], row["conversation_id"]) for row in rows]
 
     async def messages(
         self, conversation: int, *, after: int = 0, limit: int = 200
     ) -> Sequence[dict[str, Any]]:
-        """Oldest first; as many as `limit` says and `MAX_CHARACTERS` lets."""
+        """Oldest first, up to `limit` and `MAX_CHARACTERS`."""
 
         def read(db: sqlite3.Connection) -> list[dict[str, Any]]:
             return [dict(row) for row in _in_bounds(db.execute(_MESSAGES, (conversation, after, limit)))]
@@ -192,7 +192,7 @@ class Conversations:
     async def before(
         self, conversation: int, request: str, limit: int = MAX_REPLAYED_MESSAGES
     ) -> tuple[str, Sequence[EarlierMessage]]:
-        """What was said before a request: a summary of what is long ago, and the rest, oldest first."""
+        """The messages before a request: a summary of old ones, and the rest, oldest first."""
 
         def before(db: sqlite3.Connection) -> tuple[str, Sequence[EarlierMessage]]:
             rows = list(_in_bounds(db.execute(_BEFORE, (conversation, request, limit))))
@@ -204,12 +204,12 @@ class Conversations:
         return await self._db.read(before)
 
     async def store_summary(self, conversation: int, summary: str, last: int) -> None:
-        """Keep a summary of everything up to the message `last`."""
+        """Store a summary of all messages up to `last`."""
         await self._db.change(_SUM_UP, (summary, last, conversation, last))
 
 
 def _in_bounds(rows: Iterable[sqlite3.Row]) -> Iterator[sqlite3.Row]:
-    """The first messages, as long as they are not too long together. The rest is not read."""
+    """The first rows with at most `MAX_CHARACTERS` of content together."""
     room = MAX_CHARACTERS
     for row in rows:
         if room < MAX_CHARACTERS and len(row["content"]) > room:

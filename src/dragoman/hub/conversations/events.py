@@ -1,9 +1,9 @@
 """A task's log as the events of the native API.
 
-Every event is a reading of a record, and its id is the record's number, so a reader that comes back with the last id it
-saw misses nothing and sees nothing twice. `request_received` is the message that began the task, `done` its end; between
-them are the notes that the agent left for us (`writer.py`) and the text of its answer. An agent that is code leaves no
-notes: what it tells its peers is told here, too.
+The id of an event is the number of its record, so a client that reconnects with the last id misses nothing and gets nothing
+twice. `request_received` is the first message of the task, `done` its end; between them are the notes of the agent
+(`agents/event_writer.py`) and the text of its answer. An agent that is code writes no notes: its artifacts become events.
+`with_notes` adds the notes to a resubscribed stream of Arbiter's dialect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dragoman.model.ops import Batch, StreamResponse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 
 PREVIEW_CHARACTERS = 200
-"""How much of a message `request_received` repeats."""
+"""Characters of the message in `request_received`."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -35,7 +35,7 @@ class HubEvent(NamedTuple):
     kind: str
     payload: dict[str, Any]
     seq: int = 0
-    """0: it has no place of its own in the log."""
+    """0: it is not the last event of its record."""
 
     @property
     def frame(self) -> bytes:
@@ -44,7 +44,7 @@ class HubEvent(NamedTuple):
 
 
 class EventFrames:
-    """Writes them out; `done` is the last."""
+    """Encodes events; `done` ends the stream."""
 
     def batch(self, batch: Sequence[HubEvent]) -> tuple[bytes, bool]:
         return b"".join([event.frame for event in batch]), any(event.kind == "done" for event in batch)
@@ -59,7 +59,7 @@ async def events(
     *,
     others: Readers | None = None,
 ) -> AsyncIterator[list[HubEvent]]:
-    """The events after `since`, until `done`. It waits for what has not happened yet."""
+    """The events after `since`, up to `done`, as they happen."""
     async for records in follow(log, bus, snapshot, 0, others=others):
         batch = [event for record in records for event in reading.read(record) if record.seq > since]
         waits = records[-1].kind == "ask"
@@ -72,7 +72,7 @@ async def events(
 
 
 class EventReader:
-    """One reading of one log, from its beginning."""
+    """Turns the records of one log, from its start, into events."""
 
     def __init__(self, tenant: Tenant, asked: StoredRequest, *, code: bool = False) -> None:
         self._tenant, self._asked, self._code = tenant, asked, code
@@ -80,14 +80,14 @@ class EventReader:
         self._mail: Mail | None = None
         self._files = 0
         self._used = Usage()
-        """By the agent itself; for a request that ends without saying so."""
+        """Tokens of the agent itself, for a request that ends without a sum."""
         self._said: dict[str, list[str]] = {}
-        """What was said, by artifact, in pieces: it is put together once."""
+        """The text by artifact, in pieces."""
         self._streams: dict[int, str] = {}
-        """The streams that began and have not ended, and whose they are."""
+        """The open streams, and their agents."""
 
     def read(self, record: Record) -> list[HubEvent]:
-        """What a record means to a reader of the native API. Only the last event has the record's number."""
+        """The events of a record. Only the last one has the record's number."""
         told = self._read(record)
         return [HubEvent(kind, payload) for kind, payload in told[:-1]] + [
             HubEvent(kind, payload, record.seq) for kind, payload in told[-1:]
@@ -124,7 +124,7 @@ class EventReader:
         return []
 
     def waiting(self, record: Record) -> list[HubEvent]:
-        """The last events of a request that waits for somebody's answer."""
+        """The last events of a request that waits for input."""
         assert isinstance(record.body, StatusUpdate)
         question = record.body.status.message
         error = {"error": "the agent asks for an answer", "error_code": record.body.status.state.word}
@@ -132,7 +132,7 @@ class EventReader:
         done = self._end(False, text, {}, record.body.status.timestamp) | error
         return [*(HubEvent(kind, payload) for kind, payload in self._ends(False)), HubEvent("done", done)]
 
-    # -- what the log does not say by itself -------------------------------------------------------------------
+    # -- payloads ----------------------------------------------------------------------------------------------
 
     def _received(self, mail: Mail) -> dict[str, Any]:
         text = mail.message.text
@@ -151,7 +151,7 @@ class EventReader:
         if artifact.artifact_id == self._text:
             return self._delta(self._text, artifact.text, replaces=not update.append and bool(self._said))
         if not self._code:
-            return []  # a note says the same
+            return []  # a note has the same
         out = []
         for part in artifact.parts:
             if part.text is not None:
@@ -208,7 +208,7 @@ class EventReader:
         return [*out, ("done", end)]
 
     def _ends(self, ok: bool) -> list[tuple[str, dict[str, Any]]]:
-        """The ends of streams that nobody ended: an agent that is code says nothing of its own, and others were stopped."""
+        """`stream_end` for streams that are still open: of code agents, and of stopped ones."""
         open = [("stream_end", {"agent": a, "stream_id": n, "ok": ok}) for n, a in self._streams.items()]
         return open[::-1]
 
@@ -244,7 +244,7 @@ def state_of(snapshot: Snapshot) -> str:
 
 
 def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
-    """What a request that has ended said last, and the tokens that it `read` and has `written`."""
+    """The answer of a finished request, and the tokens `read` and `written`."""
     said, used = snapshot.reply or snapshot.status.message, snapshot.metadata
     text = said.text if said is not None else snapshot.task.text
     return text, {
@@ -254,7 +254,6 @@ def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
 
 
 def shown(asked: StoredRequest, snapshot: Snapshot) -> dict[str, Any]:
-    """A request as the API shows it."""
     error = ""
     if snapshot.terminal and state_of(snapshot) != "completed":
         text = snapshot.status.message.text if snapshot.status.message is not None else ""
@@ -273,7 +272,7 @@ def shown(asked: StoredRequest, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _failure(state: TaskState, text: str, metadata: dict[str, Any]) -> tuple[str, str]:
-    """What went wrong: a sentence, and a code."""
+    """The error of a request: a sentence and a code."""
     if state is TaskState.CANCELED:
         return "the request was canceled", "cancelled"
     error = metadata.get("x-arbiter.error") or text or "the agent failed"
@@ -293,19 +292,19 @@ def _milliseconds_between(start: str, end: str) -> int:
 
 
 _NOT_SHOWN = {*ARTIFACTS, "text"}
-"""They are artifacts, or text of an agent that was asked, which is nobody else's to hear."""
+"""Notes that are artifacts already, or text of a delegated agent."""
 
 
 async def with_notes(log: Log, task: str, batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
-    """`batches`, and the notes of the log among them, from its beginning."""
+    """`batches` with the notes of the log between them, as artifacts `<task>-meta-<number>`."""
     after = 0
     async for batch in batches:
         first, last = batch[0].event, batch[-1].seq
         if isinstance(first, Task) and first.state.terminal:
-            yield batch  # its end, and that is all
+            yield batch  # it has ended: no notes
             continue
         records = [each async for each in _notes(log, task, after, last)]
-        if isinstance(first, Task):  # as it is by now: what came with that has no place of its own after it
+        if isinstance(first, Task):  # a snapshot: earlier notes have no position after it
             yield [*batch[:1], *(_note_update(each, first) for each in records), *batch[1:]]
         else:
             notes = (_note_update(each, first, each.seq) for each in records)
@@ -314,7 +313,7 @@ async def with_notes(log: Log, task: str, batches: AsyncIterator[Batch]) -> Asyn
 
 
 async def _notes(log: Log, task: str, after: int, last: int) -> AsyncIterator[Record]:
-    """The notes after `after` and up to `last`; the log is read in pieces."""
+    """The notes after `after`, up to `last`."""
     while after < last:
         records = await log.read(task, after=after, limit=last - after, max_bytes=PIECE_BYTES)
         if not records:

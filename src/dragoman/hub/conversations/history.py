@@ -1,7 +1,7 @@
-"""What an agent is reminded of in a conversation: the newest messages as they were, and long ones summed up before that.
+"""The history of a conversation in prompts: the newest messages, and a summary of older ones.
 
-When what was said would fill three quarters of the model's window, the model itself sums up all but the last messages. The
-summary is kept with the conversation, and the next one begins with it.
+When the messages would fill three quarters of the model's window, the model summarizes all but the last 16. The summary is
+stored with the conversation, and the next summary includes it.
 """
 
 from __future__ import annotations
@@ -14,29 +14,27 @@ from dragoman.hub.models.model import CHARACTERS_PER_TOKEN, ChatMessage, Model, 
 from dragoman.hub.tools.tool import Session
 
 KEPT = 16
-"""Messages that stay as they are."""
+"""Messages that are not summarized."""
 _FULL = 0.75
 _SYSTEM = """Sum up this conversation, so that it can go on without its beginning. Keep names, numbers, decisions, what the user
 wants and what is still open. Leave out pleasantries. Write notes, not sentences about the conversation."""
 
 
 class ConversationHistory:
-    """Gives what was said before, as `loop.History` wants it."""
+    """Returns the earlier messages for a prompt."""
 
     def __init__(self, conversations: Conversations, model: Model) -> None:
         self._conversations, self._model = conversations, model
 
     async def __call__(self, session: Session) -> list[ChatMessage]:
         if not session.conversation or session.depth:
-            return []  # who is asked by another agent sees what that one writes
+            return []  # a delegated agent sees only its task
         summary, said = await self._conversations.before(session.conversation, session.turn.task_id)
         room = int(traits_of(self._model, session.constitution.model).window * _FULL * CHARACTERS_PER_TOKEN)
         if room and len(said) > KEPT and len(summary) + sum(len(each.content) for each in said) > room:
             summary, said = await self._shortened(session, summary, said, room)
         elif (before := recorded_reply(session.turn, "summary")) is not None:
-            await self._count_usage(
-                session, before
-            )  # a crash came between, and what was said is short by now
+            await self._count_usage(session, before)  # summarized before a crash
         told = [ChatMessage(role=each.role, content=each.content) for each in said]
         if summary:
             text = f"[EARLIER IN THIS CONVERSATION]\n{summary}\n[END EARLIER]"
@@ -46,7 +44,7 @@ class ConversationHistory:
     async def _shortened(
         self, session: Session, summary: str, said: Sequence[EarlierMessage], room: int
     ) -> tuple[str, Sequence[EarlierMessage]]:
-        """Another summary, and the messages it does not cover. If it cannot be had, everything stays as it is."""
+        """A new summary, and the messages it does not cover. If the model fails, nothing changes."""
         old, new = said[:-KEPT], said[-KEPT:]
         lines = [f"(before that) {summary}"] if summary else []
         lines += [f"{each.role}: {each.content}" for each in old]

@@ -1,7 +1,7 @@
-"""What a caller of the native API says: words, and pictures among them.
+"""Messages of the native API: text and images.
 
-A picture comes along in base64, or is fetched from where it is said to be, through the guard that `/fetch` has. It is
-read before the request begins, if the tenant may ask at all, and belongs to its message: nothing is fetched a second time.
+An image comes in base64, or is fetched from its URL with the address guard of `/fetch`. It is fetched once, after the request
+is admitted and before it starts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from dragoman.model.content import Part
 
 _PICTURE = re.compile(r"image/[\w.+-]{1,64}", re.ASCII)
 PICTURES = 20 << 20
-"""Bytes that the pictures of one message may have together."""
+"""Bytes of all images of a message."""
 MOST = 20
-"""How many they may be."""
 MAX_PARTS = 1000
-"""Parts of one message, words and pictures."""
 
 
 class ImageSource(Struct):
-    """Where a picture is: `base64`, with `media_type` and `data`, or `url`."""
+    """An image: `base64` with `media_type` and `data`, or a `url`."""
 
     type: str = ""
     media_type: str = ""
@@ -43,7 +41,7 @@ class MessagePart(Struct):
 
 
 async def parts(message: str | list[MessagePart], fetcher: Fetcher | None) -> tuple[Part, ...]:
-    """Raises `InvalidParams`, also if a picture cannot be had."""
+    """The parts of a message. Raises `InvalidParams`, also if an image cannot be fetched."""
     pieces = [MessagePart(text=message)] if isinstance(message, str) else message
     out: list[Part] = []
     room = PICTURES
@@ -69,7 +67,7 @@ async def parts(message: str | list[MessagePart], fetcher: Fetcher | None) -> tu
 
 
 def told(said: tuple[Part, ...]) -> str:
-    """A message as a conversation keeps it: words."""
+    """The text of a message in a conversation."""
     lines = [part.text if part.text is not None else f"[a picture: {part.media_type}]" for part in said]
     return "\n".join(lines)
 

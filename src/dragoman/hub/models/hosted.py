@@ -1,7 +1,6 @@
 """Models of providers, through any-llm: `openai/gpt-...`, `anthropic/...`, `openrouter/...`, `ollama/...`.
 
-What a provider says when it fails goes to the log; callers get one of a few codes and a sentence of ours, because such
-messages have held keys and prompts before.
+A provider's error message is only logged, because it may contain keys and prompts; callers get a code and a fixed sentence.
 """
 
 from __future__ import annotations
@@ -68,11 +67,11 @@ _STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 
 
 _OTHER_CREDENTIALS = ("bedrock", "sagemaker", "vertexai", "vertexaianthropic", "azure", "azureopenai")
-"""Providers that also take the credentials of their cloud."""
+"""Providers that also accept cloud credentials."""
 
 
 def missing_key(model: str, environment: Mapping[str, str]) -> str:
-    """The variable that a model's provider takes its key from, if it is not set; empty if it is, or if none is needed."""
+    """The unset environment variable for the key of a model's provider; empty if the key is set or not needed."""
     provider, slash, _ = model.partition("/")
     if not slash or ":" in provider:
         return ""
@@ -83,7 +82,7 @@ def missing_key(model: str, environment: Mapping[str, str]) -> str:
 
 
 def _names_of_key(provider: str) -> list[str]:
-    """What any-llm knows of a provider's key; nothing if it takes none, or finds its credentials by itself."""
+    """The names of a provider's key variable, from any-llm; none if it needs no key."""
     if find_spec("any_llm") is None or provider in _OTHER_CREDENTIALS:
         return []
     try:
@@ -98,8 +97,8 @@ def _names_of_key(provider: str) -> list[str]:
 class HostedModel:
     """`default` is the model of constitutions that name none. `options` go to any-llm (`api_base`, `api_key`).
 
-    `tools`: they are called natively. Where a provider has none, commands in the text do the same. Pictures are shown to
-    models of providers that take them; one that takes none after all is asked again without. `window`: tokens they read.
+    `tools`: call tools natively; otherwise the model writes commands. Images go to providers that take them; a provider that
+    refuses them is asked again without. `window`: context window in tokens.
     """
 
     def __init__(
@@ -163,7 +162,7 @@ class HostedModel:
         except ModelError:
             raise
         except Exception as error:  # each provider's library has its own kinds
-            raise _sanitised(error, provider) from error
+            raise _sanitized(error, provider) from error
 
 
 async def _events(stream: Any) -> AsyncIterator[ModelEvent]:
@@ -234,7 +233,7 @@ def _url(image: Image) -> str:
 
 @lru_cache(maxsize=1)
 def _providers() -> frozenset[str]:
-    """Those that any-llm knows."""
+    """The providers of any-llm."""
     from any_llm import AnyLLM
 
     return frozenset(AnyLLM.get_supported_providers())
@@ -242,7 +241,7 @@ def _providers() -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _takes_pictures(provider: str) -> bool:
-    """What any-llm knows of the provider. Of one that it cannot look up, the first call will tell."""
+    """Whether any-llm says that the provider takes images; True if unknown."""
     try:
         from any_llm import AnyLLM
 
@@ -261,7 +260,7 @@ def _tools(prompt: Prompt) -> list[dict[str, Any]]:
     ]
 
 
-def _sanitised(error: Exception, provider: str) -> ModelError:
+def _sanitized(error: Exception, provider: str) -> ModelError:
     logger.warning("the provider %s failed: %s", provider[:40], describe(error))
     status = getattr(error, "status_code", None)
     code = _CODES.get(type(error).__name__) or _STATUSES.get(status or 0) or "provider_error"

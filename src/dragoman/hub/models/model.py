@@ -1,4 +1,4 @@
-"""A language model, as far as the hub needs to know one."""
+"""The interface of a language model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
-    """A tool as models that call tools natively see it."""
+    """A tool for models that call tools natively."""
 
     name: str
     description: str
@@ -25,7 +25,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """A picture for models that see."""
+    """An image for models that take images."""
 
     media_type: str
     content: bytes
@@ -40,7 +40,7 @@ class ChatMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`user`, `assistant` or `tool`."""
     content: str
     images: tuple[Image, ...] = ()
-    """Only for a model that sees, and only in what a user says."""
+    """Only for a model that takes images, and only in user messages."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
 
@@ -65,7 +65,7 @@ class Usage(Struct, frozen=True, kw_only=True):
     cache_read_tokens: int = 0
     cache_create_tokens: int = 0
     estimated: bool = False
-    """The model broke off, or was broken off, before it said."""
+    """The reply was interrupted before the model reported its usage."""
 
     @property
     def total(self) -> int:
@@ -89,11 +89,11 @@ ModelEvent: TypeAlias = Delta | ToolCall | Usage | Stop
 
 
 CHARACTERS_PER_TOKEN = 4
-"""In a token, about."""
+"""About."""
 
 
 def estimate(prompt: Prompt, written: int) -> Usage:
-    """What a call used that did not live to say: of which so many characters had come."""
+    """The estimated usage of a call that was interrupted after `written` characters."""
     read = len(prompt.system) + sum(len(message.content) for message in prompt.messages)
     return Usage(
         input_tokens=-(-read // CHARACTERS_PER_TOKEN),
@@ -103,7 +103,7 @@ def estimate(prompt: Prompt, written: int) -> Usage:
 
 
 class ModelError(Exception):
-    """A provider failed. `code` and the message are safe to show; what the provider said goes to the log only.
+    """A provider failed. `code` and the message are safe to show; the provider's own message is only logged.
 
     Codes: auth_failed cancelled rate_limited invalid_request not_found request_too_large provider_error circuit_open
     """
@@ -115,33 +115,33 @@ class ModelError(Exception):
 
 class Model(Protocol):
     def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
-        """Stream an answer. Raises `ModelError`. Closing the iterator stops the generation."""
+        """Stream a reply. Raises `ModelError`. Closing the iterator stops the generation."""
         ...
 
 
 class ModelTraits(Struct, frozen=True, kw_only=True):
-    """What a model is, and what a prompt for it may hold."""
+    """What a model supports."""
 
     name: str = ""
-    """`provider/name`, also of one that is meant without being named."""
+    """`provider/name`, also of the default model."""
     known: bool = True
-    """There is such a provider."""
+    """The provider exists."""
     tools: bool = False
-    """It calls tools. One that does not writes commands instead."""
+    """It calls tools natively; otherwise it writes commands."""
     window: int = 0
-    """Tokens that it reads at once; 0: it does not say, or it sees to that itself."""
+    """Context window in tokens; 0: unknown."""
     sees: bool = False
-    """It is shown pictures. One that is not is told that there was one."""
+    """It takes images; otherwise the prompt mentions them in words."""
 
 
 def traits_of(model: Model, name: str) -> ModelTraits:
-    """The model that a prompt for `name` goes to. One that says nothing about itself reads and writes text."""
+    """The traits of the model that a prompt for `name` goes to."""
     asked = getattr(model, "traits", None)
     return asked(name) if asked is not None else ModelTraits(name=name)
 
 
 def without_images(message: ChatMessage) -> ChatMessage:
-    """A message for a model that does not see."""
+    """The message for a model that takes no images."""
     lines = [f"[a picture ({image.title}), which this model cannot see]" for image in message.images]
     return replace(message, content="\n".join([message.content, *lines]), images=()) if lines else message
 
@@ -151,25 +151,25 @@ _HIGH_SURROGATE = re.compile("[\ud800-\udbff]\\Z")
 
 
 def repair_text(text: str) -> str:
-    """With halves that belong together as one character, and U+FFFD for those that do not."""
+    """Join surrogate pairs, and replace single surrogates by U+FFFD."""
     if text.isascii() or _SURROGATE.search(text) is None:
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class TextRepair:
-    """Text that comes in pieces."""
+    """Repairs text that comes in pieces. Some providers split a reply inside a character."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What can be said by now."""
+        """The text that is complete so far."""
         text, self._held = self._held + piece, ""
         if _HIGH_SURROGATE.search(text) is not None:
             text, self._held = text[:-1], text[-1]
         return repair_text(text)
 
     def close(self) -> str:
-        """What is left."""
+        """The rest."""
         return repair_text(self._held)

@@ -1,7 +1,7 @@
-"""A model that is asked again when its provider stumbles, and left alone when it keeps falling.
+"""Per provider (the part of a model's name before the slash): choose the model, retry, and break the circuit.
 
-Only before the first token: what a caller has heard cannot be unsaid. The circuit is per provider (the part of the model's
-name before the slash): after five failures in a row nobody is asked for half a minute, then one may try.
+A call is retried only before its first token. After five failures in a row, calls to the provider are refused for half a
+minute, then one may try.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ RETRY_WAITS_SECONDS = (1.0, 2.0)
 """Seconds before the second and the third attempt."""
 
 _KINDS = {"rate_limited": "429", "provider_error": "5xx"}
-"""Failures that are the provider's. One that gives no answer at all counts as 5xx."""
+"""Failures of the provider. No answer at all counts as 5xx."""
 
 
 class _Circuit:
-    """How a provider has been doing."""
+    """The recent failures of a provider."""
 
     __slots__ = ("failures", "until", "trying")
 
@@ -57,8 +57,7 @@ class _Circuit:
 
 
 class RetryingModel:
-    """`counted(provider, what)` hears of `calls`, `retries`, `failures`, of which some are `429` or `5xx`, and
-    `circuit_open`: for metrics."""
+    """`counted(provider, what)` counts `calls`, `retries`, `failures`, `429`, `5xx` and `circuit_open`."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class RetryingModel:
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         model = traits_of(self._model, prompt.model)
-        # What a tenant writes before the slash is not kept, nor shown to who reads the numbers, if it is nobody's name.
+        # An unknown provider's name, which a tenant chose, is neither stored nor shown in metrics.
         provider = model.name.partition("/")[0] if model.known else "unknown"
         circuit = self._circuits.setdefault(provider, _Circuit())
         self._enter(provider, circuit)
@@ -101,7 +100,7 @@ class RetryingModel:
                 if begun or not error.retryable or wait is None:
                     self._failed(circuit, error)
                     raise
-            except BaseException:  # the caller has gone: that says nothing about the provider
+            except BaseException:  # the caller has gone, which is not the provider's fault
                 circuit.trying = False
                 raise
             self._counted(provider, "retries")
@@ -115,7 +114,7 @@ class RetryingModel:
             return
         if circuit.trying or self._clock() < circuit.until:
             self._counted(provider, "circuit_open")
-            raise ModelError("circuit_open", "the model provider keeps failing; it is given a moment's rest")
+            raise ModelError("circuit_open", "the model provider keeps failing; try again in a moment")
         circuit.trying = True
 
     def _failed(self, circuit: _Circuit, error: ModelError) -> None:
@@ -124,4 +123,4 @@ class RetryingModel:
             circuit.failures += 1
             circuit.until = self._clock() + self._open_seconds
         else:
-            circuit.failures = 0  # it answered: the mistake is ours
+            circuit.failures = 0  # it answered: the request was wrong

@@ -1,7 +1,6 @@
-"""A model that says what it was told to: for tests, and for showing a hub without a key.
+"""Models without a provider: scripted ones for tests and demonstrations, and one that echoes.
 
-Each reply is a text, or a `ModelError` to raise, or a tuple of texts, errors, tool calls and events that comes as such a
-stream. `by_agent` answers by a word of the system prompt, so that several agents can share one script.
+Each reply is a text, a `ModelError` to raise, or a tuple of texts, errors, tool calls and events to stream. `by_agent` answers by a word of the system prompt, so that several agents can share one script.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ Scripted: TypeAlias = str | ModelError | Sequence[Piece]
 
 
 class ScriptedModel:
-    """Gives the replies in order, or what a function makes of the prompt. Keeps the prompts it was given.
+    """Gives the replies in order, or the result of a function of the prompt. Stores the prompts.
 
-    `tools`: it is offered tools to call, as models of providers are. `sees`: it is shown pictures.
+    `tools`: it is offered tools. `sees`: it takes images.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ def by_agent(scripts: dict[str, Iterable[Scripted]]) -> Callable[[Prompt], Scrip
 
 
 def _words(text: str) -> list[str]:
-    """Pieces such as models stream: a word with the space before it."""
+    """Words, each with the space before it."""
     words: list[str] = []
     for piece in text.split(" "):
         words.append(f" {piece}" if words else piece)
@@ -138,7 +137,7 @@ class ScriptFileModel:
 
 
 class EchoModel:
-    """No model at all: it says what it was told. For a hub that has nothing better yet."""
+    """No model at all: it repeats the question."""
 
     plain = True
 
@@ -160,7 +159,7 @@ _RULES = (
     ("report", re.compile(r"\breports?\b", re.IGNORECASE)),
     ("hello", re.compile(r"\b(greet|hello to|hi to)\b", re.IGNORECASE)),
 )
-"""Which agent a question is for, by its words. Agents that are not there are not asked."""
+"""The agent for a question, by its words."""
 _RESULT = re.compile(r"^\[/agent ([^\s\]]++)[^\n]*\]$", re.MULTILINE)
 _RESULT_END = "\n[END AGENT]"
 _QUERY_CHARACTERS = 2000

@@ -1,8 +1,7 @@
-"""Processes that inherit nothing of the hub's but what they are given.
+"""Child processes that inherit no descriptors and no environment of the hub.
 
-`asyncio.create_subprocess_exec` leaves closing descriptors to the event loop, and uvloop does not: whatever is not marked
-close-on-exec, by us, by a library in C or by whoever started the hub, is open in the child. `subprocess.Popen` closes
-everything above 2 in the child itself, between fork and exec, on any loop.
+`asyncio.create_subprocess_exec` leaves closing descriptors to the event loop, and uvloop does not close them: a descriptor
+without close-on-exec is open in the child. `subprocess.Popen` closes all above 2 in the child, on any loop.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _PROC = Path("/proc")
 
 
 class ChildProcess:
-    """A running process, in a session of its own. `output`: what it writes to stdout and stderr."""
+    """A running process in its own session. `output`: its stdout and stderr."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: asyncio.StreamReader | None) -> None:
         self._process, self.output = process, output
@@ -42,15 +41,15 @@ class ChildProcess:
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """Kill it, and what it began and left in its process group."""
+        """Kill its process group."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def deleted_bytes(self, device: int) -> int:
         """Bytes on `device` in files that its descendants hold open, or mapped, after deleting them. Blocks.
 
-        A process that hides what it has open from us, twice in a row, counts as having no end of it. Only processes in
-        a namespace of their own are looked at that strictly: what builds the namespace may not be looked into either.
+        A process whose files cannot be read, twice in a row, counts as unlimited. This applies only to processes in their own
+        namespace: the process that builds the namespace cannot be read either.
         """
         found: dict[tuple[int, int], int] = {}
         hidden = set()
@@ -103,7 +102,7 @@ async def start(
     starting = asyncio.ensure_future(asyncio.to_thread(popen))
     try:
         process = await asyncio.shield(starting)
-    except asyncio.CancelledError:  # it must not run on unseen
+    except asyncio.CancelledError:  # it must not keep running
         await asyncio.wait((starting,))
         if starting.exception() is None:
             child = ChildProcess(starting.result(), None)
@@ -119,7 +118,7 @@ async def start(
 
 
 def _descendants(root: int) -> Iterator[int]:
-    """The process and everything below it, by what /proc says of parents."""
+    """The process and its descendants, from /proc."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir(_PROC):
         if entry.name.isdigit():
@@ -137,7 +136,7 @@ def _descendants(root: int) -> Iterator[int]:
 
 
 def _namespaces(pid: int) -> int:
-    """How many namespaces of processes deep it is."""
+    """The depth of its PID namespace."""
     with suppress(OSError):
         for line in (_PROC / str(pid) / "status").read_text(errors="replace").splitlines():
             if line.startswith("NSpid:"):
@@ -154,7 +153,7 @@ def _open_files(pid: int, device: int, found: dict[tuple[int, int], int]) -> Non
 
 
 def _mapped_files(pid: int, device: int, found: dict[tuple[int, int], int]) -> None:
-    """As far as they are mapped: how large such a file is, the kernel tells nobody but root."""
+    """Count mapped parts: only root can see the size of such a file."""
     with open(_PROC / str(pid) / "maps", errors="replace") as maps:
         for line in maps:
             if not line.endswith("(deleted)\n"):

@@ -1,7 +1,6 @@
-"""A cell that is a container of Docker, one for each tenant: no network, nothing to write to but the tenant's folder.
+"""A cell that is a Docker container, one for each tenant: no network, and only the tenant's folder is writable.
 
-It is started when a tenant runs its first command and taken away when it has been idle for long, or when a command had to
-be killed. What is in the folder stays.
+It starts with the first command of a tenant, and is removed when it is idle or when a command was killed. The folder stays.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _PASSED_ON = (
     "DOCKER_TLS_VERIFY",
     "DOCKER_CERT_PATH",
 )
-"""What the docker command itself needs. None of it reaches a container."""
+"""Variables for the docker command. None of them reaches a container."""
 
 
 class Container:
-    """`image` must have `sh`. `idle`: seconds after which a container that does nothing is taken away. `owner`: as whom
-    commands run, where the hub itself is root."""
+    """`image` must have `sh`. `idle`: seconds after which an idle container is removed. `owner`: the user of commands, if the hub
+    is root."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class Container:
         self._counted = counted or (lambda what, by: None)
         self._names: dict[str, str] = {}
         self._used: dict[str, float] = {}
-        """When each tenant's container was last needed."""
+        """When each tenant's container was last used."""
         self._reaping: asyncio.Task[None] | None = None
 
     async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
@@ -81,7 +80,7 @@ class Container:
         return [self._program, "exec", f"--workdir={WORKSPACE}", name, "sh", "-c", command], _environment()
 
     async def clear(self, tenant: str) -> None:
-        """Killing `docker exec` leaves what it began: the container goes, and another one comes when it is needed."""
+        """Killing `docker exec` does not kill the command, so the container is removed."""
         await self._remove(tenant)
 
     async def close(self) -> None:
@@ -92,7 +91,7 @@ class Container:
             await self._remove(tenant)
 
     async def reap(self) -> None:
-        """Take away what has been idle for too long."""
+        """Remove idle containers."""
         now = self._clock()
         for tenant, used in list(self._used.items()):
             if now - used >= self._idle:
@@ -102,7 +101,7 @@ class Container:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(min(60.0, self._idle))
-            with keep_going(log, "taking away idle containers", Unavailable):
+            with keep_going(log, "removing idle containers", Unavailable):
                 await self.reap()
 
     async def _runs(self, name: str) -> bool:
@@ -110,9 +109,7 @@ class Container:
         return not code and said.strip() == "true"
 
     async def _start(self, tenant: str, name: str, folder: Path) -> None:
-        await self._docker(
-            "rm", "--force", name
-        )  # a hub that died may have left one, with its last command in it
+        await self._docker("rm", "--force", name)  # a killed hub may have left one
         mount = f"--mount=type=bind,source={folder},target={WORKSPACE}"
         named = [f"--name={name}", "--label=dragoman", "--init", f"--env=HOME={WORKSPACE}"]
         code, said = await self._docker(
@@ -120,7 +117,7 @@ class Container:
         )
         if code:
             log.error("docker could not start %s: %s", name, redact(said.strip()[:500]))
-            raise Unavailable("there is no place to run commands right now")
+            raise Unavailable("commands cannot run right now: the container does not start")
         self._counted("container_started", 1)
         if tenant not in self._used:
             self._counted("containers_running", 1)
@@ -135,14 +132,14 @@ class Container:
             process = await start([self._program, *arguments], environment=_environment())
         except OSError as error:
             log.error("docker cannot be run: %s", error)
-            raise Unavailable("there is no place to run commands right now") from error
+            raise Unavailable("commands cannot run right now: the container does not start") from error
         assert process.output is not None
         said = await process.output.read()
         return await process.wait(), said.decode("utf-8", "replace")
 
 
 def _name(tenant: str, folder: Path) -> str:
-    """Of this hub's, on a machine that may have several."""
+    """Unique among the hubs of a machine."""
     return f"dragoman-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}-t{tenant}"
 
 

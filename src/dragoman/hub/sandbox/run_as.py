@@ -1,7 +1,7 @@
-"""Whose the commands of agents are, and the files they make.
+"""The user that runs commands and owns their files.
 
-A hub that is an ordinary user's has commands that are this user's, too. One that runs as root has commands that are
-nobody's: a command of root's reads whatever there is on the machine, and no namespace changes that.
+Commands run as the user of the hub. If that is root, they run as `nobody`, because a command of root can read every file
+of the machine, in any namespace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Owner(Struct, frozen=True):
     gid: int
 
     def take(self, place: int | Path) -> None:
-        """Give a file or a folder to it; of a link, the link itself."""
+        """Change the owner of a file or folder; of a link, not its target."""
         if isinstance(place, int):
             os.chown(place, self.uid, self.gid)
         else:
@@ -40,7 +40,7 @@ class Owner(Struct, frozen=True):
 
 
 def owner() -> Owner | None:
-    """Whose commands are to be; None: as whom the hub runs anyway."""
+    """The user of commands; None: the user of the hub."""
     if sys.platform == "win32" or not _root() or not _able():
         return None
     try:
@@ -51,7 +51,7 @@ def owner() -> Owner | None:
 
 
 def warning() -> str:
-    """What the operator should know of that; empty if all is well."""
+    """A warning for the operator if the hub runs as root; empty otherwise."""
     if not _root():
         return ""
     whose = "run as nobody" if _able() else "read what root can, because it may not run them as anybody else"
@@ -63,7 +63,7 @@ def _root() -> bool:
 
 
 def _able() -> bool:
-    """Whether root may be somebody else: in a container it may have been forbidden."""
+    """True if root may change its user, which a container may forbid."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

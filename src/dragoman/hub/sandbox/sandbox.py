@@ -1,7 +1,7 @@
-"""Where commands run: in the folder of their tenant, in a cell that keeps them from everything else.
+"""Runs commands in the folder of their tenant, isolated by a cell.
 
-A sandbox sees to what is the same in every cell: one command at a time for a tenant, its time, its output, and the limit
-of its folder. The cell is a confined process (`hub/process.py`) or a container (`hub/container.py`).
+The sandbox runs one command at a time for a tenant, and limits its time, its output and its folder. The cell is a confined
+process (`process.py`) or a container (`container.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dragoman.hub.sandbox.workspace import Workspace, floor
 
 OUTPUT_LIMIT = 32 * 1024
 _LOOK = 0.5
-"""Seconds between two looks at how much a running command has written."""
+"""Seconds between two checks of the disk usage."""
 
 T = TypeVar("T")
 
@@ -35,19 +35,19 @@ class CommandResult(Struct, frozen=True, kw_only=True):
 
 class Cell(Protocol):
     async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
-        """The process that runs a shell command in a tenant's folder, and its environment. Raises `A2AError`."""
+        """The command line and environment that run a shell command in a tenant's folder. Raises `A2AError`."""
         ...
 
     async def clear(self, tenant: str) -> None:
-        """That process was killed: nothing of the command may go on."""
+        """Stop everything that a killed command started."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Sandbox:
-    """`seconds` for a command, `disk` bytes for a tenant's folder. `owner`: whose the folders are, if not the hub's own
-    user's. `counted` hears what happens: for metrics."""
+    """`seconds` limits a command, `disk` bytes a tenant's folder. `owner`: the user of the folders, if not the hub's own.
+    `counted` feeds metrics."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Sandbox:
         self._busy: dict[str, asyncio.Lock] = {}
 
     async def run(self, tenant: str, command: str) -> CommandResult:
-        """Run a shell command to its end, or the end of its time. Cancelling kills it. Raises `A2AError`."""
+        """Run a shell command until it ends or times out. Cancelling kills it. Raises `A2AError`."""
         workspace = self._workspace(tenant)
         async with self._lock(tenant):
             room = await _thread(workspace.save)
@@ -96,7 +96,7 @@ class Sandbox:
     async def _run(
         self, tenant: str, workspace: Workspace, command: str, room: int
     ) -> tuple[CommandResult, bool]:
-        """How it went, and whether it took too much room meanwhile."""
+        """The result, and whether the command exceeded the disk limit."""
         arguments, environment = await self._cell.enter(tenant, workspace.root, command)
         began = time.monotonic()
         process = await start(arguments, environment=environment, folder=workspace.root)
@@ -119,7 +119,7 @@ class Sandbox:
             if killed:
                 await self._cell.clear(tenant)
         if filled:
-            watching.result()  # raises what kept it from looking
+            watching.result()  # raises its error
         if late:
             self._counted("exec_timeout", 1)
         ran = CommandResult(output=_text(kept), code=ended.result(), timed_out=late, seconds=self._seconds)
@@ -142,7 +142,7 @@ class Sandbox:
 
 
 async def _thread(work: Callable[[], T]) -> T:
-    """Do `work` on a thread, to its end: who is cancelled meanwhile has the folder until then."""
+    """Run `work` on a thread to its end, also if the caller is cancelled: it holds the folder until then."""
     doing = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(doing)
@@ -152,9 +152,9 @@ async def _thread(work: Callable[[], T]) -> T:
 
 
 async def _fills(workspace: Workspace, process: ChildProcess, room: int) -> None:
-    """Ends when the folder has more than it may, with what is deleted and still open; or when the disk is nearly full.
+    """Return when the folder exceeds its limit, deleted open files included, or when the disk is nearly full.
 
-    A folder in which it takes long to look is looked at less often.
+    A large folder is checked less often.
     """
     device, least = workspace.device, floor(workspace.free())
 
@@ -169,16 +169,16 @@ async def _fills(workspace: Workspace, process: ChildProcess, room: int) -> None
 
 
 async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
-    """All of it, of which the first part is kept."""
+    """Read everything, and keep the first `OUTPUT_LIMIT` bytes."""
     while chunk := await stream.read(65_536):
         kept += chunk[: max(0, OUTPUT_LIMIT - len(kept))]
 
 
 async def _end(process: ChildProcess, reading: asyncio.Task[None]) -> None:
-    """Kill what is left of a command, and have its last words."""
+    """Kill the rest of a command, and read its last output."""
     process.kill()
     await process.wait()
-    await asyncio.wait((reading,), timeout=1.0)  # one that ran away may hold on to its end of the pipe
+    await asyncio.wait((reading,), timeout=1.0)  # a detached process may hold the pipe open
     reading.cancel()
     await asyncio.wait((reading,))
 

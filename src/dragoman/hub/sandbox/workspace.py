@@ -39,7 +39,7 @@ class Workspace:
     def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._owner is not None and self.root.lstat().st_uid != self._owner.uid:
-            self._owner.take_all(self.root)  # it is new, or from when commands were root's
+            self._owner.take_all(self.root)  # it is new, or was created when commands ran as root
 
     # -- files -------------------------------------------------------------------------------------------------
 

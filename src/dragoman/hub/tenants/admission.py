@@ -39,17 +39,17 @@ from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, SendMessage
 
 Key = tuple[str, str]
-"""An agent and a task. Callers of A2A 0.1 choose the ids of tasks, so that two agents may have the same one."""
+"""An agent and a task. Callers of A2A 0.1 choose task ids, so two agents may have the same one."""
 RETRY_SECONDS = 1.0
-"""Seconds after which somebody who has too much running may try again."""
+"""`Retry-After` of a caller that has too many requests running."""
 
 
 class Running(Struct):
-    """A task of a tenant, and whether the tenant itself asked for it."""
+    """A running task of a tenant. `asked`: the tenant itself asked for it."""
 
     asked: bool
     generation: int
-    """The tenant's, when it began: it stops when the tenant has another."""
+    """The tenant's generation when the task started; the task stops when it changes."""
     begun: bool = False
     conversation: int = 0
     via: str = ""
@@ -57,24 +57,24 @@ class Running(Struct):
 
 
 class Bucket(Struct):
-    """A token bucket: `left` fills up again as time passes."""
+    """A token bucket."""
 
     left: float
     at: float
 
 
 class Quotas:
-    """0 means: as much as it likes."""
+    """Limits of requests per tenant; 0: no limit."""
 
     def __init__(self, *, max_running: int = 0, per_minute: int = 0, burst: int = 0) -> None:
         self.max_running, self.per_minute, self.burst = max_running, per_minute, burst
         self._running: dict[str, dict[Key, Running]] = {}
         self._buckets: dict[int, Bucket] = {}
 
-    # -- how often ---------------------------------------------------------------------------------------------
+    # -- rate --------------------------------------------------------------------------------------------------
 
     def take_token(self, tenant: Tenant) -> None:
-        """One request. Raises `RateLimited`."""
+        """Count one request. Raises `RateLimited`."""
         rate = self.per_minute if tenant.per_minute is None else tenant.per_minute
         if not rate:
             return
@@ -91,10 +91,10 @@ class Quotas:
             )
         bucket.left -= 1
 
-    # -- how much ----------------------------------------------------------------------------------------------
+    # -- concurrency ----------------------------------------------------------------------------------------------
 
     def reserve(self, tenant: Tenant, agent: str, task: str, *, conversation: int = 0, via: str = "") -> None:
-        """Room for one more task. Raises `RateLimited`."""
+        """Reserve a slot for a task. Raises `RateLimited`."""
         most = self.max_running if tenant.max_running is None else tenant.max_running
         running = self._running.setdefault(tenant.key, {})
         if most and sum(each.asked for each in running.values()) >= most:
@@ -106,7 +106,7 @@ class Quotas:
         running[agent, task] = Running(True, tenant.generation, conversation=conversation, via=via)
 
     def release(self, tenant: str, agent: str, task: str) -> None:
-        """Give back room that no task came to need."""
+        """Free the slot of a task that did not start."""
         entry = self._running.get(tenant, {}).get((agent, task))
         if entry is not None and not entry.begun:
             self._drop(tenant, (agent, task))
@@ -122,7 +122,7 @@ class Quotas:
             self._drop(tenant.key, (agent, task))
 
     def of(self, tenant: str) -> dict[Key, Running]:
-        """What is running for a tenant, by agent and task."""
+        """The running tasks of a tenant, by agent and task."""
         return dict(self._running.get(tenant, {}))
 
     def counts(self) -> dict[str, int]:
@@ -141,7 +141,7 @@ class Admission:
 
     @contextmanager
     def admit_call(self, tenant: Tenant, route: str) -> Iterator[None]:
-        """Around something that is no task, and counts as one. Raises `RateLimited`."""
+        """Count a call that starts no task against the limits. Raises `RateLimited`."""
         id = secrets.token_hex(8)
         try:
             self._quotas.take_token(tenant)
@@ -159,9 +159,9 @@ class Admission:
     def admit_message(
         self, call: Call, request: SendMessage, *, via: str, conversation: int = 0, inline: bool = False
     ) -> Iterator[tuple[Call, SendMessage]]:
-        """A message as it goes on to the engine, with room for its task. Raises what it is refused with.
+        """Check a message, reserve a slot for its task, and yield the call and request for the engine. Raises `A2AError`.
 
-        `inline`: its agent comes with it, and need not be there.
+        `inline`: the agent comes with the request, and is not in the catalogue.
         """
         number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
         tenant, agent = self._tenants.current(number), call.scope.agent
@@ -193,14 +193,14 @@ class Admission:
         try:
             yield (replace(call, idempotency_key=key), replace(request, message=message, metadata=metadata))
         except A2AError:
-            self._metrics.ended(tenant.key, via, False)  # of one that was taken, the engine says how it ended
+            self._metrics.ended(tenant.key, via, False)  # the engine counts the end of an accepted one
             raise
         finally:
             self._quotas.release(tenant.key, agent, message.task_id)
 
 
 def _named(message: Message) -> Message:
-    """With the ids that are still missing: 16 hexadecimal digits."""
+    """Add missing ids: 16 hexadecimal digits."""
     return replace(
         message,
         task_id=message.task_id or secrets.token_hex(8),
@@ -209,20 +209,20 @@ def _named(message: Message) -> Message:
 
 
 def _check_text(message: Message) -> None:
-    """Constitutions take text and nothing else; this comes before anything else is said about a message."""
+    """Constitutions take only text. This check comes before all others."""
     if any(part.text is None for part in message.parts):
         raise ContentTypeNotSupported("this agent takes text only: text/plain")
     if not any(part.text and part.text.strip() for part in message.parts):
-        raise InvalidParams("the message says nothing", fields=(("message.parts", "hold no text"),))
+        raise InvalidParams("the message has no text", fields=(("message.parts", "hold no text"),))
 
 
 def _foreign(metadata: dict[str, Any]) -> dict[str, Any]:
-    """What somebody else may say."""
+    """Metadata without the hub's own names."""
     return {name: value for name, value in metadata.items() if not name.startswith(HUB_PREFIXES)} or NOTHING
 
 
 def _key(message: Message) -> str:
-    """A message that is sent twice is done once. Ids are not always as unique as they should be: the words count, too."""
+    """The idempotency key of a message: its whole content, because some clients reuse message ids."""
     if not message.message_id or message.task_id:
         return ""
     words = hashlib.sha256(msgspec.json.encode(message)).hexdigest()
@@ -232,11 +232,11 @@ def _key(message: Message) -> str:
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.25
-"""Seconds between two looks at whether somebody else has written to the hub's file."""
+"""Seconds between two checks whether another process has written to the database."""
 
 
 class TenantWatch:
-    """`silence` stops what runs for a tenant that may not go on."""
+    """Cancels the tasks of tenants that the command line has disabled or given a new token."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class TenantWatch:
         while True:
             await asyncio.sleep(pause)
             pause = 1.0
-            with keep_going(log, "looking whether tenants were changed", A2AError, sqlite3.Error):
+            with keep_going(log, "checking tenants for changes", A2AError, sqlite3.Error):
                 if (now := self._database.version()) == seen:
                     pause = WATCH_SECONDS
                     continue
@@ -269,7 +269,7 @@ class TenantWatch:
                     seen, pause = now, WATCH_SECONDS
 
     async def _look(self, key: str) -> bool:
-        """Stop what runs for one tenant, if it may not. False: that has to be tried again."""
+        """Stop one tenant's tasks if necessary. False: try again."""
         with keep_going(log, f"stopping what runs for tenant {key}", A2AError, sqlite3.Error):
             if (tenant := self._tenants.current(int(key))) is not None:
                 _, told = await self._silence(tenant)

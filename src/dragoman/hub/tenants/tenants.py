@@ -1,7 +1,7 @@
-"""Who may use the hub: tenants, their tokens, and the administrator's.
+"""Tenants, their tokens, and the admin token.
 
-A token is shown once, when it is made; the hub keeps its SHA-256. Disabling a tenant or giving it another token raises
-its `generation`: what began under an older one stops (`hub.py` watches, and `residents.py` looks before each model call).
+A token is shown once, when it is created; the hub stores its SHA-256. Disabling a tenant or rotating its token raises its
+`generation`: tasks of an older generation stop (`TenantWatch` cancels them, and `programs.py` checks before each model call).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dragoman.model.ops import Principal
 TENANT, ADMIN = "atr_", "adm_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}")
 _TOUCH = 60
-"""Seconds between two notes of when a token was last used."""
+"""Minimum seconds between two updates of `last_used_at`."""
 
 _FIELDS = "id, name, disabled, generation, max_running, per_minute, created_at, last_used_at"
 _ALL = f"select {_FIELDS} from tenants order by id"
@@ -56,19 +56,19 @@ class Tenant(Struct, frozen=True, kw_only=True):
     disabled: bool
     generation: int
     max_running: int | None
-    """How much of its work may run at once; None: what the hub allows everybody."""
+    """Requests that may run at once; None: the limit of the hub."""
     per_minute: int | None
     created_at: int
     last_used_at: int
 
     @property
     def key(self) -> str:
-        """Its name in the scope of its tasks: names of tenants may change hands, numbers do not."""
+        """The tenant in the scope of its tasks. A name may be reused, a number is not."""
         return str(self.id)
 
     @property
     def principal(self) -> Principal:
-        """The tenant as a caller, who has shown the token of this generation."""
+        """The tenant as the caller of a request."""
         return Principal(id=self.key, tenant=self.key, generation=self.generation)
 
     @property
@@ -83,10 +83,10 @@ class Tenants:
         self._db = database
         self._touched: dict[int, float] = {}
 
-    # -- who is calling ----------------------------------------------------------------------------------------
+    # -- authentication ----------------------------------------------------------------------------------------
 
     def by_token(self, token: str) -> Tenant | None:
-        """Whose token this is; None if nobody's, or of somebody who is disabled."""
+        """The tenant of a token; None if it is unknown or its tenant is disabled."""
         if not token.startswith(TENANT):
             return None
         hashed = digest(token)
@@ -96,7 +96,7 @@ class Tenants:
         return _tenant(row)
 
     async def touch(self, tenant: Tenant) -> None:
-        """Note that its token was used, once in a while."""
+        """Update `last_used_at`, at most once a minute."""
         now = time.time()
         if now - self._touched.get(tenant.id, 0.0) >= _TOUCH:
             self._touched[tenant.id] = now
@@ -107,7 +107,7 @@ class Tenants:
         row = self._db.look_up(_BY_ID, (id,))
         return None if row is None else _tenant(row)
 
-    # -- what administrators do --------------------------------------------------------------------------------
+    # -- administration -------------------------------------------------------------------------------------
 
     async def add(self, name: str, *, actor: str = "admin") -> tuple[Tenant, str]:
         """A new tenant and its token. Raises `InvalidParams` and `Conflict`."""
@@ -135,7 +135,7 @@ class Tenants:
         return [_tenant(row) for row in rows]
 
     def find(self, named: str) -> Tenant:
-        """By number, or by name. Raises `NotFound`."""
+        """By id or by name. Raises `NotFound`."""
         by_id = named.isascii() and named.isdigit() and len(named) < 16
         row = self._db.look_up(_BY_ID, (int(named),)) if by_id else None
         row = row or self._db.look_up(_BY_NAME, (named,))
@@ -146,7 +146,7 @@ class Tenants:
     async def disable(self, tenant: Tenant, disabled: bool, *, actor: str = "admin") -> Tenant:
         def change(db: sqlite3.Connection) -> Tenant:
             db.execute(_DISABLE, (disabled, int(disabled), tenant.id))
-            if disabled:  # what runs stops; what is scheduled rests until the tenant is back
+            if disabled:  # running tasks stop; schedules wait until the tenant is enabled
                 db.execute(_CARRY, (tenant.id,))
             _note(db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name)
             return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
@@ -154,7 +154,7 @@ class Tenants:
         return await self._db.run(change)
 
     async def rotate(self, tenant: Tenant, *, actor: str = "admin") -> tuple[Tenant, str]:
-        """Another token; the one before stops working at once. What is scheduled is paused: it may be a thief's."""
+        """Replace the token at once. Schedules are paused: somebody who stole the token may have made them."""
         token = new_token(TENANT)
 
         def change(db: sqlite3.Connection) -> Tenant:
@@ -168,7 +168,7 @@ class Tenants:
     async def limit(
         self, tenant: Tenant, max_running: int | None, per_minute: int | None, *, actor: str = "admin"
     ) -> Tenant:
-        """Give a tenant limits of its own; None: those of everybody."""
+        """Set the limits of a tenant; None: those of the hub."""
 
         def change(db: sqlite3.Connection) -> Tenant:
             db.execute(_LIMIT, (max_running, per_minute, tenant.id))
@@ -181,12 +181,12 @@ class Tenants:
         rows = await self._db.all(_AUDITED, (before or 2**62, limit))
         return [dict(row) for row in rows]
 
-    # -- the administrator's token -----------------------------------------------------------------------------
+    # -- the admin token ---------------------------------------------------------------------------------------
 
     async def admin(self, token: str = "", *, show: Callable[[str], None] | None = None) -> str:
-        """See to it that there is an admin token: the given one, or the one there is, or a new one, which is returned.
+        """Ensure that there is an admin token: `token`, or the existing one, or a new one, which is returned.
 
-        `show` gets a new one before it counts: one that nobody has seen is never in force.
+        `show` gets a new token before it is stored, so a token that was never shown is never valid.
         """
         made = ""
         if not token:
@@ -199,7 +199,7 @@ class Tenants:
         return made
 
     async def rotate_admin(self, *, show: Callable[[str], None], actor: str = "cli") -> None:
-        """Another admin token; the one before stops working at once. `show` gets it before it counts."""
+        """Replace the admin token at once. `show` gets the new one before it is stored."""
         token = new_token(ADMIN)
         show(token)
 

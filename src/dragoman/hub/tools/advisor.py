@@ -35,7 +35,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def gate_prompt(advisor: Advisor, task: str, answer: str, calls: Sequence[str]) -> Prompt:
-    """What the advisor is asked."""
+    """The prompt of the gate."""
     blocks = {
         "TASK": task[:_TASK_LIMIT],
         "ANSWER": answer[:_TASK_LIMIT],

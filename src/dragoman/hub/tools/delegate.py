@@ -1,8 +1,7 @@
-"""`/agent` and `/parallel`: have other agents of the tenant do part of the work.
+"""`/agent` and `/parallel`: delegate work to other agents of the tenant.
 
-The other agent's task is a task like any other, with a log of its own; its events come back through `writer.py`, its
-cancel goes along, and after a crash the turn goes on with the task it began. Two deep at most, and what is left of the
-budget is all the other one gets.
+The other agent has its own task. Its events are forwarded, a cancel is passed on, and after a crash the turn continues with
+the same task. The depth is at most two, and the other agent gets at most the rest of the budget.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MAX_DEPTH = 2
 MAX_CHILDREN = 16
 
 Context = Callable[[Session], Awaitable[list[str]]]
-"""Lines about the work so far, for the agent that is asked: memory, open todos."""
+"""Returns lines about the work so far, for the delegated agent."""
 
 
 class AgentTool:
@@ -83,7 +82,7 @@ class ParallelTool:
 
 
 def children(body: str) -> list[tuple[str, str]]:
-    """Whom a block asks, and for what."""
+    """The agents and tasks of a block."""
     found = []
     for line in body.split("\n"):
         if line.startswith("/agent "):
@@ -119,9 +118,9 @@ async def delegate(
     share: int = 1,
     channel: str = "",
 ) -> tuple[bool, str]:
-    """Have `agent` do `task`. Whether it did, and what it says. It gets one of `share` parts of what is left to spend.
+    """Delegate `task` to `agent`. Returns whether it succeeded, and its answer. It gets `1/share` of the remaining budget.
 
-    `channel`: where what it says is going, if it goes there as it is.
+    `channel`: the channel of its answer, if that is passed on unchanged.
     """
     writer, depth = session.writer, session.depth + 1
     about = {
@@ -146,7 +145,7 @@ async def delegate(
     except A2AError as error:
         ok, text = False, f"{error.message}. Do not try the same again."
         if not _begun(fold):
-            return ok, text  # nobody was asked
+            return ok, text  # the task was not created
     await writer.forward("sub_agent_response", {**shown, "depth": depth, "content": text})
     await writer.forward("stream_end", {**shown, "ok": ok})
     return ok, text
@@ -161,7 +160,7 @@ async def _follow(
     fold: Fold,
     begin: Callable[[], Awaitable[None]],
 ) -> None:
-    """Follow the other agent to its end, and pass its events on. `begin` is for when there is one."""
+    """Follow the other agent's task, and forward its events. `begin` is called at the first event."""
     passed = 0
     events = session.turn.stream(agent, content, key=key, metadata=metadata)
     async with aclosing(events) as stream:
@@ -198,7 +197,7 @@ def _outcome(agent: str, fold: Fold) -> tuple[bool, str]:
 
 
 def _context(session: Session, depth: int, more: list[str]) -> str:
-    """What an agent that thinks is told before its task. One that is code gets the task alone."""
+    """The context that precedes the task in a constitution's prompt."""
     lines = [
         "[DELEGATION CONTEXT]",
         f"original request: {session.original[:200]}",

@@ -1,7 +1,8 @@
-"""Read a page that a model has asked for, as text.
+"""Fetch a web page as text.
 
-The address is a stranger's choice, so the one who builds a fetcher decides which connections may be made: `dial` is that
-decision (`push/guard.py` has one that keeps to the public internet). Redirects go through it again.
+The address is not trusted: `dial` decides which connections are allowed, also for redirects (`push/guard.py` allows only
+public addresses). The page is not trusted either: every function here takes linear time for any content, which the HTML parser
+of the standard library does not.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from dragoman.errors import Unreachable
 LIMIT = 8 << 20
 MAX_REDIRECTS = 10
 MAX_HTML = 2 << 20
-"""Characters of a page that are looked at: a model reads a hundredth of that."""
+"""Characters of a page that are parsed."""
 READER_THREADS = 2
-"""Pages that are turned into text at once, each in a thread: hostile ones take their share of a core, not all of it."""
+"""Threads that turn pages into text."""
 
 _DECODE_BYTES = 65_536
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
@@ -51,8 +52,8 @@ _CODECS = {
     }.items()
     for label in (codec, *labels.split())
 }
-"""The character encodings of the web, by the names that pages give them. The page chooses, so it chooses among these: Python
-has others, which are not for text (`punycode`, `idna`), take the square of the time, or are never forgotten once asked for."""
+"""The character encodings of the web, by the names that pages use. Python has others that are not for text (`punycode`, `idna`),
+take quadratic time, or stay in memory."""
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -121,7 +122,7 @@ class HttpFetcher:
 
 
 def page_text(body: bytes, kind: str, parameters: str = "") -> str:
-    """The text of a page of this media type. What its encoding cannot be is U+FFFD. Takes time: not for the event loop."""
+    """The text of a page. It blocks: do not call it on the event loop."""
     if not kind.startswith("text/") and not kind.endswith(("json", "xml", "javascript")):
         return f"({kind[:100]}, {len(body)} bytes: not text)"
     named = _CHARSET.search(parameters)
@@ -132,7 +133,7 @@ def page_text(body: bytes, kind: str, parameters: str = "") -> str:
 
 
 def _decoded(body: bytes, codec: str, limit: int | None = None) -> str:
-    """In pieces: a codec holds on to the interpreter, and other threads wait for it. `limit`: this many characters."""
+    """Decode in pieces, because a codec holds the GIL. `limit`: at most this many characters."""
     decoder = codecs.getincrementaldecoder(codec)("replace")
     out: list[str] = []
     size = 0
@@ -157,7 +158,7 @@ def _shown(url: str) -> str:
 
 _NAME = re.compile(r"/?[A-Za-z][A-Za-z0-9]*")
 _LONG_NUMBER = re.compile(r"&#(?:[0-9]{20,}+|[xX][0-9a-fA-F]{20,}+);?")
-"""References to characters that there are not. Python refuses to read numbers of thousands of digits."""
+"""Character references with too many digits, which Python refuses to parse."""
 _UNESCAPE_CHARACTERS = 32_768
 _LONGEST_NAME = 40
 """Characters of the longest reference: `&CounterClockwiseContourIntegral;`."""
@@ -186,7 +187,7 @@ def _pieces(source: str) -> list[str]:
         out.append(_unescaped(source[at:tag]))
         named = _NAME.match(source, tag + 1)
         if named is None and source[tag + 1 : tag + 2] not in ("!", "?", "/"):
-            out.append("<")  # only a sign
+            out.append("<")  # not a tag
             at = tag + 1
             continue
         comment = source.startswith("<!--", tag)
@@ -201,13 +202,13 @@ def _pieces(source: str) -> list[str]:
             if (closed := _END[name].search(source, at)) is not None:
                 at = closed.start()
             else:
-                silent.discard(name)  # it is not closed anywhere, so nobody looks again
+                silent.discard(name)  # it is never closed: do not search again
     out.append(_unescaped(source[at:]))
     return out
 
 
 def _unescaped(text: str) -> str:
-    """In pieces: an expression holds on to the interpreter, and other threads wait for it."""
+    """Unescape in pieces, because a regular expression holds the GIL."""
     if "&" not in text:
         return text
     out: list[str] = []

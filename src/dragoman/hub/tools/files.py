@@ -1,8 +1,8 @@
-"""`/write`, `/read` and `/list`: files that an agent makes.
+"""`/write`, `/read`, `/list` and `/exec`: files, images, and shell commands.
 
-A file always goes to whoever asked. `--persist` also keeps it with the conversation, where `/read` and `/list` find it;
-outside a conversation (every call over A2A) there is nothing to keep it with. Where commands may run, the tenant has a
-workspace: files are written there, too, and what commands make is read and listed.
+A file is always sent to the caller. `--persist` also stores it with the conversation, if there is one (a call over A2A has
+none). If commands are allowed, the tenant has a workspace: `/write` writes there too, and `/read` and `/list` show its files.
+An image goes into the model's next prompt. The log has its key, and the database its bytes, for a turn that runs again.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from dragoman.hub.sandbox.workspace import READ_LIMIT
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 _PICTURE_SECONDS = 7 * 86_400
-"""Seconds. A turn that comes back later than that reads that there was a picture."""
+"""How long images are stored."""
 MAX_PICTURE_BYTES = 256 << 20
-"""Bytes of pictures that a tenant has here; older ones make room."""
+"""Bytes of stored images per tenant; older ones are deleted."""
 _PUT = "insert or replace into pictures (key, media_type, content, at) values (?, ?, ?, ?)"
 _DROP_OLD = "delete from pictures where at < ?"
 _MAKE_ROOM = """
 delete from pictures where key in (select key from (select key, sum(length(content)) over (order by rowid desc) as bytes
 from pictures where key > ? || '/' and key < ? || '0') where bytes > ?)
-"""  # what comes after a slash comes before a 0
+"""  # "0" follows "/"
 _FIND = "select media_type, content from pictures where key = ?"
 
 
 class Pictures:
-    """`model` says which agents' models see."""
+    """`model` knows which models take images."""
 
     def __init__(self, database: Database, model: Model) -> None:
         self._db, self._model = database, model
 
     async def show(self, session: Session, image: Image) -> str:
-        """Have the model see a picture with its next prompt, if it can. Returns what the command says of it."""
+        """Put an image into the model's next prompt, if it takes images. Returns the result of the command."""
         if not traits_of(self._model, session.constitution.model).sees:
             return f"({image.title}: a picture, and your model cannot see pictures)"
         key, now = session.write_key, int(time.time())
@@ -57,7 +57,7 @@ class Pictures:
         return f"(picture {len(session.pictures)}: {image.title}; it is attached to this message)"
 
     async def find(self, keys: Sequence[str]) -> list[Image]:
-        """Those of them that are still there."""
+        """The stored images of these keys."""
 
         def find(db: sqlite3.Connection) -> list[sqlite3.Row]:
             rows = [db.execute(_FIND, (key,)).fetchone() for key in keys]
@@ -149,14 +149,14 @@ class ReadTool:
     async def _kept(
         self, artifacts: Artifacts, command: Command, session: Session, made: bytes | None
     ) -> str:
-        """A file of the conversation; if it has none of that name, `made`, which the workspace has."""
+        """A file of the conversation, or else `made`, the file of the workspace."""
         named = re.fullmatch(r"#(\d{1,15})(?:\s+via=mem:#?(\d{1,15}))?", command.args)
         if named is None:
             found = await artifacts.by_path(session.tenant, session.conversation, command.args)
         else:
             found = await artifacts.get(session.tenant, int(named[1]))
             if found is not None and found.conversation_id != session.conversation:
-                # A file of another conversation is reached through a memory that points at it.
+                # A file of another conversation needs a memory entry that links it.
                 entry = None
                 if named[2] and self._memories is not None:
                     entry = await self._memories.get(session.tenant, int(named[2]))

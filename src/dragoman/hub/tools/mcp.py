@@ -3,8 +3,8 @@
     {"servers": {"files": {"command": "mcp-files", "args": ["/data"], "env": {"LEVEL": "2"}},
                  "remote": {"url": "https://mcp.example.com/mcp", "headers": {"Authorization": "Bearer ..."}}}}
 
-Each tenant has processes of its own, which see none of the hub's environment but the few variables any program needs,
-and what the registry gives them. A server that died is started again at its next use; an idle one is stopped.
+Each tenant has its own processes. They get only basic environment variables and those of the registry. A dead server is
+restarted at its next use; an idle one is stopped.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ NAVIGATE, SNAPSHOT = "browser_navigate", "browser_snapshot"
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://")
 
 Check = Callable[[str], Awaitable[None]]
-"""Raises `OSError` for an address that is not to be opened."""
+"""Raises `OSError` for a forbidden address."""
 
 
 async def refuse_addresses(check: Check | None, arguments: object) -> str:
-    """Why a browser is not to be given these arguments of a tool; empty if it may have them.
+    """Why a browser must not get these arguments; empty if it may.
 
-    Whatever is called `url`, at any depth, has to be an address of the web; what begins like an address is checked, too.
+    Every member named `url`, at any depth, must be an http address; other strings that look like addresses are checked too.
     """
     for name, value in _named_strings(arguments):
         address = value.strip()
@@ -56,7 +56,7 @@ async def refuse_addresses(check: Check | None, arguments: object) -> str:
 
 
 def _named_strings(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """The strings in a JSON value, each with the member that it is in."""
+    """The strings in a JSON value, each with its member name."""
     waiting = [(name, value)]
     while waiting:
         name, value = waiting.pop()
@@ -70,9 +70,9 @@ def _named_strings(value: object, name: str = "") -> Iterator[tuple[str, str]]:
 
 IDLE_SECONDS = 300.0
 _MAX_TOOL_PAGES = 20
-"""Of tools, that a server may have."""
+"""Pages of tools that are read."""
 _CLOSED = -32000
-"""The library's code for a connection that is gone."""
+"""The library's code for a closed connection."""
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class McpTool(Struct, frozen=True, kw_only=True):
     description: str = ""
     schema: dict[str, Any] = {}
     repeatable: bool = False
-    """It says that it only reads, or that calling it twice does no more than calling it once."""
+    """The server declares it read-only or idempotent."""
 
 
 class _Registry(Struct, frozen=True):
@@ -138,14 +138,14 @@ class McpServers:
         return found
 
     async def repeatable(self, tenant: str, name: str, tool: str) -> bool:
-        """Whether a call that was broken off may be made again. Raises `A2AError`."""
+        """True if an interrupted call may be repeated. Raises `A2AError`."""
         connection = await self._connection(tenant, name)
         if connection.repeatable is None:
             await self.tools(tenant, name)
         return tool in (connection.repeatable or ())
 
     async def call(self, tenant: str, name: str, tool: str, arguments: dict[str, Any]) -> tuple[bool, str]:
-        """Whether it went well, and what it said. Raises `A2AError` if the server cannot be asked."""
+        """Whether the call succeeded, and its text. Raises `A2AError` if the server cannot be reached."""
         connection = await self._connection(tenant, name)
         async with connection.used():
             result = await connection.within(connection.client.call_tool(tool, arguments))
@@ -171,7 +171,7 @@ class McpServers:
 
 
 class _Connection:
-    """A client, in a task of its own: the library wants the same one to open and to close it."""
+    """A client in its own asyncio task, because the library must open and close it in the same task."""
 
     def __init__(self, name: str, server: McpServer, idle: float) -> None:
         self._name, self._server, self._idle = name, server, idle
@@ -179,7 +179,7 @@ class _Connection:
         self._stop = asyncio.Event()
         self._users = 0
         self.repeatable: frozenset[str] | None = None
-        """The tools that may be called twice, once they are known."""
+        """The repeatable tools, once they are known."""
         self._used = asyncio.Event()
         self._task = asyncio.create_task(self._live(), name=f"mcp-{name}")
 
@@ -204,7 +204,7 @@ class _Connection:
         return _Use(self)
 
     async def within(self, asked: Any) -> Any:
-        """An answer within the server's time; a server that dies meanwhile ends the wait."""
+        """Await an answer within the server's timeout; the death of the server ends the wait."""
         work = asyncio.ensure_future(asked)
         try:
             done, _ = await asyncio.wait(
@@ -223,7 +223,7 @@ class _Connection:
         except Exception as error:  # the library's and the server's own
             logger.info("the MCP server %s failed: %s", self._name, describe(error))
             if getattr(getattr(error, "error", None), "code", _CLOSED) == _CLOSED:
-                self._stop.set()  # no answer of the server's: the next use begins anew
+                self._stop.set()  # no answer of the server: reconnect at the next use
             raise Unreachable(f"the MCP server {self._name!r} failed: {str(error)[:300]}") from error
         finally:
             if not work.done():
@@ -292,7 +292,7 @@ def _client(server: McpServer) -> Any:
 
 
 def _null_file() -> Any:
-    """For what servers say on the side: not our terminal."""
+    """Receives the stderr of servers."""
     global _sink
     if _sink is None:
         _sink = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
@@ -331,7 +331,7 @@ class McpCommand:
         return f"mcp:{words[1]}.{words[2]}" if len(words) > 2 else f"mcp:{words[0]}"
 
     async def repeatable(self, command: Command, session: Session) -> bool:
-        """Reading what tools there are is, and calling one that says so of itself."""
+        """Listing tools is, and calling a tool that the server declares repeatable."""
         verb, _, rest = command.args.partition(" ")
         if session.was_interrupted:
             return False

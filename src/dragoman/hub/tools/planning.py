@@ -29,7 +29,7 @@ class TodoTool:
         return f"todo:{command.args.partition(' ')[0]}"
 
     async def preamble(self, session: Session) -> str:
-        """What stands before a request: the open ones."""
+        """The open todos, to be put before a request."""
         lines = await self.lines(session)
         return "\n".join(["[OPEN TODOS]", *lines, "[END OPEN TODOS]"]) if lines else ""
 
@@ -67,8 +67,7 @@ class TodoTool:
         return f"OK: #{todo.id} {how}" if todo else f"ERR: there is no todo {which!r} (try /todo list)"
 
     async def _find(self, which: str, session: Session) -> int:
-        """The one that is meant: by its number, its subject, or how only its subject begins; an open one, if there is
-        one. (After a crash it may be done already.) 0: none."""
+        """The id of a todo by number, subject, or unique start of its subject, open ones first; 0: none."""
         number = which.removeprefix("#")
         if number.isdecimal():
             return int(number) if len(number) < 16 else 0

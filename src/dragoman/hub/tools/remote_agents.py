@@ -1,12 +1,11 @@
-"""Agents of others that the agents here may call, from `a2a_agents.json`.
+"""`/a2a`: remote agents that the agents of this hub may call, from `a2a_agents.json`.
 
     {"agents": {"weather": {"url": "https://weather.example.com/a2a", "auth": {"type": "bearer", "token_env": "WEATHER"},
                             "timeout": 60, "allow_private": false}}}
 
-What they say of themselves is fetched side by side, in the background, and fetched again after a while: `lines` never
-waits, so a remote that is down delays nobody. One that does not show its card any more, or that a call does not reach, is
-listed as such. `Remotes` is the engine's `Peers`: a call is a delegation like any other, with its stream, its resume after
-a crash and its cancel. The message text is all that leaves.
+Their cards are fetched concurrently in the background, and again after a while. `lines` never waits, so a remote that is down
+delays nobody; it is listed as unavailable. `RemoteAgents` implements the engine's `Peers`: a call is a delegation with
+streaming, resume after a crash, and cancel. Only the text of the message is sent.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ from dragoman.model.ops import (
 logger = logging.getLogger("dragoman.remotes")
 
 PREFIX = "a2a:"
-"""Before the name of a remote, where agents are called by name; no agent of a tenant has such an id."""
+"""Prefix of a remote's name where agents are called by name; no agent of a tenant has such an id."""
 CARD_SECONDS = 15.0
 CARD_TTL_SECONDS = 300.0
 _RETRY_SECONDS = 30.0
-"""Seconds until a remote that was not there is looked for again."""
+"""Seconds until an unavailable remote is tried again."""
 _MAX_TASKS, _PAGE, _HISTORY = 500, 50, 50
-"""Of the tasks that a remote lists, so many are looked at, the newest; and of each so many messages."""
+"""How many of a remote's newest tasks are searched, by page, and messages of each."""
 
 
 class Auth(Struct, frozen=True, kw_only=True):
@@ -74,7 +73,7 @@ class RemoteAgent(Struct, frozen=True, kw_only=True):
     timeout: Annotated[float, Meta(gt=0)] = 60.0
     """Seconds for a whole call."""
     allow_private: bool = False
-    """It may be on loopback or a private network."""
+    """Allow loopback and private addresses."""
 
 
 class _Registry(Struct, frozen=True):
@@ -100,7 +99,7 @@ def read_registry(path: Path) -> dict[str, RemoteAgent]:
 
 
 class _Known:
-    """A remote's card, or why there is none."""
+    """A remote's card, or the error."""
 
     __slots__ = ("card", "error", "until")
 
@@ -109,7 +108,7 @@ class _Known:
 
 
 class _Connection:
-    """A client of a remote. One that another has taken the place of is closed when nobody uses it any more."""
+    """A client of a remote. A replaced one is closed after its last use."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -132,7 +131,7 @@ class _Connection:
 
 
 class _RemoteService:
-    """A `Service`: the remote, as agents here call it. Neither who calls nor for which request goes along."""
+    """A `Service` of the remote. It sends neither the caller nor the trace."""
 
     def __init__(
         self, connection: Callable[[], Awaitable[_Connection]], unreachable: Callable[[A2AError], None]
@@ -158,7 +157,7 @@ class _RemoteService:
 
 
 class RemoteAgents:
-    """`guard` checks the addresses of remotes that must be public, over every binding: `push/guard.py` has one."""
+    """`guard` checks the addresses of remotes that must be public, for every binding."""
 
     def __init__(
         self,
@@ -176,10 +175,10 @@ class RemoteAgents:
         self._opening: dict[str, asyncio.Task[_Connection]] = {}
         self._fetching: dict[str, asyncio.Task[_Known]] = {}
 
-    # -- what they are -----------------------------------------------------------------------------------------
+    # -- cards ------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Begin to fetch the cards that are missing or old."""
+        """Start to fetch missing and expired cards."""
         for name in self.agents:
             known = self._known.get(name)
             fetching = self._fetching.get(name)
@@ -187,12 +186,12 @@ class RemoteAgents:
                 self._fetching[name] = asyncio.create_task(self._fetch(name))
 
     def lines(self) -> list[str]:
-        """A line about each remote that is known by now, for the roster. Does not wait."""
+        """A line for each remote that is known, for the roster. It does not wait."""
         self.refresh()
         return [_line(name, self._known[name]) for name in self.agents if name in self._known]
 
     async def listed(self) -> list[str]:
-        """A line about each remote; waits for those that are being fetched."""
+        """A line for each remote; waits for running fetches."""
         self.refresh()
         if self._fetching:
             await asyncio.wait(list(self._fetching.values()))
@@ -219,12 +218,11 @@ class RemoteAgents:
         return _RemoteService(partial(self._connection, name), partial(self._missed, name)), Scope()
 
     async def deduplicates(self, name: str) -> bool:
-        """Whether a message that is sent again, under the same key, is done once. Raises `A2AError`."""
+        """True if the remote deduplicates messages by key. Raises `A2AError`."""
         return (await self._connection(name)).client.link.peer.is_dragoman
 
     async def has(self, name: str, message: str) -> str:
-        """The id of the task that a remote has for a message of ours, if it lists its tasks with what they were told;
-        empty if there is none to be found."""
+        """The id of the remote's task for a message of ours, searched in its task list; empty if it is not found."""
         looked = 0
         with suppress(A2AError, TimeoutError):
             async with asyncio.timeout(min(CARD_SECONDS, self._remote(name).timeout)):
@@ -250,7 +248,7 @@ class RemoteAgents:
             elif not opening.cancelled() and opening.exception() is None:
                 await opening.result().client.close()
 
-    # -- underneath --------------------------------------------------------------------------------------------
+    # -- connections-------------------------------------------------------------------------------------------
 
     def _remote(self, name: str) -> RemoteAgent:
         remote = self.agents.get(name)
@@ -266,7 +264,7 @@ class RemoteAgents:
         return await asyncio.shield(opening)
 
     async def _renewed(self, name: str) -> _Connection:
-        """A connection that has just read the remote's card. Raises `A2AError`; then the one before stays."""
+        """A new connection with a fresh card. Raises `A2AError`; then the old one stays."""
         before = self._opening.get(name)
         if before is None or not before.done() or before.cancelled() or before.exception() is not None:
             return await self._connection(name)
@@ -282,7 +280,7 @@ class RemoteAgents:
         return connection
 
     def _missed(self, name: str, error: A2AError) -> None:
-        """A call did not get there: whoever looks next sees whether the remote is there at all."""
+        """A call could not reach the remote: expire its card."""
         self._known[name] = _Known(None, error.message, 0.0)
 
     async def _connect(self, remote: RemoteAgent) -> _Connection:
@@ -335,9 +333,9 @@ def _line(name: str, known: _Known | None) -> str:
 
 
 class HubPeers:
-    """Agents elsewhere: the registered ones for everybody, any at all for agents that are code.
+    """Remote agents: registered ones for every agent, any address for agents that are code.
 
-    What a model writes never becomes an address.
+    Text of a model never becomes an address.
     """
 
     def __init__(self, remotes: Peers | None, peers: Peers | None, catalogue: Catalogue) -> None:
@@ -368,7 +366,7 @@ class A2ATool:
         return "a2a:" + ".".join(command.args.split()[:2])
 
     async def repeatable(self, command: Command, session: Session) -> bool:
-        """A call is, when the remote's task is known, or when the remote knows a message that it has had already."""
+        """A call is, if the remote's task is known, or if the remote deduplicates messages."""
         verb, _, rest = command.args.partition(" ")
         key, turn, name = f"call/{session.key}", session.turn, rest.strip().partition(" ")[0]
         if key in record_of(turn).children or record_of(turn).steps.get(key) is not None:
@@ -377,7 +375,7 @@ class A2ATool:
             return True
         if session.was_interrupted:
             task = await self._remotes.has(name, _message_id(session))
-            if task:  # go on with it, as if the remote had said so in time
+            if task:  # continue with it
                 record_of(turn).children[key] = child = Child(key=key, peer=PREFIX + name, task=task)
                 await record_of(turn).commit(Record("child", child))
             return bool(task)
@@ -433,7 +431,7 @@ class A2ATool:
         return f"ERR: {name} ended {task.state.word}: {said}" if task.state.word in _FAILED_STATES else said
 
     async def _give_up(self, remotes: RemoteAgents, name: str, task: str) -> None:
-        """Tell the remote that nobody waits any more."""
+        """Cancel the remote's task."""
         if not task:
             return
         with suppress(A2AError, TimeoutError):
@@ -443,7 +441,7 @@ class A2ATool:
 
 
 def _message_id(session: Session) -> str:
-    """The same, if it is sent again."""
+    """The message id, the same if the message is sent again."""
     return hashlib.sha256(session.write_key.encode()).hexdigest()[:32]
 
 

@@ -1,7 +1,7 @@
 """A tool: what a `/command` in a model's reply runs.
 
-Tools are plain: a command and a session in, text out. The loop does what is common to all of them: the capability gate,
-budgets, the recorded step, truncation, the block around the result.
+A tool takes a command and a session, and returns text. `agents/dispatch.py` does the rest: capabilities, limits, recording,
+truncation, errors, the block around the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dragoman.hub.agents.event_writer import EventWriter
 from dragoman.hub.models.model import Usage
 
 _ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
-"""What of a usage is told if there is any."""
+"""Members of a usage that are reported only if they are set."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class Command(Struct, frozen=True, kw_only=True):
     args: str = ""
     body: str | None = None
     closed: bool = True
-    """A block command whose end was found."""
+    """False for a block command without its end."""
 
     @property
     def title(self) -> str:
@@ -36,7 +36,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 class Budget:
-    """The tokens a request may use, those of the agents it asks included. It only shrinks on the way down."""
+    """The tokens that a request may use, those of delegated agents included."""
 
     def __init__(self, *limits: int) -> None:
         self._limit = min((limit for limit in limits if limit > 0), default=0)
@@ -49,30 +49,30 @@ class Budget:
 
 
 class Session(Struct, kw_only=True):
-    """Where a command runs: for whom, as which agent, in which conversation."""
+    """The context of a command: tenant, agent, conversation, turn."""
 
     tenant: str
     agent: str
     constitution: Constitution
     turn: Turn
     writer: EventWriter
-    """For what others should hear of while the command runs."""
+    """Reports events while the command runs."""
     budget: Budget
     key: str = ""
-    """Names the command within the turn; the same after a restart."""
+    """Identifies the command within the turn, also after a restart."""
     conversation: int = 0
-    """0: none (every call over A2A). Files then cannot be kept, and memory is not tied to a conversation."""
+    """0: none (every call over A2A). Then files cannot be stored, and memories belong to the tenant."""
     depth: int = 0
     stream_id: int = 0
     original: str = ""
-    """What the user asked in the first place."""
+    """The first question of the user."""
     pictures: list[str] = []
-    """Keys of the pictures that commands gave since the model last spoke; it sees them with its next prompt."""
+    """Keys of images for the model's next prompt."""
     scratch: dict[str, Any] = {}
-    """What tools remember during one run of a turn."""
+    """State of tools during one run of a turn."""
 
     async def count_usage(self, usage: Usage, model: str) -> None:
-        """Count what a call of a model used, and say so."""
+        """Count the tokens of a model call, and report them."""
         self.budget.spent += usage.total
         more = {name: value for name in _ONLY_IF if (value := getattr(usage, name))}
         await self.writer.emit(
@@ -85,17 +85,17 @@ class Session(Struct, kw_only=True):
 
     @property
     def write_key(self) -> str:
-        """Names the command for good: what it writes under this key is written once, also if a restart runs it again."""
+        """A unique key of the command: a write under this key happens once, also if the command runs again after a restart."""
         turn, scope = self.turn, self.turn.scope
         return f"{scope.tenant}/{scope.agent}/{turn.task_id}/{turn.n}/{self.key}"
 
     @property
     def was_interrupted(self) -> bool:
-        """The command was begun before a crash, as one that must not run twice."""
+        """A crash interrupted the command, which must not run twice."""
         return record_of(self.turn).steps.get(self._begun) is not None
 
     async def begin(self, label: str) -> None:
-        """Put on record that the command begins."""
+        """Record the start of the command."""
         await record_of(self.turn).record(self._begun, label)
         await record_of(self.turn).may_begin()
 
@@ -105,7 +105,7 @@ class Session(Struct, kw_only=True):
 
 
 async def always_repeatable(tool: object, command: Command, session: Session) -> bool:
-    """`repeatable` of tools that only read, that write only here (`Session.write_key`), or that have us follow a task."""
+    """`repeatable` of tools that only read, that write under `Session.write_key`, or that follow a task."""
     return True
 
 
@@ -117,7 +117,7 @@ class Tool(Protocol):
 
     @property
     def bundle(self) -> str:
-        """What a constitution grants: web, exec, write, read, mem, delegation, mcp, a2a, advise, todos; empty: always."""
+        """The bundle that grants it; empty: always granted."""
         ...
 
     @property
@@ -126,15 +126,15 @@ class Tool(Protocol):
         ...
 
     def label(self, command: Command) -> str:
-        """What `tool_call` events call it: `fetch:https://...`, `agent:scout`, `mcp:server.tool`."""
+        """Its name in `tool_call` events: `fetch:https://...`, `agent:scout`, `mcp:server.tool`."""
         ...
 
     async def repeatable(self, command: Command, session: Session) -> bool:
-        """Whether a command that a crash broke off may simply run again. One that may not is begun once, and never again."""
+        """True if the command may run again after a crash interrupted it."""
         ...
 
     async def run(self, command: Command, session: Session) -> str:
-        """The body of the result block. A failure is a text that begins with `ERR:`; only a broken tool raises."""
+        """The body of the result block. A failure is a text that begins with `ERR:`, or an `A2AError`."""
         ...
 
 
@@ -164,7 +164,7 @@ class HelpTool:
 
 
 class UnavailableTool:
-    """A command that the hub knows and does not serve: refused in words, so that a model does not wait for a result."""
+    """A known command that this hub does not have. It answers with the reason."""
 
     usage = ""
     repeatable = always_repeatable

@@ -1,7 +1,4 @@
-"""All the commands of a hub, put together from what the operator has given it.
-
-What is not given is there all the same, and says why it cannot be used: a model that asks for it learns something.
-"""
+"""All commands of a hub. A command that the operator has not enabled answers with the reason."""
 
 from __future__ import annotations
 
@@ -42,12 +39,12 @@ def toolbox(
     remotes: RemoteAgents | None = None,
     sandbox: Sandbox | None = None,
 ) -> tuple[Tool, ...]:
-    """Every command. `model` answers `/advise`, and says who sees; `check` refuses addresses."""
+    """Build every command. `model` answers `/advise`; `check` refuses addresses."""
     pictures = Pictures(database, model)
     artifacts, memories, todo = Artifacts(database), Memories(database), TodoTool(Todos(database))
 
     async def context(session: Session) -> list[str]:
-        """What an agent that is asked is told of the work so far."""
+        """Lines about the work so far, for a delegated agent."""
         lines = []
         if session.conversation:
             known = await memories.list(session.tenant, conversation=session.conversation, limit=15)
