@@ -102,7 +102,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("fullmatch", "", "a ,", ""),
         ("fullmatch", "", "a\t,\t", "("),
     ),
-    "app._MEANT": (("split", "", "%2", ""), ("split", "", "%2F", "")),
+    "app._KEPT_ESCAPES": (("split", "", "%2", ""), ("split", "", "%2F", "")),
     "mount._QUOTED": (("sub", "", '"', ""),),
     "rest._WHOLE": (("fullmatch", "-", "1", ""),),
     "rest._WEIGHT": (("search", ";", " ", "q"), ("search", "", ";q=", ""), ("search", "", "; ", "")),
@@ -129,7 +129,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("search", '"file":{"data"', " ", "}"),
     ),
     "select._TYPE": (("search", "", '"type"', ""), ("search", '"type"', " ", "")),
-    "reading._LOOKS_SNAKE": (
+    "reading.SNAKE_MEMBER": (
         ("search", "", '_id"', ""),
         ("search", "", "_", ""),
         ("search", '_id"', " ", ""),

@@ -232,9 +232,9 @@ def test_workers_count_connections_together() -> None:
             return self.mine + 3
 
     connections = Connections(4, Others())
-    connections.opened()
+    connections.count(1)
     assert not connections.full
-    connections.opened()
+    connections.count(1)
     assert connections.full
-    connections.closed()
+    connections.count(-1)
     assert not connections.full

@@ -1,9 +1,9 @@
-"""What a request must satisfy in every version, beyond the types of its members."""
+"""The rules for requests that all versions share, beyond the types of members."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
@@ -30,42 +30,13 @@ def refuse(path: str, why: str) -> NoReturn:
 
 
 def checked(request: Request) -> Request:
-    """The request, if it makes sense. Raises `InvalidParams`."""
-    match request:
-        case ops.SendMessage():
-            _check_message(request.message)
-            _check_history(request.configuration.history_length, "configuration.historyLength")
-            config = request.configuration.task_push_notification_config
-            if config is not None:
-                _check_present(config.url, "configuration.taskPushNotificationConfig.url")
-        case ops.GetTask():
-            _check_present(request.id, "id")
-            _check_history(request.history_length, "historyLength")
-        case ops.CancelTask() | ops.SubscribeToTask():
-            _check_present(request.id, "id")
-        case ops.ListTasks():
-            _check_history(request.history_length, "historyLength")
-            if request.page_size is not None and not 1 <= request.page_size <= LARGEST_PAGE:
-                refuse("pageSize", f"must be from 1 to {LARGEST_PAGE}")
-            if request.status_timestamp_after:
-                return replace(request, status_timestamp_after=_moment(request.status_timestamp_after))
-        case ops.CreatePushConfig():
-            _check_present(request.config.task_id, "taskId")
-            _check_present(request.config.url, "url")
-        case ops.GetPushConfig():
-            _check_present(request.task_id, "taskId")
-        case ops.DeletePushConfig():
-            _check_present(request.task_id, "taskId")
-            _check_present(request.id, "id")
-        case ops.ListPushConfigs():
-            _check_present(request.task_id, "taskId")
-            if request.page_size is not None and request.page_size < 0:
-                refuse("pageSize", "must not be negative")
-    return request
+    """The request. Raises `InvalidParams` if it makes no sense."""
+    check = _CHECKS.get(type(request))
+    return request if check is None else check(request) or request
 
 
 def checked_as(request: Request, names: Mapping[str, str]) -> Request:
-    """The same for a version that has other names for some members: what is wrong is said with its own."""
+    """`checked` for a version with other names of some members: errors have its names."""
     try:
         return checked(request)
     except InvalidParams as error:
@@ -110,3 +81,65 @@ def _moment(text: str) -> str:
         return read_timestamp(text)
     except ValueError:
         refuse("statusTimestampAfter", "is not an ISO 8601 timestamp")
+
+
+def _check_send(request: ops.SendMessage) -> None:
+    _check_message(request.message)
+    configuration = request.configuration
+    _check_history(configuration.history_length, "configuration.historyLength")
+    config = configuration.task_push_notification_config
+    if config is not None:
+        _check_present(config.url, "configuration.taskPushNotificationConfig.url")
+
+
+def _check_get(request: ops.GetTask) -> None:
+    if not request.id:
+        refuse("id", "must not be empty")
+    if request.history_length is not None:
+        _check_history(request.history_length, "historyLength")
+
+
+def _check_id(request: ops.CancelTask | ops.SubscribeToTask) -> None:
+    _check_present(request.id, "id")
+
+
+def _check_list(request: ops.ListTasks) -> ops.ListTasks:
+    _check_history(request.history_length, "historyLength")
+    if request.page_size is not None and not 1 <= request.page_size <= LARGEST_PAGE:
+        refuse("pageSize", f"must be from 1 to {LARGEST_PAGE}")
+    if request.status_timestamp_after:
+        return replace(request, status_timestamp_after=_moment(request.status_timestamp_after))
+    return request
+
+
+def _check_create_config(request: ops.CreatePushConfig) -> None:
+    _check_present(request.config.task_id, "taskId")
+    _check_present(request.config.url, "url")
+
+
+def _check_get_config(request: ops.GetPushConfig) -> None:
+    _check_present(request.task_id, "taskId")
+
+
+def _check_delete_config(request: ops.DeletePushConfig) -> None:
+    _check_present(request.task_id, "taskId")
+    _check_present(request.id, "id")
+
+
+def _check_list_configs(request: ops.ListPushConfigs) -> None:
+    _check_present(request.task_id, "taskId")
+    if request.page_size is not None and request.page_size < 0:
+        refuse("pageSize", "must not be negative")
+
+
+_CHECKS: dict[type[Request], Callable[[Any], Request | None]] = {
+    ops.SendMessage: _check_send,
+    ops.GetTask: _check_get,
+    ops.CancelTask: _check_id,
+    ops.SubscribeToTask: _check_id,
+    ops.ListTasks: _check_list,
+    ops.CreatePushConfig: _check_create_config,
+    ops.GetPushConfig: _check_get_config,
+    ops.DeletePushConfig: _check_delete_config,
+    ops.ListPushConfigs: _check_list_configs,
+}

@@ -165,7 +165,7 @@ def snake(name: str) -> str:
 _CAMEL = {snake(name): name for name in _NAMES}
 
 _ENDINGS = sorted({name.rpartition("_")[2] for name in _CAMEL})
-_LOOKS_SNAKE = re.compile(rf'_(?:{"|".join(_ENDINGS)})"\s*:'.encode())
+SNAKE_MEMBER = re.compile(rf'_(?:{"|".join(_ENDINGS)})"\s*:'.encode())
 
 _OPAQUE = frozenset({"metadata", "data", "params", "header", "scopes"})
 """The user's own documents."""
@@ -175,7 +175,7 @@ _KEYED_BY_USER = frozenset({"securitySchemes", "schemes", "security"})
 
 def looks_snake(raw: bytes) -> bool:
     """Whether a member of ours may be spelled `like_this` somewhere. Cheap; errs on the side of yes."""
-    return _LOOKS_SNAKE.search(raw) is not None
+    return SNAKE_MEMBER.search(raw) is not None
 
 
 def has_more_than(most: int, value: Any) -> bool:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked, refuse
 from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
-from dragoman.dialects.reading import looks_snake, normalize, normalize_request, snake
+from dragoman.dialects.reading import SNAKE_MEMBER, normalize, normalize_request, snake
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
@@ -69,7 +69,7 @@ class V1_0(Dialect):
             try:
                 document = (
                     _leniently(params, shape)
-                    if looks_snake(params)
+                    if SNAKE_MEMBER.search(params)
                     else _DECODERS[op].decode(params or b"{}")
                 )
             except msgspec.ValidationError:

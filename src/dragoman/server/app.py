@@ -102,9 +102,9 @@ class App:
         self._bindings: tuple[Binding, ...] = (*self._rest, cards)
         self._cards = cards
         paths = [(mount, below) for mount in mounts for below in ("", "/")]
-        doors = {mount.prefix + below: self._match(mount, below) for mount, below in paths}
-        self._doors = {path: door for path, door in doors.items() if door is not None}
-        """Who answers where most calls go."""
+        roots = {mount.prefix + below: self._match(mount, below) for mount, below in paths}
+        self._roots = {path: found for path, found in roots.items() if found is not None}
+        """The handlers of the mounts themselves, where most calls go."""
         self.limits = limits = limits or Limits()
         self.connections = connections or Connections(limits.max_connections)
         self.streams = Streams(keepalive=keepalive)
@@ -209,7 +209,7 @@ class App:
             if exchange.method == "OPTIONS" and self._cors.allows(exchange):
                 await self._cors.preflight(exchange)
                 return
-        found = self._find(exchange.path)
+        found = self._roots.get(exchange.path) or self._find(exchange.path)
         if found is None and self._elsewhere is not None and not self.stopped:
             mount = await self._elsewhere(exchange)
             if exchange.responding:
@@ -232,8 +232,8 @@ class App:
 
     def _find(self, path: str) -> tuple[Mount, Mapping[str, Handler]] | None:
         """The mount nearest to a path, and who answers there."""
-        if (door := self._doors.get(path)) is not None:
-            return door
+        if (found := self._roots.get(path)) is not None:
+            return found
         # No deeper than a mount can be: a path may have thousands of slashes.
         prefix = "/".join(path.split("/", self._deepest + 1)[: self._deepest + 1])
         while (mount := self._mounts.get(prefix)) is None and prefix:
@@ -305,7 +305,9 @@ class App:
 
 def _below(scope: AsgiScope) -> str:
     """The path below whatever we are mounted in; servers differ in whether `path` includes `root_path`."""
-    path = _meant(scope)
+    path: str = scope["path"]
+    if "%" in path or b"%" in (scope.get("raw_path") or b""):
+        path = _decoded_path(scope)
     root: str = scope.get("root_path", "").rstrip("/")
     if root:
         # A proxy that takes its own prefix off leaves only where the framework has us.
@@ -318,18 +320,18 @@ def _below(scope: AsgiScope) -> str:
     return path
 
 
-def _meant(scope: AsgiScope) -> str:
+def _decoded_path(scope: AsgiScope) -> str:
     """The path, decoded except for what would change its meaning: a slash, a colon or a percent sign in an id."""
     path: str = scope["path"]
     raw: bytes = scope.get("raw_path") or b""
     if b"%" not in raw:
         return path.replace("%", "%25") if "%" in path else path
-    pieces = _MEANT.split(raw.decode("latin-1"))
+    pieces = _KEPT_ESCAPES.split(raw.decode("latin-1"))
     kept = "".join([piece.upper() if n % 2 else unquote(piece) for n, piece in enumerate(pieces)])
     return kept if unquote(kept) == path else path.replace("%", "%25")
 
 
-_MEANT = re.compile(r"(%(?:2F|3A|25))", re.IGNORECASE)
+_KEPT_ESCAPES = re.compile(r"(%(?:2F|3A|25))", re.IGNORECASE)
 
 
 async def _not_allowed(exchange: Exchange, methods: Sequence[str] | Mapping[str, Handler]) -> None:

@@ -132,7 +132,8 @@ class Exchange:
 
     def version(self) -> str:
         """`A2A-Version`, from the header or the query; empty if there is none."""
-        asked = self.header(b"a2a-version")
+        value = self.headers.get(b"a2a-version")
+        asked = value.decode("latin-1").strip() if value else ""
         if asked and len(self.headers) != len(self.scope["headers"]):
             return ", ".join(self.listed(b"a2a-version"))  # two versions are not supported
         if not asked and b"a2a-version" in (query := self.scope.get("query_string", b"")).lower():
@@ -218,7 +219,7 @@ class Exchange:
         self.responding = True
         await self.send({"type": "http.response.start", "status": status, "headers": self._with(headers)})
 
-    async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = (JSON,)) -> None:
+    async def respond(self, status: int, body: bytes = b"", headers: Sequence[Header] = (JSON,)) -> None:
         """Send a complete response. Raises `Disconnected`."""
         length = None if status in (204, 304) else len(body)
         if self.method == "HEAD":
@@ -226,7 +227,9 @@ class Exchange:
         if len(body) >= LARGE_BYTES:
             await self.respond_large(status, (body,), headers)
             return
-        if self._direct is not None and self._direct.respond(status, self._with(headers), body, length):
+        if self._direct is not None and self._direct.respond(
+            status, self._with(headers) if self.always else headers, body, length
+        ):
             self.responding = True
             return
         size = () if length is None else ((b"content-length", b"%d" % length),)

@@ -313,7 +313,7 @@ class _GrpcCall:
         request = await asyncio.to_thread(read) if len(body) > LARGE_REQUEST_BYTES else read()
         return Parsed(dialect, op, request)
 
-    async def wait(self, op: Op, answer: Coroutine[Any, Any, T]) -> T:
+    async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
         return await answer
 
     def place(self, card: AgentCard) -> AgentCard:

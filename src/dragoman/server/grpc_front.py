@@ -52,12 +52,12 @@ class Front:
 
     def admit(self, client: _Client) -> bool:
         self._open.add(client)
-        self._connections.opened()
+        self._connections.count(1)
         return not self._connections.full
 
     def left(self, client: _Client) -> None:
         self._open.discard(client)
-        self._connections.closed()
+        self._connections.count(-1)
 
     def dial(self) -> socket.socket:
         """A connection to the core. Its own end has a name, so that the core can tell connections apart (`peer`)."""

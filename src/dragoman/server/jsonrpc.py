@@ -89,6 +89,8 @@ class _JsonRpcCall(HttpCall):
         """An error, too, is sent as an event."""
 
     async def authenticate(self) -> None:
+        if self.mount.authenticator is None:
+            return
         try:
             self.principal = await self.exchange.principal(self.mount)
         except A2AError:
@@ -99,7 +101,13 @@ class _JsonRpcCall(HttpCall):
         mount = self.mount
         if mount.home:
             select.check_version_first(self._version, mount.home)
-        envelope = self._read_envelope(await self.read_body())
+        try:
+            envelope = read_envelope(await self.read_body(), self.exchange.shared.limits)
+        except MalformedEnvelope as malformed:
+            self._id = malformed.id
+            if malformed.method:
+                self.dialect = self._likely_dialect(malformed.method)
+            raise malformed.error from None
         self._id, params = envelope.id, envelope.params
         dialect, op, certain = self._choose(envelope.method, params)
         self.dialect = dialect
@@ -115,15 +123,6 @@ class _JsonRpcCall(HttpCall):
                 self.dialect, self._in_stream = created, False
                 return Parsed(created, op, created.read_request(op, params))
         return Parsed(dialect, op, request)
-
-    def _read_envelope(self, body: bytes) -> Envelope:
-        try:
-            return read_envelope(body, self.exchange.shared.limits)
-        except MalformedEnvelope as malformed:
-            self._id = malformed.id
-            if malformed.method:
-                self.dialect = self._likely_dialect(malformed.method)
-            raise malformed.error from None
 
     async def _peek_method(self) -> None:
         """Read a short body for its method, which tells the version in which to refuse a caller that sends no version."""

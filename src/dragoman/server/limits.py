@@ -67,13 +67,7 @@ class Connections:
         self._most, self._gauge = most, gauge
         self.here = 0
 
-    def opened(self) -> None:
-        self._count(1)
-
-    def closed(self) -> None:
-        self._count(-1)
-
-    def _count(self, change: int) -> None:
+    def count(self, change: int) -> None:
         self.here += change
         if self._gauge is not None:
             self._gauge.set(self.here)

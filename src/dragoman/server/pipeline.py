@@ -29,7 +29,7 @@ from dragoman.errors import (
 from dragoman.model.card import AgentCard, Interface
 from dragoman.model.ops import CANCEL, EXTENDED_CARD, SEND, Batch, Call, Op, Principal, Request, Scope
 from dragoman.server.exchange import Disconnected, Exchange
-from dragoman.server.mount import RETRY_SECONDS, Header, Mount, with_interfaces
+from dragoman.server.mount import ANONYMOUS, RETRY_SECONDS, Header, Mount, with_interfaces
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +121,8 @@ class BoundCall(Protocol):
         """Read the body. Sets `dialect` as soon as it is known. Raises `A2AError` or `select.Refused`."""
         ...
 
-    async def wait(self, op: Op, answer: Coroutine[Any, Any, T]) -> T:
-        """Raises `Disconnected` if the client leaves."""
+    async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
+        """Wait for an answer that may take long. Raises `Disconnected` if the client leaves."""
         ...
 
     def place(self, card: AgentCard) -> AgentCard:
@@ -153,7 +153,8 @@ async def handle(bound: BoundCall) -> None:
         elif op is EXTENDED_CARD:
             await bound.send_result(parsed, await _extended_card(bound, dialect, call, request), headers)
         else:
-            result = await bound.wait(op, mount.service.call(call, request))
+            answer = mount.service.call(call, request)
+            result = await (bound.wait(answer) if op is SEND or op is CANCEL else answer)
             await bound.send_result(parsed, result, headers)
     except Disconnected:
         pass
@@ -279,14 +280,15 @@ class HttpCall:
         self.exchange = self.head = exchange
         self.mount = mount
         self.dialect = dialect
-        self.principal: Principal
+        self.principal = ANONYMOUS
 
     @property
     def responding(self) -> bool:
         return self.exchange.responding
 
     async def authenticate(self) -> None:
-        self.principal = await self.exchange.principal(self.mount)
+        if self.mount.authenticator is not None:
+            self.principal = await self.exchange.principal(self.mount)
 
     async def read_body(self) -> bytes:
         """A request without a content type is accepted, but not from a web page: browsers send such requests to any
@@ -301,10 +303,8 @@ class HttpCall:
             raise Compressed("a request is not compressed")
         return await self.exchange.body()
 
-    async def wait(self, op: Op, answer: Coroutine[Any, Any, T]) -> T:
-        if op is SEND or op is CANCEL:
-            return await self.exchange.shared.waits.wait(self.exchange, answer)
-        return await answer
+    async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
+        return await self.exchange.shared.waits.wait(self.exchange, answer)
 
     def place(self, card: AgentCard) -> AgentCard:
         exchange, mount = self.exchange, self.mount

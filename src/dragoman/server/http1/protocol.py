@@ -49,31 +49,24 @@ class ServerState:
         self.tasks: set[asyncio.Task[None]] = set()
         """One for each request that is not answered."""
         self.idle = asyncio.Event()
-        """Set when the last connection closes and when the last task ends."""
+        """Set when the last connection closes."""
         self.headers = b""
         """Header lines of every response."""
 
-    @property
-    def full(self) -> bool:
-        most = self.limits.max_connections
-        return most > 0 and (self.connections.full or len(self.tasks) > most)
+    def is_full(self) -> bool:
+        return self.connections.full or len(self.tasks) > self.limits.max_connections
 
     def closed(self, connection: HttpProtocol) -> None:
         self.open.discard(connection)
-        self.connections.closed()
+        self.connections.count(-1)
         if not self.open:
-            self.idle.set()
-
-    def task_done(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        if not self.tasks:
             self.idle.set()
 
 
 class HttpProtocol(asyncio.Protocol):
     __slots__ = ("_bare", "_client", "_context", "_expects", "_head_bytes", "_headers", "_held", "_held_bytes", "_ignoring",
-                 "_in_head", "_parser", "_paused", "_receiving", "_requests", "_scheme", "_scopes", "_server", "_state",
-                 "_timeouts", "_tls", "_url", "blocked", "half_closed", "loop", "slow_request", "transport")  # fmt: skip
+                 "_in_head", "_parser", "_receiving", "_requests", "_scheme", "_scopes", "_server",
+                 "_timeouts", "_tls", "_url", "blocked", "half_closed", "loop", "paused", "slow_request", "state", "transport")  # fmt: skip
 
     def __init__(self, state: ServerState) -> None:
         self.loop = asyncio.get_running_loop()
@@ -81,7 +74,7 @@ class HttpProtocol(asyncio.Protocol):
         self.blocked: asyncio.Future[None] | None = None
         self.half_closed = False
         self.slow_request: HttpRequest | None = None
-        self._state, self._timeouts = state, state.timeouts
+        self.state, self._timeouts = state, state.timeouts
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: list[Header] = []
@@ -98,7 +91,7 @@ class HttpProtocol(asyncio.Protocol):
         self._held: list[bytes] = []
         """Written in this iteration of the loop: one system call sends it all."""
         self._held_bytes = 0
-        self._paused = False
+        self.paused = False
         """Reading is paused, because the buffers are full."""
         self._ignoring = False
         """What the client still sends is ignored."""
@@ -109,8 +102,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._state.open.add(self)
-        self._state.connections.opened()
+        self.state.open.add(self)
+        self.state.connections.count(1)
         self._server, self._client = _address(transport, "sockname"), _address(transport, "peername")
         self._tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         self._scheme = "https" if self._tls is not None else "http"
@@ -118,7 +111,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timeouts.forget(self)
-        self._state.closed(self)
+        self.state.closed(self)
         self._ignoring = True
         self._unblock()
         for request in self._requests:
@@ -148,7 +141,7 @@ class HttpProtocol(asyncio.Protocol):
             else:
                 if self._bare and (self._in_head or self._receiving is not None):
                     self._head_bytes += len(piece)
-                    if self._head_bytes > self._state.limits.max_head:
+                    if self._head_bytes > self.state.limits.max_head:
                         self._refuse(431)
 
     def eof_received(self) -> bool:
@@ -226,7 +219,7 @@ class HttpProtocol(asyncio.Protocol):
             return  # it is read again without the upgrade
         self._timeouts.head_received(self)
         version = self._parser.get_http_version()
-        check_head(self._url, self._headers, version, self._state.limits.max_head)
+        check_head(self._url, self._headers, version, self.state.limits.max_head)
         self._in_head = self._bare = False
         self._head_bytes = 0
         try:
@@ -290,16 +283,13 @@ class HttpProtocol(asyncio.Protocol):
 
     # -- requests and responses --------------------------------------------------------------------------------
 
-    @property
-    def default_headers(self) -> bytes:
-        return self._state.headers
-
     def _begin(self, request: HttpRequest, scope: AsgiScope) -> None:
-        state = self._state
-        run = request.run(_refuse_full if state.full else state.app, scope)
+        state = self.state
+        full = state.limits.max_connections and state.is_full()
+        run = request.run(_refuse_full if full else state.app, scope)
         task = self.loop.create_task(run, context=self._context.copy())
         state.tasks.add(task)
-        task.add_done_callback(state.task_done)
+        task.add_done_callback(state.tasks.discard)
 
     def request_finished(self, request: HttpRequest) -> None:
         self._requests.remove(request)
@@ -316,20 +306,20 @@ class HttpProtocol(asyncio.Protocol):
             self._begin(self._requests[0], self._scopes.popleft())
             self._pause_or_resume()
         else:
-            self._pause_or_resume()
+            if self.paused:
+                self._pause_or_resume()
             self._timeouts.head_expected(self)  # also for the rest of a body: nothing else waits for it
 
     def resume_reading(self) -> None:
-        if self._paused:
-            self._pause_or_resume(room=True)
+        self._pause_or_resume(room=True)
 
     def _pause_or_resume(self, *, room: bool = False) -> None:
         """Pause reading while a request waits, or while a body fills its buffer."""
         receiving = self._receiving
         body = receiving.body_here if receiving is not None and not receiving.done else b""
         pause = len(self._requests) > 1 or (len(body) > BUFFER_BYTES and not room)
-        if pause != self._paused and not self.transport.is_closing():
-            self._paused = pause
+        if pause != self.paused and not self.transport.is_closing():
+            self.paused = pause
             if pause:
                 self.transport.pause_reading()
             else:

@@ -30,6 +30,13 @@ MAX_HEAD_LINES = 256
 _PLAIN: Header = (b"content-type", b"text/plain; charset=utf-8")
 
 
+class State(Protocol):
+    """What a request needs of its server."""
+
+    headers: bytes
+    """Header lines that every response has."""
+
+
 class Connection(Protocol):
     """What a request needs of its connection."""
 
@@ -41,10 +48,11 @@ class Connection(Protocol):
     slow_request: HttpRequest | None
     """A request whose response takes long."""
 
+    paused: bool
+    """Nothing is read from the client, because the buffers are full."""
+
     @property
-    def default_headers(self) -> bytes:
-        """Header lines that every response has."""
-        ...
+    def state(self) -> State: ...
 
     def write(self, data: bytes) -> None: ...
 
@@ -110,11 +118,15 @@ class HttpRequest:
     def feed(self, data: bytes) -> None:
         if not self.done:
             self.body_here += data
-            self.wake()
+            self._news = True
+            if self._waiter is not None:
+                self.wake()
 
     def complete(self) -> None:
         self.more = self._expects = False
-        self.wake()
+        self._news = True
+        if self._waiter is not None:
+            self.wake()
 
     def lose(self) -> None:
         self.gone = True
@@ -140,7 +152,8 @@ class HttpRequest:
             return None
         body, self._news = bytes(self.body_here), False
         self.body_here.clear()
-        self._connection.resume_reading()
+        if self._connection.paused:
+            self._connection.resume_reading()
         return body
 
     def respond(
@@ -164,7 +177,7 @@ class HttpRequest:
         if self._expects:
             self._expects = False
             self._connection.write(_CONTINUE)
-        if not self.done:
+        if self._connection.paused and not self.done:
             self._connection.resume_reading()
         while not self._news and not self.gone and not self.done:
             self._waiter = self._connection.loop.create_future()
@@ -223,7 +236,7 @@ class HttpRequest:
             self._finish()
 
     def _head(self, status: int, headers: Sequence[Header]) -> bytes:
-        head = status_and_headers(status, tuple(headers)) + self._connection.default_headers
+        head = status_and_headers(status, tuple(headers)) + self._connection.state.headers
         self.started = True
         if self._expects:  # the client may send its body anyway, which must not be read as a request
             self._expects = self.keep_alive = self.more = False

@@ -118,8 +118,11 @@ class HttpServer:
         try:
             async with asyncio.timeout(seconds):
                 while state.open or state.tasks:
-                    await state.idle.wait()
-                    state.idle.clear()
+                    if state.tasks:
+                        await asyncio.wait(list(state.tasks))
+                    else:
+                        await state.idle.wait()
+                        state.idle.clear()
         except TimeoutError:
             return False
         return True
