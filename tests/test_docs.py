@@ -133,6 +133,31 @@ def test_the_map_has_every_package_and_no_other() -> None:
     assert {name for name in re.findall(r"`([\w.]+/?)`", firsts) if name not in there} == set()
 
 
+def test_every_answer_of_where_do_i_find_is_in_its_file() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| .* \| `([\w/]+\.py)` \| `(\w+)` \|$", text, re.MULTILINE)
+    assert len(rows) > 15
+    missing = []
+    for file, name in rows:
+        path = ROOT / "src" / "dragoman" / file
+        defines = rf"^\s*(?:async def|def|class) {name}\b|^{name}\b.*="
+        if not path.exists() or not re.search(defines, path.read_text(), re.MULTILINE):
+            missing.append(f"{file}: {name}")
+    assert missing == []
+
+
+def test_every_source_file_that_the_architecture_names_exists() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z_]+/[\w/]+\.py)`", text)) - set(re.findall(r"`(tests/[\w/]+\.py)`", text))
+    assert [name for name in sorted(named) if not (ROOT / "src" / "dragoman" / name).exists()] == []
+
+
+def test_the_glossary_has_at_most_25_nouns() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    glossary = text[text.index("## Glossary") : text.index("## The records of a log")]
+    assert 15 <= len(re.findall(r"^\| [a-z ]+ \|", glossary, re.MULTILINE)) - 1 <= 25
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())

@@ -39,6 +39,34 @@ def test_an_import_brings_nothing_heavy_along(statement: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+EXTRAS = (
+    "grpc",
+    "google",
+    "nats",
+    "asyncpg",
+    "opentelemetry",
+    "starlette",
+    "fastapi",
+    "any_llm",
+    "mcp",
+    "xllamacpp",
+    "rich",
+)
+WITHOUT_EXTRAS = f"""
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name.partition(".")[0] in {EXTRAS} else find(name, *more)
+from dragoman.cli import parser
+parser()
+import dragoman.hub.assembly, dragoman.server.runtime, dragoman.cli.load, dragoman.cli.show
+"""
+
+
+def test_servers_and_commands_are_imported_without_any_extra() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_every_name_that_is_promised_is_there() -> None:
     import dragoman
     import dragoman.auth

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -59,12 +59,14 @@ from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys
 from dragoman.push.sender import open_push_sender
 from dragoman.server.app import App
-from dragoman.server.grpc import Grpc
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.stores import open_store
+
+if TYPE_CHECKING:  # of an extra
+    from dragoman.server.grpc import Grpc
 
 DEMO, EMBEDDED, ECHO, SCRIPTED = "demo", "embedded", "echo", "scripted"
 
