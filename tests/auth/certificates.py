@@ -1,4 +1,4 @@
-"""Certificates, made for the moment."""
+"""Certificates for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An issuer of tokens: good ones, and all the bad ones."""
+"""An issuer of valid and invalid tokens."""
 
 from __future__ import annotations
 

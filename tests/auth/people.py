@@ -1,4 +1,4 @@
-"""An agent that asks who is calling, and the people who call it."""
+"""An agent with authentication, and its callers."""
 
 from __future__ import annotations
 

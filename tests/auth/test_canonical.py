@@ -132,7 +132,7 @@ def test_what_has_no_canonical_form_is_refused() -> None:
         {"defaultInputModes": [7]},
     ],
 )
-def test_what_is_no_card_cannot_be_signed(wrong: dict[str, Any]) -> None:
+def test_a_document_that_is_not_a_card_cannot_be_signed(wrong: dict[str, Any]) -> None:
     with pytest.raises(Unsignable):
         form(**wrong)
 

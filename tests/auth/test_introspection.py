@@ -1,4 +1,4 @@
-"""Tokens that their issuer is asked about."""
+"""Tokens that their issuer checks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def shown(asked: Introspection, issuer: Issuer, token: str = "opaque") -> 
     return found
 
 
-async def test_the_issuer_says_who_it_is() -> None:
+async def test_the_issuer_names_the_principal_of_a_token() -> None:
     issuer = Issuer()
     found = await shown(scheme(client=("my agent", "a:b")), issuer)
     assert (found.id, found.scopes) == (f"{ISSUER}#ada", frozenset({"read", "write"}))
@@ -66,7 +66,7 @@ async def test_the_issuer_says_who_it_is() -> None:
     ]
 
 
-async def test_who_shows_no_token_is_not_asked_about() -> None:
+async def test_without_a_token_the_issuer_is_not_asked() -> None:
     issuer = Issuer()
     assert await scheme().authenticate(Presented({"authorization": "Basic eA=="}), issuer) is None
     assert issuer.asked == []
@@ -89,13 +89,13 @@ async def test_who_shows_no_token_is_not_asked_about() -> None:
         pytest.param({**GOOD, "sub": 7}, id="names a number"),
     ],
 )
-async def test_a_token_that_is_not_good_here_is_refused(said: Any) -> None:
+async def test_a_token_with_a_wrong_answer_is_refused(said: Any) -> None:
     with pytest.raises(Unauthenticated):
         await shown(scheme(), Issuer(said))
 
 
 @pytest.mark.parametrize("said", [b"", b"[]", b"true", b"<html>", Unreachable("away")], ids=str)
-async def test_an_issuer_that_does_not_answer_lets_nobody_in(said: Any) -> None:
+async def test_without_an_answer_of_the_issuer_no_caller_is_accepted(said: Any) -> None:
     issuer, asked = Issuer(said), scheme()
     with pytest.raises(Unavailable):
         await shown(asked, issuer)
@@ -103,7 +103,7 @@ async def test_an_issuer_that_does_not_answer_lets_nobody_in(said: Any) -> None:
     assert (await shown(asked, issuer)).id == f"{ISSUER}#ada"
 
 
-async def test_an_answer_is_believed_for_a_while_and_no_longer() -> None:
+async def test_an_answer_is_cached_for_a_limited_time() -> None:
     clock = Clock()
     issuer, asked = Issuer(), scheme(fresh=30, stopwatch=clock)
     for _ in range(3):
@@ -117,7 +117,7 @@ async def test_an_answer_is_believed_for_a_while_and_no_longer() -> None:
     assert len(issuer.asked) == 2
 
 
-async def test_an_answer_grows_old_also_if_the_clock_is_set_back() -> None:
+async def test_a_cached_answer_expires_also_if_the_clock_is_set_back() -> None:
     clock, stopwatch = Clock(), Clock()
     issuer, asked = Issuer(), scheme(fresh=30, clock=clock, stopwatch=stopwatch)
     await shown(asked, issuer)
@@ -137,7 +137,7 @@ async def test_a_token_that_expires_while_it_is_remembered_is_refused() -> None:
         await shown(asked, issuer)
 
 
-async def test_who_asks_at_the_same_time_shares_the_answer_and_strangers_have_to_wait() -> None:
+async def test_concurrent_calls_share_an_answer_and_too_many_tokens_are_rate_limited() -> None:
     issuer, asked = Issuer(), scheme()
     issuer.open.clear()
     same = [asyncio.create_task(shown(asked, issuer)) for _ in range(5)]
@@ -150,12 +150,12 @@ async def test_who_asks_at_the_same_time_shares_the_answer_and_strangers_have_to
     assert len(issuer.asked) == 32
 
 
-async def test_a_client_has_a_name_too_but_not_that_of_a_person() -> None:
+async def test_a_client_is_a_principal_of_its_own() -> None:
     issuer = Issuer({**GOOD, "sub": None, "client_id": "ada"})
     assert (await shown(scheme(), issuer)).id == f"{ISSUER}#client:ada"
 
 
-async def test_it_is_asked_over_the_network() -> None:
+async def test_introspection_works_over_the_network() -> None:
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

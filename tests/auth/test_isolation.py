@@ -1,4 +1,4 @@
-"""Two principals: nothing that one does is seen or felt by the other.
+"""Two principals: operations of one do not affect the other.
 
 The same things are done by the victim twice: alone, and while an attacker does whatever it likes in between, knowing
 every id, context, page token and push config of the victim's. What the victim sees must be the same both times, and
@@ -238,13 +238,15 @@ async def check(store: str, other: str, tenant: str, steps: list[Step]) -> None:
 
 @given(tenant=tenants, steps=steps)
 @settings(max_examples=120)
-async def test_nothing_that_one_does_is_seen_or_felt_by_another(tenant: str, steps: list[Step]) -> None:
+async def test_operations_of_one_principal_do_not_affect_another(tenant: str, steps: list[Step]) -> None:
     await check("memory:", "memory:", tenant, steps)
 
 
 @given(tenant=tenants, steps=steps)
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_nor_on_disk(tmp_path: Path, tenant: str, steps: list[Step]) -> None:
+async def test_operations_of_one_principal_do_not_affect_another_on_disk(
+    tmp_path: Path, tenant: str, steps: list[Step]
+) -> None:
     for n in range(2):
         for file in tmp_path.glob(f"{n}.db*"):
             file.unlink()

@@ -1,4 +1,4 @@
-"""Signed tokens: whose they are, and every way of making one that is nobody's."""
+"""Signed tokens: valid ones name their principal, and forged ones are refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def refused(token: str, why: str | None = None, scheme: Any = None, fetch:
         (ED, "EdDSA", "ed"),
     ],
 )
-async def test_a_token_says_who_is_calling(key: Any, alg: str, kid: str) -> None:
+async def test_a_token_names_the_principal(key: Any, alg: str, kid: str) -> None:
     principal = await shown(mint(key=key, alg=alg, kid=kid))
     assert principal.id == "https://login.example#ada"
     assert principal.scopes == {"read", "write"} and principal.claims["aud"] == AUDIENCE
@@ -81,7 +81,7 @@ async def test_scopes_are_found_wherever_issuers_put_them(said: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("audience", [AUDIENCE, [AUDIENCE], ["other", AUDIENCE]])
-async def test_a_token_may_be_meant_for_several(audience: Any) -> None:
+async def test_a_token_may_have_several_audiences(audience: Any) -> None:
     await shown(mint(claims(aud=audience)))
 
 
@@ -92,12 +92,12 @@ async def test_a_tenant_comes_from_the_claim_that_was_named() -> None:
     await refused(mint(claims(org=7)), "tenant", scheme)
 
 
-async def test_ones_own_function_may_name_the_caller() -> None:
+async def test_identify_may_name_the_principal() -> None:
     scheme = JWT(ISSUER, AUDIENCE, jwks=PUBLISHED, identify=lambda said: Principal(id=said["email"]))
     assert (await shown(mint(claims(email="ada@example.com")), scheme)).id == "ada@example.com"
 
 
-async def test_what_is_not_a_bearer_token_is_somebody_elses_business() -> None:
+async def test_other_credentials_than_bearer_tokens_are_ignored() -> None:
     scheme = JWT(ISSUER, AUDIENCE, jwks=PUBLISHED)
     for headers in ({}, {"authorization": "Basic YTpi"}, {"authorization": "Bearer"}):
         assert await scheme.authenticate(Presented(headers), Pages()) is None
@@ -176,7 +176,7 @@ async def test_a_key_is_used_for_its_own_algorithm_only() -> None:
     await refused(mint(key=RSA, alg="RS256", kid="rsa"), "does not have", stated)
 
 
-async def test_somebody_elses_key_under_the_right_name_does_not_fit() -> None:
+async def test_another_key_with_the_right_kid_is_refused() -> None:
     await refused(mint(key=OTHER_EC), "the signature is wrong")
 
 
@@ -226,7 +226,7 @@ async def test_an_extension_we_do_not_have_is_refused() -> None:
     await refused(mint(b64=False), "extension")
 
 
-async def test_a_token_for_something_else_is_refused() -> None:
+async def test_a_token_of_another_type_is_refused() -> None:
     for typ in ("logout+jwt", "dpop+jwt", "JOSE"):
         await refused(mint(typ=typ), "of another type")
 
@@ -249,7 +249,7 @@ async def test_a_token_that_names_no_key_gets_one_only_if_there_is_no_choice() -
         {"key_ops": ["encrypt"]},
     ],
 )
-async def test_a_key_that_is_over_or_for_something_else_is_not_used(members: dict[str, Any]) -> None:
+async def test_an_expired_key_or_one_of_another_use_is_not_used(members: dict[str, Any]) -> None:
     keys = jwks(jwk(EC, "ec", **members), jwk(RSA, "rsa"))
     await refused(mint(), "does not have", JWT(ISSUER, AUDIENCE, jwks=keys))
 
@@ -274,7 +274,7 @@ def test_a_small_rsa_key_is_no_key() -> None:
         "eyJhbGciOiJFUzI1NiJ9.e30=.AAAA",
     ],
 )
-async def test_what_is_not_a_token_is_refused(token: str) -> None:
+async def test_a_string_that_is_not_a_token_is_refused(token: str) -> None:
     scheme = JWT(ISSUER, AUDIENCE, jwks=PUBLISHED)
     try:
         assert await scheme.authenticate(Presented({"authorization": f"Bearer {token}"}), Pages()) is None
@@ -317,7 +317,7 @@ def _decoded(text: str) -> bytes | None:
         {"jwks": jwks(*[jwk(EC, str(n)) for n in range(101)])},
     ],
 )
-def test_a_declaration_that_would_let_anybody_in_is_an_error(options: dict[str, Any]) -> None:
+def test_a_declaration_without_issuer_audience_or_algorithms_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         JWT(ISSUER, AUDIENCE, **options)
     with pytest.raises(ValueError, match="an issuer and an audience"):
@@ -371,7 +371,7 @@ async def test_a_key_that_was_withdrawn_is_forgotten_when_the_keys_are_old() -> 
     assert await keys.find("ec", "ES256", pages) is None
 
 
-async def test_an_issuer_that_cannot_be_reached_is_believed_for_a_day() -> None:
+async def test_the_keys_of_an_issuer_that_cannot_be_reached_stay_valid_for_a_day() -> None:
     clock, pages = Clock(), Pages(**{KEYS: PUBLISHED})
     keys = FetchedKeys(KEYS, clock=clock)
     assert await keys.find("ec", "ES256", pages) is not None
@@ -386,12 +386,12 @@ async def test_an_issuer_that_cannot_be_reached_is_believed_for_a_day() -> None:
 @pytest.mark.parametrize(
     "page", [b"", b"<html>", b"[]", b"{}", b'{"keys": 7}', b'{"keys": "abc"}', b"[" * 10000, b"\xff"]
 )
-async def test_a_page_that_has_no_keys_lets_nobody_in(page: bytes) -> None:
+async def test_without_keys_no_caller_is_accepted(page: bytes) -> None:
     with pytest.raises(Unavailable):
         await shown(mint(), JWT(ISSUER, AUDIENCE, jwks_url=KEYS), Pages(**{KEYS: page}))
 
 
-async def test_when_nobody_can_tell_the_caller_is_asked_to_come_back() -> None:
+async def test_if_the_keys_cannot_be_fetched_the_caller_gets_unavailable() -> None:
     pages, scheme = Pages(), JWT(ISSUER, AUDIENCE, jwks_url=KEYS)
     with pytest.raises(Unavailable) as refusal:
         await shown(mint(), scheme, pages)
@@ -408,7 +408,7 @@ PAGE = {"issuer": ISSUER, "jwks_uri": KEYS}
 
 
 @pytest.mark.parametrize("url", [ISSUER, CONFIGURATION])
-async def test_the_issuer_says_itself_where_its_keys_are(url: str) -> None:
+async def test_oidc_reads_the_url_of_the_keys_from_the_issuer(url: str) -> None:
     pages = Pages(**{CONFIGURATION: PAGE, KEYS: PUBLISHED})
     scheme = OIDC(url, AUDIENCE)
     assert (await shown(mint(), scheme, pages)).id == f"{ISSUER}#ada"
@@ -420,7 +420,7 @@ async def test_the_issuer_says_itself_where_its_keys_are(url: str) -> None:
 @pytest.mark.parametrize(
     "page", [{**PAGE, "issuer": "https://evil.example"}, {"issuer": ISSUER}, {"jwks_uri": KEYS}, []]
 )
-async def test_a_page_that_speaks_for_somebody_else_is_not_believed(page: Any) -> None:
+async def test_a_configuration_of_another_issuer_is_refused(page: Any) -> None:
     pages = Pages(**{CONFIGURATION: page, KEYS: PUBLISHED})
     with pytest.raises(Unavailable):
         await shown(mint(), OIDC(ISSUER, AUDIENCE), pages)

@@ -43,7 +43,7 @@ def checked(answer: Answer, status: int) -> Any:
 
 
 @pytest.mark.parametrize("path", ["/", *REST])
-async def test_a_stranger_is_refused_without_a_byte_of_the_body(path: str) -> None:
+async def test_a_request_without_credentials_is_refused_before_its_body_is_read(path: str) -> None:
     """The body never comes: who would wait for it, would wait forever."""
     answer = open_request(app(), "POST", path, b"", headers={"Content-Length": "1000000"})
     answer.unread = []  # nothing arrives, and nobody goes away
@@ -53,7 +53,7 @@ async def test_a_stranger_is_refused_without_a_byte_of_the_body(path: str) -> No
 
 @pytest.mark.parametrize("token", [None, "wrong", WHO.dave])
 @pytest.mark.parametrize("path", ["/", *REST])
-async def test_what_a_stranger_sends_makes_no_difference(path: str, token: str | None) -> None:
+async def test_the_body_of_a_refused_request_makes_no_difference(path: str, token: str | None) -> None:
     headers = shown(token) if token else {}
     for body in (GARBAGE, b"", b"x" * (20 << 20)):
         answer = await request(app(), "POST", path, body, headers={**headers, "Content-Type": "text/plain"})
@@ -92,7 +92,7 @@ async def test_401_in_the_dialect_of_the_caller(version: str, code: int) -> None
 @pytest.mark.parametrize(
     ("method", "code"), [("tasks/send", -32007), ("tasks/sendSubscribe", -32007), ("message/send", -32000)]
 )
-async def test_who_does_not_say_its_version_is_known_by_its_method(method: str, code: int) -> None:
+async def test_the_version_of_a_refusal_is_taken_from_the_method(method: str, code: int) -> None:
     body = envelope(method, id="q")
     answer = await request(app(), "POST", "/", body, headers={"Content-Length": str(len(body))})
     error = checked(answer, 401)
@@ -110,7 +110,7 @@ async def test_who_does_not_say_its_version_is_known_by_its_method(method: str, 
         pytest.param((), {"Content-Length": "\u00b2"}, id="has none that is a number"),
     ],
 )
-async def test_unless_that_would_have_to_be_waited_for(
+async def test_a_refusal_does_not_wait_for_a_slow_body(
     pieces: tuple[bytes, ...], headers: dict[str, str]
 ) -> None:
     answer = open_request(app(), "POST", "/", *pieces, headers=headers)
@@ -208,7 +208,7 @@ async def test_a_scope_cannot_break_out_of_a_refusal() -> None:
     assert answer.headers["www-authenticate"] == 'Bearer error="insufficient_scope", scope="xSet-Cookie: y"'
 
 
-async def test_a_check_that_breaks_is_our_fault_and_says_nothing() -> None:
+async def test_a_check_that_raises_is_an_internal_error_without_details() -> None:
     def broken(presented: Any) -> None:
         raise RuntimeError("hunter2")
 
@@ -300,7 +300,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_a_private_card_is_for_those_who_are_let_in(path: str) -> None:
+async def test_a_private_card_needs_credentials(path: str) -> None:
     private = app(secure_agent(private_card=True))
     for method in ("GET", "HEAD"):
         for headers in ({}, shown("wrong"), {"If-None-Match": "*"}):
@@ -313,7 +313,7 @@ async def test_a_private_card_is_for_those_who_are_let_in(path: str) -> None:
     assert "access-control-allow-origin" not in allowed.headers
 
 
-def test_a_private_card_needs_somebody_who_may_see_it() -> None:
+def test_a_private_card_without_authentication_is_an_error() -> None:
     with pytest.raises(ValueError, match="give auth="):
         Agent("A", private_card=True)
 
@@ -336,19 +336,19 @@ async def test_the_extended_card_is_made_for_its_caller() -> None:
     assert public["supportsAuthenticatedExtendedCard"] is True
 
 
-async def test_without_one_the_operation_is_not_supported() -> None:
+async def test_without_an_extended_card_the_operation_is_not_supported() -> None:
     served = app(secure_agent(extended_card=None))
     assert (await extended(served, **shown(WHO.alice))).json["error"]["code"] == -32004
     old = await rpc(served, "agent/getAuthenticatedExtendedCard", headers=shown(WHO.alice))
     assert old.json["error"]["code"] == -32007
 
 
-def test_without_authentication_nobody_could_get_it() -> None:
+def test_an_extended_card_without_authentication_is_an_error() -> None:
     with pytest.raises(ValueError, match="auth="):
         secure_agent(auth=())
 
 
-async def test_some_callers_may_have_none() -> None:
+async def test_some_callers_may_have_no_extended_card() -> None:
     served = app(secure_agent(extended_card=lambda who: None if who.id.startswith("bob") else []))
     assert (await extended(served, **shown(WHO.alice))).status == 200
     assert (await extended(served, **shown(WHO.bob))).status == 403
@@ -357,7 +357,7 @@ async def test_some_callers_may_have_none() -> None:
 # --- one's own decision
 
 
-async def test_ones_own_function_decides_about_every_operation() -> None:
+async def test_authorize_decides_about_every_operation() -> None:
     asked: list[tuple[str, str]] = []
 
     async def authorize(principal: Any, wanted: Any) -> bool:
@@ -375,7 +375,7 @@ async def test_ones_own_function_decides_about_every_operation() -> None:
     assert asked == [("alice-0", name) for name in ("SendMessage", "ListTasks", "CancelTask", "SendMessage")]
 
 
-async def test_a_task_goes_on_only_for_those_who_could_have_begun_it() -> None:
+async def test_a_task_continues_only_for_callers_with_the_scope_of_its_skill() -> None:
     """Whichever skill a message names, or none: what runs is what its sender may run."""
     agent = Agent(
         "Two",

@@ -1,4 +1,4 @@
-"""Tokens, keys, passwords and certificates: who is let in, and under which name."""
+"""Tokens, keys, passwords and certificates: which are accepted, and for which principal."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_token_is_known_by_its_hash() -> None:
         bearer("x" * 100_000),
     ],
 )
-async def test_anything_else_is_not(headers: dict[str, str]) -> None:
+async def test_an_unknown_token_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(Unauthenticated) as refusal:
         await asked(Bearer({"alice": hashed(ALICE)}), headers)
     assert ALICE not in refusal.value.message and hashed(ALICE) not in refusal.value.message
@@ -150,7 +150,7 @@ async def test_an_api_key_is_found_where_the_card_says(location: str, shown: dic
         ("cookie", {"headers": {"cookie": "X-Key="}}),
     ],
 )
-async def test_and_nowhere_else_nor_twice(location: str, shown: dict[str, Any]) -> None:
+async def test_an_api_key_in_another_place_or_twice_is_refused(location: str, shown: dict[str, Any]) -> None:
     with pytest.raises(Unauthenticated):
         await asked(ApiKey({"alice": hashed(ALICE)}, location=location, parameter="X-Key"), **shown)
 
@@ -168,7 +168,7 @@ def test_a_key_that_has_no_place_is_an_error(options: dict[str, str]) -> None:
 PASSWORDS = Basic({"alice": hashed_password("pâss:wörd"), "bob": hashed("a long random one")})
 
 
-async def test_a_name_and_its_password_let_somebody_in() -> None:
+async def test_a_name_and_its_password_are_accepted() -> None:
     for _ in range(2):
         assert (await asked(PASSWORDS, basic("alice", "pâss:wörd"))).id == "alice"
     assert (await asked(PASSWORDS, basic("bob", "a long random one"))).id == "bob"
@@ -187,7 +187,7 @@ async def test_a_name_and_its_password_let_somebody_in() -> None:
         {"authorization": "Basic YWxpY2U6\nYQ=="},
     ],
 )
-async def test_and_nothing_else_does(headers: dict[str, str]) -> None:
+async def test_a_wrong_name_or_password_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(Unauthenticated):
         await asked(PASSWORDS, headers)
 
@@ -238,9 +238,9 @@ async def test_a_connection_may_outlive_its_certificate() -> None:
         await asked(MutualTLS(), certificate=der)
 
 
-async def test_a_certificate_that_names_nobody_lets_nobody_in() -> None:
+async def test_a_certificate_without_a_name_is_refused() -> None:
     der, _ = Authority().issue("")
-    with pytest.raises(Unauthenticated, match="names nobody"):
+    with pytest.raises(Unauthenticated, match="has no name"):
         await asked(MutualTLS(), certificate=der)
     with pytest.raises(Unauthenticated):
         await asked(MutualTLS())
@@ -249,7 +249,7 @@ async def test_a_certificate_that_names_nobody_lets_nobody_in() -> None:
 # --- one's own
 
 
-async def test_ones_own_check_is_a_scheme() -> None:
+async def test_a_function_is_a_scheme() -> None:
     async def magic(presented: Presented) -> Principal | None:
         return Principal(id="merlin") if presented.header("X-Magic") == "please" else None
 
@@ -272,12 +272,12 @@ async def test_ones_own_check_is_a_scheme() -> None:
         Principal(id="\u202eecila"),
     ],
 )
-async def test_nobody_comes_in_without_a_name_that_can_be_written_down(principal: Principal) -> None:
+async def test_a_principal_with_an_invalid_id_is_refused(principal: Principal) -> None:
     with pytest.raises(Unauthenticated):
         await asked(Custom(lambda presented: principal))
 
 
-async def test_a_check_that_fails_lets_nobody_in() -> None:
+async def test_a_check_that_raises_accepts_no_caller() -> None:
     def broken(presented: Presented) -> Principal:
         raise RuntimeError("the database is away")
 
@@ -288,7 +288,7 @@ async def test_a_check_that_fails_lets_nobody_in() -> None:
 # --- together
 
 
-async def test_any_one_of_several_will_do() -> None:
+async def test_one_of_several_schemes_is_enough() -> None:
     either = [Bearer({"alice": hashed(ALICE)}), ApiKey({"bob": hashed(BOB)})]
     assert (await asked(either, bearer(ALICE))).id == "alice"
     assert (await asked(either, {"x-api-key": BOB})).id == "bob"
@@ -296,7 +296,7 @@ async def test_any_one_of_several_will_do() -> None:
 
 @pytest.mark.parametrize("token", ["wrong", ALICE, BOB], ids=["wrong", "alice", "bob"])
 @pytest.mark.parametrize("key", ["wrong", ALICE, BOB], ids=["wrong", "alice", "bob"])
-async def test_but_not_two_of_them_at_once(token: str, key: str) -> None:
+async def test_credentials_of_two_schemes_at_once_are_refused(token: str, key: str) -> None:
     bearers, keys = Bearer({"alice": hashed(ALICE)}), ApiKey({"bob": hashed(BOB)})
     shown = {**bearer(token), "x-api-key": key}
     for order in ([bearers, keys], [keys, bearers]):
@@ -322,7 +322,7 @@ async def test_one_credential_may_be_for_either_of_two_schemes() -> None:
     assert (await asked([tokens, check], {"x-signature": "good"})).id == "dora"
 
 
-async def test_or_all_of_them_have_to() -> None:
+async def test_all_needs_every_scheme() -> None:
     both = All(
         ApiKey({"machine": Holder(secret=hashed(BOB), scopes=["run"])}),
         Bearer({"alice": Holder(secret=hashed(ALICE), scopes=["read"], tenant="acme")}),
@@ -343,7 +343,7 @@ async def test_credentials_of_two_tenants_do_not_add_up() -> None:
         await asked(both, {**bearer(ALICE), "x-api-key": BOB})
 
 
-async def test_somebody_known_without_the_scope_is_forbidden_and_hears_which() -> None:
+async def test_a_known_caller_without_the_scope_is_forbidden_and_the_error_names_the_scope() -> None:
     scheme = Bearer({"alice": Holder(secret=hashed(ALICE), scopes=["read"])}, scopes=["read", "write"])
     for auth in ([scheme], [scheme, ApiKey({})], [ApiKey({}), scheme]):
         with pytest.raises(Forbidden) as refusal:
@@ -351,7 +351,7 @@ async def test_somebody_known_without_the_scope_is_forbidden_and_hears_which() -
         assert refusal.value.metadata == {"scope": "write"}
 
 
-def test_the_card_says_what_is_asked() -> None:
+def test_the_card_has_the_required_schemes() -> None:
     first, second = Bearer({}), Bearer({}, scopes=["b"])
     wanted = Requirements([first, All(second, ApiKey({}))])
     assert list(wanted.schemes) == ["bearer", "bearer2", "apiKey"]
@@ -374,12 +374,12 @@ def test_a_challenge_names_every_scheme_once_and_cannot_be_injected() -> None:
 
 
 @pytest.mark.parametrize("wrong", [7, "bearer", None])
-def test_what_is_no_scheme_is_an_error(wrong: Any) -> None:
+def test_a_value_that_is_not_a_scheme_is_an_error(wrong: Any) -> None:
     with pytest.raises(TypeError):
         Requirements([wrong])
 
 
-async def test_a_guard_without_a_way_to_fetch_says_so() -> None:
+async def test_an_authenticator_without_fetch_is_unavailable() -> None:
     from dragoman.errors import Unavailable
 
     with pytest.raises(Unavailable):

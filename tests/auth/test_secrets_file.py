@@ -34,7 +34,7 @@ async def who(scheme: Any, **headers: str) -> str:
     return found.id if found is not None else ""
 
 
-async def test_a_token_that_is_added_is_good_and_one_that_is_taken_out_is_not(file: Path) -> None:
+async def test_a_token_that_is_added_is_accepted_and_a_removed_one_is_refused(file: Path) -> None:
     write(file, {"ada": hashed("a")})
     scheme = Bearer(file)
     assert await who(scheme, authorization="Bearer a") == "ada"
@@ -63,7 +63,7 @@ async def test_keys_and_passwords_can_be_in_a_file_too(file: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["", "[]", "{", '{"eve": "no hash"}', '{"eve": {"scopes": []}}', None])
-async def test_a_file_that_makes_no_sense_changes_nothing_and_is_logged(
+async def test_an_invalid_file_changes_nothing_and_is_logged(
     file: Path, broken: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(file, {"ada": hashed("a")})
@@ -80,7 +80,7 @@ async def test_a_file_that_makes_no_sense_changes_nothing_and_is_logged(
 
 
 @pytest.mark.parametrize("broken", ["{", '{"eve": "no hash"}'])
-async def test_nobody_starts_with_a_file_that_makes_no_sense(file: Path, broken: str) -> None:
+async def test_an_invalid_file_at_the_start_is_an_error(file: Path, broken: str) -> None:
     write(file, broken)
     with pytest.raises(ValueError, match=r"truncated|hash"):
         Bearer(file)

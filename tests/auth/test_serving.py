@@ -1,4 +1,4 @@
-"""`dragoman serve` and its fellows, as an operator meets them."""
+"""`dragoman serve` and `dragoman keys` with authentication."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def who(turn: Turn) -> str:
 
 @requirement(194)
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "agents.example", ""])
-def test_strangers_are_not_served_by_mistake(host: str) -> None:
+def test_a_public_address_without_authentication_is_refused(host: str) -> None:
     open_to_all, closed = Agent("Open"), Agent("Closed", auth=[Bearer({})])
     for agents in ([open_to_all], [closed, open_to_all]):
         with pytest.raises(SystemExit, match=r"Open.*auth=.*--insecure"):
@@ -60,7 +60,9 @@ def stop(url: str) -> None:
         ("localhost", {}, Agent("Open")),
     ],
 )
-def test_unless_it_is_meant_or_they_say_who_they_are(host: str, options: Any, agent: Agent) -> None:
+def test_a_public_address_is_served_with_authentication_or_insecure(
+    host: str, options: Any, agent: Agent
+) -> None:
     with pytest.raises(Stopped):
         serve(agent, host=host, port=0, announce=stop, **options)
 
@@ -138,7 +140,7 @@ def test_a_token_from_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "token" and lines[2] == "hash" and hashed(lines[1]) == lines[3]
 
 
-def test_what_is_wrong_with_keys_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_keys_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.json").write_text("{}")
     os.chmod(tmp_path / "x.json", 0o600)
     code, _, error = said(capsys, "keys", "list", "--dir", str(tmp_path))
@@ -171,7 +173,7 @@ def test_a_card_is_signed_and_verified_from_the_shell(
     assert said(capsys, "card", card, "--trust", trusted)[0] == 1
 
 
-def test_what_is_not_a_card_is_not_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_card_is_not_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "keys", "new", "--dir", str(tmp_path / "keys"))
     file = tmp_path / "card.json"
     for content in (
@@ -226,7 +228,7 @@ async def test_an_agent_that_signs_can_be_tested_in_process(tmp_path: Path) -> N
         assert client.card.name == "A"
 
 
-async def test_code_written_for_the_sdk_can_ask_who_is_calling(caplog: pytest.LogCaptureFixture) -> None:
+async def test_code_written_for_the_sdk_sees_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     class Echo(executor.AgentExecutor):
         async def execute(self, context: Any, event_queue: Any) -> None:
             await event_queue.enqueue_event(executor.new_agent_text_message(context.get_user_input()))

@@ -1,4 +1,4 @@
-"""Signed cards, from the server that signs to the client that insists."""
+"""Signed cards, from the server that signs to the client that requires a signature."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_every_agent_has_its_own_card_and_the_keys_are_at_the_root_as_well
         assert found.document["supportedInterfaces"][0]["url"] == f"{URL}/{name}"
 
 
-async def test_who_does_not_sign_publishes_no_keys() -> None:
+async def test_an_agent_without_signatures_publishes_no_keys() -> None:
     assert (await request(application(Agent("A"), store="memory:"), "GET", KEYS)).status == 404
 
 
@@ -135,7 +135,7 @@ async def test_the_extended_card_is_signed_for_those_who_speak_1_0(keys: Path) -
     assert "signatures" not in old
 
 
-async def test_so_it_is_over_every_binding(keys: Path) -> None:
+async def test_the_extended_card_is_signed_over_every_binding(keys: Path) -> None:
     app = signing(keys, grpc_port=0)
     async with running(app) as url:
         document = (await request(app, "GET", CARD)).json
@@ -187,7 +187,7 @@ async def test_a_client_may_insist_on_a_signature(keys: Path, tmp_path: Path) ->
             assert agent.version == "1.0" and agent.link.found.verified is not None
 
 
-async def test_and_talks_to_nobody_else(keys: Path) -> None:
+async def test_a_client_that_requires_a_signature_refuses_other_cards(keys: Path) -> None:
     stranger = KeyRing((new_key(),)).public()
     with pytest.raises(InvalidAgentResponse, match="by a trusted key"):
         async with connect(hello(keys), credentials="t", signed_by=stranger):

@@ -1,4 +1,4 @@
-"""Signatures on cards: made, checked, forged."""
+"""Signatures on cards: made, verified, forged."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_the_form_of_the_sdks_is_recognised_and_named() -> None:
     assert (await verified(by_hand(SECURED, sdk_ascii(sdk_form(SECURED))))).form == SDK_ASCII
 
 
-async def test_so_is_a_document_that_was_signed_as_it_is() -> None:
+async def test_a_document_that_was_signed_as_it_is_is_recognised_and_named() -> None:
     old = {
         "name": "Old",
         "url": "https://a.example",
@@ -191,7 +191,7 @@ async def test_a_stranger_who_signs_under_our_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize("alg", ["none", "None", "HS256", "ES384", "RS256", "", None, 7])
-async def test_the_algorithm_is_not_the_cards_to_choose(alg: Any) -> None:
+async def test_a_card_cannot_choose_the_algorithm(alg: Any) -> None:
     await refused(by_hand(CARD, canonical(CARD), alg=alg), "accepted|malformed|not trusted")
 
 
@@ -231,7 +231,7 @@ async def test_an_extension_that_we_do_not_have_is_refused(header: dict[str, Any
         {"alg": "ES512"},
     ],
 )
-async def test_a_key_that_is_over_or_for_something_else_is_not_used(members: dict[str, Any]) -> None:
+async def test_an_expired_key_or_one_of_another_use_is_not_used(members: dict[str, Any]) -> None:
     keys = jwks({**KEY.public(), **members}, OTHER.public())
     await refused(signed(CARD), "is not trusted", Trust(keys))
 
@@ -260,13 +260,13 @@ SIGNED = signed(SECURED)
 # --- where keys come from
 
 
-async def test_keys_can_be_fetched_from_a_place_we_were_told() -> None:
+async def test_keys_can_be_fetched_from_a_given_url() -> None:
     pages = Pages(**{JKU: KeyRing((KEY,)).public()})
     assert (await verified(signed(CARD), Trust(jwks_url=JKU), pages)).kid == KEY.kid
     assert pages.asked == [JKU]
 
 
-async def test_a_cards_own_word_for_where_its_keys_are_counts_only_on_hosts_we_trust() -> None:
+async def test_a_jku_is_followed_only_to_trusted_hosts() -> None:
     card = signed(CARD, jku=JKU)
     pages = Pages(**{JKU: KeyRing((KEY,)).public()})
     assert (await verified(card, Trust(jku_hosts=["keys.example"]), pages)).kid == KEY.kid

@@ -1,4 +1,4 @@
-"""Every operation, over every binding, by everybody: who hears what."""
+"""Every operation over every binding by every kind of caller: the expected answer."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ async def stage(server: str) -> Stage:
 
 @pytest.mark.parametrize("who", STRANGERS)
 @pytest.mark.parametrize(("binding", "version"), WAYS)
-async def test_a_stranger_is_refused_everything(stage: Stage, binding: str, version: str, who: str) -> None:
+async def test_without_credentials_every_operation_is_refused(
+    stage: Stage, binding: str, version: str, who: str
+) -> None:
     before = await stage.seen_by_alice()
     found = await stage.everything(binding, version, STRANGERS[who](stage.people))
     assert found == dict.fromkeys(found, Unauthenticated)
@@ -146,7 +148,7 @@ async def test_without_the_scope_of_the_agent_everything_is_forbidden(
 
 
 @pytest.mark.parametrize(("binding", "version"), WAYS)
-async def test_without_the_scope_of_a_skill_one_may_look_after_tasks_but_not_send(
+async def test_without_the_scope_of_a_skill_tasks_can_be_managed_but_not_sent_to(
     stage: Stage, binding: str, version: str
 ) -> None:
     found = await stage.everything(binding, version, stage.people.alice_limited)
@@ -155,7 +157,7 @@ async def test_without_the_scope_of_a_skill_one_may_look_after_tasks_but_not_sen
 
 
 @pytest.mark.parametrize(("binding", "version"), WAYS)
-async def test_what_is_somebody_elses_is_not_found(stage: Stage, binding: str, version: str) -> None:
+async def test_tasks_of_another_principal_are_not_found(stage: Stage, binding: str, version: str) -> None:
     before = await stage.seen_by_alice()
     found = await stage.everything(binding, version, stage.people.bob)
     assert await stage.seen_by_alice() == before
@@ -169,7 +171,7 @@ async def test_what_is_somebody_elses_is_not_found(stage: Stage, binding: str, v
 
 
 @pytest.mark.parametrize(("binding", "version"), WAYS)
-async def test_what_is_ones_own_is_there(stage: Stage, binding: str, version: str) -> None:
+async def test_tasks_of_the_principal_are_found(stage: Stage, binding: str, version: str) -> None:
     found = await stage.everything(binding, version, stage.people.alice)
     assert not [op.name for op, outcome in found.items() if isinstance(outcome, type)]
     assert isinstance(found[ops.GET], Task) and found[ops.GET].id == stage.first

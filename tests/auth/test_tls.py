@@ -1,4 +1,4 @@
-"""TLS, and certificates of clients: over HTTP and gRPC, with an authority of our own."""
+"""TLS and client certificates, over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_certificate_and_a_token_can_both_be_needed(files: Files) -> Non
             assert (await agent("?")).text == "x509:CN=ada"
 
 
-async def test_a_header_is_no_certificate(files: Files) -> None:
+async def test_a_header_is_not_taken_for_a_certificate(files: Files) -> None:
     """What proxies write about certificates is not believed from just anybody."""
     der, _ = files.authority.issue("ada")
     pem = ssl.DER_cert_to_PEM_cert(der).replace("\n", "")
@@ -119,7 +119,7 @@ async def test_a_header_is_no_certificate(files: Files) -> None:
                 await agent("?")
 
 
-async def test_a_client_does_not_believe_a_server_it_does_not_know(files: Files) -> None:
+async def test_a_client_refuses_a_server_with_an_unknown_authority(files: Files) -> None:
     async with files.serving(Bearer({"alice": hashed(TOKEN)}), required=False) as url:
         with pytest.raises(A2AError, match="not trusted"):
             async with connect(url, credentials=TOKEN, timeout=5):
@@ -128,7 +128,7 @@ async def test_a_client_does_not_believe_a_server_it_does_not_know(files: Files)
 
 @requirement(209, 219)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_nothing_older_than_tls_1_2_is_spoken_and_browsers_are_told_to_stay(files: Files) -> None:
+async def test_tls_1_2_is_the_oldest_version_and_hsts_is_sent(files: Files) -> None:
     async with files.serving(Bearer({}), required=False) as url:
         host, port = "127.0.0.1", int(url.rpartition(":")[2])
         old = files.trusting()
@@ -144,7 +144,7 @@ async def test_nothing_older_than_tls_1_2_is_spoken_and_browsers_are_told_to_sta
         assert b"strict-transport-security: max-age=31536000" in head
 
 
-def test_other_servers_may_say_it_as_asgi_has_it() -> None:
+def test_the_certificate_is_read_from_the_asgi_tls_extension() -> None:
     der, _ = Authority().issue("ada")
     scope: dict[str, Any]
     chain = [ssl.DER_cert_to_PEM_cert(der)]
@@ -206,7 +206,7 @@ def shake(
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
-def test_the_authority_of_clients_can_be_another_without_a_restart(
+def test_the_authority_of_clients_can_be_replaced_without_a_restart(
     files: Files, version: ssl.TLSVersion
 ) -> None:
     theirs = Authority("Another")
@@ -224,7 +224,7 @@ def test_the_authority_of_clients_can_be_another_without_a_restart(
             shake(tls, old, each)
 
 
-def test_an_authority_that_cannot_be_read_changes_nothing_and_is_said_once(
+def test_an_authority_that_cannot_be_read_changes_nothing_and_is_logged_once(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = showing(files.client("ada"), files)
@@ -272,7 +272,7 @@ async def test_a_server_notices_its_new_certificate_over_http_and_grpc(tmp_path:
         assert ssl.get_server_certificate(("127.0.0.1", port)) == before
 
 
-async def test_a_server_notices_whose_clients_it_believes(tmp_path: Path) -> None:
+async def test_a_server_notices_a_new_authority_of_clients(tmp_path: Path) -> None:
     files = Files(tmp_path)
     server_ca = files.authority.pem
     file = tmp_path / "agent.py"

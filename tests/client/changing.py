@@ -1,4 +1,4 @@
-"""An agent that says something else each time it is started, and stops halfway in the first process."""
+"""An agent whose text differs each time it is started, and that stops halfway in the first process."""
 
 from __future__ import annotations
 

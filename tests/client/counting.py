@@ -1,4 +1,4 @@
-"""An agent that counts aloud, and remembers how often it was started.
+"""An agent that counts, and stores how often it was started.
 
 `count:N` writes N chunks and a status after every fifth; `hold:N` waits at the Nth until `gate` opens.
 """

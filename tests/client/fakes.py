@@ -1,4 +1,4 @@
-"""A server made of functions, for everything a real one of ours would not do."""
+"""A server made of functions, for answers that a Dragoman server does not give."""
 
 from __future__ import annotations
 

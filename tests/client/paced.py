@@ -1,4 +1,4 @@
-"""An agent that counts aloud, slowly, and can be killed: `python -m tests.client.paced PORT STORE`."""
+"""An agent that counts slowly, and can be killed: `python -m tests.client.paced PORT STORE`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`[agents]` of `dragoman.toml`: a credential is written down once, and shown by everybody who calls that agent."""
+"""`[agents]` of `dragoman.toml`: every client sends the credentials of the table to that agent."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ async def shown(target: str, **options: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("target", ["fake", BASE, f"{BASE}/", f"{BASE}/below"])
-async def test_what_the_table_has_for_an_agent_is_shown_to_it(target: str) -> None:
+async def test_credentials_of_the_table_are_sent_to_the_agent(target: str) -> None:
     table(FAKE)
     headers = await shown(target)
     assert (headers.get("authorization"), headers.get("x-team")) == ("Bearer s3cret", "a")
 
 
-async def test_what_is_given_comes_first() -> None:
+async def test_options_of_connect_override_the_table() -> None:
     table(FAKE)
     headers = await shown("fake", credentials="other", headers={"X-Team": "b"})
     assert (headers.get("authorization"), headers.get("x-team")) == ("Bearer other", "b")
 
 
-async def test_nobody_else_is_shown_it() -> None:
+async def test_credentials_of_the_table_are_not_sent_to_other_agents() -> None:
     table(f'[agents.elsewhere]\nurl = "{BASE}/agents/x"\ncredentials = "s3cret"\n[agents]\nfake = "{BASE}"\n')
     for target in ("fake", BASE, f"{BASE}/below"):
         assert "authorization" not in await shown(target)
@@ -103,7 +103,7 @@ def test_every_form_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         ("[agents\n", r"dragoman.toml: .*line 1"),
     ],
 )
-async def test_what_is_wrong_with_the_table_is_said(
+async def test_the_error_says_what_is_wrong_with_the_table(
     text: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     table(text)
@@ -146,7 +146,7 @@ def url() -> Iterator[str]:
     loop.close()
 
 
-def test_every_verb_shows_it(
+def test_every_command_sends_the_credentials_of_the_table(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORD", "w0rd")
@@ -178,7 +178,7 @@ def test_send_shows_the_token_of_the_hub(
     assert main(["send", target, "hello"]) == (4 if by != "localhost" else 0)
 
 
-async def test_an_agent_that_calls_shows_it(url: str) -> None:
+async def test_turn_call_sends_the_credentials_of_the_table(url: str) -> None:
     table(f'[agents.locked]\nurl = "{url}"\ncredentials = "w0rd"\n')
     caller = Agent("Caller", description="Calls")
 

@@ -1,4 +1,4 @@
-"""The in-process transport behaves as a network would: it streams, holds up, disconnects and breaks."""
+"""The in-process transport behaves like a network: it streams, applies backpressure, disconnects and breaks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_an_application_that_fails_before_it_answers_is_an_unreachable_pee
     await transport.close()
 
 
-async def test_an_application_that_leaves_before_its_answer_is_complete_is_one_too() -> None:
+async def test_an_application_that_returns_before_its_answer_is_complete_is_an_unreachable_peer() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/half":
             await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -1,4 +1,4 @@
-"""What a caller is handed by somebody else, and what an agent may send back: neither gets further than it should."""
+"""Hostile arguments and hostile answers of agents."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_key_or_an_extension_smuggles_no_header(binding: str, given: Any
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_nor_does_a_secret(binding: str) -> None:
+async def test_a_secret_smuggles_no_header(binding: str) -> None:
     headers = {"Authorization": "Bearer " + SMUGGLED}
     with pytest.raises(ValueError, match="line break"):
         async with serving(binding, headers=headers):
@@ -80,7 +80,7 @@ IDS = [
 
 @pytest.mark.parametrize("id", IDS)
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_an_id_is_an_id_wherever_it_would_rather_lead(binding: str, id: str) -> None:
+async def test_an_id_with_path_characters_stays_an_id(binding: str, id: str) -> None:
     async with serving(binding) as (heard, client):
         with pytest.raises((errors.TaskNotFound, errors.InvalidParams)):
             await client.get(id)

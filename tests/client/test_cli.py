@@ -1,4 +1,4 @@
-"""The verbs that talk to agents, as a user runs them."""
+"""The commands that talk to agents, as a user runs them."""
 
 from __future__ import annotations
 

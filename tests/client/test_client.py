@@ -1,4 +1,4 @@
-"""An agent and its client, in one process: what a user types and what comes back."""
+"""An agent and its client in one process."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ async def test_tasks_are_listed_across_pages() -> None:
 
 
 @pytest.mark.parametrize("ask", [lambda agent: aiter(agent.list()), lambda agent: agent.list_push("t")])
-async def test_pages_that_go_in_circles_are_an_error(ask: Any) -> None:
+async def test_pages_that_repeat_are_an_error(ask: Any) -> None:
     def rpc(asked: Asked) -> Answer:
         result = {"tasks": [], "configs": [], "nextPageToken": "again", "pageSize": 1, "totalSize": 1}
         return page({"jsonrpc": "2.0", "id": asked.json["id"], "result": result})
@@ -284,7 +284,7 @@ async def test_leaving_a_stream_early_closes_it() -> None:
         await it.cancel(stream.task.id)
 
 
-async def test_those_who_open_a_client_at_the_same_time_share_what_is_opened() -> None:
+async def test_concurrent_opens_of_a_client_share_one_connection() -> None:
     site = Site({"/card.json": page(card(), cache_control="no-store"), "/rpc": answer})
     client = connect("http://agent.test/card.json", transport=AsgiTransport(site))
     await asyncio.gather(*(client.open() for _ in range(3)))
@@ -295,7 +295,7 @@ async def test_those_who_open_a_client_at_the_same_time_share_what_is_opened() -
     await client.close()
 
 
-async def test_who_gives_up_opening_a_client_does_not_take_it_from_the_others() -> None:
+async def test_a_cancelled_open_does_not_cancel_the_other_opens() -> None:
     asked = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

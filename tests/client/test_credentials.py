@@ -1,4 +1,4 @@
-"""Credentials are shown as the card asks, to the origin they were given for, and renewed once when refused."""
+"""Credentials have the form that the card asks for, go to one origin, and are renewed once after a 401."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However an agent is named, its card is found, cached as HTTP allows, and believed only as far as it deserves."""
+"""The card of an agent is found by every kind of name, and cached as HTTP allows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_an_agent_below_a_path_is_looked_for_there_first_and_then_at_the_r
     assert site.paths() == [f"{one}{NEW}", f"{one}{OLD}", f"{one}{BESIDE}", one, NEW]
 
 
-async def test_on_one_of_our_servers_the_first_agent_is_not_taken_for_another_whose_name_is_wrong() -> None:
+async def test_on_a_dragoman_server_a_wrong_name_does_not_find_the_agent_at_the_root() -> None:
     hello, other = Agent("Hello"), Agent("Other")
     for agent in (hello, other):
         agent.skill(id="echo")(echo)
@@ -87,19 +87,19 @@ async def echo(text: str) -> str:
         ("./agents/no-such-card.json", "there is no file ./agents/no-such-card.json"),
     ],
 )
-async def test_what_cannot_be_an_agent_is_said_before_anybody_is_asked(target: str, why: str) -> None:
+async def test_an_invalid_target_is_an_error_before_any_request(target: str, why: str) -> None:
     site = Site()
     with pytest.raises(NotSent, match=why):
         await reach(site, target).open()
     assert not site.asked
 
 
-async def test_a_version_that_is_no_text_is_a_mistake() -> None:
+async def test_a_version_that_is_not_a_string_is_a_type_error() -> None:
     with pytest.raises(TypeError, match=r'"1\.0"'):
         connect(BASE, version=1.0)  # type: ignore[arg-type]
 
 
-async def test_what_a_url_asks_for_is_asked_for_everywhere() -> None:
+async def test_the_query_of_a_url_is_part_of_every_card_request() -> None:
     site = Site({NEW: page(card())})
     async with reach(site, f"{BASE}/?code=abc"):
         pass
@@ -132,9 +132,7 @@ async def test_a_card_at_hand_needs_no_search(how: str, tmp_path: Path) -> None:
     assert site.paths() == ["/rpc"]
 
 
-async def test_a_name_isapply_agents_table_in_dragoman_toml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_name_is_looked_up_in_dragoman_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dragoman.toml").write_text(f'[agents]\nfake = "{BASE}"\nother = {{ url = "{BASE}/x" }}\n')
     site = Site({NEW: page(card())})
@@ -167,7 +165,7 @@ async def test_a_card_is_not_fetched_again_while_it_is_fresh() -> None:
 
 
 @requirement(19)
-async def test_a_stale_card_is_only_asked_about() -> None:
+async def test_a_stale_card_is_revalidated_with_its_etag() -> None:
     def get(asked: Asked) -> Answer:
         if asked.headers.get("if-none-match") == '"1"':
             return 304, {"cache-control": "max-age=60"}, b""
@@ -201,7 +199,7 @@ async def test_a_card_that_must_not_be_stored_is_not() -> None:
     ],
     ids=["no-store", "no-cache", "quoted", "forever", "aged", "ageless"],
 )
-async def test_how_long_a_card_is_kept_is_its_servers_to_say(said: dict[str, str], asked: int) -> None:
+async def test_the_server_decides_how_long_a_card_is_cached(said: dict[str, str], asked: int) -> None:
     site = Site({NEW: page(card(), 200, **said)})
     for _ in range(2):
         async with reach(site):
@@ -209,7 +207,7 @@ async def test_how_long_a_card_is_kept_is_its_servers_to_say(said: dict[str, str
     assert len(site.asked) == asked
 
 
-async def test_a_card_shown_to_one_caller_is_not_kept_for_another() -> None:
+async def test_a_card_that_was_fetched_with_credentials_is_not_cached() -> None:
     def get(asked: Asked) -> Answer:
         if "authorization" not in asked.headers:
             return page({}, 401)
@@ -229,18 +227,18 @@ async def test_the_card_at_the_root_is_not_that_of_an_agent_below_that_does_not_
         await reach(site, "http://agent/sub", credentials="wrong").open()
 
 
-async def test_no_card_anywhere_is_said_so() -> None:
+async def test_the_error_says_that_there_is_no_card() -> None:
     with pytest.raises(Unreachable, match="there is no agent card at http://agent"):
         await reach(Site()).open()
 
 
-async def test_a_page_that_is_no_card_is_said_so() -> None:
+async def test_the_error_says_that_a_page_is_not_a_card() -> None:
     site = Site({NEW: (200, {}, b"<html>"), OLD: page(["a", "list"])})
     with pytest.raises(InvalidAgentResponse, match="is not a card"):
         await reach(site).open()
 
 
-async def test_a_card_without_end_is_not_read_to_it() -> None:
+async def test_an_endless_card_is_not_read() -> None:
     site = Site({NEW: (200, {}, b" " * (5 << 20) + json.dumps(card()).encode())})
     with pytest.raises(Unreachable, match="more than 4096 KB"):
         await reach(site).open()
@@ -282,7 +280,7 @@ async def test_a_card_whose_answer_broke_off_is_asked_for_again_and_no_other_tak
     assert site.paths() == [NEW, NEW, NEW]
 
 
-async def test_a_server_that_stays_busy_is_said_to_be() -> None:
+async def test_a_server_that_stays_busy_is_an_error() -> None:
     site = Site({NEW: page({}, 503)})
     with pytest.raises(Unavailable, match="HTTP 503"):
         await reach(site, policy=Policy(shortest=0.01, attempts=2)).open()
@@ -328,7 +326,7 @@ async def test_an_interface_that_leads_nowhere_is_left_for_the_next_one(there: s
     assert site.asked[-1].json["params"]["tenant"] == "acme"
 
 
-async def test_a_card_with_nothing_but_nowhere_is_an_error() -> None:
+async def test_a_card_without_a_reachable_interface_is_an_error() -> None:
     interfaces = [{"url": "http://[::1", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
     site = Site({NEW: page(card(supportedInterfaces=interfaces))})
     async with connect(BASE, transport=Network(site), policy=Policy(shortest=0.01)) as agent:
@@ -343,7 +341,7 @@ async def test_versions_we_do_not_speak_are_named() -> None:
 
 
 @pytest.mark.parametrize("there", ["http://[", "http://agent.test:99999/"])
-async def test_a_redirect_that_leads_nowhere_is_an_error_like_any_other(there: str) -> None:
+async def test_a_redirect_to_an_invalid_url_is_an_a2a_error(there: str) -> None:
     with pytest.raises(A2AError, match="is not a URL"):
         await reach(Site({NEW: (302, {"location": there}, b"")})).open()
 
@@ -374,7 +372,7 @@ def oldest(asked: Asked) -> Answer:
     return page({"jsonrpc": "2.0", "id": asked.json["id"], "result": result})
 
 
-async def test_an_agent_that_does_not_know_the_method_is_spoken_to_as_before_and_remembered() -> None:
+async def test_an_agent_that_does_not_know_the_method_gets_an_older_version_which_is_cached() -> None:
     site = Site({OLD: page(old_card()), "/rpc": oldest})
     for _ in range(2):
         async with reach(site) as agent:
@@ -384,7 +382,7 @@ async def test_an_agent_that_does_not_know_the_method_is_spoken_to_as_before_and
     assert methods == ["message/send", "tasks/send", "tasks/send"]
 
 
-async def test_a_card_that_promises_too_much_does_not_stop_us() -> None:
+async def test_a_card_with_a_wrong_version_does_not_stop_the_client() -> None:
     site = Site({NEW: page(card()), "/rpc": oldest})
     async with reach(site) as agent:
         assert await agent("hello") == "old"
@@ -392,7 +390,7 @@ async def test_a_card_that_promises_too_much_does_not_stop_us() -> None:
 
 
 @requirement(103)
-async def test_a_pinned_version_is_spoken_and_no_other() -> None:
+async def test_a_pinned_version_is_the_only_one_used() -> None:
     site = Site({NEW: page(card()), "/rpc": oldest})
     async with reach(site, version="0.3") as agent:
         assert agent.version == "0.3"
@@ -401,7 +399,7 @@ async def test_a_pinned_version_is_spoken_and_no_other() -> None:
     assert [asked.json["method"] for asked in site.asked[1:]] == ["message/send"]
 
 
-async def test_an_agent_that_knows_no_method_of_any_version_says_so() -> None:
+async def test_an_agent_that_knows_no_method_is_an_error() -> None:
     site = Site({NEW: page(card()), "/rpc": lambda asked: error(asked, -32601, "what?")})
     async with reach(site) as agent:
         with pytest.raises(MethodNotFound, match="what"):
@@ -446,7 +444,7 @@ async def test_the_extended_card_of_0_2_is_a_page(at: str) -> None:
         ("https://other.example/a", "https://other.example/a"),
     ],
 )
-def test_an_address_in_a_card_is_read_as_it_was_meant(url: str, means: str) -> None:
+def test_an_address_in_a_card_is_made_absolute(url: str, means: str) -> None:
     assert discover.absolute_url(url, f"{BASE}{NEW}") == means
     assert discover.absolute_url(url, f"{BASE}{OLD}?code=abc") == means
 

@@ -1,4 +1,4 @@
-"""Whatever happens to the connection: each event once, nothing done twice, and a clear word if it cannot be helped."""
+"""Broken connections: each event comes once, nothing is done twice, and errors are clear."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_each_event_comes_once_when_it_breaks_while_the_agent_works(
         ("0.1", "tasks/sendSubscribe", "tasks/resubscribe"),
     ],
 )
-async def test_a_stream_of_an_older_version_goes_on_as_well(
+async def test_a_broken_stream_of_an_older_version_continues(
     counter: Counter, anonymous: bool, version: str, stream: str, subscribe: str, frames: int
 ) -> None:
     chaos = Chaos(counter.url, anonymous=anonymous)
@@ -133,7 +133,7 @@ async def test_a_stream_of_an_older_version_goes_on_as_well(
     assert counter.runs == ["hold:30"]
 
 
-async def test_our_own_server_continues_after_the_last_event(counter: Counter) -> None:
+async def test_a_dragoman_server_continues_after_the_last_event(counter: Counter) -> None:
     chaos = Chaos(counter.url)
     chaos.on(STREAM, Cut(frames=4))
     async with chaos as url, connect(url, policy=HASTY) as agent:
@@ -208,7 +208,7 @@ async def test_a_cancel_whose_answer_is_lost_has_still_canceled(counter: Counter
         assert (await agent.cancel(running.id)).state is TaskState.CANCELED
 
 
-async def test_an_answer_that_is_not_http_is_said_to_be_so(counter: Counter) -> None:
+async def test_the_error_of_an_answer_that_is_not_http_says_so(counter: Counter) -> None:
     chaos = Chaos(counter.url, anonymous=True)
     chaos.on(SEND, Raw(b"220 smtp.example.com ESMTP\r\n"))
     async with chaos as url, connect(url, policy=HASTY) as agent:
@@ -276,7 +276,7 @@ async def test_a_stream_that_was_never_begun_is_sent_again_only_where_that_is_sa
     assert counter.runs.count("count:4") == 2
 
 
-async def test_time_that_is_up_ends_the_wait_and_leaves_the_task(counter: Counter) -> None:
+async def test_a_timeout_ends_the_wait_and_not_the_task(counter: Counter) -> None:
     async with connect(counter.url, policy=HASTY) as agent:
         stream = agent.stream("hold:4", timeout=0.3)
         with pytest.raises(TimeoutError, match=r"its task .* goes on"):
@@ -290,7 +290,7 @@ async def test_time_that_is_up_ends_the_wait_and_leaves_the_task(counter: Counte
         assert await agent.wait(stream.task.id) == text(4)
 
 
-async def test_a_stream_of_arbiter_which_tells_everything_again_is_heard_once(counter: Counter) -> None:
+async def test_events_that_an_arbiter_stream_repeats_come_once(counter: Counter) -> None:
     engine = Engine(open_store("memory:"), LocalBus(), lambda scope: counter.agent)
     mount = Mount(service=engine, card=lambda: counter.agent.card, agent="counter", arbiter=True)
     app = App([mount], on_startup=[engine.start], on_shutdown=[engine.stop])

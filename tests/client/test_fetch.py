@@ -1,4 +1,4 @@
-"""Documents that somebody's word depends on: only from where we were told, and only so much."""
+"""Documents of issuers: fetched only from the given URL, with limits."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_document_that_does_not_end_is_given_up() -> None:
             await fetched(url)
 
 
-async def test_so_is_one_that_never_begins() -> None:
+async def test_a_document_that_never_begins_is_given_up() -> None:
     async def silent(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(10)
 

@@ -1,4 +1,4 @@
-"""Our client and our server over gRPC, in both versions, over real sockets, some of which break."""
+"""Client and server over gRPC, in both versions, over real sockets, some of which break."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def binding_of(agent: Any) -> Any:
 
 
 @every_version
-async def test_what_is_said_comes_back(version: str) -> None:
+async def test_a_message_is_answered_over_grpc(version: str) -> None:
     async with serving(Helper()) as url, over_grpc(url, version) as agent:
         assert (agent.version, agent.link.peer.route.binding) == (
             "1.0" if version == "1.0" else "0.3",
@@ -144,7 +144,7 @@ async def test_a_stream_is_read_to_its_end(version: str) -> None:
 
 
 @every_version
-async def test_errors_are_what_they_were(version: str) -> None:
+async def test_errors_keep_their_type_over_grpc(version: str) -> None:
     async with serving(Helper()) as url, over_grpc(url, version) as agent:
         with pytest.raises(TaskNotFound):
             await agent.get("nowhere")
@@ -247,7 +247,7 @@ async def test_a_send_whose_answer_was_lost_is_not_done_twice() -> None:
         assert helper.turns == 1
 
 
-async def test_a_stream_that_went_dead_is_found_out() -> None:
+async def test_a_dead_stream_is_noticed() -> None:
     helper = Helper()
     quick = Policy(shortest=0.01, longest=0.05, silence=0.3)
     async with wired(helper) as (url, wire), connect(url, binding="GRPC", policy=quick) as agent:
@@ -359,7 +359,7 @@ async def test_the_command_serves_grpc_until_it_is_told_to_stop() -> None:
 # --- peers that are not ours
 
 
-async def test_an_agent_that_only_knows_0_3_is_spoken_to_in_it() -> None:
+async def test_an_agent_that_only_knows_0_3_gets_0_3() -> None:
     """Whatever its card says."""
     service = Scripted(result=reply("hello"))
     server = Server([Mount(service=service, card=AgentCard(name="Old"), agent="old", versions=("0.3",))])
@@ -371,7 +371,7 @@ async def test_an_agent_that_only_knows_0_3_is_spoken_to_in_it() -> None:
     await server.stop()
 
 
-async def test_a_stranger_is_polled_when_its_stream_breaks() -> None:
+async def test_another_server_is_polled_when_its_stream_breaks() -> None:
     """A 0.3 server that numbers nothing and hangs up after the first event."""
     task = V0_3.Task(id="t1", context_id="c1")
     task.status.state = 2
@@ -511,7 +511,7 @@ def pair(authority: Authority, name: str, directory: Path) -> str:
 
 
 @older("X29")
-async def test_tls_is_spoken_and_checked(authority: Authority, tmp_path: Path) -> None:
+async def test_tls_is_used_and_verified(authority: Authority, tmp_path: Path) -> None:
     mine = pair(authority, "localhost", tmp_path)
     async with guarded(Door("word"), tls=Tls(certificate=mine, key=mine)) as card:
         async with connect(card, credentials="word", tls=authority.client(), policy=HASTY) as agent:
@@ -522,7 +522,7 @@ async def test_tls_is_spoken_and_checked(authority: Authority, tmp_path: Path) -
                 await agent.send("hi")
 
 
-async def test_mutual_tls_lets_in_those_it_knows(authority: Authority, tmp_path: Path) -> None:
+async def test_mutual_tls_accepts_known_certificates(authority: Authority, tmp_path: Path) -> None:
     mine, door = pair(authority, "localhost", tmp_path), Door()
     tls = Tls(certificate=mine, key=mine, client_ca=written(authority, tmp_path))
     caller = ClientCertificate(certificate=pair(authority, "ann", tmp_path))
@@ -573,7 +573,7 @@ async def test_a_proxy_that_was_named_is_asked() -> None:
     assert asked[0].startswith(b"CONNECT agent.test:50051 HTTP/1.1\r\n")
 
 
-async def test_who_has_not_installed_grpc_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_grpcio_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(routes.BINDINGS, "GRPC")
     monkeypatch.setattr("dragoman.server.application.find_spec", lambda name: None)
     where = Interface(url="localhost:1", protocol_binding="GRPC", protocol_version="1.0")

@@ -204,7 +204,7 @@ async def test_a_public_server_is_dialled_by_the_address_that_was_checked(channe
     assert len(service.requests) == 2
 
 
-async def test_addresses_that_do_not_answer_areapply_agents_table_and_checked_again(
+async def test_addresses_that_do_not_answer_are_looked_up_and_checked_again(
     channels: Channels,
 ) -> None:
     net = Net(names={"agent.example": [[PUBLIC], ["127.0.0.1"], [OTHER]]})
@@ -234,7 +234,7 @@ async def test_a_checked_server_shows_the_certificate_of_its_name(channels: Chan
                 await agent.send("hello")
 
 
-async def test_a_guard_goes_through_no_proxy(channels: Channels, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_guarded_client_uses_no_proxy(channels: Channels, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTPS_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     net = Net(names=NAMES)
@@ -274,7 +274,7 @@ async def test_what_is_fetched_on_the_way_does_not_lead_inwards(client: Callable
     assert "10.0.0.1" not in net.dialled and (client is not _redirecting or net.dialled)
 
 
-async def test_grpc_does_not_pass_by_a_transport_that_everything_goes_through(channels: Channels) -> None:
+async def test_grpc_is_not_used_beside_a_given_transport(channels: Channels) -> None:
     both = [
         {"url": "grpc://agent.test:80", "protocolBinding": "GRPC", "protocolVersion": "1.0"},
         {"url": "http://agent.test/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
@@ -287,7 +287,7 @@ async def test_grpc_does_not_pass_by_a_transport_that_everything_goes_through(ch
     assert channels.targets == []
 
 
-async def test_a_guard_needs_something_to_guard() -> None:
+async def test_a_guard_without_a_remote_target_is_a_type_error() -> None:
     guard = Net().guard()
     given = AsgiTransport(Site())
     for client in (connect(Site(), guard=guard), connect("http://agent.test", guard=guard, transport=given)):

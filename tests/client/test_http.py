@@ -1,4 +1,4 @@
-"""Our own HTTP/1.1: what servers may send, what they should not, TLS and proxies."""
+"""The HTTP/1.1 client: valid and invalid answers, TLS and proxies."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_head_without_an_end_is_not_read_for_ever(again: bytes) -> None:
             await get(http, port)
 
 
-async def test_what_comes_after_a_body_is_no_header() -> None:
+async def test_trailers_are_not_headers() -> None:
     head = b"HTTP/1.1 200 OK\r\nX-Kept: one\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"
     answer = head + b"X-Kept: two\r\n" + b"X-Late: a\r\n" * 5_000 + b"\r\n"
     async with serving(Server(answer)) as port, transport() as http:
@@ -183,14 +183,14 @@ async def test_what_comes_after_a_body_is_no_header() -> None:
         "http:///nobody",
     ],
 )
-async def test_what_is_no_url_is_an_error_like_any_other(url: str) -> None:
+async def test_an_invalid_url_is_a_not_sent_error(url: str) -> None:
     async with transport() as http:
         with pytest.raises(NotSent):
             await http.request("GET", url, {})
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_a_body_that_is_small_until_it_is_unpacked_is_unpacked_only_so_far(
+async def test_a_compressed_body_is_decompressed_only_up_to_the_limit(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.client.transport.http1.MAX_BODY", 1 << 20)
@@ -328,7 +328,7 @@ async def test_tls_is_verified() -> None:
                 await http.request("GET", f"https://127.0.0.1:{port}/", {})
 
 
-async def test_a_server_without_tls_is_said_to_be_one() -> None:
+async def test_the_error_of_a_server_without_tls_says_so() -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -1,4 +1,4 @@
-"""The server is killed (SIGKILL) while a client reads, and started again: the iterator goes on, each event once."""
+"""The server is killed (SIGKILL) while a client reads, and started again: the stream continues, each event once."""
 
 from __future__ import annotations
 

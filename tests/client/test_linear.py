@@ -1,6 +1,6 @@
 """Parsers of what a peer sends: twice the bytes cost about twice the time, whatever the bytes are.
 
-Each case is the worst that its parser can be read_given_card. It is measured at n and at 2n in one run, in CPU time of this
+Each case is the worst that its parser can be given. It is measured at n and at 2n in one run, in CPU time of this
 thread; quadratic work is four times as much at 2n.
 """
 

@@ -94,7 +94,7 @@ async def test_a_token_that_many_calls_find_refused_is_renewed_once() -> None:
     assert site.grants() == ["client_credentials", "refresh_token"]
 
 
-async def test_a_refresh_token_that_is_no_longer_taken_means_to_begin_again() -> None:
+async def test_after_a_refused_refresh_token_a_new_token_is_requested() -> None:
     site = Login(flow="clientCredentials")
     give = site.token
     site.pages["/token"] = lambda asked: (
@@ -174,7 +174,7 @@ async def test_a_token_that_does_not_fit_into_a_header_is_refused(token: Any) ->
 
 
 @pytest.mark.parametrize("lasts", ["3600", -5, "soon", [], {}])
-async def test_how_long_a_token_lasts_may_be_said_in_any_way(lasts: Any) -> None:
+async def test_expires_in_may_be_a_number_a_string_or_missing(lasts: Any) -> None:
     site = Login(flow="clientCredentials", lasts=lasts)
     async with reach(site, credentials=ClientCredentials("me", "s3cret")) as agent:
         assert await agent("hello") == "fine"

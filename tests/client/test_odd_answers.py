@@ -1,4 +1,4 @@
-"""Answers that are right, though not written as we would."""
+"""Valid answers in unusual forms."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def test_what_is_compressed_is_read_however_it_was_cut(encoding: str, packed: by
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, br", "gzip, gzip"])
-def test_what_nobody_asked_for_is_named(encoding: str) -> None:
+def test_an_unknown_compression_is_named_in_the_error(encoding: str) -> None:
     with pytest.raises(Unreachable, match="it compressed its answer with"):
         Inflater(encoding, "it")
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
-def test_what_unpacks_to_much_comes_in_small_pieces(pack: Callable[[bytes], bytes]) -> None:
+def test_a_large_decompressed_body_comes_in_small_pieces(pack: Callable[[bytes], bytes]) -> None:
     """A reader that has enough leaves the rest packed."""
     size = 8 << 20
     unpacked = [len(piece) for piece in Inflater("gzip", "it").feed(pack(bytes(size)))]

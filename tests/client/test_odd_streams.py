@@ -1,4 +1,4 @@
-"""Streams of servers that take liberties: each event is heard once all the same, and nobody waits for what never comes."""
+"""Streams of servers that deviate from the specification: each event comes once, and the client does not hang."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def heard(agent: Client) -> tuple[str, list[str], list[Piece]]:
     [b"data:\n\n", b"data\n\n", b"event: ping\ndata: {}\n\n", b'event: heartbeat\ndata: {"at": 1}\n\n'],
     ids=["empty", "bare", "ping", "heartbeat"],
 )
-async def test_frames_that_say_nothing_are_stepped_over(before: bytes) -> None:
+async def test_frames_without_an_event_are_skipped(before: bytes) -> None:
     async with agent_of(told(*STORY, before=before)) as (agent, _):
         assert (await heard(agent))[0] == "one two"
 
@@ -82,7 +82,7 @@ async def test_the_media_type_of_a_stream_may_be_spelled_in_capitals() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, len(STORY)))
-async def test_a_server_that_tells_everything_again_is_heard_once(cut: int) -> None:
+async def test_events_that_a_server_repeats_come_once(cut: int) -> None:
     def rpc(asked: Asked) -> Answer:
         return told(*(STORY[:cut] if asked.json["method"] == "SendStreamingMessage" else STORY))
 
@@ -138,7 +138,7 @@ async def test_an_agent_that_needs_a_permission_is_not_waited_for_though_its_str
     assert (reply.asks, reply.state, reply) == (True, TaskState.AUTH_REQUIRED, "May I?")
 
 
-async def test_nobody_is_told_to_stay_away_for_hours() -> None:
+async def test_a_retry_after_of_hours_is_an_error() -> None:
     rpc = page({}, 429, retry_after="3600")
     async with agent_of(rpc) as (agent, _), asyncio.timeout(10):
         with pytest.raises(RateLimited) as caught:
@@ -175,7 +175,7 @@ async def test_a_task_that_cannot_be_followed_is_asked_for(refusal: Callable[[As
         assert (await heard(agent))[:2] == ("one two", ["looking"])
 
 
-async def test_little_patience_with_silence_is_patience_enough_to_try_again() -> None:
+async def test_a_stream_is_opened_again_after_a_short_silence() -> None:
     busy = [page({}, 429), page({}, 429)]
     site = Site(
         {"/card.json": page(card()), "/rpc": lambda asked: busy.pop() if busy else answer(asked)},
@@ -188,7 +188,7 @@ async def test_little_patience_with_silence_is_patience_enough_to_try_again() ->
 @pytest.mark.parametrize(
     "body", [b"[" * 100_000, b'{"error": "\xff"}', b"<html>"], ids=["deep", "latin", "page"]
 )
-async def test_whatever_a_refusal_says_over_http_json_it_is_an_error_of_ours(body: bytes) -> None:
+async def test_any_refusal_over_http_json_is_an_a2a_error(body: bytes) -> None:
     interface = {"url": "http://agent.test/rest", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
     site = Site(
         {
@@ -201,7 +201,7 @@ async def test_whatever_a_refusal_says_over_http_json_it_is_an_error_of_ours(bod
             await agent.get("x")
 
 
-async def test_an_answer_is_an_answer_whatever_kind_of_success_it_is() -> None:
+async def test_every_2xx_status_is_a_success() -> None:
     def accepted(asked: Asked) -> Answer:
         _, headers, body = answer(asked)
         return 202, headers, body
@@ -212,9 +212,7 @@ async def test_an_answer_is_an_answer_whatever_kind_of_success_it_is() -> None:
 
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("streams", [True, False])
-async def test_an_oldest_agent_whose_answer_is_lost_is_asked_for_the_task_that_we_named(
-    streams: bool, begun: bool
-) -> None:
+async def test_an_agent_of_0_1_whose_answer_is_lost_is_asked_for_the_task(streams: bool, begun: bool) -> None:
     known: list[str] = []
 
     def rpc(asked: Asked) -> Answer:

@@ -1,4 +1,4 @@
-"""What the pieces of a stream add up to: what was said, once, and what a piece replaces is void."""
+"""The pieces of a stream add up to the answer, and mark what they replace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shown(pieces: list[Piece]) -> dict[str, str]:
     return {id: text for id, text in out.items() if text}
 
 
-async def test_after_a_crash_what_was_half_said_is_replaced(tmp_path: Path) -> None:
+async def test_after_a_crash_the_incomplete_artifact_is_replaced(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     server = Server(
         Path(__file__).with_name("changing.py"), store=tmp_path / "tasks.db", env={"MARK": str(mark)}
@@ -83,7 +83,7 @@ STORIES: list[tuple[list[dict[str, Any]], list[tuple[str, bool]], str]] = [
 
 
 @pytest.mark.parametrize(("story", "pieces", "whole"), STORIES)
-async def test_pieces_say_what_is_new_and_what_is_void(
+async def test_pieces_have_new_text_and_mark_replaced_text(
     story: list[dict[str, Any]], pieces: list[tuple[str, bool]], whole: str
 ) -> None:
     async with agent_of(told(*story, DONE)) as (agent, _):
@@ -120,7 +120,7 @@ async def journey(turn: Turn) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3", "0.2", "0.1", "arbiter"])
-async def test_an_answer_to_a_question_does_not_repeat_what_was_said(version: str) -> None:
+async def test_an_answer_to_a_question_does_not_repeat_earlier_text(version: str) -> None:
     async with connect(asking, version=version) as agent:
         reply: Reply | str = ""
         said = []
@@ -172,7 +172,7 @@ ANSWERED: list[tuple[list[dict[str, Any]], str, str]] = [
 
 
 @pytest.mark.parametrize(("story", "text", "whole"), ANSWERED)
-async def test_a_stranger_that_goes_on_is_heard_once(
+async def test_a_continued_task_of_another_server_comes_once(
     story: list[dict[str, Any]], text: str, whole: str
 ) -> None:
     def rpc(asked: Asked) -> Answer:

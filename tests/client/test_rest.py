@@ -1,4 +1,4 @@
-"""The client over HTTP+JSON: as stubborn as over JSON-RPC, and patient with how servers differ."""
+"""The client over HTTP+JSON: retries as over JSON-RPC, and differences between servers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_each_event_comes_once_when_a_stream_breaks(
 
 
 @versions
-async def test_our_own_server_continues_after_the_last_event(counter: Counter, version: str) -> None:
+async def test_a_dragoman_server_continues_after_the_last_event(counter: Counter, version: str) -> None:
     chaos = Chaos(counter.url)
     chaos.on(STREAM, Cut(frames=4))
     async with chaos as url, over(url, version) as agent:
@@ -162,7 +162,7 @@ async def test_a_task_that_is_not_found_is_not_looked_for_with_another_verb() ->
 
 
 @pytest.mark.parametrize("status", [200, 201, 202])
-async def test_any_success_is_one(status: int) -> None:
+async def test_every_2xx_status_is_a_success_over_http_json(status: int) -> None:
     _, client = site_of({"/v1/message:send": page({"task": TASK}, status)}, "0.3")
     async with client as it:
         assert (await it.send("hello")).id == "t1"

@@ -1,4 +1,4 @@
-"""Which way to an agent is taken when its card is wrong: by one call or by many, for a message or for a question."""
+"""The route to an agent whose card is wrong."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_question_about_a_task_finds_the_version_as_a_message_does(metho
         assert (await ask(agent)).state is TaskState.COMPLETED
 
 
-async def test_so_does_a_subscription() -> None:
+async def test_a_subscription_finds_the_version_as_a_message_does() -> None:
     site = Site({NEW: page(card()), "/rpc": speaks({"tasks/resubscribe": DONE})})
     async with reach(site) as agent:
         assert [piece.state async for piece in agent.subscribe("t")] == [TaskState.COMPLETED]
@@ -111,14 +111,14 @@ def sample(asked: Asked) -> Answer:
 
 
 @pytest.mark.parametrize("document", [card(), old_card(), old_card(protocolVersion="0.2.5")])
-async def test_a_request_that_is_none_may_be_one_in_another_version(document: dict[str, Any]) -> None:
+async def test_invalid_request_makes_the_client_try_another_version(document: dict[str, Any]) -> None:
     site = Site({NEW: page(document), "/rpc": sample})
     async with reach(site) as agent:
         assert await agent("hello") == "old"
         assert agent.version == "0.1"
 
 
-async def test_but_not_once_the_version_is_known() -> None:
+async def test_invalid_request_is_an_error_once_the_version_is_known() -> None:
     site = Site({NEW: page(card()), "/rpc": answer})
     async with reach(site) as agent:
         assert await agent("hello") == "fine"
@@ -133,7 +133,9 @@ async def test_but_not_once_the_version_is_known() -> None:
     [(old_card(protocolVersion="1.0"), {}), (card(), {"dragoman": "1"})],
     ids=["arbiter", "ours"],
 )
-async def test_nor_where_it_means_something_else(document: dict[str, Any], headers: dict[str, str]) -> None:
+async def test_invalid_request_is_an_error_where_it_has_another_meaning(
+    document: dict[str, Any], headers: dict[str, str]
+) -> None:
     """Arbiter says so of a message whose task was canceled; and our own servers know every version."""
     site = Site({NEW: page(document, 200, **headers), "/rpc": lambda asked: error(asked, -32600)})
     async with reach(site) as agent:
@@ -142,7 +144,7 @@ async def test_nor_where_it_means_something_else(document: dict[str, Any], heade
     assert len(methods(site)) == 1
 
 
-async def test_an_operation_that_no_version_has_is_refused_in_the_words_of_the_first() -> None:
+async def test_an_operation_that_no_version_knows_raises_the_error_of_the_first() -> None:
     def rpc(asked: Asked) -> Answer:
         return error(asked, -32601, f"no {asked.json['method']} here")
 
@@ -152,7 +154,7 @@ async def test_an_operation_that_no_version_has_is_refused_in_the_words_of_the_f
         assert agent.version == "1.0"
 
 
-async def test_a_new_card_is_believed_before_what_worked_with_the_old_one() -> None:
+async def test_a_new_card_overrides_the_cached_dialect() -> None:
     site = Site({NEW: page(old_card(protocolVersion="0.3.0")), "/rpc": speaks({"message/send": MESSAGE})})
     async with reach(site) as agent:
         assert await agent("hello") == "old"
@@ -161,7 +163,7 @@ async def test_a_new_card_is_believed_before_what_worked_with_the_old_one() -> N
         assert agent.version == "1.0"
 
 
-async def test_an_agent_that_came_to_speak_another_version_is_spoken_to_in_it() -> None:
+async def test_an_agent_that_changes_its_version_is_followed() -> None:
     site = Site({NEW: page(card()), "/rpc": answer})
     async with reach(site) as agent:
         assert await agent("hello") == "fine"
@@ -193,7 +195,7 @@ async def test_an_interface_where_nobody_takes_messages_is_left_for_the_next_one
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 415, 422])
-async def test_what_was_turned_down_is_not_asked_again(status: int) -> None:
+async def test_a_rejected_request_is_not_repeated(status: int) -> None:
     site = Site({NEW: page(card(capabilities={"streaming": True})), "/rpc": (status, {}, b"no")})
     async with reach(site) as agent:
         for ask in (agent.get, agent.send, agent):
@@ -213,7 +215,7 @@ class Breaks(AsgiTransport):
         return response
 
 
-async def test_a_card_from_one_of_our_servers_says_nothing_about_a_server_elsewhere() -> None:
+async def test_a_card_of_a_dragoman_server_says_nothing_about_other_servers() -> None:
     elsewhere = [{"url": "http://other.test/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
     site = Site({NEW: page(card(supportedInterfaces=elsewhere), dragoman="1"), "/rpc": answer})
     policy = Policy(shortest=0.01, longest=0.02)

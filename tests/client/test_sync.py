@@ -47,14 +47,14 @@ def test_replies_are_answered_waited_for_and_canceled_without_await() -> None:
         assert left.wait().state is TaskState.CANCELED
 
 
-def test_errors_come_through() -> None:
+def test_errors_are_raised_by_the_sync_client() -> None:
     with connect_sync(agent) as it, pytest.raises(TaskNotFound):
         it.get("nothing")
     with pytest.raises(RuntimeError, match="not connected"):
         it("hello")
 
 
-async def test_it_works_inside_a_running_loop() -> None:
+async def test_the_sync_client_works_inside_a_running_loop() -> None:
     with connect_sync(agent) as it:
         assert it("notebook") == "NOTEBOOK"
 

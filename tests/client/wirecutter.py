@@ -1,4 +1,4 @@
-"""A wire that can be cut or go dead: a TCP proxy for whatever is spoken over it."""
+"""A TCP proxy whose connections can be cut or go silent."""
 
 from __future__ import annotations
 

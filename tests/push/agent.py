@@ -1,4 +1,4 @@
-"""An agent with much to tell: `n` words, one every `PACE` seconds."""
+"""An agent that writes `n` words, one every `PACE` seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether everything was told: what the log says against what the webhook heard."""
+"""Compares the notifications that a webhook received with the log."""
 
 from __future__ import annotations
 

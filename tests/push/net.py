@@ -1,4 +1,4 @@
-"""An internet of our own: names and addresses that lead to a server on loopback, or nowhere. No packet leaves it."""
+"""Fake names and addresses that lead to a server on loopback, or nowhere."""
 
 from __future__ import annotations
 

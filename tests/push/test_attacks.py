@@ -1,4 +1,4 @@
-"""Those who would use our sender for their own ends."""
+"""Attacks with push configs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Named(Receiver):
         return "http://webhook.example:8080/webhook"
 
 
-async def test_a_name_that_changes_its_mind_leads_nowhere(setup: Open) -> None:
+async def test_a_name_that_resolves_differently_later_is_refused(setup: Open) -> None:
     """Good while it is registered and first told; then it means the metadata service, then loopback."""
 
     async def answer(told: Told) -> Answer:
@@ -46,7 +46,7 @@ async def test_a_name_that_changes_its_mind_leads_nowhere(setup: Open) -> None:
         assert "not on the internet" in dead.error and dead.cursor == webhook.told[0].seq
 
 
-async def test_a_redirect_leads_nowhere(setup: Open) -> None:
+async def test_a_redirect_of_a_webhook_is_not_followed(setup: Open) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 302 X\r\nLocation: http://169.254.169.254/latest/\r\nContent-Length: 0\r\n\r\n"
 
@@ -125,7 +125,7 @@ async def test_the_configs_of_others_cannot_be_seen_changed_or_made(
 
 
 @older("X14")
-async def test_a_webhook_must_show_that_it_wants_to_be_told(setup: Open, webhook: Receiver) -> None:
+async def test_a_webhook_must_answer_the_challenge(setup: Open, webhook: Receiver) -> None:
     here = await setup(challenge=True)
     with pytest.raises(InvalidParams):  # it answers 204 to everything
         await here.send("say", webhook=webhook)
@@ -143,7 +143,7 @@ async def test_a_webhook_must_show_that_it_wants_to_be_told(setup: Open, webhook
     assert [each.method for each in told] == ["GET", "POST", "POST", "POST"]
 
 
-async def test_the_challenge_goes_nowhere_that_a_notification_would_not(setup: Open) -> None:
+async def test_the_challenge_is_sent_only_to_allowed_addresses(setup: Open) -> None:
     net = Net(names={"webhook.example": [["10.0.0.1"]]})
     here = await setup(guard=net.guard(http=True), challenge=True)
     task = await here.send("ask")
@@ -160,7 +160,7 @@ async def _dead(here: Any) -> Any:
     return found[0]
 
 
-async def test_what_is_said_of_a_failure_does_not_say_what_is_in_the_query(
+async def test_errors_do_not_contain_the_query_of_a_webhook(
     setup: Open, webhook: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     here = await setup()

@@ -1,4 +1,4 @@
-"""From our client to a webhook, over every binding in every version: all four operations, and news at the end."""
+"""Push configs over every binding in every version: all four operations, and a notification at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ LOGIN = AuthenticationInfo(scheme="Bearer", credentials="shh")
 
 
 @pytest.mark.parametrize(("version", "binding"), WAYS)
-async def test_the_whole_way(version: str, binding: str, webhook: Receiver) -> None:
+async def test_a_config_over_every_binding_gets_its_notifications(
+    version: str, binding: str, webhook: Receiver
+) -> None:
     app = application(make(), store="memory:", grpc_port=0, push=PushOptions(allow_private=True))
     async with running(app) as url, connect(url, version=version, binding=binding) as agent:
         brought = PushConfig(url=webhook.url, id="brought", token="t0k", authentication=LOGIN)

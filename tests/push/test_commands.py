@@ -1,4 +1,4 @@
-"""`dragoman listen`, `dragoman push`, and the whole way from one to the other with keys."""
+"""`dragoman listen` and `dragoman push`, with and without keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of a webhook does what it says."""
+"""The example of a webhook works."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.server.runtime import running
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-async def test_the_webhook_of_the_example_hears_the_whole_report(
+async def test_the_webhook_of_the_example_receives_the_whole_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("REPORT_PACE", "0")

@@ -1,4 +1,4 @@
-"""Webhooks that come and go, and a server that is killed: everybody hears everything, at least once and in order."""
+"""Webhooks that fail, and a server that is killed: every notification arrives, at least once and in order."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_webhook_that_comes_and_goes(setup: Open, webhook: Receiver, see
     assert webhook.refused
 
 
-async def test_a_webhook_whose_thanks_get_lost_hears_it_again_under_the_same_id(
+async def test_a_webhook_whose_acknowledgement_is_lost_gets_the_notification_again_with_the_same_id(
     setup: Open, webhook: Receiver
 ) -> None:
     heard: list[Told] = []
@@ -120,7 +120,7 @@ async def test_several_nodes_share_the_work_and_keep_the_order(setup: Open, webh
     assert len(webhook.told) == 15 * PER_TASK  # nobody was told twice
 
 
-async def test_a_stopped_server_tells_the_rest_after_its_next_start(setup: Open, webhook: Receiver) -> None:
+async def test_a_stopped_server_sends_the_rest_after_its_next_start(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     await webhook.down()
     tasks = await begin(here, webhook, 5)
@@ -132,7 +132,7 @@ async def test_a_stopped_server_tells_the_rest_after_its_next_start(setup: Open,
     assert await all_told(again, webhook, tasks) == 5 * PER_TASK
 
 
-async def test_a_stopping_server_tells_what_it_can(setup: Open, webhook: Receiver) -> None:
+async def test_a_stopping_server_sends_what_it_can(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     tasks = await begin(here, webhook, 5)
     await here.engine.stop(drain=5)
@@ -141,7 +141,7 @@ async def test_a_stopping_server_tells_what_it_can(setup: Open, webhook: Receive
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_killed_server_forgets_nobody(tmp_path: Path, webhook: Receiver, seed: int) -> None:
+async def test_a_killed_server_loses_no_notification(tmp_path: Path, webhook: Receiver, seed: int) -> None:
     """SIGKILL at any moment, four times, while tasks run and their webhook comes and goes."""
     dice = random.Random(seed)
     store = tmp_path / "tasks.db"
@@ -167,7 +167,9 @@ async def test_a_killed_server_forgets_nobody(tmp_path: Path, webhook: Receiver,
         await opened.close()
 
 
-async def test_workers_that_share_a_store_tell_everything_once(tmp_path: Path, webhook: Receiver) -> None:
+async def test_workers_that_share_a_store_send_each_notification_once(
+    tmp_path: Path, webhook: Receiver
+) -> None:
     store = tmp_path / "tasks.db"
     options = ("--allow-private-push", "--workers", "2")
     async with Server(AGENT, store=store, options=options, env={"PACE": "0.002"}) as server:

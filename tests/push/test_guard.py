@@ -1,4 +1,4 @@
-"""The guard: nobody sends us to where only we can go."""
+"""The address guard refuses everything but the public internet."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_public_address_is_reached(address: str) -> None:
 
 
 @given(st.ip_addresses(v=4))
-def test_an_ipv4_address_counts_the_same_in_ipv6_clothes(address) -> None:
+def test_an_ipv4_address_inside_ipv6_counts_as_ipv4(address) -> None:
     for clothes in (f"::ffff:{address}", f"64:ff9b::{address}"):
         assert effective_address(ip_address(clothes)) == address
         assert is_public(ip_address(clothes)) == is_public(address)
@@ -80,7 +80,7 @@ def test_nothing_that_python_calls_private_is_public(address) -> None:
 
 
 @pytest.mark.parametrize("host", DISGUISED)
-async def test_an_address_in_disguise_is_refused(host: str) -> None:
+async def test_an_address_in_an_unusual_form_is_refused(host: str) -> None:
     net = Net(names={host: [["127.0.0.1"]]})
     guard = net.guard()
     with pytest.raises(AddressRefused):
@@ -158,7 +158,7 @@ async def test_a_name_with_one_bad_address_among_good_ones_is_refused() -> None:
     assert net.dialled == []
 
 
-async def test_what_was_checked_is_what_is_dialled_though_the_name_changes_its_mind() -> None:
+async def test_the_checked_address_is_dialled_though_the_name_resolves_differently_later() -> None:
     """DNS rebinding: the first answer is good, every other one is not."""
     async with asyncio.timeout(5), _Listening() as port:
         net = Net(port, {"hook.example": [[PUBLIC], ["169.254.169.254"], ["127.0.0.1"]]})
@@ -248,7 +248,7 @@ async def test_a_developer_may_allow_loopback_and_plain_http() -> None:
 # Through the client
 
 
-async def test_a_redirect_is_an_answer_and_not_an_order() -> None:
+async def test_the_guarded_transport_does_not_follow_redirects() -> None:
     head = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/latest/meta-data\r\nContent-Length: 0\r\n\r\n"
     async with asyncio.timeout(5), _Listening(head) as port:
         net = Net(port, {"hook.example": [[PUBLIC]]})
@@ -268,7 +268,7 @@ async def test_a_refused_address_is_a_request_that_was_not_sent() -> None:
     assert net.dialled == []
 
 
-async def test_a_proxy_of_the_environment_does_not_dial_in_our_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_proxy_of_the_environment_is_not_used_with_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://10.0.0.9:3128")
     async with asyncio.timeout(5), _Listening(b"HTTP/1.1 204 No Content\r\n\r\n") as port:
         net = Net(port, {"hook.example": [[PUBLIC]]})

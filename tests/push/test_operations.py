@@ -323,7 +323,7 @@ async def test_an_agent_without_push_says_so(off: str, version: str, form: Any, 
         await transport.close()
 
 
-async def test_the_card_says_that_webhooks_are_told(wire: Wire) -> None:
+async def test_the_card_says_that_push_notifications_are_supported(wire: Wire) -> None:
     _, card = await wire.http("GET", "/.well-known/agent-card.json")
     assert card["capabilities"]["pushNotifications"] is True
 
@@ -374,7 +374,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: str(bad)[:60])
-async def test_a_config_that_we_would_not_follow_is_refused(wire: Wire, bad: dict[str, Any]) -> None:
+async def test_a_config_with_an_invalid_url_or_credential_is_refused(wire: Wire, bad: dict[str, Any]) -> None:
     task = await wire.task()
     config = {"taskId": task, "id": "one", "url": URL, **bad}
     answer = await wire.rpc("CreateTaskPushNotificationConfig", config, "1.0")

@@ -1,4 +1,4 @@
-"""The receiving side: what is not from whom it says, or was here before, is not believed."""
+"""Receiving notifications: forged, changed, old and repeated ones are recognized."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ EACH: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", EACH.values(), ids=EACH)
-async def test_what_the_courier_sends_is_believed(options: dict[str, Any]) -> None:
+async def test_the_verifier_accepts_what_the_sender_sends(options: dict[str, Any]) -> None:
     received = await verifier(**options).verify(signed(), BODY)
     assert isinstance(received.event, StatusUpdate) and received.event.status.state is TaskState.WORKING
     assert (received.task_id, received.delivery, received.duplicate) == ("t1", "u.1", False)
@@ -104,7 +104,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("token", [TOKEN, {"t1": TOKEN}.get], ids=["one token", "one for each task"])
-async def test_nothing_is_decoded_for_those_who_do_not_know_the_token(token: Any, decoded: list[int]) -> None:
+async def test_nothing_is_decoded_without_the_right_token(token: Any, decoded: list[int]) -> None:
     checks = verifier(token=token, secrets=(), keys=None)
     head = {"X-A2A-Notification-Token": "guess"}
     for headers in ({}, head):
@@ -127,7 +127,7 @@ async def test_a_token_of_one_task_is_not_good_for_another_that_is_named_beside_
 
 
 @pytest.mark.parametrize("options", EACH.values(), ids=EACH)
-async def test_the_body_of_a_stranger_is_not_read(options: dict[str, Any]) -> None:
+async def test_the_body_is_not_read_without_credentials(options: dict[str, Any]) -> None:
     async def receive_nothing() -> Any:
         raise AssertionError("the body was asked for")
 
@@ -200,7 +200,7 @@ BAD: dict[str, Any] = {
 
 @requirement(181)
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-async def test_what_is_not_right_is_refused(bad: Any) -> None:
+async def test_a_notification_with_a_wrong_credential_is_refused(bad: Any) -> None:
     checking = verifier()
     with pytest.raises(Unauthenticated):
         await checking.verify(bad(), BODY)
@@ -330,7 +330,7 @@ async def test_notifications_of_every_version_are_understood(document: Any, kind
     "body",
     [b"", b"{", b"null", b"[]", b"1", b"{}", b'{"kind":"pigeon"}', b'{"task":{}}', b"\xff", b"[" * 100_000],
 )
-async def test_nonsense_is_refused(body: bytes) -> None:
+async def test_a_body_that_is_not_a_notification_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidParams):
         read_notification(body)
 
@@ -373,13 +373,13 @@ async def seat() -> AsyncIterator[Seat]:
 
 
 @requirement(179, 182)
-async def test_the_app_hands_on_what_is_good_once(seat: Seat) -> None:
+async def test_the_app_passes_on_a_valid_notification_once(seat: Seat) -> None:
     for _ in range(2):
         assert await seat.ask(headers=signed()) == (204, b"")
     assert [received.delivery for received in seat.told] == ["u.1"]
 
 
-async def test_a_body_that_breaks_off_is_no_notification(seat: Seat) -> None:
+async def test_a_body_that_breaks_off_is_refused(seat: Seat) -> None:
     came: list[dict[str, Any]] = [
         {"type": "http.request", "body": BODY, "more_body": True},
         {"type": "http.disconnect"},
@@ -397,7 +397,7 @@ async def test_a_body_that_breaks_off_is_no_notification(seat: Seat) -> None:
     assert (await seat.ask(headers=signed()))[0] == 204 and len(seat.told) == 1
 
 
-async def test_the_app_refuses_what_is_not(seat: Seat) -> None:
+async def test_the_app_refuses_an_invalid_notification(seat: Seat) -> None:
     assert (await seat.ask(headers={}))[0] == 401
     assert (await seat.ask(headers=signed(body=b"x" * 20_000), body=b"x" * 20_000))[0] == 413
     assert (await seat.ask(headers=signed(body=b"{}"), body=b"{}"))[0] == 400
@@ -405,14 +405,14 @@ async def test_the_app_refuses_what_is_not(seat: Seat) -> None:
     assert seat.told == []
 
 
-async def test_what_could_not_be_dealt_with_is_not_acknowledged_and_may_come_again(seat: Seat) -> None:
+async def test_a_notification_whose_handler_fails_is_not_acknowledged_and_may_come_again(seat: Seat) -> None:
     seat.fails = 1
     assert (await seat.ask(headers=signed()))[0] == 500
     assert (await seat.ask(headers=signed()))[0] == 204
     assert len(seat.told) == 1
 
 
-async def test_a_second_one_is_not_acknowledged_while_the_first_may_still_fail() -> None:
+async def test_a_duplicate_is_not_acknowledged_while_the_first_is_being_handled() -> None:
     going, go = asyncio.Event(), asyncio.Event()
 
     async def tell(received: Received) -> None:
@@ -428,7 +428,7 @@ async def test_a_second_one_is_not_acknowledged_while_the_first_may_still_fail()
     await transport.close()
 
 
-async def test_one_that_was_cut_off_while_it_was_dealt_with_may_come_again() -> None:
+async def test_a_notification_whose_handler_was_cancelled_may_come_again() -> None:
     going, handed_on = asyncio.Event(), 0
 
     async def tell(received: Received) -> None:
@@ -451,7 +451,7 @@ async def test_one_that_was_cut_off_while_it_was_dealt_with_may_come_again() -> 
     assert handed_on == 2
 
 
-async def test_the_app_proves_that_it_is_ours(seat: Seat) -> None:
+async def test_the_app_answers_the_challenge(seat: Seat) -> None:
     assert await seat.ask("GET", "/webhook?validationToken=abc-123", body=b"") == (200, b"abc-123")
     for query in (
         "",

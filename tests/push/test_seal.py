@@ -1,4 +1,4 @@
-"""Credentials of push configs, while they are kept."""
+"""Secrets of push configs in the store are sealed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def kept(setup: PushSetup, task: str) -> PushConfig:
 
 
 @requirement(178)
-async def test_who_reads_the_store_reads_no_secrets_and_the_webhook_is_shown_them(
+async def test_secrets_are_sealed_in_the_store_and_sent_to_the_webhook(
     setup: Open, webhook: Receiver, tmp_path: Path
 ) -> None:
     here = await setup(seal=(KEY,))
@@ -42,7 +42,7 @@ async def test_who_reads_the_store_reads_no_secrets_and_the_webhook_is_shown_the
         assert file.is_dir() or b"planted" not in file.read_bytes()
 
 
-async def test_its_owner_gets_a_config_as_it_was(setup: Open, webhook: Receiver) -> None:
+async def test_the_owner_reads_a_sealed_config_as_it_was_given(setup: Open, webhook: Receiver) -> None:
     here = await setup(seal=(KEY,))
     task = await here.send("ask")
     created = await here.register(task.id, webhook, id="one", **SECRETS)
@@ -53,7 +53,9 @@ async def test_its_owner_gets_a_config_as_it_was(setup: Open, webhook: Receiver)
     assert page.configs == (created,)
 
 
-async def test_what_was_kept_before_there_was_a_key_is_still_good(setup: Open, webhook: Receiver) -> None:
+async def test_a_config_that_was_stored_before_there_was_a_key_still_works(
+    setup: Open, webhook: Receiver
+) -> None:
     before, after = await setup(), await setup(seal=(KEY,))
     task = await before.send("ask")
     await before.register(task.id, webhook, id="one", **SECRETS)
@@ -71,13 +73,13 @@ def test_a_new_key_goes_before_the_old_one() -> None:
 
 
 @pytest.mark.parametrize("keys", [(), (OTHER,)], ids=["no key", "another key"])
-def test_without_the_key_nothing_is_shown(keys: tuple[str, ...]) -> None:
+def test_without_the_key_a_config_cannot_be_read(keys: tuple[str, ...]) -> None:
     sealed = Seal((KEY,)).seal(PushConfig(url="https://webhooks.example", **SECRETS))
     with pytest.raises(Unavailable, match="not here"):
         Seal(keys).open(sealed)
 
 
-async def test_a_webhook_whose_key_is_gone_is_not_told_and_the_list_says_why(
+async def test_a_webhook_whose_key_is_missing_gets_nothing_and_the_list_says_why(
     setup: Open, webhook: Receiver
 ) -> None:
     here = await setup(seal=(KEY,))
@@ -94,12 +96,12 @@ async def test_a_webhook_whose_key_is_gone_is_not_told_and_the_list_says_why(
     assert len(webhook.told) == before
 
 
-def test_nobody_can_have_a_secret_that_only_looks_sealed() -> None:
+def test_a_secret_that_looks_sealed_is_refused() -> None:
     with pytest.raises(InvalidParams):
         Seal().seal(PushConfig(url="https://webhooks.example", token="sealed:gAAAAA"))
 
 
-def test_what_is_no_key_is_refused_and_keys_are_not_shown() -> None:
+def test_an_invalid_key_is_refused_and_keys_are_not_printed() -> None:
     with pytest.raises(ValueError, match="32"):
         Seal(("short",))
     with pytest.raises(ValueError, match="keys seal"):

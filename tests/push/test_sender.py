@@ -31,7 +31,7 @@ def states(told: list[Told]) -> list[str]:
 # What is told
 
 
-async def test_1_0_hears_every_update_as_it_is(setup: Open, webhook: Receiver) -> None:
+async def test_1_0_gets_every_update_as_it_is(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     task = await here.send("say:3", webhook=webhook)
     told = await webhook.heard(5)
@@ -47,7 +47,7 @@ async def test_1_0_hears_every_update_as_it_is(setup: Open, webhook: Receiver) -
 
 
 @pytest.mark.parametrize("dialect", ["0.3", "0.3-proto", "0.2", "0.2-type"])
-async def test_older_versions_hear_of_the_task_when_it_waits_and_when_it_ends(
+async def test_older_versions_get_the_task_when_it_is_interrupted_and_when_it_ends(
     setup: Open, webhook: Receiver, dialect: str
 ) -> None:
     here = await setup()
@@ -62,7 +62,7 @@ async def test_older_versions_hear_of_the_task_when_it_waits_and_when_it_ends(
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "draft"])
-async def test_the_first_versions_hear_of_a_task_with_its_id_twice_and_no_history(
+async def test_the_first_versions_get_the_task_with_task_id_and_without_history(
     setup: Open, webhook: Receiver, dialect: str
 ) -> None:
     here = await setup()
@@ -74,14 +74,14 @@ async def test_the_first_versions_hear_of_a_task_with_its_id_twice_and_no_histor
     assert [part["text"] for part in document["artifacts"][0]["parts"]] == ["1,", "2,"]
 
 
-async def test_older_versions_can_hear_of_every_status(setup: Open, webhook: Receiver) -> None:
+async def test_older_versions_can_get_every_status(setup: Open, webhook: Receiver) -> None:
     here = await setup(every_status=True)
     await here.send("say", webhook=webhook, dialect="0.3")
     told = await webhook.heard(2)
     assert [each.document["status"]["state"] for each in told] == ["working", "completed"]
 
 
-async def test_the_tongue_is_that_of_the_config_not_of_the_task(setup: Open, webhook: Receiver) -> None:
+async def test_the_dialect_is_that_of_the_config_not_of_the_task(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     task = await here.send("ask", dialect="0.3")
     await here.register(task.id, webhook, dialect="1.0", id="new")
@@ -93,7 +93,7 @@ async def test_the_tongue_is_that_of_the_config_not_of_the_task(setup: Open, web
         assert other.told[-1].document["kind"] == "task"
 
 
-async def test_a_late_snapshot_is_of_then_not_of_now(setup: Open, webhook: Receiver) -> None:
+async def test_a_late_notification_has_the_task_as_it_was_then(setup: Open, webhook: Receiver) -> None:
     open_again = asyncio.Event()
 
     async def answer(told: Told) -> Answer:
@@ -117,29 +117,31 @@ async def test_a_late_snapshot_is_of_then_not_of_now(setup: Open, webhook: Recei
         ("0.1", lambda document: document["artifacts"][0]),
     ],
 )
-async def test_a_bare_message_is_told_too(setup: Open, webhook: Receiver, dialect: str, where: Any) -> None:
+async def test_a_message_without_a_task_is_sent(
+    setup: Open, webhook: Receiver, dialect: str, where: Any
+) -> None:
     here = await setup(brief())
     await here.send("hi", webhook=webhook, dialect=dialect, task="t1" if dialect == "0.1" else "")
     (told,) = await webhook.heard(1)
     assert where(told.document)["parts"][0]["text"] == "hello"
 
 
-async def test_who_registers_late_is_told_how_it_ended(setup: Open, webhook: Receiver) -> None:
+async def test_a_webhook_that_is_registered_late_gets_the_end_of_the_task(
+    setup: Open, webhook: Receiver
+) -> None:
     here = await setup()
     task = await here.send("say:3")
     await here.register(task.id, webhook)
     assert states(await webhook.heard(1)) == ["completed"]
 
 
-async def test_a_failure_is_news(setup: Open, webhook: Receiver) -> None:
+async def test_a_failed_task_is_sent(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     await here.send("fail", webhook=webhook)
     await webhook.until(lambda: "failed" in states(webhook.told))
 
 
-async def test_several_webhooks_of_a_task_are_told_each_at_its_own_pace(
-    setup: Open, webhook: Receiver
-) -> None:
+async def test_a_slow_webhook_of_a_task_does_not_delay_the_others(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     task = await here.send("ask", webhook=webhook)
     slow = asyncio.Event()
@@ -157,7 +159,7 @@ async def test_several_webhooks_of_a_task_are_told_each_at_its_own_pace(
         await other.until(lambda: "completed" in states(other.told))
 
 
-async def test_a_deleted_config_hears_nothing_more(setup: Open, webhook: Receiver) -> None:
+async def test_a_deleted_config_gets_nothing_more(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     task = await here.send("ask", webhook=webhook, id="one")
     await webhook.until(lambda: "input_required" in states(webhook.told))
@@ -173,7 +175,7 @@ async def test_a_deleted_config_hears_nothing_more(setup: Open, webhook: Receive
 # How they know that it is us
 
 
-async def test_the_token_and_the_trace_come_along(setup: Open, webhook: Receiver) -> None:
+async def test_the_token_and_the_trace_are_headers(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     await here.send("say", webhook=webhook, token="t0k")
     told = await webhook.heard(3)
@@ -194,7 +196,7 @@ async def test_the_token_and_the_trace_come_along(setup: Open, webhook: Receiver
         ("apiKey", '{"in":"header","name":"X-Hook-Key","value":"k"}', "x-hook-key", "k"),
     ],
 )
-async def test_what_the_config_asks_for_is_shown(
+async def test_the_credentials_of_the_config_are_sent(
     setup: Open, webhook: Receiver, scheme: str, credentials: str, header: str, value: str
 ) -> None:
     here = await setup()
@@ -280,7 +282,7 @@ async def test_a_delivery_has_one_id_however_often_it_is_tried(setup: Open, webh
 # When it does not get through
 
 
-async def test_an_answer_that_asks_for_patience_gets_it(setup: Open, webhook: Receiver) -> None:
+async def test_retry_after_of_a_webhook_is_obeyed(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
 
@@ -313,9 +315,7 @@ async def test_an_endless_answer_is_not_read_to_its_end(setup: Open, webhook: Re
     assert states(await webhook.heard(3)) == ["working", "artifactUpdate", "completed"]
 
 
-async def test_a_webhook_that_does_not_answer_is_given_some_time_and_no_more(
-    setup: Open, webhook: Receiver
-) -> None:
+async def test_a_webhook_that_does_not_answer_times_out(setup: Open, webhook: Receiver) -> None:
     silence = asyncio.Event()
 
     async def answer(told: Told) -> Answer:
@@ -330,7 +330,7 @@ async def test_a_webhook_that_does_not_answer_is_given_some_time_and_no_more(
     assert states(await webhook.heard(3)) == ["working", "artifactUpdate", "completed"]
 
 
-async def test_after_too_many_attempts_it_is_given_up_and_can_be_told_again(
+async def test_after_too_many_attempts_a_webhook_is_given_up_and_can_be_redelivered(
     setup: Open, webhook: Receiver
 ) -> None:
     broken = True
@@ -352,7 +352,7 @@ async def test_after_too_many_attempts_it_is_given_up_and_can_be_told_again(
     assert here.sender.outcomes["given up"] == 1
 
 
-async def test_after_too_long_it_is_given_up(setup: Open, webhook: Receiver) -> None:
+async def test_after_too_long_a_webhook_is_given_up(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         return 500
 
@@ -374,7 +374,7 @@ async def test_a_webhook_that_is_gone_is_given_up_at_once(setup: Open, webhook: 
     assert dead.attempt == 1
 
 
-async def test_a_dead_webhook_keeps_no_other_waiting(setup: Open, webhook: Receiver) -> None:
+async def test_a_dead_webhook_delays_no_other(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
         await asyncio.sleep(60)
         return 200

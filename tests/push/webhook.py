@@ -1,4 +1,4 @@
-"""A webhook by hand, which does as it is told: it answers, refuses, dawdles, hangs up or is not there at all."""
+"""A webhook for tests that answers, refuses, waits, disconnects or does not listen."""
 
 from __future__ import annotations
 

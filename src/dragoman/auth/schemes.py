@@ -120,7 +120,7 @@ class Placed(Protocol):
 
 
 class Bearer:
-    """Opaque tokens in `Authorization: Bearer`. Only their hashes are kept: `Bearer({"alice": hashed(token)})`."""
+    """Opaque tokens in `Authorization: Bearer`. Only their hashes are stored: `Bearer({"alice": hashed(token)})`."""
 
     challenge = "Bearer"
 
@@ -262,7 +262,7 @@ class MutualTLS:
         if self._clients is not None:
             return self._clients.current().find_digest(certificate.fingerprint)
         if not certificate.holder:
-            raise Unauthenticated("the client certificate names nobody")
+            raise Unauthenticated("the client certificate has no name")
         return Principal(id=certificate.holder)
 
 

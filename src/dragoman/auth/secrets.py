@@ -95,8 +95,8 @@ def _read(name: str, holder: str | Holder) -> _Entry:
     hashes = (holder.secret,) if isinstance(holder.secret, str) else tuple(holder.secret)
     expires = None
     if holder.expires:
-        moment = datetime.fromisoformat(holder.expires)
-        expires = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        expiry = datetime.fromisoformat(holder.expires)
+        expires = (expiry if expiry.tzinfo else expiry.replace(tzinfo=UTC)).timestamp()
     principal = Principal(id=name, tenant=holder.tenant, scopes=frozenset(holder.scopes))
     return _Entry(principal, hashes, expires)
 
@@ -117,7 +117,7 @@ class Tokens:
                 digest = bytes.fromhex(each)
                 alike = self._by_prefix.setdefault(digest[:_PREFIX_BYTES], [])
                 if any(other == digest for other, _ in alike):
-                    raise ValueError(f"{name!r} has the same secret as somebody else")
+                    raise ValueError(f"{name!r} has the same secret as another holder")
                 alike.append((digest, known))
 
     def find(self, token: str) -> Principal:

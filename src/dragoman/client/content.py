@@ -1,4 +1,4 @@
-"""What a user says: text, files and data as parts, and the whole of it as a request."""
+"""Build requests from what a user gives: text, files and data as parts of a message."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ class Reply(str):
             return self.message.files
         if self.task is None:
             return ()
-        said = self.task.status.message
-        return self.task.files + (files_of(said.parts) if said is not None else ())
+        message = self.task.status.message
+        return self.task.files + (files_of(message.parts) if message is not None else ())
 
     def to(self, kind: type[T]) -> T:
         """The answer as a type: a dataclass, a msgspec or pydantic one, `dict[str, int]`. Raises `ValueError`."""
@@ -140,10 +140,10 @@ def describe_end(state: TaskState) -> str:
 def text_of(result: Task | Message) -> str:
     if isinstance(result, Message):
         return result.text
-    said = result.status.message.text if result.status.message is not None else ""
+    status_text = result.status.message.text if result.status.message is not None else ""
     if result.state.interrupted:
-        return said or result.text
-    return result.text or said
+        return status_text or result.text
+    return result.text or status_text
 
 
 class Piece:
@@ -348,12 +348,12 @@ class Stream:
 
     def _was_asked_before(self, status: TaskStatus) -> bool:
         """True if the question was asked before this stream."""
-        before, said = self._before, status.message
+        before, now = self._before, status.message
         asked = before.status.message if before is not None else None
         return (
             before is not None
-            and said is not None
+            and now is not None
             and asked is not None
             and before.state is status.state
-            and (said.message_id, said.parts) == (asked.message_id, asked.parts)
+            and (now.message_id, now.parts) == (asked.message_id, asked.parts)
         )

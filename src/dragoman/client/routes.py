@@ -82,7 +82,7 @@ class Route(NamedTuple):
     promised: str = ""
     """The dialect that the card promises for the first route."""
     is_dragoman: bool = False
-    """A Dragoman server is there, as far as the card tells."""
+    """A Dragoman server is there, as far as the card shows."""
 
 
 def find_routes(

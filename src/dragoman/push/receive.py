@@ -157,8 +157,8 @@ class Verifier:
         if not expected or not hmac.compare_digest(given.encode(), expected.encode()):
             raise Unauthenticated("its token is not ours")
 
-    def _check_age(self, moment: float) -> None:
-        if abs(time.time() - moment) > self._tolerance:
+    def _check_age(self, timestamp: float) -> None:
+        if abs(time.time() - timestamp) > self._tolerance:
             raise Unauthenticated("it is too old, or its time is in the future")
 
 

@@ -1,4 +1,4 @@
-"""What a reader hears, after a stream broke anywhere, is the task: whatever the peer does when asked again."""
+"""After a stream broke anywhere, the events add up to the task, whatever the peer sends when it is asked again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def same(one: Fold, other: Fold) -> bool:
 
 
 @given(stories(), st.data())
-def test_the_task_as_it_is_tells_what_was_missed(story: list[Event], data: st.DataObject) -> None:
+def test_the_current_task_shows_the_missed_events(story: list[Event], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(story)))
     reader, whole = folded(story[:cut]), folded(story)
     task = whole.task
@@ -75,9 +75,7 @@ def test_the_task_as_it_is_tells_what_was_missed(story: list[Event], data: st.Da
 
 
 @given(stories(replacing=False), st.data())
-def test_a_stream_told_again_from_the_first_event_is_heard_once(
-    story: list[Event], data: st.DataObject
-) -> None:
+def test_events_of_a_repeated_stream_come_once(story: list[Event], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(story)))
     reader, whole = folded(story[:cut]), folded(story)
     replay = ReplayFilter(reader, [event.status for event in story[:cut] if isinstance(event, StatusUpdate)])
@@ -102,7 +100,7 @@ def amount(events: list[Event]) -> int:
 
 
 @given(stories(), st.data())
-def test_the_task_and_then_what_happens_is_heard_once(story: list[Event], data: st.DataObject) -> None:
+def test_events_after_the_current_task_come_once(story: list[Event], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(story)))
     at = data.draw(st.integers(cut, len(story)))
     reader, whole = folded(story[:cut]), folded(story)

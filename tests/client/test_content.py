@@ -1,4 +1,4 @@
-"""What a caller may say, in the forms in which people say it."""
+"""The forms of content and options that a caller may give."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_client_can_be_kept_open_between_the_cells_of_a_notebook() -> None:
         client.close()
 
 
-async def test_so_can_one_that_is_awaited() -> None:
+async def test_an_async_client_can_be_kept_open_between_the_cells_of_a_notebook() -> None:
     client = await connect(agent).open()
     try:
         assert (await client("note")).asks

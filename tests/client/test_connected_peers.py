@@ -1,4 +1,4 @@
-"""Agents elsewhere: each is opened once, shown what was meant for it, and closed with the others."""
+"""Connections to remote agents: each is opened once, gets its own credentials, and is closed with the others."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Hanging(AsgiTransport):
         await super().close()
 
 
-async def test_closing_does_not_leave_one_that_is_just_being_opened() -> None:
+async def test_close_also_closes_a_connection_that_is_still_opening() -> None:
     transport = Hanging(site())
     peers = ConnectedPeers(transport=transport)
     finding = asyncio.create_task(peers.find("http://agent.test", Scope()))
@@ -89,7 +89,7 @@ async def test_closing_does_not_leave_one_that_is_just_being_opened() -> None:
         await finding
 
 
-async def test_one_that_could_not_be_opened_is_tried_again() -> None:
+async def test_a_connection_that_could_not_be_opened_is_tried_again() -> None:
     there = Site()
     peers = ConnectedPeers(transport=AsgiTransport(there))
     with pytest.raises(A2AError):

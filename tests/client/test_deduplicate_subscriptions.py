@@ -1,4 +1,4 @@
-"""A peer whose picture of the task is ahead of its stream: what the picture told, the stream does not tell again."""
+"""A peer whose task is ahead of its stream: the stream does not repeat what the task has shown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def told(peer: Peer) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize("marks", ["id", "moment", "none"])
 @pytest.mark.parametrize("ahead", range(3, 8))
-async def test_a_report_is_told_once_and_nothing_after_the_end(ahead: int, marks: str) -> None:
+async def test_a_status_comes_once_and_nothing_comes_after_the_end(ahead: int, marks: str) -> None:
     story = [
         Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
         chunk("one ", append=False),
@@ -91,7 +91,7 @@ async def test_a_report_is_told_once_and_nothing_after_the_end(ahead: int, marks
 
 
 @pytest.mark.parametrize("ahead", range(3, 9))
-async def test_so_is_each_part_of_an_artifact(ahead: int) -> None:
+async def test_each_part_of_an_artifact_comes_once(ahead: int) -> None:
     story = [
         Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
         chunk("one ", append=False),
@@ -135,7 +135,7 @@ class Showing(Peer):
     ],
     ids=["words", "same", "alike"],
 )
-async def test_what_a_subscription_shows_it_may_tell_again(
+async def test_chunks_that_the_task_has_shown_do_not_come_again_in_the_subscription(
     chunks: list[str], ahead: int, overlap: int
 ) -> None:
     story = [
@@ -152,7 +152,7 @@ async def test_what_a_subscription_shows_it_may_tell_again(
 @pytest.mark.parametrize("marks", ["id", "moment"])
 @pytest.mark.parametrize("overlap", range(5))
 @pytest.mark.parametrize("ahead", range(2, 8))
-async def test_so_are_reports_and_those_before_the_one_that_was_shown_do_not_come_after_it(
+async def test_statuses_that_precede_the_one_of_the_task_do_not_come_after_it(
     ahead: int, overlap: int, marks: str
 ) -> None:
     story = [
@@ -166,7 +166,7 @@ async def test_so_are_reports_and_those_before_the_one_that_was_shown_do_not_com
     assert reports[-1] == "6"
 
 
-async def test_what_is_said_again_is_no_report_from_before() -> None:
+async def test_a_new_status_with_the_same_text_is_not_dropped() -> None:
     """Without ids and moments the words must do: as often as they are in the history and were not heard."""
     story = [
         Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),
@@ -210,7 +210,7 @@ class Doubling(Peer):
         raise Unreachable("the connection broke")
 
 
-async def test_chunks_that_were_written_down_twice_do_not_make_another_text() -> None:
+async def test_chunks_that_a_server_stored_twice_do_not_replace_the_text() -> None:
     words = [f"{n} " for n in range(20)]
     story = [
         Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)),

@@ -1,4 +1,4 @@
-"""A streamed send whose answer was lost, repeated when the agent is well on its way: what it said meanwhile is told."""
+"""A streamed send whose answer was lost is repeated while the agent works: earlier statuses are passed on."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ async def read(stream: Any) -> tuple[list[str], str]:
 @pytest.mark.parametrize("version", ["1.0", "0.3", "0.1"])
 @pytest.mark.parametrize("asked", [False, True], ids=["new", "answer"])
 @pytest.mark.parametrize("late", [False, True], ids=["at work", "finished"])
-async def test_reports_that_were_made_before_the_retry_are_told(
-    version: str, asked: bool, late: bool
-) -> None:
+async def test_statuses_from_before_the_retry_are_passed_on(version: str, asked: bool, late: bool) -> None:
     reporting = Reporting()
     transport = Losing(reporting.agent.app(store="memory:"))
     options: dict[str, Any] = {"transport": transport, "version": version, "policy": HASTY}

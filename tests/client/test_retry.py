@@ -1,4 +1,4 @@
-"""A server that is away for longer than a few attempts take: whoever waits for a task there goes on waiting."""
+"""A server that is away for longer than a few attempts: calls about its tasks keep waiting."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def lasting(peer: Peer, patience: float = 10.0, **more: Any) -> RetryingService:
     return RetryingService(peer, Policy(attempts=2, shortest=0.001, longest=0.002, patience=patience), **more)
 
 
-async def test_a_message_that_one_of_our_servers_has_is_waited_for_while_it_is_away() -> None:
+async def test_a_message_that_a_dragoman_server_has_is_waited_for_while_it_is_away() -> None:
     done = task(TaskState.COMPLETED)
     peer = Peer(is_dragoman=True, SendMessage=[Unreachable("the connection broke"), *AWAY, done])
     assert await lasting(peer).call(Call(), SEND) == done
 
 
-async def test_but_no_longer_than_there_is_patience() -> None:
+async def test_a_message_is_not_waited_for_longer_than_patience() -> None:
     peer = Peer(is_dragoman=True, SendMessage=[Unreachable("the connection broke"), *AWAY])
     with pytest.raises(NotSent):
         await lasting(peer, patience=0.0).call(Call(), SEND)
