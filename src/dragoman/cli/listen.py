@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.auth.jwks import FetchedKeys
     from dragoman.push.webhook import Webhook
     from dragoman.server.http1.server import HttpServer
-    from dragoman.server.workers import ends
+    from dragoman.server.workers import stop_signals
 
     try:
         verifier = Verifier(
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"dragoman: cannot listen on {args.host}:{args.port}: {why}") from None
     print(f"listening on http://{args.host}:{listener.getsockname()[1]}/", flush=True)
     app = Webhook(_json if args.json else _line, verifier)
-    asyncio.run(HttpServer(app, listener).serve(ends()))
+    asyncio.run(HttpServer(app, listener).serve(stop_signals()))
     return 0
 
 

@@ -1,8 +1,7 @@
-"""Under which URL a client sees us.
+"""The URL that clients use for this server.
 
-What the operator says (`public_url`) wins. Otherwise a proxy the operator trusts may say it, in `Forwarded` or
-`X-Forwarded-*`; of several values the last is the one that proxy wrote itself. Otherwise it is what the client put
-into `Host`.
+The operator's `public_url` comes first, then `Forwarded` or `X-Forwarded-*` of a trusted proxy (of several values the last,
+which that proxy wrote), then the client's `Host`.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ class Address:
     """`trusted_proxies`: addresses or networks (`10.0.0.0/8`) of proxies; `*` trusts whoever connects."""
 
     def __init__(self, public_url: str = "", trusted_proxies: Sequence[str] = ()) -> None:
-        """Raises `ValueError` for what cannot be meant."""
+        """Raises `ValueError` for an invalid URL or network."""
         self._public = public_url.rstrip("/")
         if self._public and not _URL.fullmatch(self._public):
-            raise ValueError(f"{public_url!r} is no public URL: say https://agents.example.com")
+            raise ValueError(f"{public_url!r} is no public URL; write https://agents.example.com")
         self._anybody = "*" in trusted_proxies
         self._networks: list[IPv4Network | IPv6Network] = [
             ip_network(proxy, strict=False) for proxy in trusted_proxies if proxy != "*"
         ]
 
     def base_url(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> str:
-        """No slash at its end."""
+        """The URL, without a slash at its end."""
         if self._public:
             return self._public
         scheme, host, prefix = (
@@ -71,7 +70,7 @@ def _server(server: Sequence[Any] | None) -> str:
 
 
 def _forwarded(headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """What the nearest proxy says of `proto`, `host` and `prefix`."""
+    """`proto`, `host` and `prefix` as the nearest proxy gives them."""
     said = {}
     for name in ("proto", "host", "prefix"):
         value = headers.get(f"x-forwarded-{name}".encode(), b"").decode("latin-1")

@@ -52,12 +52,12 @@ log = logging.getLogger(__name__)
 Callback = Callable[[], Awaitable[object]]
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Elsewhere = Callable[[Exchange], Awaitable[Mount | None]]
-"""Asked about a path that none of the mounts has: answers by itself, or says which agent is there."""
+"""Called for a path that no mount has: it responds, or returns the mount of the path."""
 
-_OWN = ("/healthz", "/readyz", "/metrics")
-"""Of the server, not of an agent: not for web pages."""
-_READY = 2.0
-"""How long what we depend on may take to say that it is there."""
+_SERVER_PATHS = ("/healthz", "/readyz", "/metrics")
+"""Paths of the server, not of an agent. They have no CORS headers."""
+READY_SECONDS = 2.0
+"""How long the readiness check may take."""
 
 
 class App:
@@ -134,7 +134,7 @@ class App:
                 self.streams.draining = self._waits.closed = False
 
     def waits_for(self) -> str:
-        """What has to end before this app stops, for a sentence: `: 2 tasks run, and have 10 s to finish`."""
+        """What a stop waits for, for the log: `: 2 tasks run, and have 10 s to finish`."""
         what = self._busy() if self._busy is not None else ""
         return f": {what}" if what else ""
 
@@ -143,7 +143,7 @@ class App:
         await self.streams.drain()
 
     async def stop(self) -> None:
-        """Drain, then run the shutdown callbacks. Requests that still come are turned away."""
+        """Drain, then run the shutdown callbacks. Further requests get 503."""
         self.stopped = True
         await self.drain()
         async with self._starting:
@@ -156,8 +156,7 @@ class App:
     def mounted_in(self, other: Asgi, path: str) -> Asgi:
         """`other` with this application at `path` and below it; it starts and stops with `other`.
 
-        What frameworks call mounting leaves out the path itself: who calls `/a2a` is sent to `/a2a/`, and few clients
-        follow that.
+        A framework's own mount does not serve the path itself: it redirects `/a2a` to `/a2a/`, and few clients follow.
         """
         path = f"/{path.strip('/')}"
 
@@ -166,7 +165,7 @@ class App:
             asked: str = scope.get("path", "")
             asked = asked.removeprefix(root) if asked.startswith(f"{root}/") else asked
             if scope["type"] == "lifespan":
-                await other(scope, receive, self._along(send))
+                await other(scope, receive, self._with_lifespan(send))
             elif asked == path or asked.startswith(f"{path}/"):
                 await self({**scope, "root_path": root + path, "app_root_path": root}, receive, send)
             else:
@@ -174,15 +173,15 @@ class App:
 
         return app
 
-    def _along(self, send: Send) -> Send:
-        async def told(message: MutableMapping[str, Any]) -> None:
+    def _with_lifespan(self, send: Send) -> Send:
+        async def forward(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "lifespan.startup.complete":
                 await self.start()
             elif message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
                 await self.stop()
             await send(message)
 
-        return told
+        return forward
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -201,10 +200,10 @@ class App:
         except Exception:
             log.exception("%s %s failed", exchange.method, exchange.path)
             if not exchange.responding:
-                await _say(exchange, 500, "INTERNAL", "internal error")
+                await _respond_error(exchange, 500, "INTERNAL", "internal error")
 
     async def _answer(self, exchange: Exchange) -> None:
-        if self._cors is not None and exchange.path not in _OWN:
+        if self._cors is not None and exchange.path not in _SERVER_PATHS:
             exchange.always = self._cors.headers(exchange)
             if exchange.method == "OPTIONS" and self._cors.allows(exchange):
                 await self._cors.preflight(exchange)
@@ -220,21 +219,21 @@ class App:
             return
         mount, methods = found
         if self.stopped:
-            await _say(exchange, 503, "UNAVAILABLE", "shutting down", (b"retry-after", b"1"))
+            await _respond_error(exchange, 503, "UNAVAILABLE", "shutting down", (b"retry-after", b"1"))
         elif (handler := methods.get(exchange.method)) is None:
             await _not_allowed(exchange, methods)
         else:
             await handler(exchange, mount)
 
     def serves(self, scope: AsgiScope) -> bool:
-        """Whether there is an agent's door at the path of a request."""
+        """True if an agent serves the path of a request."""
         return self._find(_below(scope)) is not None
 
     def _find(self, path: str) -> tuple[Mount, Mapping[str, Handler]] | None:
-        """The mount nearest to a path, and who answers there."""
+        """The nearest mount of a path, and its handlers."""
         if (found := self._roots.get(path)) is not None:
             return found
-        # No deeper than a mount can be: a path may have thousands of slashes.
+        # Not deeper than the deepest mount: a path may have thousands of slashes.
         prefix = "/".join(path.split("/", self._deepest + 1)[: self._deepest + 1])
         while (mount := self._mounts.get(prefix)) is None and prefix:
             prefix = prefix.rpartition("/")[0]
@@ -255,23 +254,23 @@ class App:
     async def _own(self, exchange: Exchange) -> None:
         metrics = self._metrics if exchange.path == "/metrics" and self._may_scrape(exchange) else None
         if metrics is None and exchange.path not in ("/healthz", "/readyz"):
-            await _say(exchange, 404, "NOT_FOUND", "there is nothing at this path")
+            await _respond_error(exchange, 404, "NOT_FOUND", "there is nothing at this path")
         elif exchange.method not in ("GET", "HEAD"):
             await _not_allowed(exchange, ("GET", "HEAD"))
         elif metrics is not None:
             await exchange.respond(200, metrics(), ((b"content-type", b"text/plain; version=0.0.4"),))
         elif exchange.path == "/readyz" and self.streams.draining:
             await exchange.respond(503, b'{"status":"draining"}')
-        elif exchange.path == "/readyz" and (trouble := await self._trouble()):
-            await exchange.respond(503, b'{"status":"%b"}' % trouble)
+        elif exchange.path == "/readyz" and (reason := await self._why_not_ready()):
+            await exchange.respond(503, b'{"status":"%b"}' % reason)
         else:
             await exchange.respond(200, b'{"status":"ok"}')
 
-    async def _trouble(self) -> bytes:
-        """Why we take no requests, in a word; empty if we do. The log says more."""
+    async def _why_not_ready(self) -> bytes:
+        """Why the server is not ready, in a word; empty if it is. The log has the details."""
         try:
             if self._ready is not None:
-                async with asyncio.timeout(_READY):
+                async with asyncio.timeout(READY_SECONDS):
                     await self._ready()
         except Exception as error:
             log.warning("not ready: %s", str(error) or type(error).__name__)
@@ -279,10 +278,10 @@ class App:
         return b""
 
     def _may_scrape(self, exchange: Exchange) -> bool:
-        """Whoever has the token; without one, this machine, and not through a proxy."""
+        """True for callers with the token; without a token, for this machine, but not through a proxy."""
         if self._metrics_token:
-            said = exchange.headers.get(b"authorization", b"").partition(b" ")[2].strip()
-            return hmac.compare_digest(said, self._metrics_token.encode())
+            token = exchange.headers.get(b"authorization", b"").partition(b" ")[2].strip()
+            return hmac.compare_digest(token, self._metrics_token.encode())
         forwarded = b"forwarded" in exchange.headers or b"x-forwarded-for" in exchange.headers
         return not forwarded and exchange.local
 
@@ -304,24 +303,24 @@ class App:
 
 
 def _below(scope: AsgiScope) -> str:
-    """The path below whatever we are mounted in; servers differ in whether `path` includes `root_path`."""
+    """The path below the mount point; servers differ in whether `path` includes `root_path`."""
     path: str = scope["path"]
     if "%" in path or b"%" in (scope.get("raw_path") or b""):
         path = _decoded_path(scope)
     root: str = scope.get("root_path", "").rstrip("/")
     if root:
-        # A proxy that takes its own prefix off leaves only where the framework has us.
+        # A proxy that removes its own prefix leaves only the path in the framework.
         for prefix in (root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))):
             if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
                 path = path[len(prefix) :]
                 break
-    if path.startswith("//"):  # a client put a path after a URL that ends in a slash
+    if path.startswith("//"):  # a client appended a path to a URL that ends in a slash
         path = "/" + path.lstrip("/")
     return path
 
 
 def _decoded_path(scope: AsgiScope) -> str:
-    """The path, decoded except for what would change its meaning: a slash, a colon or a percent sign in an id."""
+    """The path, decoded except for escapes that would change its meaning: a slash, a colon, a percent sign in an id."""
     path: str = scope["path"]
     raw: bytes = scope.get("raw_path") or b""
     if b"%" not in raw:
@@ -336,10 +335,12 @@ _KEPT_ESCAPES = re.compile(r"(%(?:2F|3A|25))", re.IGNORECASE)
 
 async def _not_allowed(exchange: Exchange, methods: Sequence[str] | Mapping[str, Handler]) -> None:
     allow = ", ".join(methods)
-    await _say(exchange, 405, "UNIMPLEMENTED", f"this path takes {allow}", (b"allow", allow.encode()))
+    await _respond_error(
+        exchange, 405, "UNIMPLEMENTED", f"this path takes {allow}", (b"allow", allow.encode())
+    )
 
 
-async def _say(
+async def _respond_error(
     exchange: Exchange, http: int, status: str, message: str, *headers: tuple[bytes, bytes]
 ) -> None:
     body = msgspec.json.encode({"error": {"code": http, "status": status, "message": message}})

@@ -1,7 +1,7 @@
-"""Which web pages may call us from elsewhere (CORS, as the Fetch standard has it).
+"""CORS: which web pages of other origins may call the agents.
 
-A browser asks first (a preflight, which shows no credentials) and hands a page the answer only if we say so. What a browser
-adds by itself, cookies and client certificates, is never let through: callers say who they are in a header.
+A browser sends a preflight request first, without credentials, and gives a page the response only if our headers allow it.
+Cookies and client certificates, which a browser adds by itself, are never allowed: callers authenticate with a header.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Cors:
         return (_VARY,)
 
     async def preflight(self, exchange: Exchange) -> None:
-        """Answer the question before a call. An agent may want its key in any header, so whichever is asked for is fine."""
+        """Respond to a preflight request. All headers are allowed, because an agent's key may be in any."""
         asked = exchange.headers.get(b"access-control-request-headers", b"").strip()
         sent = asked if _NAMES.fullmatch(asked) else _SENT
         allowed = (_METHODS, (b"access-control-allow-headers", sent), _MAX_AGE)
@@ -57,5 +57,5 @@ class Cors:
 def _checked(origin: str) -> bytes:
     text = origin.strip().lower().rstrip("/")
     if text != "*" and not _ORIGIN.fullmatch(text):
-        raise ValueError(f"{origin!r} is no origin: say https://app.example.com, or * for all")
+        raise ValueError(f"{origin!r} is no origin; write https://app.example.com, or * for all")
     return text.encode()

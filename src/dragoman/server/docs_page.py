@@ -89,7 +89,7 @@ def _row(name: str, place: str, kind: str, description: str) -> str:
 
 
 def _content(holder: Document) -> str:
-    """What a body or an answer is made of: all its media types hold the same."""
+    """The schema of a body or a response: all its media types have the same."""
     kind, content = next(iter(holder["content"].items()))
     if kind == EVENTS:
         return f"{kind} of {_kind(content['schema']['properties']['data']['contentSchema'])}"

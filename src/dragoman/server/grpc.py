@@ -1,8 +1,7 @@
 """gRPC: `lf.a2a.v1.A2AService` (1.0) and `a2a.v1.A2AService` (0.3) on one port, with health and reflection.
 
-It needs the extra `grpc`. gRPC has no paths, so where several agents share a port a caller names the one it means in
-the request's `tenant`, as the agent's card says; a single agent, or the one at `/`, need not be named. 0.3 has no
-`tenant`, so it reaches only that one.
+It needs the extra `grpc`. gRPC has no paths. If several agents share a port, the `tenant` of a request names the agent, as
+its card says. A single agent, or the one at `/`, needs no name. 0.3 has no `tenant`, so it reaches only that one.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ _SERVICES = (
     reflection.SERVICE_NAME,
 )
 _SECOND = 1000
-_IDLE = 60
-"""Seconds that a connection may be open without a call; its client connects again when it has one."""
-_LONGEST = 3600.0
-"""Seconds that a drain may take; whoever drains says when it is over (`stop`)."""
-_MAX_METADATA = 32 << 10
-"""Bytes of metadata in a call; a token with many claims needs a few thousand."""
+IDLE_SECONDS = 60
+"""How long a connection may be open without a call. Its client connects again for the next call."""
+MAX_DRAIN_SECONDS = 3600.0
+"""Longer than any drain; `stop` ends it."""
+MAX_METADATA_BYTES = 32 << 10
+"""Of metadata in a call. A token with many claims needs a few thousand."""
 
 for _file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
     POOL.AddSerializedFile(_file.serialized_pb)  # so that reflection can describe them, too
 
 
 class Tls(Struct, frozen=True, kw_only=True):
-    """PEM files. With `client_ca`, callers must show a certificate that one of those authorities has signed.
+    """PEM files. With `client_ca`, callers must have a certificate of one of those authorities.
 
-    Files that change while we serve count for new connections.
+    New connections use the files as they are then.
     """
 
     certificate: str
@@ -113,7 +112,7 @@ class Grpc:
         find: Callable[[str], Mount] | None = None,
     ) -> None:
         self.port = port
-        """0 until it is known."""
+        """0 until the server listens."""
         self._host, self._public, self._tls = host, public, tls
         self._others, self._public_url = (*others, self), public_url.rstrip("/")
         self._limits = limits = limits or Limits()
@@ -125,13 +124,13 @@ class Grpc:
             ("grpc.so_reuseport", int(share_port)),
             ("grpc.max_concurrent_streams", limits.max_streams),
             ("grpc.server_handshake_timeout_ms", int(limits.head_timeout * _SECOND)),
-            ("grpc.max_connection_idle_ms", _IDLE * _SECOND),
-            # A window does not grow before somebody reads: what a caller may send unasked is 64 KB for each call.
+            ("grpc.max_connection_idle_ms", IDLE_SECONDS * _SECOND),
+            # Windows do not grow before we read: a caller can send 64 KB per call without being asked.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.max_receive_message_length", self._limits.max_body),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_metadata_size", _MAX_METADATA),
-            ("grpc.absolute_max_metadata_size", _MAX_METADATA),
+            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+            ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
             ("grpc.keepalive_time_ms", int(keepalive * _SECOND)),
             ("grpc.keepalive_timeout_ms", 20 * _SECOND),
             ("grpc.keepalive_permit_without_calls", 1),
@@ -169,14 +168,14 @@ class Grpc:
         ]
 
     def _address(self, url: str) -> str:
-        """`host:port`. The host is the one under which a client knows us."""
+        """`host:port`, with the host of the URL that the client uses."""
         if self._public:
             return self._public
         host = urlsplit(url).hostname or self._host
         return f"{_bracketed(host)}:{self.port}"
 
     def _placed(self, card: AgentCard, mount: Mount) -> AgentCard:
-        """The extended card with the ways to reach the agent; those over HTTP only if we know where that is."""
+        """The extended card with the agent's interfaces; those over HTTP only with a `public_url`."""
         known = self._others if self._public_url else (self,)
         url = self._public_url + mount.path
         return with_interfaces(card, [each for binding in known for each in binding.interfaces(mount, url)])
@@ -185,7 +184,7 @@ class Grpc:
 
     async def start(self) -> None:
         """Raises `OSError` if the port is taken."""
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_ours)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_our_error)
         server = aio.server(options=self._options)
         server.add_generic_rpc_handlers(tuple(self._calls.handler(codec) for codec in CODECS))
         self._health = health.aio.HealthServicer()
@@ -216,17 +215,17 @@ class Grpc:
         log.debug("gRPC on %s:%d", _bracketed(self._host), self.port)
 
     async def drain(self) -> None:
-        """End the open streams and turn new calls away; those that wait for an answer go on waiting."""
+        """End the open streams and refuse new calls. Calls that wait for an answer go on."""
         if self._front is not None:
             self._front.stop_accepting()
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
-            # closes the listener and tells clients to go elsewhere, now; what is open has until `stop` says otherwise
-            self._stopping = asyncio.create_task(self._server.stop(_LONGEST))
+            # closes the listener and tells clients to reconnect elsewhere; open calls go on until `stop`
+            self._stopping = asyncio.create_task(self._server.stop(MAX_DRAIN_SECONDS))
             await self._calls.end(streams_only=True)
 
     async def stop(self, grace: float = 1.0) -> None:
-        """End whatever is left."""
+        """End all calls."""
         if self._server is not None:
             server, self._server = self._server, None
             with suppress(TimeoutError):
@@ -239,8 +238,8 @@ class Grpc:
             await self._front.close()
 
 
-def _ours(record: logging.LogRecord) -> bool:
-    """gRPC fails to answer callers who are gone by then, and calls it an error of the method."""
+def _is_our_error(record: logging.LogRecord) -> bool:
+    """False for an error that gRPC logs when a caller has left before the answer."""
     return not (record.exc_info and isinstance(record.exc_info[1], aio.InternalError))
 
 

@@ -1,4 +1,4 @@
-"""One call over gRPC, from its metadata and its bytes to its answer or its refusal.
+"""Calls over gRPC: metadata and bytes in, bytes or a status out.
 
 Nothing is generated here: methods take bytes and give bytes, so that a request which cannot be read is refused like any
 other, and an event that many read is encoded once. When a caller goes away its reading ends, and the task goes on.
@@ -50,7 +50,7 @@ UNKNOWN = Mount(service=cast(Any, None), card=AgentCard(name="", description="",
 
 
 class Metadata:
-    """A call's metadata, as the head of a request."""
+    """A call's metadata, as the `Head` of the pipeline."""
 
     __slots__ = ("_context", "_pairs", "headers")
 
@@ -106,7 +106,7 @@ class Calls:
         self._mounts = {mount.agent: mount for mount in mounts}
         root = [mount for mount in mounts if not mount.prefix] if len(mounts) > 1 else list(mounts)
         self.default = root[0] if root else None
-        """The agent of those who name none."""
+        """The agent of calls that name none."""
         self._open: set[_Running] = set()
         self._ended = asyncio.Event()
         self.draining = False
@@ -125,7 +125,7 @@ class Calls:
 
     @property
     def several(self) -> bool:
-        """Whether it has to be said which agent is meant."""
+        """True if a call must name its agent."""
         return self._find is not None or len(self._mounts) > 1
 
     def mount_of(self, tenant: str) -> Mount:
@@ -172,7 +172,7 @@ class Calls:
                 del self._uploads[peer]
 
     async def end(self, *, streams_only: bool) -> None:
-        """Turn callers away, and end the calls there are: streams, or all of them."""
+        """Refuse new calls, and end the open streams, or all open calls."""
         self.draining = True
         for running in list(self._open):
             if running.streams or not streams_only:
@@ -182,7 +182,7 @@ class Calls:
             await self._ended.wait()
 
     def running(self, op: Op) -> _Running:
-        """Around a call: it can be ended from here, and is then `Unavailable`."""
+        """A context for a call, which `end` can end with `Unavailable`."""
         if self.draining:
             raise Unavailable("shutting down", retry_after=1)
         return _Running(op.streams, self)
@@ -213,7 +213,7 @@ class Calls:
 
 
 class _Uploads:
-    """Bodies that are being read from one connection."""
+    """The bodies that one connection is sending."""
 
     __slots__ = ("room", "users")
 

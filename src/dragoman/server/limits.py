@@ -1,4 +1,4 @@
-"""What one request may cost us."""
+"""Limits of requests and connections."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Limits:
     max_body: int = 8 << 20
     """Bytes in a request."""
     max_head: int = 64 << 10
-    """Bytes before its body; on our own server."""
+    """Bytes in the head of a request; on our own server."""
     max_depth: int = 64
-    """How deep its JSON may nest."""
+    """Levels of nesting in its JSON."""
     max_nodes: int = 250_000
     """Objects and arrays in it: eight megabytes of `[],[],` would become hundreds in memory."""
     max_event: int = MAX_EVENT
@@ -33,15 +33,15 @@ class Limits:
     """Bytes per second that it has to read in that time, if there are more to read than a connection holds."""
 
     max_connections: int = 0
-    """How many there may be at once, over HTTP and gRPC together; who comes after them is told 503, or over gRPC is
-    disconnected. 0: any number. On our own server."""
+    """Open connections, over HTTP and gRPC together. Further ones get 503, or over gRPC are closed. 0: any number. On our
+    own server."""
     max_streams: int = 256
-    """Calls that one gRPC connection may have open at once; its client keeps further ones back."""
+    """Open calls of one gRPC connection; its client delays further ones."""
     max_uploads: int = 8
-    """Of these, how many may be sending us a body at once; the rest wait, each with what fits into its window."""
+    """Of these, the calls that may send a body at once; the others wait, each with what fits into its window."""
 
     def exceeded_by(self, document: bytes) -> str:
-        """What is too much about the structure of a document, found without decoding it; empty if nothing is."""
+        """Which limit a document exceeds, found without decoding it; empty if none."""
         if document.count(b"{") + document.count(b"[") <= self.max_depth:
             return ""
         brackets = _outside_strings(document).translate(_ONE_KIND)
@@ -74,7 +74,7 @@ class Connections:
 
     @property
     def full(self) -> bool:
-        """Whether there are more than there may be."""
+        """True if there are more connections than allowed."""
         return self._most > 0 and (self._gauge.total() if self._gauge else self.here) > self._most
 
 
@@ -87,12 +87,12 @@ def _outside_strings(document: bytes) -> bytes:
     if b"\\" in document:  # in JSON only strings have them: what is left of them escapes a quote
         document = document.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = document.translate(None, _NEITHER)
-    # Two quotes side by side change nothing for what is around them, and most strings have no brackets.
+    # Two adjacent quotes change nothing around them, and most strings have no brackets.
     return b"".join(marks.replace(b'""', b"").split(b'"')[::2])
 
 
 def _deeper_than(limit: int, brackets: bytes) -> bool:
-    """Take away the innermost pairs, once per level: what is left after `limit` rounds was deeper."""
+    """Remove the innermost pairs, once per level: what is left after `limit` rounds was deeper."""
     descent = b"(" * (limit + 1)
     for _ in range(limit):
         if descent in brackets:

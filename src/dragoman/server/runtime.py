@@ -30,7 +30,7 @@ from dragoman.server.application import application, signing_keys
 from dragoman.server.http1.server import BACKLOG, HttpServer, new_event_loop
 from dragoman.server.options import AppOptions, ServeOptions
 from dragoman.server.tls import ServerTls
-from dragoman.server.workers import ends, supervise
+from dragoman.server.workers import stop_signals, supervise
 from dragoman.stores import NewerDatabase, default_store, open_store
 
 logger = logging.getLogger("dragoman.server")
@@ -56,15 +56,15 @@ def serve(
     for theirs, signed by this authority. Other options as for `application`.
     """
     _check_called(options)
-    _check_open(agents, host, insecure)
-    _check_apart(agents)
+    _check_authentication(agents, host, insecure)
+    _check_ids(agents)
     if workers > 1 and (options.get("store") or default_store()).startswith("memory:"):
         raise SystemExit("memory: is for one process: workers share a file (sqlite:///dragoman.db)")
     _check_options(**options)
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
     asyncio.run(check_store(options.get("store") or default_store(), options.get("bus", "")))
     listener = _listen(host, port)
-    url = f"{'https' if tls else 'http'}://{_show(host)}:{listener.getsockname()[1]}"
+    url = f"{'https' if tls else 'http'}://{_bracket(host)}:{listener.getsockname()[1]}"
     if options.get("keys") and _loopback(host):
         options["public_url"] = options.get("public_url") or url
     configure(log_level, lines=log_lines)
@@ -74,7 +74,7 @@ def serve(
         if tls is not None:
             pair = {"certificate": tls_cert, "key": tls_key or tls_cert}
             options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
-    grpc = f"{_show(host)}:{grpc_port}" if grpc_port else ""
+    grpc = f"{_bracket(host)}:{grpc_port}" if grpc_port else ""
     (announce or _announce(agents, grpc, say=_say if log_lines == "plain" else say_json))(url)
     if workers > 1:
         shared_counters = SharedCounters.create(workers)
@@ -86,11 +86,11 @@ def serve(
 
         supervise(workers, work)
     else:
-        _serve(agents, listener, ends(), tls, **options)
+        _serve(agents, listener, stop_signals(), tls, **options)
 
 
 def _check_called(options: Mapping[str, Any]) -> None:
-    """A slip in the code that calls us is a slip there, and is said before anybody hears that we serve."""
+    """Reject wrong calls before announcing the address."""
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(
             "an event loop is running already, and this starts one of its own: call it from code that is not async, "
@@ -99,19 +99,19 @@ def _check_called(options: Mapping[str, Any]) -> None:
     check_options(options, ServeOptions, "serve")
 
 
-def _check_open(agents: Sequence[Agent], host: str, insecure: bool) -> None:
-    """Nobody is served to strangers by mistake."""
-    anybody = [agent.name for agent in agents if not agent.auth]
-    if anybody and not insecure and not _loopback(host):
+def _check_authentication(agents: Sequence[Agent], host: str, insecure: bool) -> None:
+    """Refuse to serve agents without authentication to other machines, unless `insecure`."""
+    open_agents = [agent.name for agent in agents if not agent.auth]
+    if open_agents and not insecure and not _loopback(host):
         raise SystemExit(
             f"{host} can be reached from other machines and nobody would have to say who they are to call "
-            f"{', '.join(anybody)}: give Agent(..., auth=[...]), serve on 127.0.0.1, or say --insecure "
+            f"{', '.join(open_agents)}: give Agent(..., auth=[...]), serve on 127.0.0.1, or say --insecure "
             "(insecure=True) if that is meant"
         )
 
 
-def _check_apart(agents: Sequence[Agent]) -> None:
-    """Each has an address of its own."""
+def _check_ids(agents: Sequence[Agent]) -> None:
+    """Refuse two agents with one id, because the id is part of the address."""
     ids = [agent.id for agent in agents]
     for id in ids:
         if ids.count(id) > 1:
@@ -121,7 +121,7 @@ def _check_apart(agents: Sequence[Agent]) -> None:
 def _check_options(
     public_url: str = "", trusted_proxies: Sequence[str] = (), keys: Any = None, **others: Any
 ) -> None:
-    """What cannot be meant is said before anybody hears that we serve."""
+    """Reject contradictory options before announcing the address."""
     try:
         Address(public_url, trusted_proxies)
         if keys is not None:
@@ -131,12 +131,12 @@ def _check_options(
 
 
 async def check_store(url: str, bus: str = "") -> None:
-    """What is wrong with the store, or the bus, is said once, before anybody is served."""
+    """Open the store and the bus once, so that an error is reported before the server starts."""
     try:
         store, told = open_store(url), open_bus(bus or url)
         await store.open()
         try:
-            await store.purge("", limit=0)  # which writes, if that is possible, and forgets nothing
+            await store.purge("", limit=0)  # writes to the store, and purges nothing
         finally:
             await store.close()
         await told.open()
@@ -154,7 +154,7 @@ def _tls(agents: Sequence[Agent], certificate: str, key: str, client_ca: str) ->
             raise SystemExit("--tls-key and --tls-client-ca need --tls-cert")
         return None
     try:
-        # Where another scheme will do as well, a client may come without a certificate.
+        # If another scheme is enough, a client may connect without a certificate.
         required = not asked or all(agent.auth.everybody_shows(MutualTLS) for agent in agents)
         return ServerTls(certificate, key or None, client_ca=client_ca or None, required=required)
     except (OSError, ValueError) as error:
@@ -174,10 +174,10 @@ def _serve(
 
 
 def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None:
-    """Serve any app until interrupted, as `serve` does; `announce` hears its URL first."""
+    """Serve any app until interrupted, as `serve` does; `announce` is called with its URL first."""
     listener = _listen(host, port)
-    announce(f"http://{_show(host)}:{listener.getsockname()[1]}")
-    _run(app, listener, ends(), None)
+    announce(f"http://{_bracket(host)}:{listener.getsockname()[1]}")
+    _run(app, listener, stop_signals(), None)
 
 
 def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ServerTls | None) -> None:
@@ -187,7 +187,7 @@ def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], t
         again = "; Ctrl-C again does not wait" if sys.stdin is not None and sys.stdin.isatty() else ""
         logger.info("stopping%s%s", app.waits_for(), again)
 
-    _settle_memory()
+    _tune_memory()
     with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(server.serve(signals, stopping=stopping))
 
@@ -208,8 +208,8 @@ def _server(app: App, listener: socket.socket, tls: ssl.SSLContext | None, **opt
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
-def _settle_memory() -> None:
-    """Have the collector leave alone what is here for good, and look less often: it is most of a slow answer."""
+def _tune_memory() -> None:
+    """Freeze objects that stay, and collect less often: garbage collection is most of a slow response."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
@@ -217,7 +217,7 @@ def _settle_memory() -> None:
 
 
 def _return_large_blocks() -> None:
-    """Have glibc give blocks of a megabyte back when they are freed. It learns not to from the first that it sees."""
+    """Make glibc return freed blocks of a megabyte to the system. By default it stops doing so after the first."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 1 << 20)
@@ -242,7 +242,7 @@ def _say(line: str) -> None:
 
 
 def say_json(message: str, **about: str) -> None:
-    """What a server whose log is JSON says on standard output."""
+    """Print a line on standard output, as JSON, for servers whose log is JSON."""
     line = {"at": timestamp(), "level": "info", "logger": logger.name, "message": message, **about}
     print(json.dumps(line), flush=True)
 
@@ -256,13 +256,13 @@ def _loopback(host: str) -> bool:
         return False
 
 
-def _show(host: str) -> str:
+def _bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio lets small answers leave at once only on sockets that say they are TCP
+    # asyncio sets TCP_NODELAY only on sockets whose protocol is TCP
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -275,7 +275,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def free_port(host: str, port: int) -> int:
-    """The port itself, or any that is free if it is 0. Raises `SystemExit` if it is taken."""
+    """The port, or a free one if it is 0. Raises `SystemExit` if the port is taken."""
     with contextlib.closing(_listen(host, port)) as probe:
         found: int = probe.getsockname()[1]
     return found
@@ -283,7 +283,7 @@ def free_port(host: str, port: int) -> int:
 
 @contextlib.asynccontextmanager
 async def running(app: App, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """`app` on a loopback port (of its own, unless one is given), in this process: its URL."""
+    """Serve `app` on a loopback port in this process; yields its URL."""
     listener = _listen("127.0.0.1", port)
     server = _server(app, listener, tls)
     await server.start()

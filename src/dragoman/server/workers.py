@@ -1,4 +1,4 @@
-"""Several processes that do the same work, and one that minds them; and which signals end them."""
+"""Worker processes, their supervisor, and the signals that stop them."""
 
 from __future__ import annotations
 
@@ -15,75 +15,76 @@ from typing import Any, NoReturn
 logger = logging.getLogger("dragoman.server")
 
 HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)
-_ENDS = tuple(dict.fromkeys((signal.SIGTERM, signal.SIGINT, HANGUP)))
-_BRIEF, _HOPELESS = 3.0, 5
-"""Workers that end by themselves within so many seconds, one after the other, until it is clear that none can start."""
+_STOP_SIGNALS = tuple(dict.fromkeys((signal.SIGTERM, signal.SIGINT, HANGUP)))
+STARTUP_SECONDS, MAX_FAILED_STARTS = 3.0, 5
+"""A worker that exits within this time has failed to start; after so many in a row the supervisor gives up."""
 
 
-def ends() -> Sequence[signal.Signals]:
-    """What ends us. `nohup` means that a terminal that goes away does not."""
-    return [each for each in _ENDS if each != HANGUP or signal.getsignal(each) != signal.SIG_IGN]
+def stop_signals() -> Sequence[signal.Signals]:
+    """The signals that stop a server. With `nohup`, SIGHUP does not."""
+    return [each for each in _STOP_SIGNALS if each != HANGUP or signal.getsignal(each) != signal.SIG_IGN]
 
 
 def supervise(workers: int, work: Callable[[int], None]) -> None:
-    """Run `work` in so many processes, each with a number; start one again that dies; end them all when we end.
+    """Run `work(number)` in each of `workers` processes. Restart a worker that exits. Stop all of them when the
+    supervisor stops, also if it is killed.
 
-    However we end. A terminal's Ctrl-C, and its end, reach all of us: the workers leave it to the supervisor, who passes
-    each signal on once.
+    A terminal sends Ctrl-C and its hangup to all processes. The workers ignore both; the supervisor passes each signal on
+    once.
     """
-    born: dict[int, tuple[int, float]] = {}
+    running: dict[int, tuple[int, float]] = {}
     ending = False
-    gone, here = os.pipe()  # read to its end when the last process that could write is gone: the supervisor
+    gone, here = os.pipe()  # the workers read EOF when the supervisor exits
 
     def end(signum: int, frame: Any) -> None:
         nonlocal ending
         if ending and signum == HANGUP:
             return
         ending = True
-        for pid in list(born):
+        for pid in list(running):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
     def start(worker: int) -> None:
-        """Unless we end."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # until everybody knows who they are
+        """Start a worker, unless the supervisor stops."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # until the child has its own handlers
         if not ending:
             pid = os.fork()
             if pid == 0:
                 os.close(here)
                 _work(partial(work, worker), gone)
-            born[pid] = worker, time.monotonic()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+            running[pid] = worker, time.monotonic()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
-    for each in ends():
+    for each in stop_signals():
         signal.signal(each, end)
     for worker in range(workers):
         start(worker)
-    hopeless = 0
-    while born:
+    failed_starts = 0
+    while running:
         pid, status = os.wait()
-        if pid not in born:
-            continue  # a child of what an agent's file does
-        worker, since = born.pop(pid)
+        if pid not in running:
+            continue  # a child process of an agent's code
+        worker, since = running.pop(pid)
         lived = time.monotonic() - since
         if not ending:
-            hopeless = hopeless + 1 if lived < _BRIEF and os.WIFEXITED(status) else 0
-        if not ending and hopeless >= _HOPELESS:
-            logger.error("workers cannot start; there is no point in going on")
+            failed_starts = failed_starts + 1 if lived < STARTUP_SECONDS and os.WIFEXITED(status) else 0
+        if not ending and failed_starts >= MAX_FAILED_STARTS:
+            logger.error("workers cannot start; giving up")
             end(signal.SIGTERM, None)
         if not ending:
-            logger.warning("worker %d ended; another one takes its place", pid)
-            time.sleep(max(0.0, 1.0 - lived))  # one that cannot start at all must not keep us busy
+            logger.warning("worker %d exited; starting another one", pid)
+            time.sleep(max(0.0, 1.0 - lived))  # do not loop fast if a worker cannot start
         start(worker)
-    if hopeless >= _HOPELESS:
+    if failed_starts >= MAX_FAILED_STARTS:
         raise SystemExit(1)
 
 
 def _work(work: Callable[[], None], gone: int) -> NoReturn:
-    """Be a worker, and end with the supervisor."""
-    for each in _ENDS:
+    """Run as a worker, and stop with the supervisor."""
+    for each in _STOP_SIGNALS:
         signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
     def follow() -> None:
         os.read(gone, 1)
