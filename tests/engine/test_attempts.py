@@ -116,12 +116,15 @@ async def test_a_task_has_all_its_attempts_when_the_one_it_waited_for_is_over(st
     async def ask_b(turn: Turn) -> None:
         async for _ in turn.stream("b", "go"):
             attempts.append(turn.attempt)
+            await record_of(
+                turn
+            ).journal.commit()  # that the peer works on it is progress, once it is on disk
             began.set()
             await asyncio.Event().wait()
 
     @child.skill
     async def work(turn: Turn) -> str:
-        await turn.step(f"attempt/{record_of(turn).snapshot.seq}", lambda: 1)
+        await turn.step(f"attempt/{record_of(turn).journal.snapshot.seq}", lambda: 1)
         got_on.set()
         await go.wait()
         return turn.text

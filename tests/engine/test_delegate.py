@@ -9,7 +9,8 @@ import pytest
 from dragoman.agent.agent import Agent
 from dragoman.engine.records import Cancel, Differs
 from dragoman.engine.turn import Turn
-from dragoman.errors import Unreachable
+from dragoman.errors import InvalidParams, Unreachable
+from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, Scope, Service, SubscribeToTask
 from dragoman.model.task import Task, TaskState
 from tests.engine.conftest import Start, call, events, say
@@ -42,6 +43,25 @@ async def test_a_delegation_is_a_step_that_runs_once_however_often_the_turn_is_r
     assert task.text == "X? yes"
     assert runs == ["x?"]
     assert (await engine.call(call("b"), ListTasks())).total_size == 1
+
+
+@pytest.mark.parametrize("parts", [(), (Part(),), (Part(text="a", url="b"),)])
+async def test_a_malformed_message_to_another_agent_is_refused_before_it_is_sent(
+    start: Start, parts: tuple[Part, ...]
+) -> None:
+    parent, child, runs = pair()
+    refused = []
+
+    @parent.skill(id="send", default=True)
+    async def send(turn: Turn) -> None:
+        try:
+            await turn.call("b", Message(message_id="m", role=Role.USER, parts=parts))
+        except InvalidParams as error:
+            refused.append(error.message)
+
+    engine = await start(parent, child)
+    await engine.call(call(), say("x"))
+    assert len(refused) == 1 and not runs
 
 
 async def test_canceling_the_parent_cancels_the_child(start: Start) -> None:

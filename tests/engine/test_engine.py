@@ -150,10 +150,6 @@ async def test_history_length_limits_the_history_and_zero_leaves_it_out(start: S
         "step 3",
     ]
     assert (await engine.call(call(), GetTask(id=task.id, history_length=0))).history == ()
-    with pytest.raises(errors.InvalidParams):
-        await engine.call(call(), GetTask(id=task.id, history_length=-1))
-    with pytest.raises(errors.InvalidParams):
-        await engine.call(call(), say("go", history_length=-1))
 
 
 async def test_a_message_to_a_finished_task_is_refused_and_changes_nothing(start: Start) -> None:
@@ -475,15 +471,6 @@ async def test_list_filters_sorts_and_pages_without_repeating_or_losing_a_task(s
     for bad in (ListTasks(page_size=0), ListTasks(page_size=101), ListTasks(page_token="nonsense")):
         with pytest.raises(errors.InvalidParams):
             await engine.call(call(), bad)
-
-
-async def test_malformed_messages_are_refused_before_anything_is_stored(start: Start) -> None:
-    engine = await start(echo())
-    for parts in ((), (Part(),), (Part(text="a", url="b"),)):
-        bad = SendMessage(message=Message(message_id="m", role=Role.USER, parts=parts))
-        with pytest.raises(errors.InvalidParams):
-            await engine.call(call(), bad)
-    assert (await engine.call(call(), ListTasks())).total_size == 0
 
 
 async def test_media_types_that_do_not_fit_are_refused(start: Start) -> None:

@@ -15,8 +15,10 @@ import pytest
 from dragoman import errors
 from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
+from dragoman.engine import runner
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import MAIL_TOPIC, Lease
+from dragoman.engine.recorded import Recorded
 from dragoman.engine.records import Cancel, Snapshot
 from dragoman.engine.runner import Run
 from dragoman.engine.turn import Turn
@@ -25,7 +27,6 @@ from dragoman.model.ops import (
     Configuration,
     GetTask,
     ListTasks,
-    Scope,
     SendMessage,
     SubscribeToTask,
 )
@@ -525,14 +526,14 @@ async def test_a_task_that_could_be_neither_run_nor_given_back_is_run_later(
 ) -> None:
     gates = Gates()
     engine = await start(gates.agent)
-    store, programs, away = type(engine._store), engine.runner.programs, ["programs", "release"]
+    store, away = type(engine._store), ["record", "release"]
     release = store.release
 
-    def broken(scope: Scope) -> Any:
-        if "programs" in away:
-            away.remove("programs")
+    def broken(*args: Any, **options: Any) -> Recorded:
+        if "record" in away:
+            away.remove("record")
             raise RuntimeError("not now")
-        return programs(scope)
+        return Recorded(*args, **options)
 
     async def moody(self: Any, lease: Lease, **how: bool) -> None:
         if "release" in away:
@@ -540,7 +541,7 @@ async def test_a_task_that_could_be_neither_run_nor_given_back_is_run_later(
             raise errors.Unavailable("not now")
         await release(self, lease, **how)
 
-    monkeypatch.setattr(engine.runner, "programs", broken)
+    monkeypatch.setattr(runner, "Recorded", broken)
     monkeypatch.setattr(store, "release", moody)
     gates.gate("x").set()
     async with asyncio.timeout(5):

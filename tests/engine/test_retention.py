@@ -115,7 +115,7 @@ async def test_a_store_that_is_away_for_a_moment_does_not_end_the_forgetting(
         return await purge(before, limit=limit)
 
     monkeypatch.setattr(engine._store, "purge", moody)
-    forgetting = asyncio.create_task(engine._forget(0.0, every=0.001))
+    forgetting = asyncio.create_task(engine._purge_old(0.0, every=0.001))
     await gone(engine, task.id)
     forgetting.cancel()
     await asyncio.wait([forgetting])

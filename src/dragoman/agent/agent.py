@@ -90,6 +90,9 @@ class Agent:
             raise ValueError("an extended card is for callers who say who they are: give auth=")
         self.private_card = private_card
         self._decide, self._extended = authorize, extended_card
+        self.authorize: Callable[[Call, Request], Awaitable[None]] | None = (
+            self._authorize if authorize is not None else None
+        )
         self._input_modes, self._output_modes = words(input_modes), words(output_modes)
         self._skills: dict[str, SkillFunction] = {}
         self._about = AgentCard(
@@ -191,10 +194,6 @@ class Agent:
         if (skill.particular or message.parts[0].text is None) and not message.task_id:
             arguments_of(skill.parameters, message, None)
         return skill.reply
-
-    @property
-    def authorize(self) -> Callable[[Call, Request], Any] | None:
-        return self._authorize if self._decide is not None else None
 
     async def _authorize(self, call: Call, request: Request) -> None:
         assert self._decide is not None
@@ -317,7 +316,11 @@ def _check_input(modes: Sequence[str], parts: Sequence[Part]) -> None:
             mode = TEXT
         else:
             continue  # unlabelled bytes and data are judged by the skill
-        if not _fits(mode, modes) and not (part.text is not None and _fits(TEXT, modes)):
+        if (
+            mode not in modes
+            and not _fits(mode, modes)
+            and not (part.text is not None and _fits(TEXT, modes))
+        ):
             raise ContentTypeNotSupported(
                 f"content type {mode} is not supported here, only {', '.join(modes)}"
             )

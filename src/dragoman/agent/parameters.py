@@ -244,7 +244,7 @@ def arguments_of(parameters: Sequence[Parameter], message: Message, turn: Turn |
             case "message":
                 out[p.name] = message
             case "text":
-                out[p.name] = text = _text_for(p, message, parameters)
+                out[p.name] = text = message.text or _text_for(p, message, parameters)
                 if p.hint is not str:  # there is more to it: `Annotated[str, Meta(max_length=80)]`
                     _fill(out, p, text)
             case "any":
@@ -259,9 +259,8 @@ def arguments_of(parameters: Sequence[Parameter], message: Message, turn: Turn |
 
 
 def _text_for(p: Parameter, message: Message, parameters: Sequence[Parameter]) -> Any:
-    text = message.text
-    if text or any(part.text is not None for part in message.parts):
-        return text
+    if any(part.text is not None for part in message.parts):
+        return message.text
     data = message.data
     if isinstance(data, dict) and isinstance(data.get(p.name), str):
         return data[p.name]

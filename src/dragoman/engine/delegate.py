@@ -20,7 +20,7 @@ import msgspec
 from dragoman.engine.protocols import Peers
 from dragoman.engine.recorded import Recorded, digest
 from dragoman.engine.records import Child, Record, Snapshot
-from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable, UnsupportedOperation
+from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams, Unavailable, UnsupportedOperation
 from dragoman.model.content import NOTHING, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import new_id
@@ -79,6 +79,8 @@ def make_request(
     """The request that sends `content` to another agent."""
     if isinstance(content, Message):
         message = content.for_task(task, context)
+        if not message.parts or any(part.contents != 1 for part in message.parts):
+            raise InvalidParams("a message has parts, and each holds exactly one of text, raw, url and data")
     else:
         message = Message(
             message_id=new_id(), role=Role.USER, parts=parts_of(content), task_id=task, context_id=context

@@ -32,7 +32,7 @@ from dragoman.engine.protocols import (
     topic,
 )
 from dragoman.engine.push_configs import StoredPushConfig, now
-from dragoman.engine.records import PIECE_BYTES, Cancel, Mail, Record, Snapshot, trimmed
+from dragoman.engine.records import PIECE_BYTES, PUBLIC, Cancel, Mail, Record, Snapshot, trimmed
 from dragoman.engine.runner import Program, Run, Runner, RunnerOptions
 from dragoman.errors import (
     A2AError,
@@ -119,7 +119,7 @@ class Engine:
         if self._push is not None:
             await self._push.start()
         self._retention = asyncio.create_task(
-            self._forget(retain, retain_unfinished), name="dragoman-retention"
+            self._purge_old(retain, retain_unfinished), name="dragoman-retention"
         )
 
     def waits_for(self, drain: float) -> str:
@@ -144,7 +144,8 @@ class Engine:
     # -- Service -----------------------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
-        program = self._program(call)
+        if (program := self._programs(call.scope)) is None:
+            raise TaskNotFound("", message="there is no such agent")
         if program.authorize is not None and not isinstance(request, GetOrigin):
             await program.authorize(call, request)
         match request:
@@ -170,7 +171,8 @@ class Engine:
         return self._subscribe(call, request)
 
     async def _admit_stream(self, call: Call, request: SendMessage | SubscribeToTask) -> Program:
-        program = self._program(call)
+        if (program := self._programs(call.scope)) is None:
+            raise TaskNotFound("", message="there is no such agent")
         if program.authorize is not None:
             await program.authorize(call, request)
         if not program.card.capabilities.streaming:
@@ -181,19 +183,21 @@ class Engine:
 
     async def deliver(self, call: Call, request: SendMessage) -> Delivered:
         """Put a message on disk, and leave it at that: what comes of it is in the log. Raises as `call` does."""
-        program = self._program(call)
+        if (program := self._programs(call.scope)) is None:
+            raise TaskNotFound("", message="there is no such agent")
         if program.authorize is not None:
             await program.authorize(call, request)
         delivered, _ = await self._accept_message(program, call, request)
         return delivered
 
     async def _send(self, program: Program, call: Call, request: SendMessage) -> Task | Message:
-        length = _length(request.configuration.history_length)
+        length = request.configuration.history_length
         now = request.configuration.return_immediately
         delivered, run = await self._accept_message(program, call, request, waits=not now)
         snapshot = delivered.snapshot
         if now:
-            await self._decided(call, snapshot, delivered.seq)
+            if snapshot.undecided:
+                await self._wait_for_decision(call, snapshot, delivered.seq)
             return snapshot.reply or trimmed(snapshot.task, length)
         if run is not None and (settled := await run.settled) is not None:
             snapshot = settled
@@ -206,11 +210,11 @@ class Engine:
 
     async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
         program = await self._admit_stream(call, request)
-        length = _length(request.configuration.history_length)
+        length = request.configuration.history_length
         delivered, _ = await self._accept_message(program, call, request)
         snapshot = delivered.snapshot
-        undecided = snapshot.undecided
-        await self._decided(call, snapshot, delivered.seq)
+        if undecided := snapshot.undecided:
+            await self._wait_for_decision(call, snapshot, delivered.seq)
         if snapshot.reply is not None:
             yield (StreamResponse(snapshot.reply, snapshot.seq),)
             return
@@ -228,15 +232,14 @@ class Engine:
                     return
             ended = False
             while not ended:
-                batch, ended = _public(await reader.next(), _ends_send)
+                batch, ended = _public(await reader.next(), question_ends=True)
                 if batch:
                     yield batch
 
-    async def _decided(self, call: Call, snapshot: Snapshot, after: int) -> None:
-        """Wait and see: a Message, or a task after all."""
-        if snapshot.undecided:
-            with self._reader(call, snapshot, after) as reader:
-                await _until(reader, snapshot, lambda: not snapshot.undecided)
+    async def _wait_for_decision(self, call: Call, snapshot: Snapshot, after: int) -> None:
+        """Wait until it is known whether the answer is a Message or a task."""
+        with self._reader(call, snapshot, after) as reader:
+            await _until(reader, snapshot, lambda: not snapshot.undecided)
 
     async def _as_of(self, call: Call, snapshot: Snapshot, seq: int) -> Snapshot:
         """A task as it was at `seq`."""
@@ -261,7 +264,9 @@ class Engine:
 
         If its sender `waits` for the end of the turn, it may not be on disk yet (`Delivered.stored`).
         """
-        _check_message(program, call, request)
+        for extension in program.card.capabilities.extensions:
+            if extension.required and extension.uri not in call.extensions:
+                raise ExtensionRequired(f"this agent needs the extension {extension.uri}")
         webhook = None
         if (config := request.configuration.task_push_notification_config) is not None:
             webhook = await self._push_for(program).admit(call, config)
@@ -361,8 +366,6 @@ class Engine:
     # -- reading -----------------------------------------------------------------------------------------------
 
     async def _visible(self, call: Call, task: str, admit: Admit | None = None) -> Snapshot:
-        if not task:
-            raise InvalidParams("the id of the task is missing", fields=(("id", "must not be empty"),))
         snapshot = await self._store.scope(call.scope).load(task, admit=admit)
         if snapshot.hidden:
             raise TaskNotFound(task)
@@ -370,15 +373,13 @@ class Engine:
 
     async def _head(self, call: Call, task: str) -> Head:
         """`_visible`, for those who need not read the log."""
-        if not task:
-            raise InvalidParams("the id of the task is missing", fields=(("id", "must not be empty"),))
         head = await self._store.scope(call.scope).head(task)
         if head.hidden:
             raise TaskNotFound(task)
         return head
 
     async def _get(self, call: Call, request: GetTask) -> Task:
-        length = _length(request.history_length)
+        length = request.history_length
         snapshot = await self._visible(call, request.id, admit=self._large.hold)
         return trimmed(snapshot.task, length)
 
@@ -388,7 +389,7 @@ class Engine:
             raise InvalidParams(
                 f"pageSize must be between 1 and {MAX_PAGE_TASKS}", fields=(("pageSize", f"is {size}"),)
             )
-        length = _length(request.history_length)
+        length = request.history_length
         found = await self._store.scope(call.scope).find(request, limit=size)
         tasks = [trimmed(snapshot.task, length) for snapshot in found.snapshots]
         if not request.include_artifacts:
@@ -420,7 +421,7 @@ class Engine:
                 yield first
                 first = ()  # it may be large, and the stream may be long
             while not ended:
-                batch, ended = _public(await reader.next(), _ends_task)
+                batch, ended = _public(await reader.next(), question_ends=False)
                 if batch:
                     yield batch
 
@@ -537,9 +538,9 @@ class Engine:
     async def close(self) -> None:
         """Part of being our own `Peers`; `stop` does the work."""
 
-    # -- keeping the house -------------------------------------------------------------------------------------
+    # -- retention ---------------------------------------------------------------------------------------------
 
-    async def _forget(
+    async def _purge_old(
         self,
         retain: float | None,
         retain_unfinished: float | None = None,
@@ -553,7 +554,7 @@ class Engine:
         """
         while True:
             more, began = False, time.perf_counter()
-            with keep_going(logger, "forgetting what is old", Unavailable):
+            with keep_going(logger, "purging old tasks", Unavailable):
                 old = False
                 if retain is not None:
                     purged = await self._store.purge(timestamp(now() - retain), limit=batch)
@@ -564,12 +565,6 @@ class Engine:
                 more = await self._store.tidy() or old
             await asyncio.sleep(time.perf_counter() - began if more else every)
 
-    def _program(self, call: Call) -> Program:
-        program = self._programs(call.scope)
-        if program is None:
-            raise TaskNotFound("", message="there is no such agent")
-        return program
-
 
 async def _until(reader: Reader, snapshot: Snapshot, enough: Callable[[], bool]) -> None:
     """Read, and move `snapshot` on, until that is `enough`."""
@@ -578,37 +573,30 @@ async def _until(reader: Reader, snapshot: Snapshot, enough: Callable[[], bool])
             snapshot.apply(record)
 
 
-def _public(records: Sequence[Record], ends: Callable[[Record], bool]) -> tuple[list[StreamResponse], bool]:
-    """What peers see of `records`, up to the one that ends the stream; and whether that was there."""
+def _public(records: Sequence[Record], *, question_ends: bool) -> tuple[list[StreamResponse], bool]:
+    """What peers see of `records`, up to the one that ends the stream; and whether that was there.
+
+    A stream ends with its task. That of a send also ends when the task waits for the caller's answer (`question_ends`).
+    It goes on when the task waits for an authorisation, which may come another way.
+    """
     batch: list[StreamResponse] = []
     for record in records:
-        if record.kind == "artifact":
+        kind = record.kind
+        if kind == "artifact":
             batch.append(record)
-        elif record.public:
+        elif kind in PUBLIC:
             batch.append(record)
-            if ends(record):
+            if kind == "reply":
+                return batch, True
+            state = record.body.status.state  # type: ignore[union-attr]
+            if (kind == "status" and state.terminal) or (question_ends and state is TaskState.INPUT_REQUIRED):
                 return batch, True
     return batch, False
-
-
-def _length(length: int | None) -> int | None:
-    if length is not None and length < 0:
-        raise InvalidParams("historyLength must not be negative", fields=(("historyLength", f"is {length}"),))
-    return length
 
 
 def _over(snapshot: Snapshot, seq: int) -> bool:
     """Whether the message at `seq` has been dealt with, and nothing that came since is about to be."""
     return snapshot.terminal or (snapshot.over and snapshot.mail <= max(snapshot.read, seq))
-
-
-def _ends_send(record: Record) -> bool:
-    """A send's stream ends with the task, or when it waits for the caller's words. Authorisation may come otherwise."""
-    return record.terminal or (record.over and record.body.status.state is TaskState.INPUT_REQUIRED)  # type: ignore[union-attr]
-
-
-def _ends_task(record: Record) -> bool:
-    return record.terminal
 
 
 def _mail(call: Call, request: SendMessage, task: str, context: str, *, reply: bool = False) -> Mail:
@@ -628,21 +616,6 @@ def _mail(call: Call, request: SendMessage, task: str, context: str, *, reply: b
         reply=reply,
         at=timestamp(),
     )
-
-
-def _check_message(program: Program, call: Call, request: SendMessage) -> None:
-    parts = request.message.parts
-    if not parts:
-        raise InvalidParams("a message needs at least one part", fields=(("message.parts", "is empty"),))
-    for i, part in enumerate(parts):
-        if part.contents != 1:
-            raise InvalidParams(
-                "a part holds exactly one of text, raw, url and data",
-                fields=((f"message.parts[{i}]", f"holds {part.contents} of them"),),
-            )
-    for extension in program.card.capabilities.extensions:
-        if extension.required and extension.uri not in call.extensions:
-            raise ExtensionRequired(f"this agent needs the extension {extension.uri}")
 
 
 def _page_token(task: str, marks: Sequence[str]) -> str:

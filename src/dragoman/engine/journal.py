@@ -22,7 +22,7 @@ logger = logging.getLogger("dragoman.turn")
 
 
 class Journal:
-    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_scheduled", "_stop", "broken", "dead", "lease", "log",
+    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_scheduled", "_stop", "broken", "dead", "full", "lease", "log",
                  "snapshot", "waiting")  # fmt: skip
 
     def __init__(
@@ -40,6 +40,8 @@ class Journal:
         """Not on disk yet."""
         self._bytes = 0
         """Of those."""
+        self.full = False
+        """So much waits for the disk that a writer should call `commit`."""
         self.dead = False
         """The lease is gone, or the turn was given up: nothing more may be written."""
         self.broken: Exception | None = None
@@ -59,6 +61,8 @@ class Journal:
             raise LeaseLost(self.lease.task)
         self._bytes += len(record.encode())
         self.waiting.append(record)
+        if len(self.waiting) >= MAX_WAITING_RECORDS or self._bytes >= MAX_WAITING_BYTES:
+            self.full = True
         if self._flusher is None and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._start_flush)
@@ -72,11 +76,6 @@ class Journal:
             await asyncio.shield(self._committed)
         if self.dead:
             raise LeaseLost(self.lease.task)
-
-    @property
-    def full(self) -> bool:
-        """True if so much waits for the disk that a writer should call `commit`."""
-        return len(self.waiting) >= MAX_WAITING_RECORDS or self._bytes >= MAX_WAITING_BYTES
 
     def replace_last(self, old: Record, new: Record) -> bool:
         """Put `new` in the place of `old`, if that is the last record that waits. False if it is not."""
@@ -92,12 +91,12 @@ class Journal:
             self._start_flush()
         if self._flusher is not None:
             await asyncio.wait([self._flusher])
-        rest, self.waiting, self._bytes = self.waiting, [], 0
+        rest, self.waiting, self._bytes, self.full = self.waiting, [], 0, False
         return rest
 
     def _take_piece(self) -> list[Record]:
         """What the next append writes: all that waits, or as much as fits in a piece of a log."""
-        batch = self.waiting
+        batch, self.full = self.waiting, False
         if self._bytes <= PIECE_BYTES:
             self.waiting, self._bytes = [], 0
             return batch

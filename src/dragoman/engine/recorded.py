@@ -141,11 +141,6 @@ class Recorded:
             if (mail := next((n for n, _ in snapshot.mails if n > after), None)) is not None:
                 self._take_answer(self._unasked.key, mail)
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The task as far as this turn knows it."""
-        return self.journal.snapshot
-
     # -- messages, status updates, notes -----------------------------------------------------------------------
 
     def show(self) -> None:
@@ -221,7 +216,8 @@ class Recorded:
         extensions: Sequence[str],
         append: bool,
     ) -> ArtifactWriter:
-        self.show()
+        if not self.visible:
+            self.show()
         key = id or name or "result"
         if (writer := self._writers.get(key)) is None:
             head = Artifact(
@@ -236,7 +232,10 @@ class Recorded:
                 head = checked(head)
             before: tuple[Part, ...] = ()
             recorded = self.artifacts.get(head.artifact_id)
-            if append and (known := recorded or self.snapshot.artifacts.get(head.artifact_id)) is not None:
+            if (
+                append
+                and (known := recorded or self.journal.snapshot.artifacts.get(head.artifact_id)) is not None
+            ):
                 head = known.head.extended_by(head)
                 before = tuple(known.parts[: recorded.before] if recorded else known.parts)
             writer = self._writers[key] = ArtifactWriter(self, head, recorded, media_type, before)
@@ -320,7 +319,7 @@ class Recorded:
                 self._unasked = None
             step = self.steps.get(this)
             if step is None:
-                unread = [seq for seq, _ in self.snapshot.mails if seq > self.read]
+                unread = [seq for seq, _ in self.journal.snapshot.mails if seq > self.read]
                 if unread and self._unasked is not None:  # their senders saw another question
                     for seq in unread:
                         self._take_answer(f"mail/{seq}", seq)
@@ -333,7 +332,7 @@ class Recorded:
                     raise Parked
                 step = self._take_answer(this, unread[0])
                 await self.journal.commit()
-            mail = next(mail for seq, mail in self.snapshot.mails if seq == step.mail)
+            mail = next(mail for seq, mail in self.journal.snapshot.mails if seq == step.mail)
             try:
                 return answer_as(kind, mail.message)
             except Unfit as error:

@@ -300,7 +300,10 @@ class Snapshot:
         """The oldest message that no turn has taken yet."""
         if not self.mails or self.mails[-1][0] <= self.read:
             return None
-        return next(mail for mail in self.mails if mail[0] > self.read)
+        for unread in self.mails:
+            if unread[0] > self.read:
+                break
+        return unread
 
     @property
     def task(self) -> Task:
@@ -309,7 +312,7 @@ class Snapshot:
                 id=self.task_id,
                 context_id=self.context_id,
                 status=self.status,
-                artifacts=tuple([a.artifact() for a in self.artifacts.values()]),
+                artifacts=tuple(map(ArtifactInProgress.artifact, self.artifacts.values())),
                 history=tuple(self.history),
                 metadata=dict(self.metadata) if self.metadata else NOTHING,
             )
@@ -335,7 +338,8 @@ class Snapshot:
             else:
                 self.artifacts[body.artifact.artifact_id] = ArtifactInProgress(body, self.turn)
         elif kind == "status" or kind == "ask":
-            self._move_status_to_history()
+            if self.status.message is not None:
+                self._move_status_to_history()
             self.status = body.status
             if body.metadata:
                 self.metadata.update(body.metadata)
@@ -349,7 +353,8 @@ class Snapshot:
         elif kind == "message":
             self.mail = record.seq
             self.mails.append((record.seq, body))
-            self._move_status_to_history()
+            if self.status.message is not None:
+                self._move_status_to_history()
             self.history.append(body.message)
             if self.status.state.interrupted:
                 self.status = TaskStatus(
@@ -379,9 +384,9 @@ class Snapshot:
 
     def _move_status_to_history(self) -> None:
         """The message of a status becomes history when the next status or message comes."""
-        if self.status.message is not None:
-            self.history.append(self.status.message)
-            self.status = replace(self.status, message=None)
+        assert self.status.message is not None
+        self.history.append(self.status.message)
+        self.status = replace(self.status, message=None)
 
 
 def trimmed(task: Task, history_length: int | None) -> Task:

@@ -44,10 +44,16 @@ class ArtifactOptions(TypedDict, total=False):
 class Turn:
     """One run of an agent's function."""
 
-    __slots__ = ("_peers", "_record", "trace")
+    __slots__ = ("_peers", "_record", "mail", "message", "scope", "trace")
 
     def __init__(self, record: Recorded, peers: Peers | None = None) -> None:
         self._record, self._peers = record, peers
+        self.scope: Scope = record.scope
+        """Whose task it is: the tenant, the agent, the owner."""
+        self.mail: Mail = record.mail
+        """The message with what came along: who sent it, what output it accepts, the trace it belongs to."""
+        self.message: Message = record.mail.message
+        """The message this turn answers."""
         self.trace: dict[str, str] = record.mail.trace
         """The trace context that what this turn does belongs to."""
 
@@ -60,11 +66,6 @@ class Turn:
     @property
     def context_id(self) -> str:
         return self._record.context_id
-
-    @property
-    def scope(self) -> Scope:
-        """Whose task it is: the tenant, the agent, the owner."""
-        return self._record.scope
 
     @property
     def n(self) -> int:
@@ -80,16 +81,6 @@ class Turn:
     def cancelled(self) -> bool:
         """True once somebody has asked for this task to be canceled."""
         return self._record.cancelled
-
-    @property
-    def mail(self) -> Mail:
-        """The message with what came along: who sent it, what output it accepts, the trace it belongs to."""
-        return self._record.mail
-
-    @property
-    def message(self) -> Message:
-        """The message this turn answers."""
-        return self._record.mail.message
 
     @property
     def principal(self) -> str:
@@ -112,19 +103,19 @@ class Turn:
     @property
     def first(self) -> Mail:
         """The message that began the task, with what came along."""
-        return self._record.snapshot.mails[0][1]
+        return self._record.journal.snapshot.mails[0][1]
 
     @property
     def task(self) -> Task:
         """The task as recorded so far."""
-        return self._record.snapshot.task
+        return self._record.journal.snapshot.task
 
     @property
     def history(self) -> Sequence[Message]:
         """The messages of this task, oldest first, without those that no turn has read yet."""
         record = self._record
-        history = record.snapshot.task.history
-        unread = {id(mail.message) for seq, mail in record.snapshot.mails if seq > record.read}
+        history = record.journal.snapshot.task.history
+        unread = {id(mail.message) for seq, mail in record.journal.snapshot.mails if seq > record.read}
         return tuple(message for message in history if id(message) not in unread) if unread else history
 
     async def earlier(self, limit: int = 20) -> Sequence[Task]:
@@ -315,7 +306,7 @@ class Turn:
     async def cancel_children(self) -> None:
         """Cancel the tasks that others have for this one and have not finished."""
         if self._peers is not None:
-            await cancel_children(self._peers, self._record.snapshot)
+            await cancel_children(self._peers, self._record.journal.snapshot)
 
 
 def record_of(turn: Turn) -> Recorded:

@@ -136,7 +136,7 @@ class EventQueue:
         self._turn = turn
         self._again = [
             id
-            for id, known in record_of(turn).snapshot.artifacts.items()
+            for id, known in record_of(turn).journal.snapshot.artifacts.items()
             if known.turn == turn.n and not known.before and _RANDOM.match(id)
         ]
         """Ids that an interrupted run of this turn made up, and this one has not yet made up anew."""
@@ -220,7 +220,7 @@ class EventQueue:
 
     def _standing(self, artifact: Artifact) -> None:
         """An artifact of a whole task: new, or as it is on record."""
-        known = record_of(self._turn).snapshot.artifacts.get(artifact.artifact_id)
+        known = record_of(self._turn).journal.snapshot.artifacts.get(artifact.artifact_id)
         if known is None or known.artifact() != artifact:
             self._artifact(ArtifactUpdate(task_id="", context_id="", artifact=artifact, last_chunk=True))
 

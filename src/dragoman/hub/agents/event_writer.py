@@ -152,7 +152,7 @@ class EventWriter:
 
     def _told(self) -> ArtifactInProgress | None:
         """The recorded text of this turn."""
-        known = record_of(self._turn).snapshot.artifacts.get(self._text_id)
+        known = record_of(self._turn).journal.snapshot.artifacts.get(self._text_id)
         return known if known is not None and known.turn == self._turn.n else None
 
     def _writer(self) -> ArtifactWriter:

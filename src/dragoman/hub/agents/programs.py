@@ -132,7 +132,9 @@ class AgentProgram:
     async def work(self, turn: Turn) -> None:
         all = self._all
         tenant = all.tenants.current(self._tenant)
-        _, latest = record_of(turn).snapshot.mails[-1]  # the holder of the new token may continue an old task
+        _, latest = record_of(turn).journal.snapshot.mails[
+            -1
+        ]  # the holder of the new token may continue an old task
         if tenant is None or tenant.disabled or latest.generation not in (None, tenant.generation):
             await turn.cancel_children()
             turn.finish(TaskState.FAILED, TENANT_STOPPED, _failure(self.agent))
