@@ -34,7 +34,7 @@ from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.agents.routing import for_event, guess
 from dragoman.hub.models.model import ChatMessage, Prompt
 from dragoman.hub.models.scripted import demo_reply as reply
-from dragoman.hub.schedules import natural_dates as phrases
+from dragoman.hub.schedules import natural_dates
 from dragoman.hub.tools.advisor import read_verdict as verdict
 from dragoman.hub.tools.fetcher import _CODECS, html_text, page_text
 from dragoman.model.answers import choice
@@ -219,7 +219,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("fullmatch", "", "every ", ""),
     ),
     "search: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
-    "message_input._PICTURE": (("fullmatch", "image/", "a", ""),),
+    "message_input._IMAGE_TYPE": (("fullmatch", "image/", "a", ""),),
     "tenants._NAME": (("fullmatch", "", "a ", ""),),
     "mcp._ADDRESS": (("match", "", "a", ""),),
     "files: #(\\d{1,15})(?:\\s+via=mem:#?(\\d{1,15}))?": (
@@ -535,7 +535,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
         _streamed,
         ("/fetch\n", "/write a\n", "```\n", "[/", "/", " ", "\n", "[END A"),
     ),
-    "phrases.read": (lambda text: _refused(phrases.read, text, _NOW), ("in ", "every ", " ", "1")),
+    "natural_dates.parse": (
+        lambda text: _refused(natural_dates.parse, text, _NOW),
+        ("in ", "every ", " ", "1"),
+    ),
     "intent.guess": (lambda text: guess(text, [Constitution(id="a")]), ("@a", "aaa ", "ing", "İ")),
     "matches_glob": (lambda text: for_event(text, _AGENTS), ("a", "b", "[")),
     "the sentence of a wrong member": (_wrong_enum, ("a", " - at `", "`", "\n")),

@@ -216,9 +216,9 @@ def test_secrets_are_not_shown() -> None:
     given = Settings(
         admin_token="QQQQ0123456789", search_key="ZZZZab", metrics_token="JJJJ", push_seal="XXXX"
     )
-    shown = str(given.shown())
+    shown = str(given.describe())
     assert not any(letter in shown for letter in "QZJX"), "not even how it begins"
-    assert given.shown()["admin_token"] == "(set)" and Settings().shown()["admin_token"] == ""
+    assert given.describe()["admin_token"] == "(set)" and Settings().describe()["admin_token"] == ""
 
 
 def test_a_hub_is_begun_and_begun_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub.conversations.history import KEPT
+from dragoman.hub.conversations.history import KEPT_MESSAGES
 from dragoman.hub.models.model import ModelError, Prompt
 from dragoman.hub.models.scripted import ScriptedModel
 from tests.hub.house import SCOUT, Caller, events, house
@@ -45,7 +45,7 @@ async def test_what_was_said_long_ago_is_summed_up_and_the_newest_stays() -> Non
         last = hub.model.prompts[-1]
         assert "[EARLIER IN THIS CONVERSATION]\nThey talked about tea." in last.messages[0].content
         assert "question 19" in last.messages[-3].content
-        assert KEPT < len(last.messages) < 2 * KEPT + 4
+        assert KEPT_MESSAGES < len(last.messages) < 2 * KEPT_MESSAGES + 4
         again = [prompt for prompt in hub.model.prompts if prompt.system.startswith("Sum up")]
         assert len(again) <= before + 1, "a summary is good for more than one request"
         assert any("(before that) They talked" in told(each)[0] for each in again) or len(again) == 1

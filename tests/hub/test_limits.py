@@ -197,7 +197,7 @@ async def test_what_was_done_once_is_remembered_for_a_month(monkeypatch: pytest.
     for key in ("a", "a", "b"):
         await do(key)
     assert done == ["a", "b"]
-    monkeypatch.setattr("dragoman.hub.database._REMEMBERED", -1)
+    monkeypatch.setattr("dragoman.hub.database._RESULT_SECONDS", -1)
     await do("c")
     await do("a")
     assert done == ["a", "b", "c", "a"]

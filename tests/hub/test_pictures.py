@@ -19,7 +19,7 @@ from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ChatMessage, Image, Prompt, ToolCall, traits_of
 from dragoman.hub.models.scripted import EchoModel, ScriptedModel
 from dragoman.hub.tools import files
-from dragoman.hub.tools.fetcher import LIMIT, HttpFetcher, Page
+from dragoman.hub.tools.fetcher import MAX_PAGE_BYTES, HttpFetcher, Page
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.toolbox import toolbox
 from dragoman.push.guard import Guard
@@ -41,7 +41,7 @@ class Web:
         self.asked: list[tuple[str, int]] = []
         self._kind, self._size = media_type, size
 
-    async def fetch(self, url: str, *, limit: int = LIMIT) -> Page:
+    async def fetch(self, url: str, *, limit: int = MAX_PAGE_BYTES) -> Page:
         self.asked.append((url, limit))
         if self._size > limit:
             raise Unreachable(f"{url} has more than {limit >> 20} MB")

@@ -25,7 +25,7 @@ from dragoman.hub.sandbox import folder_copy as copying
 from dragoman.hub.sandbox import process
 from dragoman.hub.sandbox.container import Container
 from dragoman.hub.sandbox.process import Process
-from dragoman.hub.sandbox.run_as import Owner
+from dragoman.hub.sandbox.run_as import RunAsUser
 from dragoman.hub.sandbox.sandbox import OUTPUT_LIMIT, Sandbox
 from dragoman.hub.sandbox.workspace import Workspace
 from dragoman.hub.tools.files import Pictures
@@ -47,20 +47,20 @@ class Bare(Process):
         return ["sh", "-c", process._BARE]
 
 
-NOBODY = Owner(65534, 65534)
+NOBODY = RunAsUser(65534, 65534)
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 OWNERS = [None, pytest.param(NOBODY, marks=root)]
 """Whose commands are: of the user who runs the hub, or of nobody, because that is root."""
 
 
 @pytest.fixture(params=OWNERS, ids=["own", "nobody"])
-def whose(request: Any) -> Owner | None:
-    found: Owner | None = request.param
+def whose(request: Any) -> RunAsUser | None:
+    found: RunAsUser | None = request.param
     return found
 
 
 @pytest.fixture(params=["apart", "bare"])
-def sandbox(request: Any, tmp_path: Path, whose: Owner | None) -> Sandbox:
+def sandbox(request: Any, tmp_path: Path, whose: RunAsUser | None) -> Sandbox:
     kind = Process if request.param == "apart" else Bare
     cell = kind(hidden=[tmp_path], owner=whose)
     return Sandbox(tmp_path / "workspaces", cell, seconds=5.0, disk=1 << 20, owner=whose)
@@ -152,7 +152,7 @@ namespaces = pytest.mark.skipif(
 
 @namespaces
 async def test_a_command_sees_no_network_no_other_process_and_none_of_the_hubs_files(
-    tmp_path: Path, whose: Owner | None
+    tmp_path: Path, whose: RunAsUser | None
 ) -> None:
     (tmp_path / "hub.db").write_text("secret")
     cell = Process(hidden=[tmp_path], owner=whose)
@@ -171,7 +171,7 @@ async def test_a_command_sees_no_network_no_other_process_and_none_of_the_hubs_f
 
 @namespaces
 async def test_a_command_reaches_no_device_and_writes_to_no_other_mount(
-    tmp_path: Path, whose: Owner | None
+    tmp_path: Path, whose: RunAsUser | None
 ) -> None:
     sandbox = Sandbox(tmp_path, Process(hidden=[Path(__file__)], owner=whose), seconds=10.0, owner=whose)
     ran = await sandbox.run(
@@ -190,7 +190,7 @@ async def test_a_command_reaches_no_device_and_writes_to_no_other_mount(
 
 @namespaces
 @pytest.mark.skipif(shutil.which("ipcmk") is None, reason="there is no ipcmk")
-async def test_a_command_leaves_nothing_in_shared_memory(tmp_path: Path, whose: Owner | None) -> None:
+async def test_a_command_leaves_nothing_in_shared_memory(tmp_path: Path, whose: RunAsUser | None) -> None:
     sandbox = Sandbox(tmp_path, Process(owner=whose), seconds=10.0, owner=whose)
     count = "tail -n +2 /proc/sysvipc/shm | wc -l"
     assert (await sandbox.run("1", f"ipcmk -M 64 > /dev/null; {count}")).output.strip() == "1"
@@ -538,7 +538,7 @@ async def test_a_container_of_a_hub_that_is_roots_is_nobodys(tmp_path: Path) -> 
 
 @root
 def test_root_that_may_not_be_anybody_else_runs_commands_and_says_what_they_can_read(tmp_path: Path) -> None:
-    code = "from dragoman.hub.sandbox.run_as import owner, warning; print(owner(), warning())"
+    code = "from dragoman.hub.sandbox.run_as import command_user, root_warning; print(command_user(), root_warning())"
     drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", code]
     if shutil.which("setpriv") is None:
         pytest.skip("there is no setpriv")

@@ -16,8 +16,7 @@ from dragoman.cli import main
 from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.models.model import ModelError
-from dragoman.hub.schedules import natural_dates as phrases
-from dragoman.hub.schedules import schedules
+from dragoman.hub.schedules import natural_dates, schedules
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.schedules.schedules import Schedules
 from tests.hub.house import SCOUT, Caller, House, events, house
@@ -49,11 +48,11 @@ MONDAY = datetime(2100, 1, 4, 10, 30)
     ],
 )
 def test_what_people_say_about_when_is_understood(phrase: str, first: str, said: str, then: str) -> None:
-    when = phrases.read(phrase, MONDAY)
+    when = natural_dates.parse(phrase, MONDAY)
     assert (f"{when.first:%Y-%m-%d %H:%M}", when.normalized) == (first, said)
     assert when.kind == ("recurring" if then else "once")
     if then:
-        assert f"{phrases.following(when.recur, when.first):%Y-%m-%d %H:%M}" == then
+        assert f"{natural_dates.next_time(when.recur, when.first):%Y-%m-%d %H:%M}" == then
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_what_people_say_about_when_is_understood(phrase: str, first: str, said:
 )
 def test_what_is_no_time_is_refused_with_what_is(phrase: str) -> None:
     with pytest.raises(InvalidParams, match="every DAY"):
-        phrases.read(phrase, MONDAY)
+        natural_dates.parse(phrase, MONDAY)
 
 
 class Clock:
@@ -271,7 +270,7 @@ async def test_a_run_that_cannot_begin_holds_up_nobody_elses() -> None:
 
 
 async def test_of_many_runs_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "KEPT", 2)
+    monkeypatch.setattr(schedules, "MAX_RUNS", 2)
     async with scheduling(["one", "two", "three"]) as (_, acme, scheduler, clock):
         await scheduler.schedules.add(acme.tenant.id, "index", "every hour", "look")
         for n in (1, 2, 3):
@@ -340,7 +339,7 @@ async def test_who_comes_back_hears_what_was_missed_at_another_hub_too(
             await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", f"look {n}")
             clock.now += 60
             await ended(scheduler, acme, n)
-        monkeypatch.setattr("dragoman.hub.schedules.scheduler.EVERY", 0.01)
+        monkeypatch.setattr("dragoman.hub.schedules.scheduler.CHECK_SECONDS", 0.01)
         elsewhere = Scheduler(hub.hub, Schedules(hub.hub.database))
         heard = elsewhere.listen(acme.tenant, after=1)
         told = [(await asyncio.wait_for(anext(heard), 5))[0] for _ in range(4)]
@@ -364,7 +363,7 @@ async def test_who_comes_back_hears_what_was_missed_at_another_hub_too(
 async def test_who_listens_with_a_token_that_is_no_more_hears_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dragoman.hub.schedules.scheduler.EVERY", 0.01)
+    monkeypatch.setattr("dragoman.hub.schedules.scheduler.CHECK_SECONDS", 0.01)
     async with house() as hub:
         acme = await hub.tenant("acme")
         live = acme.open("GET", "/v1/notifications/stream")
@@ -388,6 +387,6 @@ async def test_agents_schedule_their_own_work() -> None:
         assert "OK: scheduled #1: in 2 hours (" in said and "), for scout" in said
         assert "OK: - #2 [paused] every day at 09:00, for scout: sum up" in said
         assert "OK: #1 is canceled" in said and "ERR: there is no schedule '1'" in said
-        assert "'sometime' is no time that is understood" in said
+        assert "'sometime' is not a known time" in said
         (left,) = (await acme("GET", "/v1/schedules")).json["schedules"]
         assert (left["id"], left["agent_id"], left["status"]) == (2, "scout", "paused")

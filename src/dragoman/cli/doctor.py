@@ -21,7 +21,7 @@ from dragoman.hub.database import Database
 from dragoman.hub.models import embedded
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.sandbox.process import Process
-from dragoman.hub.sandbox.run_as import owner, warning
+from dragoman.hub.sandbox.run_as import command_user, root_warning
 from dragoman.hub.settings import KEYS, Settings
 from dragoman.hub.tenants.tenants import Tenants
 from dragoman.hub.tools import mcp as mcp_servers
@@ -51,7 +51,7 @@ def register(commands: Any) -> None:
 async def run(args: argparse.Namespace) -> int:
     """Exit 1 if the hub could not start like this."""
     given = read(args)
-    show.fields([(name, _said(value)) for name, value in given.shown().items()])
+    show.fields([(name, _said(value)) for name, value in given.describe().items()])
     print()
     findings = [*_python(), *_model(given), *_folder(given), *_files(given)]
     findings += [*await _commands(given), *await _tenants(given)]
@@ -142,13 +142,13 @@ def _files(given: Settings) -> Iterator[tuple[str, str]]:
 async def _commands(given: Settings) -> list[tuple[str, str]]:
     if not given.allow_exec:
         return []
-    found = [(_WARN, said)] if (said := warning()) else []
+    found = [(_WARN, said)] if (said := root_warning()) else []
     if given.exec_image:
         there = shutil.which("docker") is not None
         how = f"commands run in containers of {given.exec_image}"
         return [*found, (_OK, how) if there else (_BAD, "there is no docker")]
     with tempfile.TemporaryDirectory() as folder:
-        how = await Process(owner=owner(), unconfined=given.exec_unconfined).how(Path(folder))
+        how = await Process(owner=command_user(), unconfined=given.exec_unconfined).how(Path(folder))
     state = _OK if how.endswith("nothing of the hub") else _WARN if given.exec_unconfined else _BAD
     return [*found, (state, how)]
 

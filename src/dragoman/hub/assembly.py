@@ -1,4 +1,4 @@
-"""Puts a hub together: the parts, wired as the settings say."""
+"""Builds a hub and its application from settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
 from dragoman.hub.models.scripted import DemoModel, EchoModel, ScriptFileModel
 from dragoman.hub.sandbox.container import Container
 from dragoman.hub.sandbox.process import Process
-from dragoman.hub.sandbox.run_as import owner, warning
+from dragoman.hub.sandbox.run_as import command_user, root_warning
 from dragoman.hub.sandbox.sandbox import Cell, Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.schedules.schedules import Schedules
@@ -79,7 +79,7 @@ def application(
     store: str = "",
     **engine: Any,
 ) -> tuple[Hub, App]:
-    """A hub and the ASGI app that serves it. `store` and `model` stand in for those of the settings."""
+    """A hub and its ASGI app. `store` and `model` replace those of the settings."""
     if store != "memory:":
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     metrics = Metrics()
@@ -159,13 +159,13 @@ def application(
 
 
 class _Residence:
-    """Makes agents of constitutions, each with the model, the tools and the company that it has here."""
+    """Builds programs from constitutions."""
 
     def __init__(self, model: Model, reach: ExternalServices) -> None:
         self._given, self._reach = model, reach
 
     def open(self, hub: Hub) -> None:
-        """The hub is there, and with it what tools need of it."""
+        """Create what needs the hub: tools, history, images."""
         self._hub = hub
         self.model = StoppableModel(self._given, hub.tenants)
         self._tools = self._reach.tools(hub.database, self.model)
@@ -178,7 +178,7 @@ class _Residence:
 
         async def company() -> str:
             if self.model.plain:
-                return ""  # too small to choose among others
+                return ""  # too small to choose an agent
             return roster(await siblings(), self._reach.remotes.lines())
 
         return ConstitutionAgent(
@@ -196,7 +196,7 @@ class _Residence:
 
 
 def choose(settings: Settings) -> Model:
-    """The model that the settings mean, or the best there is. Raises `ModelError`."""
+    """The model of the settings, or the best available one. Raises `ModelError`."""
     name, _, rest = settings.model.partition(":")
     if name == SCRIPTED:
         return ScriptFileModel(rest)
@@ -221,7 +221,6 @@ def choose(settings: Settings) -> Model:
 
 
 def listed(settings: Settings) -> list[ModelInfo]:
-    """What `/v1/models` shows."""
     out = []
     if "/" in settings.model:
         out.append(ModelInfo(id=settings.model, provider=settings.model.partition("/")[0]))
@@ -260,7 +259,7 @@ def _grpc(
 
 
 def _push(settings: Settings) -> PushOptions:
-    """Only the public internet, unless the operator says that private addresses are meant."""
+    """Only public addresses, unless the operator allows private ones."""
     return PushOptions(
         allow_private=settings.allow_private, http=settings.allow_private, seal=read_keys(settings.push_seal)
     )
@@ -298,7 +297,7 @@ class ExternalServices:
         )
 
     async def _check(self, url: str) -> None:
-        """Go where a browser would go, as far as the door. Raises `OSError`."""
+        """Check and connect to the address of a URL. Raises `OSError`."""
         self._guard.check(url.partition("#")[0])
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -312,7 +311,7 @@ class ExternalServices:
 
 
 def _read_registry(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str, T]:
-    """What a file lists; nothing, and a line in the log, if it is none."""
+    """The content of a registry file; empty, and a log line, if it is invalid."""
     try:
         return read(path)
     except InvalidParams as error:
@@ -322,8 +321,8 @@ def _read_registry(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str
 
 def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:
     cell: Cell
-    whose = owner()
-    if said := warning():
+    whose = command_user()
+    if said := root_warning():
         log.warning("%s", said)
     if settings.exec_image:
         cell = Container(

@@ -37,7 +37,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 SCHEMA_VERSION = 1
-_REMEMBERED = 30 * 86_400
+_RESULT_SECONDS = 30 * 86_400
 """How long `run_once` keeps results."""
 
 
@@ -91,18 +91,18 @@ class Database:
         if not key:
             return await self.run(work)
 
-        def doing(db: sqlite3.Connection) -> T:
+        def run_or_load(db: sqlite3.Connection) -> T:
             known = db.execute("select outcome from done where key = ?", (key,)).fetchone()
             if known is not None:
                 before: T = msgspec.json.decode(known["outcome"], type=kind)
                 return before
             result, now = work(db), int(time.time())
-            db.execute("delete from done where at < ?", (now - _REMEMBERED,))
+            db.execute("delete from done where at < ?", (now - _RESULT_SECONDS,))
             outcome = key, msgspec.json.encode(result), now
             db.execute("insert into done (key, outcome, at) values (?, ?, ?)", outcome)
             return result
 
-        return await self.run(doing)
+        return await self.run(run_or_load)
 
     async def change(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Run one statement in a transaction of its own. Returns how many rows it changed."""

@@ -1,7 +1,7 @@
-"""A folder is for one hub at a time: limits, running requests and the order of commands are those of a process.
+"""A lock that gives a folder to one hub process, because limits and running requests are per process.
 
-Who has it holds a lock of the operating system's on `hub.lock`, which goes with the process, however that ends. What the
-shell does beside a running hub (`dragoman tenant`) needs no lock. Where there are no such locks, nobody is refused.
+The process holds an operating system lock on `hub.lock`, which ends with the process. `dragoman tenant` needs no lock. On
+systems without such locks, every process may use the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class _Holder(Struct, frozen=True):
-    """What the file says, for people."""
+    """The content of the lock file, for people."""
 
     pid: int
     host: str
@@ -38,7 +38,7 @@ class FolderLock:
         self._file: int | None = None
 
     def take(self) -> None:
-        """Have the folder, which is made if there is none. Raises `Unavailable` if another hub has it."""
+        """Lock the folder, and create it if necessary. Raises `Unavailable` if another hub holds it."""
         if self._file is not None:
             return
         try:
@@ -58,21 +58,24 @@ class FolderLock:
         self._file = file
 
     def leave(self) -> None:
-        """The file stays: another hub may have it open already, and waits for nothing but the lock."""
+        """Release the lock. The file stays, because another process may have opened it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def _locked(file: int) -> bool:
-    """Whether it is ours now."""
+    """Try to lock the file."""
     if sys.platform != "win32":
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
-            log.warning("whether another hub has this folder cannot be known here: %s", error.strerror)
+            log.warning(
+                "this file system has no locks, so another hub on this folder is not detected: %s",
+                error.strerror,
+            )
     return True
 
 
@@ -80,5 +83,5 @@ def _words(file: int) -> str:
     try:
         holder = msgspec.json.decode(os.pread(file, 4096, 0), type=_Holder)
     except msgspec.MsgspecError:
-        return ""  # it is about to write who it is
+        return ""  # the holder has not written it yet
     return f": process {holder.pid} on {holder.host}, since {holder.since}"

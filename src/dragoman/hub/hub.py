@@ -30,7 +30,7 @@ from dragoman.hub.conversations import events
 from dragoman.hub.conversations.artifacts import Artifacts
 from dragoman.hub.conversations.conversations import Conversations
 from dragoman.hub.conversations.events import EventReader, HubEvent, with_notes
-from dragoman.hub.conversations.message_input import told
+from dragoman.hub.conversations.message_input import message_text
 from dragoman.hub.conversations.requests import IdempotencyKeys, Requests, StoredRequest
 from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
@@ -220,7 +220,7 @@ class Hub:
                 }
             request = replace(request, message=replace(request.message, parts=parts), metadata=metadata)
             if conversation:
-                await self.conversations.add_question(conversation, id, told(parts))
+                await self.conversations.add_question(conversation, id, message_text(parts))
             try:
                 await self.record.deliver(self.engine, call, request)
             except A2AError:

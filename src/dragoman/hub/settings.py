@@ -1,4 +1,4 @@
-"""What a hub is told when it starts. Read once, at the edge; nothing else in the hub looks at the environment.
+"""The settings of a hub. Nothing else in the hub reads the environment.
 
 A value comes from a flag, else from the environment (`DRAGOMAN_PORT`), else from the table `[hub]` of `dragoman.toml`, else it
 is the default below.
@@ -32,7 +32,7 @@ KEYS = {
     "GEMINI_API_KEY": "gemini/gemini-2.0-flash",
     "GROQ_API_KEY": "groq/llama-3.1-8b-instant",
 }
-"""Providers' keys, in the order in which they are looked for, and the model that each of them stands for."""
+"""Variables with providers' keys, in the order of preference, and the default model of each."""
 
 
 _EACH = Limits()
@@ -47,17 +47,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: Port = 8080
     grpc_port: Port | None = None
-    """Speak gRPC there, too; 0 takes a free one. It needs the extra `grpc`."""
+    """Serve gRPC there; 0 takes a free port. Needs the extra `grpc`."""
     data: str = "~/.dragoman"
-    """Where everything is kept: tasks.db, hub.db, a2a_agents.json, mcp_servers.json."""
+    """The folder of tasks.db, hub.db, a2a_agents.json, mcp_servers.json."""
     admin_token: str = ""
     public_url: str = ""
-    """How clients reach the hub, for the cards; behind a proxy it has to be said."""
+    """The hub's URL in cards; required behind a proxy."""
     trusted_proxies: tuple[str, ...] = ()
     model: str = ""
     """`provider/name`, `embedded`, `embedded:FILE.gguf`, `echo` or `scripted:FILE`; empty: whatever there is."""
     index_model: str = ""
-    """What `index` thinks with, if not that."""
+    """The model of `index`; empty: the same."""
     text_commands: bool = False
     """Models of providers write their commands as text: for those that cannot call tools."""
     context_window: Whole = 128_000
@@ -75,49 +75,49 @@ class Settings(Struct, frozen=True, kw_only=True):
     body_timeout: Seconds = _EACH.body_timeout
     write_timeout: Seconds = _EACH.write_timeout
     read_rate: Count = _EACH.read_rate
-    """What one request may cost; see `bindings.limits.Limits`."""
+    """Limits of one request; see `server.limits.Limits`."""
     idempotency_hours: Amount = 24.0
-    """For how long an Idempotency-Key stands for the request it came with."""
+    """How long an Idempotency-Key is valid."""
     metrics_token: str = ""
-    """For who reads /metrics from another machine."""
+    """The token for /metrics from other machines."""
     cors_origins: tuple[str, ...] = ("*",)
     search_key: str = ""
     """A key for Brave's web search."""
     push: bool = False
     """Agents send push notifications, over https and to public addresses; with `allow_private` to any."""
     push_seal: str = ""
-    """Keys that seal the credentials of webhooks while they are kept, with commas between them."""
+    """Keys that encrypt stored credentials of webhooks, with commas between them."""
     allow_exec: bool = False
     """Let agents run commands, confined."""
     exec_image: str = ""
     """Run them in containers of this image, with Docker; empty: in processes of this machine."""
     exec_unconfined: bool = False
-    """Run them also where they cannot be kept from the hub's files, its network and other tenants."""
+    """Run them also where they cannot be confined: they can read the hub's files and use the network."""
     exec_seconds: Seconds = 30.0
     exec_memory_mb: Count = 512
     exec_disk_mb: Count = 1024
-    """What a command may take, and what the folder of a tenant may have."""
+    """Limits of a command, and of a tenant's folder."""
     allow_private: bool = False
     """Let `/fetch` read addresses that are not public."""
     drain: Amount = 30.0
     retain_days: Amount = 0.0
-    """Forget finished tasks after so many days; 0: never."""
+    """Delete finished tasks after so many days; 0: never."""
     log: Literal["plain", "json"] = "plain"
-    """How log lines look."""
+    """The format of log lines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property
     def folder(self) -> Path:
         return Path(self.data).expanduser()
 
-    def shown(self) -> dict[str, Any]:
-        """For people to see: secrets are not shown."""
+    def describe(self) -> dict[str, Any]:
+        """The settings without secrets."""
         values = msgspec.structs.asdict(self)
         return {name: _masked(value) if name in SECRET else value for name, value in values.items()}
 
 
 class InvalidSetting(Exception):
-    """A setting that cannot be what it says."""
+    """A setting has an invalid value."""
 
 
 def settings(

@@ -21,7 +21,7 @@ from dragoman.hub.database import Database
 from dragoman.hub.errors import Conflict, NotFound
 from dragoman.model.card import AgentCard
 
-MOST = 200
+MAX_AGENTS = 200
 """Agents that a tenant may have, and that an orchestrator is told of."""
 
 _ENTRY = """
@@ -77,7 +77,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         return card(self.constitution, self.id, str(self.updated_at or 1))
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def public(self) -> dict[str, Any]:
         """The agent as the API shows it, with every member."""
         out: dict[str, Any] = {
             field.name: msgspec.to_builtins(getattr(self.constitution, field.name))
@@ -124,7 +124,7 @@ class Catalogue:
             return True
         return self._db.look_up(_EVER, (tenant, agent)) is not None
 
-    async def list(self, tenant: int, limit: int = MOST) -> list[Entry]:
+    async def list(self, tenant: int, limit: int = MAX_AGENTS) -> list[Entry]:
         """`index`, then the latest changed first."""
         # decoded on the reader's thread: together they may have fifty megabytes
         there = await self._db.read(lambda db: [_entry(row) for row in db.execute(_ALL, (tenant, limit))])
@@ -146,7 +146,7 @@ class Catalogue:
 
         def create(db: sqlite3.Connection) -> Entry:
             if (row := db.execute(_ONE, (tenant, constitution.id)).fetchone()) is not None:
-                raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).shown)
+                raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).public)
             _check_room(db, tenant)
             return _put(db, tenant, constitution)
 
@@ -205,8 +205,8 @@ class Catalogue:
 
 
 def _check_room(db: sqlite3.Connection, tenant: int) -> None:
-    if db.execute(_COUNT, (tenant,)).fetchone()[0] >= MOST:
-        raise Conflict(f"a tenant has at most {MOST} agents: delete one first")
+    if db.execute(_COUNT, (tenant,)).fetchone()[0] >= MAX_AGENTS:
+        raise Conflict(f"a tenant has at most {MAX_AGENTS} agents: delete one first")
 
 
 def _keep(db: sqlite3.Connection, tenant: int, constitution: Constitution, *, inline: bool = False) -> Entry:

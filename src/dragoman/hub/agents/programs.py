@@ -42,10 +42,10 @@ Make = Callable[[Tenant, Entry], Program]
 
 logger = logging.getLogger("dragoman.hub")
 
-_KEPT = 500
-_LOOK = 0.25
+_MAX_PROGRAMS = 500
+_CHECK_SECONDS = 0.25
 """Seconds between two checks of the tenant while a model replies."""
-_began: ContextVar[Tenant] = ContextVar("tenant")
+_tenant: ContextVar[Tenant] = ContextVar("tenant")
 
 
 class AgentPrograms:
@@ -90,7 +90,7 @@ class AgentPrograms:
         key = tenant.id, entry
         program = self._made.get(key)
         if program is None:
-            if len(self._made) >= _KEPT:
+            if len(self._made) >= _MAX_PROGRAMS:
                 self._made.clear()
             program = self._made[key] = self._make(tenant, entry)
         return program
@@ -191,11 +191,11 @@ class AgentProgram:
 @contextmanager
 def on_behalf_of(tenant: Tenant) -> Iterator[None]:
     """Inside this block, models stop when the tenant is disabled or has a new token."""
-    token = _began.set(tenant)
+    token = _tenant.set(tenant)
     try:
         yield
     finally:
-        _began.reset(token)
+        _tenant.reset(token)
 
 
 class StoppableModel:
@@ -210,7 +210,7 @@ class StoppableModel:
         looked = time.monotonic()
         async with aclosing(cast(Any, self._model.respond(prompt))) as events:
             async for event in events:
-                if (now := time.monotonic()) - looked > _LOOK:
+                if (now := time.monotonic()) - looked > _CHECK_SECONDS:
                     looked = now
                     self._check()
                 yield event
@@ -219,7 +219,7 @@ class StoppableModel:
         return traits_of(self._model, name)
 
     def _check(self) -> None:
-        began = _began.get(None)
+        began = _tenant.get(None)
         if began is None:
             return
         now = self._tenants.current(began.id)

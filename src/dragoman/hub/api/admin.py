@@ -28,16 +28,16 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("GET", all, "List tenants.")
     async def list_all(request: ApiRequest) -> Any:
-        return {"tenants": [tenant.shown for tenant in await tenants.list()]}
+        return {"tenants": [tenant.public for tenant in await tenants.list()]}
 
     @api.add("POST", all, "Create a tenant. Its token is shown only here.", body=NewTenant, status=201)
     async def create(request: ApiRequest) -> Any:
         tenant, token = await tenants.add((await request.json(NewTenant)).name)
-        return {"tenant": tenant.shown, "token": token}
+        return {"tenant": tenant.public, "token": token}
 
     @api.add("GET", one, "Get a tenant.")
     async def get(request: ApiRequest) -> Any:
-        return {"tenant": tenants.find(request.path["id"]).shown}
+        return {"tenant": tenants.find(request.path["id"]).public}
 
     change_summary = "Disable a tenant, which stops what runs for it, or enable it; set its limits."
 
@@ -54,13 +54,13 @@ def routes(hub: Hub) -> list[Route]:
             tenant = await tenants.disable(tenant, body.disabled)
             if tenant.disabled:
                 stopped, _ = await hub.stop_tenant(tenant)
-        return {"tenant": tenant.shown, "cancelled": stopped}
+        return {"tenant": tenant.public, "cancelled": stopped}
 
     @api.add("POST", f"{one}/rotate-token", "Replace the token. What runs under the old one stops.")
     async def rotate(request: ApiRequest) -> Any:
         tenant, token = await tenants.rotate(tenants.find(request.path["id"]))
         stopped, _ = await hub.stop_tenant(tenant)
-        return {"tenant": tenant.shown, "token": token, "cancelled": stopped}
+        return {"tenant": tenant.public, "token": token, "cancelled": stopped}
 
     filters = {"before_id": "Only entries before this one.", "limit": "50, at most 200."}
 

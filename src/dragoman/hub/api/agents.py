@@ -19,32 +19,32 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("GET", all, "List agents: `index`, then the latest changed first, then agents that are code.")
     async def list_agents(request: ApiRequest) -> Any:
-        entries = [entry.shown for entry in await catalogue.list(request.tenant.id)]
+        entries = [entry.public for entry in await catalogue.list(request.tenant.id)]
         return page("agents", entries + [_describe_code(agent) for agent in catalogue.code.values()])
 
     @api.add("POST", all, "Create an agent from a constitution.", body=Constitution, status=201)
     async def create(request: ApiRequest) -> ApiResponse:
         entry = await catalogue.create(request.tenant.id, await request.json(dict[str, Any]))
-        return ApiResponse(entry.shown, 201, ((b"location", f"/v1/agents/{entry.id}".encode()),))
+        return ApiResponse(entry.public, 201, ((b"location", f"/v1/agents/{entry.id}".encode()),))
 
     @api.add("GET", one, "Get an agent.")
     async def get_agent(request: ApiRequest) -> Any:
         found = catalogue.find(request.tenant.id, request.path["id"])
         if found is None:
             raise NotFound(f"there is no agent {request.path['id'][:80]!r}")
-        return found.shown if isinstance(found, Entry) else _describe_code(found)
+        return found.public if isinstance(found, Entry) else _describe_code(found)
 
     @api.add("PATCH", one, "Replace a constitution. Running tasks keep the old one.", body=Constitution)
     async def replace(request: ApiRequest) -> Any:
         body = await request.json(dict[str, Any])
-        return (await catalogue.replace(request.tenant.id, request.path["id"], body)).shown
+        return (await catalogue.replace(request.tenant.id, request.path["id"], body)).public
 
     @api.add("PUT", one, "Replace or create an agent.", body=Constitution)
     async def put(request: ApiRequest) -> ApiResponse:
         id, tenant = request.path["id"], request.tenant.id
         known = catalogue.find(tenant, id) is not None
         entry = await catalogue.replace(tenant, id, await request.json(dict[str, Any]), make=True)
-        return ApiResponse(entry.shown, 200 if known else 201)
+        return ApiResponse(entry.public, 200 if known else 201)
 
     @api.add("DELETE", one, "Delete an agent. Its tasks stay readable.", status=204)
     async def delete(request: ApiRequest) -> None:

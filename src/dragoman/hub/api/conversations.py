@@ -59,7 +59,7 @@ def routes(hub: Hub) -> list[Route]:
         made = await conversations.create(
             request.tenant.id, title=body.title[:200], agent=agent or INDEX_ID, agent_def=body.agent_def
         )
-        return ApiResponse(made.shown, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
+        return ApiResponse(made.public, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
 
     filters = {"limit": "50, at most 200.", "before_updated_at": "Only those that changed before this time."}
 
@@ -67,18 +67,18 @@ def routes(hub: Hub) -> list[Route]:
     async def list_all(request: ApiRequest) -> Any:
         before, limit = request.query_int("before_updated_at"), request.query_int("limit", 50, 200)
         found = await conversations.list(request.tenant.id, before=before, limit=limit)
-        return page("conversations", [each.shown for each in found])
+        return page("conversations", [each.public for each in found])
 
     @api.add("GET", one, "Get a conversation.")
     async def get(request: ApiRequest) -> Any:
-        return conversations.find(request.tenant.id, request.path_id()).shown
+        return conversations.find(request.tenant.id, request.path_id()).public
 
     @api.add("PATCH", one, "Change the title, or archive it.", body=ConversationChange)
     async def change(request: ApiRequest) -> Any:
         body = await request.json(ConversationChange)
         title = None if body.title is None else body.title[:200]
         id = request.path_id()
-        return (await conversations.change(request.tenant.id, id, title=title, archived=body.archived)).shown
+        return (await conversations.change(request.tenant.id, id, title=title, archived=body.archived)).public
 
     @api.add("DELETE", one, "Delete it with its messages, files and todos.", status=204)
     async def delete(request: ApiRequest) -> None:

@@ -25,8 +25,8 @@ from dragoman.hub.api.routes import (
     header_value,
 )
 from dragoman.hub.conversations.conversations import Conversation
-from dragoman.hub.conversations.events import EventFrames, HubEvent, shown
-from dragoman.hub.conversations.message_input import MessagePart, parts
+from dragoman.hub.conversations.events import EventFrames, HubEvent, describe_request
+from dragoman.hub.conversations.message_input import MessagePart, read_parts
 from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
@@ -109,12 +109,14 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         loads = (hub.snapshot(tenant, each) for each in found)
         snapshots = await asyncio.gather(*loads, return_exceptions=True)
         pairs = zip(found, snapshots, strict=True)
-        return {"requests": [shown(each, s) for each, s in pairs if not isinstance(s, BaseException)]}
+        return {
+            "requests": [describe_request(each, s) for each, s in pairs if not isinstance(s, BaseException)]
+        }
 
     @api.add("GET", one, "Get the state of a request.")
     async def get_request(request: ApiRequest) -> Any:
         found = hub.find(request.tenant, request.path["id"])
-        return {"request": shown(found, await hub.snapshot(request.tenant, found))}
+        return {"request": describe_request(found, await hub.snapshot(request.tenant, found))}
 
     since = {"since_seq": "Only events after this one."}
     follow_summary = "Stream the events of a request, optionally after `since_seq` or `Last-Event-ID`."
@@ -198,7 +200,7 @@ async def start_request(
     started = await hub.ask(
         tenant,
         name,
-        partial(parts, body.message, hub.fetcher),
+        partial(read_parts, body.message, hub.fetcher),
         key=key,
         inline=inline,
         conversation=conversation.id if conversation is not None else 0,

@@ -79,7 +79,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     message_count: int
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def public(self) -> dict[str, Any]:
         out = msgspec.structs.asdict(self)
         if self.agent_def is None:
             del out["agent_def"]

@@ -253,7 +253,7 @@ def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
     }
 
 
-def shown(asked: StoredRequest, snapshot: Snapshot) -> dict[str, Any]:
+def describe_request(asked: StoredRequest, snapshot: Snapshot) -> dict[str, Any]:
     error = ""
     if snapshot.terminal and state_of(snapshot) != "completed":
         text = snapshot.status.message.text if snapshot.status.message is not None else ""

@@ -13,9 +13,9 @@ from dragoman.hub.models.ask import Reply, ask, recorded_reply
 from dragoman.hub.models.model import CHARACTERS_PER_TOKEN, ChatMessage, Model, Prompt, traits_of
 from dragoman.hub.tools.tool import Session
 
-KEPT = 16
+KEPT_MESSAGES = 16
 """Messages that are not summarized."""
-_FULL = 0.75
+_WINDOW_SHARE = 0.75
 _SYSTEM = """Sum up this conversation, so that it can go on without its beginning. Keep names, numbers, decisions, what the user
 wants and what is still open. Leave out pleasantries. Write notes, not sentences about the conversation."""
 
@@ -30,22 +30,28 @@ class ConversationHistory:
         if not session.conversation or session.depth:
             return []  # a delegated agent sees only its task
         summary, said = await self._conversations.before(session.conversation, session.turn.task_id)
-        room = int(traits_of(self._model, session.constitution.model).window * _FULL * CHARACTERS_PER_TOKEN)
-        if room and len(said) > KEPT and len(summary) + sum(len(each.content) for each in said) > room:
-            summary, said = await self._shortened(session, summary, said, room)
+        room = int(
+            traits_of(self._model, session.constitution.model).window * _WINDOW_SHARE * CHARACTERS_PER_TOKEN
+        )
+        if (
+            room
+            and len(said) > KEPT_MESSAGES
+            and len(summary) + sum(len(each.content) for each in said) > room
+        ):
+            summary, said = await self._summarize(session, summary, said, room)
         elif (before := recorded_reply(session.turn, "summary")) is not None:
             await self._count_usage(session, before)  # summarized before a crash
-        told = [ChatMessage(role=each.role, content=each.content) for each in said]
+        messages = [ChatMessage(role=each.role, content=each.content) for each in said]
         if summary:
             text = f"[EARLIER IN THIS CONVERSATION]\n{summary}\n[END EARLIER]"
-            told.insert(0, ChatMessage(role="user", content=text))
-        return told
+            messages.insert(0, ChatMessage(role="user", content=text))
+        return messages
 
-    async def _shortened(
+    async def _summarize(
         self, session: Session, summary: str, said: Sequence[EarlierMessage], room: int
     ) -> tuple[str, Sequence[EarlierMessage]]:
         """A new summary, and the messages it does not cover. If the model fails, nothing changes."""
-        old, new = said[:-KEPT], said[-KEPT:]
+        old, new = said[:-KEPT_MESSAGES], said[-KEPT_MESSAGES:]
         lines = [f"(before that) {summary}"] if summary else []
         lines += [f"{each.role}: {each.content}" for each in old]
         prompt = Prompt(

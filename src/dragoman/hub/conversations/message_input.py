@@ -16,10 +16,10 @@ from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.tools.fetcher import Fetcher
 from dragoman.model.content import Part
 
-_PICTURE = re.compile(r"image/[\w.+-]{1,64}", re.ASCII)
-PICTURES = 20 << 20
+_IMAGE_TYPE = re.compile(r"image/[\w.+-]{1,64}", re.ASCII)
+MAX_PICTURE_BYTES = 20 << 20
 """Bytes of all images of a message."""
-MOST = 20
+MAX_PICTURES = 20
 MAX_PARTS = 1000
 
 
@@ -40,33 +40,33 @@ class MessagePart(Struct):
     source: ImageSource | None = None
 
 
-async def parts(message: str | list[MessagePart], fetcher: Fetcher | None) -> tuple[Part, ...]:
+async def read_parts(message: str | list[MessagePart], fetcher: Fetcher | None) -> tuple[Part, ...]:
     """The parts of a message. Raises `InvalidParams`, also if an image cannot be fetched."""
-    pieces = [MessagePart(text=message)] if isinstance(message, str) else message
+    given = [MessagePart(text=message)] if isinstance(message, str) else message
     out: list[Part] = []
-    room = PICTURES
-    if len(pieces) > MAX_PARTS:
-        raise _wrong("message", f"has more than {MAX_PARTS} parts")
-    if sum(piece.type == "image" for piece in pieces) > MOST:
-        raise _wrong("message", f"has more than {MOST} pictures")
-    for n, piece in enumerate(pieces):
+    room = MAX_PICTURE_BYTES
+    if len(given) > MAX_PARTS:
+        raise _invalid("message", f"has more than {MAX_PARTS} parts")
+    if sum(given_part.type == "image" for given_part in given) > MAX_PICTURES:
+        raise _invalid("message", f"has more than {MAX_PICTURES} pictures")
+    for n, given_part in enumerate(given):
         field = f"message[{n}]"
-        if piece.type == "text":
-            out.append(Part(text=piece.text))
-        elif piece.type == "image" and piece.source is not None:
-            picture = await _picture(piece.source, field, fetcher, room)
+        if given_part.type == "text":
+            out.append(Part(text=given_part.text))
+        elif given_part.type == "image" and given_part.source is not None:
+            picture = await _picture(given_part.source, field, fetcher, room)
             room -= len(picture.raw or b"")
             out.append(picture)
         else:
-            raise _wrong(
-                f"{field}.type", f"is {piece.type[:40]!r}: text, or image with a source, is understood"
+            raise _invalid(
+                f"{field}.type", f"is {given_part.type[:40]!r}: text, or image with a source, is understood"
             )
     if not any(part.raw or (part.text or "").strip() for part in out):
-        raise _wrong("message", "says nothing")
+        raise _invalid("message", "says nothing")
     return tuple(out)
 
 
-def told(said: tuple[Part, ...]) -> str:
+def message_text(said: tuple[Part, ...]) -> str:
     """The text of a message in a conversation."""
     lines = [part.text if part.text is not None else f"[a picture: {part.media_type}]" for part in said]
     return "\n".join(lines)
@@ -78,23 +78,23 @@ async def _picture(source: ImageSource, field: str, fetcher: Fetcher | None, roo
         try:
             content = base64.b64decode(source.data, validate=True)
         except (binascii.Error, ValueError):
-            raise _wrong(f"{field}.source.data", "is not base64") from None
+            raise _invalid(f"{field}.source.data", "is not base64") from None
     elif source.type == "url" and fetcher is not None:
         try:
             page = await fetcher.fetch(source.url, limit=room)
         except A2AError as error:
-            raise _wrong(f"{field}.source.url", error.message) from None
+            raise _invalid(f"{field}.source.url", error.message) from None
         if page.status >= 400:
-            raise _wrong(f"{field}.source.url", f"answered HTTP {page.status}")
+            raise _invalid(f"{field}.source.url", f"answered HTTP {page.status}")
         content, kind = page.content, page.media_type
     else:
-        raise _wrong(f"{field}.source.type", f"is {source.type[:40]!r}: base64 and url are understood")
-    if not _PICTURE.fullmatch(kind) or not content:
-        raise _wrong(f"{field}.source", f"is no picture, but {kind[:80] or 'of no media type'}")
+        raise _invalid(f"{field}.source.type", f"is {source.type[:40]!r}: base64 and url are understood")
+    if not _IMAGE_TYPE.fullmatch(kind) or not content:
+        raise _invalid(f"{field}.source", f"is no picture, but {kind[:80] or 'of no media type'}")
     if len(content) > room:
-        raise _wrong(f"{field}.source", f"pictures may have {PICTURES >> 20} MB together")
+        raise _invalid(f"{field}.source", f"pictures may have {MAX_PICTURE_BYTES >> 20} MB together")
     return Part(raw=content, media_type=kind)
 
 
-def _wrong(field: str, why: str) -> InvalidParams:
+def _invalid(field: str, why: str) -> InvalidParams:
     return InvalidParams(f"{field} {why}", fields=((field, why),))

@@ -19,7 +19,7 @@ from dragoman.model.ids import timestamp
 log = logging.getLogger(__name__)
 
 BATCH = 500
-EVERY = 60.0
+CHECK_SECONDS = 60.0
 
 
 class Retention:
@@ -74,4 +74,4 @@ class Retention:
             more = False
             with keep_going(log, "deleting old requests", A2AError, sqlite3.Error):
                 more = await self.look()
-            await asyncio.sleep(0.05 if more else EVERY)
+            await asyncio.sleep(0.05 if more else CHECK_SECONDS)

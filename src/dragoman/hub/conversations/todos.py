@@ -1,6 +1,6 @@
 """Todos of a conversation, or (conversation 0) of the whole tenant.
 
-`once` names a write that may be asked for again after a crash (`Database.run_once`).
+`once` is the key of a write that may be repeated after a crash (`Database.run_once`).
 """
 
 from __future__ import annotations

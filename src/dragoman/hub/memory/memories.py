@@ -1,7 +1,7 @@
-"""Structured memory: typed entries with relations between them, found by their words.
+"""Structured memory: typed entries and relations between them.
 
-An entry that is not true any more is not deleted: it gets an end, and can be read as of a moment before. How they are found
-is in `search.py`. `once` names a write that may be asked for again after a crash (`Database.run_once`).
+An entry that is no longer true is not deleted: it gets an end time, and can be read as of an earlier time. `search.py` finds
+entries. `once` is the key of a write that may be repeated after a crash (`Database.run_once`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_TAGS = 32
 
 
 class RelationExists(A2AError):
-    """There is such a relation already: `existing_id`."""
+    """The relation exists already: `existing_id`."""
 
     reason, rpc, http, grpc = "ALREADY_EXISTS", -32000, 409, "ALREADY_EXISTS"
 
@@ -30,7 +30,7 @@ class RelationExists(A2AError):
 
 
 class Memories:
-    """The entries of every tenant. One of another tenant is not there."""
+    """The entries of all tenants. Every method finds only entries of its tenant."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -52,7 +52,7 @@ class Memories:
         at: int | None = None,
         once: str = "",
     ) -> Entry:
-        """Raises `InvalidParams`. What it supersedes ends, and a relation says so."""
+        """Add an entry. The entries that it supersedes end, and get a relation. Raises `InvalidParams`."""
         check(type, title, content, source, tags)
         tenant, now = int(tenant), int(time.time())
 
@@ -145,7 +145,7 @@ class Memories:
         return await self._db.run(work)
 
     async def invalidate(self, tenant: str | int, id: int, *, once: str = "") -> bool:
-        """It is not true any more. False: there is none that was."""
+        """End an entry. False if there is no valid one."""
         now = int(time.time())
         return await self._db.run_once(
             once,
@@ -190,7 +190,7 @@ class Memories:
         relation: str | None = None,
         limit: int = -1,
     ) -> Sequence[Relation]:
-        """All of them, or those of one entry, in both directions; from one, to one, of one kind."""
+        """Relations, filtered by entry (both directions), source, target or kind."""
         wanted = {
             "? in (source_id, target_id)": entry,
             "source_id = ?": source,
@@ -214,7 +214,7 @@ class Memories:
     async def around(
         self, tenant: str | int, id: int, *, depth: int = 1, limit: int = 50
     ) -> Sequence[tuple[int, Entry]]:
-        """The entries near one, with their distance, nearest first."""
+        """Related entries with their distance, nearest first."""
 
         def look(db: sqlite3.Connection) -> list[tuple[int, Entry]]:
             found: dict[int, int] = {id: 0}

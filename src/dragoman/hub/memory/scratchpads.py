@@ -1,6 +1,6 @@
-"""Scratchpads: notes an agent keeps for itself, and one that all agents of a tenant share.
+"""Scratchpads: notes of one agent, and notes that all agents of a tenant share.
 
-`once` names a write that may be asked for again after a crash (`Database.run_once`).
+`once` is the key of a write that may be repeated after a crash (`Database.run_once`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dragoman.errors import InvalidParams
 from dragoman.hub.database import Database
 from dragoman.model.ids import timestamp
 
-LIMIT = 4 << 20
+MAX_BYTES = 4 << 20
 SHARED = ""
-"""The scope of the tenant's own."""
+"""The scope of the shared scratchpad."""
 
 
 class Scratchpads:
@@ -28,7 +28,7 @@ class Scratchpads:
         return row["content"] if row is not None else ""
 
     async def add(self, tenant: str | int, scope: str, text: str, *, once: str = "") -> None:
-        """Add a line, with the time. Raises `InvalidParams` when there is no room."""
+        """Add a line with the time. Raises `InvalidParams` if the scratchpad is full."""
         line = f"[{timestamp()}] {text}\n"
 
         def work(db: sqlite3.Connection) -> None:
@@ -36,8 +36,8 @@ class Scratchpads:
                 "select length(cast(content as blob)) from scratchpads where tenant_id = ? and scope = ?",
                 (int(tenant), scope),
             ).fetchone()
-            if (row[0] if row else 0) + len(line.encode()) > LIMIT:
-                raise InvalidParams(f"the scratchpad is full ({LIMIT} bytes): clear it first")
+            if (row[0] if row else 0) + len(line.encode()) > MAX_BYTES:
+                raise InvalidParams(f"the scratchpad is full ({MAX_BYTES} bytes): clear it first")
             db.execute(
                 "insert into scratchpads (tenant_id, scope, content, updated_at) values (?, ?, ?, ?) "
                 "on conflict (tenant_id, scope) do update set content = content || excluded.content, "
@@ -54,7 +54,7 @@ class Scratchpads:
         await self._db.run_once(once, work, None)
 
     async def list(self, tenant: str | int) -> list[tuple[str, int, int]]:
-        """The scopes that have one: (scope, bytes, updated_at)."""
+        """All scratchpads: (scope, bytes, updated_at)."""
         rows = await self._db.all(
             "select scope, length(cast(content as blob)) as size, updated_at from scratchpads where tenant_id = ? "
             "order by scope",

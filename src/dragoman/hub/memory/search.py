@@ -1,8 +1,8 @@
-"""Find entries by their words.
+"""Memory entries, and the search for them.
 
-BM25 ranks them (a word in the title counts more than one in the text), an entry whose type or tag was asked for gains, or
-whose type the question seems to be about, and so does a newer one. Entries of the conversation are ranked on their own as
-well, and both rankings are merged by place.
+BM25 ranks entries; a word in the title counts more than one in the text. Entries of a requested or guessed type, with a
+requested tag, and newer entries rank higher. Entries of the conversation are also ranked separately, and both rankings are
+fused by rank.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _CUES = {
         "context": "current currently now today recently blocker blocked focus",
     }.items()
 }
-"""Words by which a question shows what kind of entry would answer it."""
+"""Words that suggest the type of entry that answers a question."""
 MAX_QUERY = 64 * 1024
 """Characters of a query that are read."""
 _RRF_CONSTANT = 60
@@ -85,24 +85,24 @@ order by score limit ?
 
 
 class Search(Struct, frozen=True, kw_only=True):
-    """What is looked for, and where."""
+    """A query and its filters."""
 
     query: str
     types: Sequence[str] = ()
-    """Of one of these it is likely to be; others are found, too."""
+    """Preferred types; others are found too."""
     tag: str = ""
     source: str = ""
     """Only entries of this source and of one of `types` are found."""
     conversation: int = 0
-    """Its own entries go before those of no conversation."""
+    """Entries of this conversation rank before those of none."""
     wide: bool = False
-    """Those of other conversations are found, too."""
+    """Search other conversations too."""
     ranking: Ranking = Ranking()
     limit: int = 20
 
 
 def recall(db: sqlite3.Connection, tenant: int, search: Search, moment: int) -> Sequence[Entry]:
-    """The entries that held at `moment` and have words of the query, best first."""
+    """The entries that were valid at `moment` and match the query, best first."""
     if not (words := _words(search.query[:MAX_QUERY])):
         return []
     match = _match(words)
@@ -132,7 +132,7 @@ def recall(db: sqlite3.Connection, tenant: int, search: Search, moment: int) -> 
 
 
 def fuse(rankings: Sequence[tuple[float, Sequence[Entry]]], limit: int) -> Sequence[Entry]:
-    """Several rankings as one, each with its weight, by the places that entries have in them."""
+    """Reciprocal rank fusion of weighted rankings."""
     scores: dict[int, float] = {}
     entries: dict[int, Entry] = {}
     for weight, ranked in rankings:
@@ -149,7 +149,7 @@ def _words(query: str) -> list[str]:
 
 
 def _match(words: list[str]) -> str:
-    """The phrase, or the words near one another, or any of them."""
+    """The FTS expression: the phrase, the words near each other, or any of them."""
     quoted = [f'"{word}"' for word in words]
     ways = [" OR ".join(quoted)]
     if 2 <= len(words) <= 6:
@@ -158,7 +158,7 @@ def _match(words: list[str]) -> str:
 
 
 def _meant(words: list[str]) -> list[str]:
-    """The types that a question is about, by how it is put."""
+    """The types that the words of a question suggest."""
     return [type for type, cues in _CUES.items() if cues.intersection(words)]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dragoman.errors import Unavailable, keep_going
 from dragoman.hub.sandbox.child_process import start
-from dragoman.hub.sandbox.run_as import Owner
+from dragoman.hub.sandbox.run_as import RunAsUser
 from dragoman.observe.logs import redact
 
 log = logging.getLogger(__name__)
@@ -45,13 +45,13 @@ class Container:
         cpus: float = 1.0,
         processes: int = 256,
         idle: float = 1800.0,
-        owner: Owner | None = None,
+        owner: RunAsUser | None = None,
         program: str = "docker",
         clock: Callable[[], float] = time.monotonic,
         counted: Callable[[str, float], None] | None = None,
     ) -> None:
         self._image, self._program, self._idle, self._clock = image, program, idle, clock
-        user = owner or Owner(os.getuid(), os.getgid())
+        user = owner or RunAsUser(os.getuid(), os.getgid())
         self._limits = [
             "--network=none",
             "--read-only",

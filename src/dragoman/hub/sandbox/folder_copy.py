@@ -1,11 +1,10 @@
-"""A copy of a folder that others may be changing, or playing tricks with, meanwhile; made once, and then kept up.
+"""An incremental copy of a folder that untrusted programs may change meanwhile.
 
-What is a folder or a file when it is looked at may be a link, when it is opened, to something that is none of theirs. So
-folders are opened once, and everything else is reached from there, and no link is followed.
+A program may replace a file by a link between a check and its use. So folders are opened once, everything is reached from
+their descriptors, and no link is followed.
 
-A file is copied again when it differs from its copy in size or in either of its times. The copy has the same time of
-modification, and as its time of access the time at which the original last changed (ctime), which no program can set. A
-file that changed a moment ago may change again within the same tick of the clock, so its copy counts as old from the start.
+A file is copied again if its size, mtime or ctime changed. The copy has the mtime of the file, and the file's ctime, which no
+program can set, as its atime. A file that changed within the last clock tick is always copied again.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from contextlib import suppress
 from pathlib import Path
 
 MAX_DEPTH = 64
-"""Folders that may be inside one another."""
+"""Maximum depth of folders."""
 MAX_PATH_BYTES = 2000
-"""Bytes of a path in a folder. With what is before it, it is well below what the kernel takes in one call (PATH_MAX)."""
+"""Maximum bytes of a relative path. The whole path stays below PATH_MAX."""
 _TICK_NS = 100_000_000
-_ELSE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""It has been taken away, or is something else by now."""
+_GONE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""It was removed or replaced."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 TooDeep = Callable[[int, str], None]
-"""What to do about a folder that is too deep: the folder it is in, opened, and its name there."""
+"""Called for a folder that is too deep: the descriptor of its parent, and its name."""
 
 
 class TooDeepError(Exception):
-    """A folder has more folders inside one another, or longer paths, than it may."""
+    """A folder exceeds `MAX_DEPTH` or `MAX_PATH_BYTES`."""
 
 
 def entries(root: Path, too_deep: TooDeep | None = None) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything in a folder: the path from there, and what it is. Raises `TooDeepError` unless `too_deep` is given."""
+    """All entries in a folder: relative path and stat result. Raises `TooDeepError` unless `too_deep` is given."""
     with suppress(FileNotFoundError, NotADirectoryError):
         stack = [_opened(root, "")]
         try:
@@ -50,7 +49,7 @@ def entries(root: Path, too_deep: TooDeep | None = None) -> Iterator[tuple[str, 
                 path = before + entry.name
                 try:
                     about = entry.stat(follow_symlinks=False)
-                except OSError:  # somebody is taking it away
+                except OSError:  # it was removed
                     continue
                 yield path, about
                 if not stat.S_ISDIR(about.st_mode):
@@ -69,9 +68,9 @@ def entries(root: Path, too_deep: TooDeep | None = None) -> Iterator[tuple[str, 
 
 
 def copy(source: Path, target: Path) -> None:
-    """Make `target` what `source` is: folders, plain files and links. Pipes and sockets are not worth keeping.
+    """Make `target` a copy of the folders, plain files and links of `source`. Unchanged files are not copied.
 
-    What has not changed since the last time is left as it is. Raises `OSError`, and `TooDeepError`.
+    Raises `OSError`, and `TooDeepError`.
     """
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     origin, made = os.open(source, _FOLDER), os.open(target, _FOLDER)
@@ -83,9 +82,9 @@ def copy(source: Path, target: Path) -> None:
 
 
 def remove(path: Path, heap: Path) -> None:
-    """Remove whatever it is, however it was locked and however deep it goes. `heap` is a place beside it, to take it apart.
+    """Remove anything, whatever its permissions and depth. `heap` is a folder beside it.
 
-    Folders are moved to the heap one by one, so that none is ever reached through another.
+    Folders are moved to the heap one by one, so no path becomes too long.
     """
     about = None
     with suppress(FileNotFoundError):
@@ -101,7 +100,7 @@ def remove(path: Path, heap: Path) -> None:
 
 
 def take_apart(heap: Path) -> None:
-    """Remove what was moved to a heap, now or before a crash, and the heap."""
+    """Remove a heap and its content, also after a crash."""
     try:
         pile = os.open(heap, _FOLDER)
     except FileNotFoundError:
@@ -114,16 +113,16 @@ def take_apart(heap: Path) -> None:
                     _take_apart(waiting.pop(), pile, waiting)
                 except OSError as error:
                     if last or error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-                        raise  # else somebody is still writing there: again
+                        raise  # else a program still writes there: repeat
     finally:
         os.close(pile)
     heap.rmdir()
 
 
 def unlock(name: str | Path, about: os.stat_result, folder: int | None = None) -> None:
-    """A command runs as the same user, and may have locked its own folders and files: nothing is to hide in there.
+    """Restore permissions that a command, which runs as the same user, has removed. Root does not need this.
 
-    From root nothing hides. What is opened is what is changed, and a link is neither.
+    It changes what it has opened, and never a link.
     """
     needed = 0o700 if stat.S_ISDIR(about.st_mode) else 0o400
     if os.geteuid() == 0 or about.st_mode & needed == needed or stat.S_ISLNK(about.st_mode):
@@ -165,7 +164,7 @@ def _take_apart(name: str, pile: int, waiting: list[str]) -> None:
 
 
 def _copy_folder(source: int, target: int, path: Path, depth: int) -> None:
-    """`path` is where `target` is, for removing what is there no more."""
+    """`path` is the path of `target`, for removing old entries."""
     if depth > MAX_DEPTH:
         raise TooDeepError
     known = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(target)}
@@ -173,7 +172,7 @@ def _copy_folder(source: int, target: int, path: Path, depth: int) -> None:
         try:
             _copy(entry.name, source, target, path, known.pop(entry.name, None), depth)
         except OSError as error:
-            if error.errno not in _ELSE:
+            if error.errno not in _GONE_ERRORS:
                 raise
     for name in known:
         _clear(name, path)
@@ -230,7 +229,7 @@ def _copy_file(name: str, source: int, target: int) -> None:
 
 
 def _same(about: os.stat_result, copied: os.stat_result) -> bool:
-    """Whether a file is as it was when it was copied. Of links the target says so."""
+    """True if a file is unchanged since it was copied."""
     if not stat.S_ISREG(about.st_mode):
         return True
     return (about.st_size, about.st_mtime_ns, about.st_ctime_ns) == (
@@ -241,7 +240,7 @@ def _same(about: os.stat_result, copied: os.stat_result) -> bool:
 
 
 def _clear(name: str, path: Path) -> None:
-    """Remove something from the copy, which is never deep."""
+    """Remove an entry of the copy."""
     there = path / name
     if there.is_dir() and not there.is_symlink():
         shutil.rmtree(there)

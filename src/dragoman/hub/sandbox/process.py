@@ -1,10 +1,9 @@
-"""A cell that is a process of this machine, with as much taken away from it as the kernel lets us.
+"""A cell that is a process of this machine, confined by Linux namespaces.
 
-Where users may have namespaces of their own, which Linux mostly allows without root, a command sees no network, no process
-but its own, a machine that it cannot write to, and none of the hub's files or those in the home of the user who runs it.
-Where they may not, no command runs, unless the operator has said `exec_unconfined`: then it has limits and a bare
-environment, and the log says what is missing. It shares the kernel with the hub in any case: against malice there are
-containers (`hub/container.py`) and machines.
+A confined command has no network, sees only its own processes, cannot write outside its folder, and sees neither the hub's
+files nor the home of its user. Where user namespaces are not available, no command runs, unless the operator sets
+`exec_unconfined`: then it has only limits and a bare environment, and the log says so. The command shares the kernel with the
+hub; use containers (`container.py`) or machines against attackers.
 """
 
 from __future__ import annotations
@@ -19,18 +18,17 @@ from pathlib import Path
 
 from dragoman.errors import Unavailable
 from dragoman.hub.sandbox.child_process import start
-from dragoman.hub.sandbox.run_as import Owner
+from dragoman.hub.sandbox.run_as import RunAsUser
 
 log = logging.getLogger(__name__)
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SHARED = (Path("~"), Path("/run"), Path("/sys"), Path("/var/tmp"))
-"""Places where others leave their secrets, their sockets and their files, and the machine's own."""
+"""Folders with secrets, sockets and files of others."""
 _NEEDED = ("unshare", "mount", "setpriv", "prlimit")
 
-# The folder is taken along to where it stays visible when the places above it are covered up. Of devices there are those
-# that any program needs: as root, a disk can be read past everything that is covered. What is mounted elsewhere can be
-# read and not written, as the rest.
+# The folder is bound to /mnt, because the folders above it are hidden. Only the basic devices exist: root could read a disk
+# device. Other mounts are read-only.
 _APART = """\
 set -ef
 mount -t tmpfs -o size=1m,mode=755 tmpfs /mnt
@@ -74,7 +72,7 @@ _WORDS = {
 }
 
 
-REFUSED = "commands cannot be kept apart from the hub on this machine, so it runs none"
+REFUSED = "commands cannot be confined on this machine, so it runs none"
 _ADVICE = (
     "commands cannot be confined here, which takes unshare, mount, setpriv, prlimit and namespaces for users, so /exec is "
     "refused: set exec_image, or exec_unconfined if commands may read what the hub can"
@@ -82,8 +80,8 @@ _ADVICE = (
 
 
 class Process:
-    """`hidden`: folders and files that commands do not see. `owner`: as whom they run, where the hub itself is root.
-    `unconfined`: where they cannot be kept apart, they run all the same."""
+    """`hidden`: folders and files that commands do not see. `owner`: the user of commands, if the hub is root. `unconfined`: run
+    commands also where they cannot be confined."""
 
     def __init__(
         self,
@@ -92,7 +90,7 @@ class Process:
         seconds: float = 30.0,
         memory_mb: int = 512,
         file_mb: int = 1024,
-        owner: Owner | None = None,
+        owner: RunAsUser | None = None,
         unconfined: bool = False,
     ) -> None:
         self._owner, self._unconfined = owner, unconfined
@@ -102,7 +100,7 @@ class Process:
         self._limits = f"--as={memory} --fsize={file} --cpu={cpu} --core=0 --nofile=256"
         self._bare = [str(memory >> 10), str(file >> 9), str(cpu)]
         self._at_most = ["timeout", "-s", "KILL", str(cpu)] if shutil.which("timeout") else []
-        """Ends a command also when the hub that would is gone."""
+        """Ends a command also if the hub is gone."""
         self._way: list[str] | None = None
         self._trying = asyncio.Lock()
 
@@ -110,7 +108,7 @@ class Process:
         async with self._trying:
             way = self._way or await self._find(folder)
             if way[-1] == _APART:
-                self._way = way  # nothing less is kept: it may have been for a moment
+                self._way = way  # only full confinement is cached; a failure may be temporary
             elif not self._unconfined:
                 log.error("%s", _ADVICE)
                 raise Unavailable(REFUSED)
@@ -119,12 +117,12 @@ class Process:
         return [*self._at_most, *self._arguments(way, command)], self._environment(folder)
 
     async def how(self, folder: Path) -> str:
-        """How commands are kept apart here, in words."""
+        """A sentence about how commands are confined on this machine."""
         way = await self._find(folder)
         return _WORDS[way[-1]] if way[-1] == _APART or self._unconfined else _ADVICE
 
     async def clear(self, tenant: str) -> None:
-        """Its process was the parent of all of them: the kernel has seen to it."""
+        """The kernel has killed the whole PID namespace."""
 
     async def close(self) -> None:
         pass
@@ -142,10 +140,12 @@ class Process:
         return [*way, "sh", self._limits, command, as_]
 
     async def _find(self, folder: Path) -> list[str]:
-        """The best way in that works here."""
+        """The strongest confinement that works on this machine."""
         ways = []
         if all(shutil.which(program) for program in _NEEDED):
-            apart = ["unshare"] if self._owner is not None else ["unshare", "-r"]  # root needs nobody's leave
+            apart = (
+                ["unshare"] if self._owner is not None else ["unshare", "-r"]
+            )  # root needs no user namespace
             ways = [
                 [*apart, "-n", "-m", "-i", "-p", "-f", "--kill-child", "sh", "-c", _APART],
                 [*apart, "-n", "-i", "sh", "-c", _OFFLINE],
@@ -161,6 +161,6 @@ class Process:
         return await trial.wait() == 0
 
     def _environment(self, folder: Path) -> dict[str, str]:
-        """Nothing of the hub's, whose own has keys in it. Another user is in the folder, but cannot go the way there."""
+        """None of the hub's variables, which contain keys. Another user cannot reach the folder by its path."""
         home = "." if self._owner is not None else str(folder)
         return {"PATH": _PATH, "HOME": home, "LANG": "C.UTF-8"}

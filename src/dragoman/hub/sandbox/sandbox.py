@@ -16,11 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.hub.sandbox.child_process import ChildProcess, start
-from dragoman.hub.sandbox.run_as import Owner
-from dragoman.hub.sandbox.workspace import Workspace, floor
+from dragoman.hub.sandbox.run_as import RunAsUser
+from dragoman.hub.sandbox.workspace import Workspace, min_free_bytes
 
 OUTPUT_LIMIT = 32 * 1024
-_LOOK = 0.5
+_CHECK_SECONDS = 0.5
 """Seconds between two checks of the disk usage."""
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Sandbox:
         *,
         seconds: float = 30.0,
         disk: int = 1 << 30,
-        owner: Owner | None = None,
+        owner: RunAsUser | None = None,
         counted: Callable[[str, float], None] | None = None,
     ) -> None:
         self._folder, self._cell, self._seconds, self._disk = folder.resolve(), cell, seconds, disk
@@ -101,9 +101,9 @@ class Sandbox:
         began = time.monotonic()
         process = await start(arguments, environment=environment, folder=workspace.root)
         assert process.output is not None
-        kept = bytearray()
-        reading = asyncio.create_task(_read(process.output, kept))
-        watching = asyncio.create_task(_fills(workspace, process, room))
+        output_bytes = bytearray()
+        reading = asyncio.create_task(_read(process.output, output_bytes))
+        watching = asyncio.create_task(_wait_until_full(workspace, process, room))
         ended = asyncio.create_task(process.wait())
         try:
             await asyncio.wait((ended, watching), timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -122,7 +122,9 @@ class Sandbox:
             watching.result()  # raises its error
         if late:
             self._counted("exec_timeout", 1)
-        ran = CommandResult(output=_text(kept), code=ended.result(), timed_out=late, seconds=self._seconds)
+        ran = CommandResult(
+            output=_text(output_bytes), code=ended.result(), timed_out=late, seconds=self._seconds
+        )
         return ran, filled
 
     async def _file(self, tenant: str, work: Callable[[Workspace], T]) -> T:
@@ -151,12 +153,12 @@ async def _thread(work: Callable[[], T]) -> T:
         raise
 
 
-async def _fills(workspace: Workspace, process: ChildProcess, room: int) -> None:
+async def _wait_until_full(workspace: Workspace, process: ChildProcess, room: int) -> None:
     """Return when the folder exceeds its limit, deleted open files included, or when the disk is nearly full.
 
     A large folder is checked less often.
     """
-    device, least = workspace.device, floor(workspace.free())
+    device, least = workspace.device, min_free_bytes(workspace.free())
 
     def full() -> bool:
         return workspace.used() + process.deleted_bytes(device) > room or workspace.free() < least
@@ -165,13 +167,13 @@ async def _fills(workspace: Workspace, process: ChildProcess, room: int) -> None
         began = time.monotonic()
         if await asyncio.to_thread(full):
             return
-        await asyncio.sleep(max(_LOOK, 4 * (time.monotonic() - began)))
+        await asyncio.sleep(max(_CHECK_SECONDS, 4 * (time.monotonic() - began)))
 
 
-async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
+async def _read(stream: asyncio.StreamReader, output_bytes: bytearray) -> None:
     """Read everything, and keep the first `OUTPUT_LIMIT` bytes."""
     while chunk := await stream.read(65_536):
-        kept += chunk[: max(0, OUTPUT_LIMIT - len(kept))]
+        output_bytes += chunk[: max(0, OUTPUT_LIMIT - len(output_bytes))]
 
 
 async def _end(process: ChildProcess, reading: asyncio.Task[None]) -> None:
@@ -183,6 +185,6 @@ async def _end(process: ChildProcess, reading: asyncio.Task[None]) -> None:
     await asyncio.wait((reading,))
 
 
-def _text(kept: bytearray) -> str:
-    text = bytes(kept).decode("utf-8", "replace")
-    return text + "\n[output cut]" if len(kept) >= OUTPUT_LIMIT else text
+def _text(output_bytes: bytearray) -> str:
+    text = bytes(output_bytes).decode("utf-8", "replace")
+    return text + "\n[output cut]" if len(output_bytes) >= OUTPUT_LIMIT else text

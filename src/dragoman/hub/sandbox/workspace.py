@@ -1,10 +1,10 @@
-"""The folder of a tenant: where its commands run, and what `/write`, `/read` and `/list` see of that.
+"""The folder of a tenant, in which its commands run.
 
-Commands are strangers' work, so nothing in the folder is taken for what it seems: links are not followed, only plain
-files are read, and what a command has locked is opened again. The folder has a limit. A copy of it is kept up beside it,
-and put back if a command took too much. A hub that is root's has folders that are somebody else's (`owner.py`).
+Its content is not trusted: links are not followed, only plain files are read, and permissions that a command removed are
+restored. The folder has a size limit. A copy of it is kept beside it, and restored if a command exceeds the limit. If the hub
+runs as root, another user owns the folders (`run_as.py`).
 
-Everything here blocks: it belongs on a thread.
+Every function blocks: call it on a thread.
 """
 
 from __future__ import annotations
@@ -18,33 +18,32 @@ from pathlib import Path
 from dragoman.errors import InvalidParams
 from dragoman.hub.conversations.artifacts import QuotaExceeded, clean_path
 from dragoman.hub.sandbox.folder_copy import TooDeepError, copy, entries, remove, take_apart
-from dragoman.hub.sandbox.run_as import Owner
+from dragoman.hub.sandbox.run_as import RunAsUser
 
 READ_LIMIT = 1 << 20
-_LEAST = 4096
-"""Bytes that an entry counts for, however empty it is."""
-_NO_END = 1 << 62
-_FREE = 512 << 20
-"""Bytes that commands leave free on the disk; half of what is free when one begins, if that is less."""
+_MIN_ENTRY_BYTES = 4096
+"""Minimum bytes that an entry counts for."""
+_UNLIMITED = 1 << 62
+_FREE_BYTES = 512 << 20
+"""Bytes that must stay free on the disk, or half of the free bytes at the start, if that is less."""
 
 
 class Workspace:
-    """`limit`: bytes it may have on the disk. `saved` is a place beside it, for the copy. `owner`: whose it is, if not the
-    hub's own user's."""
+    """`limit`: bytes on the disk. `saved`: the folder of the copy. `owner`: its user, if not the hub's own."""
 
-    def __init__(self, root: Path, saved: Path, *, limit: int, owner: Owner | None = None) -> None:
+    def __init__(self, root: Path, saved: Path, *, limit: int, owner: RunAsUser | None = None) -> None:
         self.root, self._saved, self._limit, self._owner = root, saved, limit, owner
         self._heap = saved.with_name(f"{saved.name}.removing")
 
     def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._owner is not None and self.root.lstat().st_uid != self._owner.uid:
-            self._owner.take_all(self.root)  # it is new, or was created when commands ran as root
+            self._owner.chown_all(self.root)  # it is new, or was created when commands ran as root
 
     # -- files -------------------------------------------------------------------------------------------------
 
     def write(self, path: str, content: bytes) -> None:
-        """Raises `InvalidParams` for a path that cannot be, and `QuotaExceeded`."""
+        """Raises `InvalidParams` and `QuotaExceeded`."""
         *folders, name = clean_path(path).split("/")
         self.open()
         used = self.used()
@@ -59,14 +58,14 @@ class Workspace:
                 with open(file, "wb") as out:
                     out.write(content)
                     if self._owner is not None:
-                        self._owner.take(file)
+                        self._owner.chown(file)
                 os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError as error:  # there is a folder of that name
+            except OSError as error:  # a folder has that name
                 os.unlink(fresh, dir_fd=folder)
                 raise InvalidParams(f"{path} cannot be written: {error.strerror}") from error
 
     def read(self, path: str) -> bytes | None:
-        """A plain file, the first `READ_LIMIT` bytes of it and one more if there are more; None if there is none."""
+        """The first `READ_LIMIT` + 1 bytes of a plain file; None if there is none."""
         try:
             *folders, name = clean_path(path).split("/")
             with self._inside(folders) as folder:
@@ -82,11 +81,11 @@ class Workspace:
         return sorted((path, about.st_size) for path, about in found if stat.S_ISREG(about.st_mode))[:most]
 
     def used(self) -> int:
-        """Bytes on the disk, its own and those of a copy, in which a file has no holes. What goes too deep has no end."""
+        """Bytes on the disk; holes in files count. A folder that is too deep counts as unlimited."""
         try:
             return sum(_bytes(about) for _, about in entries(self.root))
         except TooDeepError:
-            return _NO_END
+            return _UNLIMITED
 
     @property
     def device(self) -> int:
@@ -97,13 +96,13 @@ class Workspace:
         about = os.statvfs(self.root)
         return about.f_bavail * about.f_frsize
 
-    # -- before and after a command ----------------------------------------------------------------------------
+    # -- the copy -----------------------------------------------------------------------------------------------
 
     def save(self) -> int:
-        """Remember the folder as it is. Returns how many bytes a command may leave here: as many as are allowed, or,
-        where there are more already, no more than those. What goes too deep, from when that was allowed, is removed."""
+        """Copy the folder. Returns the bytes that it may have after the command: the limit, or the current size if that is
+        larger. Folders that are too deep are removed."""
         self.open()
-        take_apart(self._heap)  # of a hub that died
+        take_apart(self._heap)  # of a killed hub
 
         def prune(folder: int, name: str) -> None:
             self._heap.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -115,7 +114,7 @@ class Workspace:
         return max(self._limit, used)
 
     def settle(self, room: int, *, spoilt: bool = False) -> bool:
-        """Put everything back as it was if there is more than `room` now, or it is `spoilt` anyway, and say so."""
+        """Restore the copy if the folder has more than `room` bytes or is `spoilt`. Returns whether it did."""
         if not spoilt and self.used() <= room:
             with suppress(
                 TooDeepError
@@ -124,10 +123,10 @@ class Workspace:
                     self.root, self._saved
                 )  # now, so that the next command need not wait for what this one made
             return False
-        for entry in list(os.scandir(self.root)):  # the folder itself stays: a container may hold on to it
+        for entry in list(os.scandir(self.root)):  # the folder itself stays: a container may have mounted it
             remove(Path(entry.path), self._heap)
         if self._owner is not None:
-            self._owner.take_all(self._saved)
+            self._owner.chown_all(self._saved)
         for entry in list(os.scandir(self._saved)):
             os.rename(entry.path, self.root / entry.name)
         return True
@@ -136,7 +135,7 @@ class Workspace:
 
     @contextmanager
     def _inside(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
-        """A folder below the root, reached without following a link. Raises `OSError`, or `InvalidParams` to who makes it."""
+        """Open a folder below the root without following links. Raises `OSError`, or `InvalidParams` if `make`."""
         at = _folder(self.root)
         try:
             for name in folders:
@@ -153,26 +152,26 @@ class Workspace:
             os.close(at)
 
     def _below(self, at: int, name: str) -> int:
-        """A folder in another; made, if there is none. Raises `OSError`."""
+        """Open or create a folder in another. Raises `OSError`."""
         made = False
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=at)
             made = True
         below = _folder(name, at)
         if made and self._owner is not None:
-            self._owner.take(below)
+            self._owner.chown(below)
         return below
 
 
 def _folder(path: str | Path, at: int | None = None) -> int:
-    """Open a folder, which is none if it is a link. Raises `OSError`."""
+    """Open a folder, but not a link to one. Raises `OSError`."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
 
 
-def floor(free: int) -> int:
-    """How many bytes a command has to leave free on a disk that has `free` when it begins."""
-    return min(_FREE, free // 2)
+def min_free_bytes(free: int) -> int:
+    """Bytes that must stay free on a disk that has `free` bytes at the start."""
+    return min(_FREE_BYTES, free // 2)
 
 
 def _bytes(about: os.stat_result) -> int:
-    return max(_LEAST, about.st_blocks * 512, about.st_size)
+    return max(_MIN_ENTRY_BYTES, about.st_blocks * 512, about.st_size)

@@ -1,4 +1,4 @@
-"""What people say about when: `in 30 minutes`, `tomorrow at 09:00`, `every monday at 09:00`. In the time of this machine."""
+"""Parse times such as `in 30 minutes`, `tomorrow at 09:00`, `every monday at 09:00`, in the local time of the machine."""
 
 from __future__ import annotations
 
@@ -29,33 +29,35 @@ _FORMS = {
     "week": re.compile(rf"(?:every week|weekly)(?: on {_DAY})?{_AT}"),
     "weekday": re.compile(rf"every {_DAY}{_AT}"),
 }
-_MORNING = "09:00"
-"""When, on a day that is named without a time."""
+_DEFAULT_TIME = "09:00"
+"""The time of a day that is named without one."""
 
 
 class When(Struct, frozen=True, kw_only=True):
     kind: str
     first: datetime
     recur: dict[str, Any] = {}
-    """What comes again: `{"every": "minute", "n": 15}`, `{"every": "week", "day": "mon", "at": "09:00"}`."""
+    """How it repeats: `{"every": "minute", "n": 15}`, `{"every": "week", "day": "mon", "at": "09:00"}`."""
     normalized: str
-    """The same, said as we say it."""
+    """The phrase in its normal form."""
 
 
-def read(phrase: str, now: datetime) -> When:
-    """Raises `InvalidParams`, with what is understood."""
+def parse(phrase: str, now: datetime) -> When:
+    """Raises `InvalidParams` with the accepted forms."""
     words = " ".join(phrase.lower().split())
     for form, pattern in _FORMS.items():
         if (match := pattern.fullmatch(words)) is not None:
-            said = {name: value for name, value in match.groupdict().items() if value}
+            match_groups = {name: value for name, value in match.groupdict().items() if value}
             try:
-                return _recurring(form, said, now) if form in _EVERY else _once(form, said, now)
+                return (
+                    _recurring(form, match_groups, now) if form in _EVERY else _once(form, match_groups, now)
+                )
             except (ValueError, OverflowError):
                 break  # the 31st of a month that has thirty days, or 25 o'clock
-    raise _wrong(f"{phrase[:80]!r} is no time that is understood")
+    raise _invalid(f"{phrase[:80]!r} is not a known time")
 
 
-def following(recur: dict[str, Any], now: datetime) -> datetime:
+def next_time(recur: dict[str, Any], now: datetime) -> datetime:
     """The next time after `now`."""
     every = recur["every"]
     if every in ("minute", "hour"):
@@ -77,43 +79,49 @@ _UNITS = {
 _EVERY = ("hour", "every", "day", "week", "weekday")
 
 
-def _once(form: str, said: dict[str, str], now: datetime) -> When:
+def _once(form: str, match_groups: dict[str, str], now: datetime) -> When:
     if form == "in":
-        n = int(said["n"])
+        n = int(match_groups["n"])
         if not n:
-            raise _wrong("in 0 is now")
-        first, text = now + n * _UNITS[said["unit"]], f"in {n} {said['unit']}{'s' if n > 1 else ''}"
+            raise _invalid("in 0 is now")
+        first, text = (
+            now + n * _UNITS[match_groups["unit"]],
+            f"in {n} {match_groups['unit']}{'s' if n > 1 else ''}",
+        )
     elif form == "at":
-        first, text = _on(now, said["at"]), f"at {_clock(said['at'])}"
+        first, text = _on(now, match_groups["at"]), f"at {_clock(match_groups['at'])}"
         first += timedelta(days=first <= now)
     elif form == "tomorrow":
         first = now + timedelta(days=1)
-        first = _on(first, said["at"]) if "at" in said else first
+        first = _on(first, match_groups["at"]) if "at" in match_groups else first
         text = f"tomorrow at {first:%H:%M}"
     else:
-        first = _on(datetime.fromisoformat(said["date"]), said.get("at", _MORNING))
+        first = _on(datetime.fromisoformat(match_groups["date"]), match_groups.get("at", _DEFAULT_TIME))
         text = f"on {first:%Y-%m-%d at %H:%M}"
         if first <= now:
-            raise _wrong(f"{text} is over")
+            raise _invalid(f"{text} is over")
     return When(kind=ONCE, first=first, normalized=text)
 
 
-def _recurring(form: str, said: dict[str, str], now: datetime) -> When:
-    at = _clock(said["at"]) if "at" in said else f"{now:%H:%M}"
+def _recurring(form: str, match_groups: dict[str, str], now: datetime) -> When:
+    at = _clock(match_groups["at"]) if "at" in match_groups else f"{now:%H:%M}"
     recur: dict[str, Any]
     if form == "hour":
         recur, text = {"every": "hour"}, "every hour"
     elif form == "every":
-        n = int(said["n"])
+        n = int(match_groups["n"])
         if not n:
-            raise _wrong("every 0 is never")
-        recur, text = {"every": said["unit"], "n": n}, f"every {n} {said['unit']}{'s' if n > 1 else ''}"
+            raise _invalid("every 0 is never")
+        recur, text = (
+            {"every": match_groups["unit"], "n": n},
+            f"every {n} {match_groups['unit']}{'s' if n > 1 else ''}",
+        )
     elif form == "day":
         recur, text = {"every": "day", "at": at}, f"every day at {at}"
     else:
-        day = said.get("day", _DAYS[now.weekday()])
+        day = match_groups.get("day", _DAYS[now.weekday()])
         recur, text = {"every": "week", "day": day, "at": at}, f"every {day.title()} at {at}"
-    return When(kind=RECURRING, first=following(recur, now), recur=recur, normalized=text)
+    return When(kind=RECURRING, first=next_time(recur, now), recur=recur, normalized=text)
 
 
 def _on(day: datetime, at: str) -> datetime:
@@ -125,5 +133,5 @@ def _clock(at: str) -> str:
     return f"{_on(datetime(2000, 1, 1), at):%H:%M}"
 
 
-def _wrong(why: str) -> InvalidParams:
+def _invalid(why: str) -> InvalidParams:
     return InvalidParams(f"{why}; say {ACCEPTED}", fields=(("schedule", why),))

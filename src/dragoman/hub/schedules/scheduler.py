@@ -1,7 +1,7 @@
-"""Does what is due: a request for each run, like any other request of the tenant's, and a word to who listens.
+"""Starts due schedules: a request for each run, and notifications for listeners.
 
-It looks every few seconds. What it knows is in the database: a hub that was down does what became due meanwhile, once,
-and a run whose request it had begun is ended when the request has.
+It checks every few seconds. Its state is in the database: after a restart, a schedule that became due meanwhile runs once, and
+a run ends when its request has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.errors import A2AError, RateLimited, keep_going
 from dragoman.hub.agents.programs import TENANT_STOPPED
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.events import HubEvent
-from dragoman.hub.conversations.message_input import parts
+from dragoman.hub.conversations.message_input import read_parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.schedules.schedules import PAUSED, Run, Schedule, Schedules
@@ -26,7 +26,7 @@ from dragoman.hub.tenants.tenants import Tenant
 
 log = logging.getLogger(__name__)
 
-EVERY = 5.0
+CHECK_SECONDS = 5.0
 _GONE = "its agent or its conversation is gone"
 
 
@@ -34,7 +34,7 @@ class Scheduler:
     def __init__(self, hub: Hub, schedules: Schedules) -> None:
         self._hub, self.schedules = hub, schedules
         self._told = asyncio.Event()
-        """Set, and another one from then on, when something happens to a run."""
+        """Set and replaced when something happens to a run."""
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -46,23 +46,23 @@ class Scheduler:
             await asyncio.wait((self._ticking,))
 
     async def look(self) -> None:
-        """Begin what is due, and end what has ended."""
+        """Start due schedules, and end runs whose request has ended."""
         for schedule in await self.schedules.due():
             await self._alone(self._fire(schedule))
         for run in await self.schedules.running():
             await self._alone(self._follow(run))
 
     async def listen(self, tenant: Tenant, after: int | None = None) -> AsyncIterator[list[HubEvent]]:
-        """What happens to a tenant's runs from now on, or after a notification, for as long as its token is good."""
+        """Notifications from now on, or after a number, while the tenant's token is valid."""
         seen = await self.schedules.last(tenant.id) if after is None else after
         yield [HubEvent("open", {"ok": True})]
         while True:
-            told = self._told  # before looking: what is told meanwhile is not missed
+            told = self._told  # before reading, so that no notification is missed
             while news := await self.schedules.notifications(tenant.id, seen):
                 for seen, said in news:
                     yield [HubEvent("notification", said, seen)]
-            with suppress(TimeoutError):  # another hub wakes nobody here
-                async with asyncio.timeout(EVERY):
+            with suppress(TimeoutError):  # another process does not wake this one
+                async with asyncio.timeout(CHECK_SECONDS):
                     await told.wait()
             now = self._hub.tenants.current(tenant.id)
             if now is None or now.disabled or now.generation != tenant.generation:
@@ -71,11 +71,11 @@ class Scheduler:
     async def _tick(self) -> None:
         while True:
             await self._alone(self.look())
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(CHECK_SECONDS)
 
     async def _alone(self, work: Awaitable[None]) -> None:
-        """What fails for one tenant must not keep the others from their turn, nor now from later."""
-        with keep_going(log, "doing what is scheduled", A2AError, sqlite3.Error):
+        """Log an error and continue: one failure must not stop the others."""
+        with keep_going(log, "running schedules", A2AError, sqlite3.Error):
             await work
 
     async def _fire(self, schedule: Schedule) -> None:
@@ -102,19 +102,19 @@ class Scheduler:
             asked = await self._hub.ask(
                 tenant,
                 schedule.agent_id,
-                partial(parts, schedule.message, None),
-                key=f"\0run/{run.id}",  # no client can say that
+                partial(read_parts, schedule.message, None),
+                key=f"\0run/{run.id}",  # no client can send this key
                 conversation=schedule.conversation_id,
             )
         except RateLimited:
-            return  # the tenant has enough to do; later
+            return  # try again later
         except A2AError as error:
             await self._end(run, error=error.message)
         else:
             await self.schedules.set_request(run, asked.request_id)
 
     async def _follow(self, run: Run) -> None:
-        """End a run whose request has ended; begin the request of one that has none."""
+        """End a run whose request has ended; start the request of a run that has none."""
         tenant = self._hub.tenants.current(run.tenant_id)
         schedule = await self.schedules.get(run.tenant_id, run.task_id)
         if tenant is None or schedule is None:
@@ -139,7 +139,7 @@ class Scheduler:
                 await self._hub.store_answers(tenant, schedule.conversation_id)
         text, used = events.answer_of(snapshot)
         if snapshot.state.interrupted:
-            # It can be answered over A2A; what comes again does not wait for that.
+            # It can be answered over A2A; a recurring schedule does not wait for that.
             await self._end(run, error=f"the agent asks for an answer: {text}", **used)
         elif events.state_of(snapshot) == "completed":
             await self._end(run, answer=text, **used)

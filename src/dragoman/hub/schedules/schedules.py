@@ -1,7 +1,7 @@
-"""Work to be done later, or again and again, and each time that it was done.
+"""Schedules and their runs.
 
-A run is on record before its request begins, and its time is moved on in the same transaction: a hub that dies between
-the two finds a run without a request, and begins it then.
+A run is stored before its request starts, in the transaction that sets the next time: a hub that is killed between the two
+finds a run without a request, and starts the request then.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.database import Database
-from dragoman.hub.schedules import natural_dates as phrases
+from dragoman.hub.schedules import natural_dates
 
-MOST = 200
-"""Schedules that a tenant may have."""
-KEPT = 200
-"""Runs of a schedule that are remembered."""
+MAX_SCHEDULES = 200
+"""Schedules per tenant."""
+MAX_RUNS = 200
+"""Stored runs per schedule."""
 ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED = "active", "paused", "completed", "failed", "canceled"
 STATES = (ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED)
 RUNNING, SUCCEEDED = "running", "succeeded"
-SUMMARY = 4096
+MAX_SUMMARY_CHARACTERS = 4096
 NOTIFICATION_SECONDS = 3600
-"""Seconds for which it is known what happened to runs."""
+"""How long notifications are stored."""
 
 _SCHEDULE = """id, tenant_id, agent_id, conversation_id, message, schedule_phrase, schedule_kind, fire_at, recur_json,
 next_fire_at, status, created_at, updated_at, last_run_at, last_run_id, run_count, generation"""
@@ -43,7 +43,7 @@ _ONE = f"select {_SCHEDULE} from schedules where tenant_id = ? and id = ?"
 _LIST = f"""
 select {_SCHEDULE} from schedules where tenant_id = ? and (? = '' or status = ?) order by updated_at desc, id desc limit 200
 """
-_MARK = f"""
+_SET_STATUS = f"""
 update schedules set status = ?, next_fire_at = ?, updated_at = ?, generation = ? where tenant_id = ? and id = ?
 returning {_SCHEDULE}
 """
@@ -62,25 +62,25 @@ where id = ? and status = 'active' and next_fire_at = ?
 _FORGET = """
 delete from runs where task_id = ? and id <= (select id from runs where task_id = ? order by id desc limit 1 offset ?)
 """
-_BEGUN = "update runs set request_id = ? where id = ?"
+_SET_REQUEST = "update runs set request_id = ? where id = ?"
 _END = f"""
 update runs set status = ?, completed_at = ?, result_summary = ?, error_message = ?, input_tokens = ?, output_tokens = ?
 where id = ? and status = 'running' returning {_RUN}
 """
-_OVER = (
+_FAIL_SCHEDULE = (
     "update schedules set status = 'failed' where id = ? and schedule_kind = 'once' and status = 'completed'"
 )
-_OPEN = f"select {_RUN} from runs where status = 'running' order by id"
+_RUNNING = f"select {_RUN} from runs where status = 'running' order by id"
 _RUNS = f"""
 select {_RUN} from runs where tenant_id = ? and (? = 0 or task_id = ?) and started_at >= ?
 order by started_at desc, id desc limit 200
 """
-_TELL = "insert into notifications (tenant_id, payload, at) values (?, ?, ?)"
-_UNTELL = "delete from notifications where at < ?"
-_TOLD = "select id, payload from notifications where tenant_id = ? and id > ? order by id limit 200"
-_LAST = "select coalesce(max(id), 0) from notifications where tenant_id = ?"
-_WHOSE = "select agent_id from schedules where id = ?"
-_RAN = f"select {_RUN} from runs where tenant_id = ? and id = ?"
+_ADD_NOTIFICATION = "insert into notifications (tenant_id, payload, at) values (?, ?, ?)"
+_DELETE_NOTIFICATIONS = "delete from notifications where at < ?"
+_NOTIFICATIONS = "select id, payload from notifications where tenant_id = ? and id > ? order by id limit 200"
+_LAST_NOTIFICATION = "select coalesce(max(id), 0) from notifications where tenant_id = ?"
+_AGENT_OF = "select agent_id from schedules where id = ?"
+_ONE_RUN = f"select {_RUN} from runs where tenant_id = ? and id = ?"
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
@@ -101,13 +101,13 @@ class Schedule(Struct, frozen=True, kw_only=True):
     last_run_id: int
     run_count: int
     generation: int
-    """Of its tenant, when it was made or last resumed: under another token it does nothing."""
+    """The generation of its tenant when it was created or resumed; it is due under no other."""
 
     def after(self, now: datetime) -> int:
-        """When it is due after `now`; what is done once stays due when it was."""
+        """The next time after `now`; the same time for a schedule that runs once."""
         if not self.recur_json:
             return self.fire_at
-        return int(phrases.following(msgspec.json.decode(self.recur_json), now).timestamp())
+        return int(natural_dates.next_time(msgspec.json.decode(self.recur_json), now).timestamp())
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -143,11 +143,11 @@ class Schedules:
         once: str = "",
         generation: int | None = None,
     ) -> tuple[Schedule, str]:
-        """A schedule, and when that is, said as we say it. `generation`: of the tenant, when its token was shown.
+        """Add a schedule. Returns it and its normalized phrase. `generation`: that of the tenant when it authenticated.
 
         Raises `InvalidParams`, and `Unauthenticated` if the tenant has another token by now.
         """
-        when, message, now = phrases.read(phrase, self.now), message.strip(), int(self._clock())
+        when, message, now = natural_dates.parse(phrase, self.now), message.strip(), int(self._clock())
         if not 1 <= len(message) <= 16_384:
             raise InvalidParams(
                 "a message has 1 to 16384 characters", fields=(("message", "has 1 to 16384"),)
@@ -157,8 +157,8 @@ class Schedules:
 
         def add(db: sqlite3.Connection) -> Schedule:
             now_valid = _current(db, int(tenant), generation)
-            if db.execute(_COUNT, (int(tenant),)).fetchone()[0] >= MOST:
-                raise InvalidParams(f"a tenant has at most {MOST} schedules: delete one first")
+            if db.execute(_COUNT, (int(tenant),)).fetchone()[0] >= MAX_SCHEDULES:
+                raise InvalidParams(f"a tenant has at most {MAX_SCHEDULES} schedules: delete one first")
             what = (int(tenant), agent, conversation, message, phrase.strip()[:200], when.kind)
             values = (*what, 0 if recur else first, recur, first, now, now, now_valid)
             return Schedule(**db.execute(_ADD, values).fetchone())
@@ -166,7 +166,7 @@ class Schedules:
         return await self._db.run_once(once, add, Schedule), when.normalized
 
     async def list(self, tenant: str | int, status: str = "") -> Sequence[Schedule]:
-        """What changed last first."""
+        """The latest changed first."""
         rows = await self._db.all(_LIST, (int(tenant), status, status))
         return [Schedule(**row) for row in rows]
 
@@ -177,7 +177,7 @@ class Schedules:
     async def set_status(
         self, tenant: str | int, id: int, status: str, *, generation: int | None = None
     ) -> Schedule | None:
-        """Pause it, or let it go on from now. None if there is no such schedule. Raises as `add` does."""
+        """Pause or resume a schedule. None if there is no such schedule. Raises as `add` does."""
         if status not in STATES:
             raise InvalidParams(
                 f"a schedule is one of {', '.join(STATES)}", fields=(("status", "is unknown"),)
@@ -190,29 +190,30 @@ class Schedules:
 
         def mark(db: sqlite3.Connection) -> sqlite3.Row | None:
             valid = _current(db, int(tenant), generation)
-            row: sqlite3.Row | None = db.execute(_MARK, (status, due, now, valid, int(tenant), id)).fetchone()
+            row: sqlite3.Row | None = db.execute(
+                _SET_STATUS, (status, due, now, valid, int(tenant), id)
+            ).fetchone()
             return row
 
         row = await self._db.run(mark)
         return None if row is None else Schedule(**row)
 
     async def delete(self, tenant: str | int, id: int, *, once: str = "") -> bool:
-        """With its runs. False: there was none."""
+        """Delete it with its runs. False if there was none."""
         return await self._db.run_once(
             once, lambda db: db.execute(_DELETE, (int(tenant), id)).rowcount > 0, bool
         )
 
-    # -- running -----------------------------------------------------------------------------------------------
+    # -- runs --------------------------------------------------------------------------------------------------
 
     async def due(self) -> Sequence[Schedule]:
-        """What is to be done now, unless it is being done. For a tenant that is disabled, nothing is; it is due when the
-        tenant is back."""
+        """Schedules that are due and not running. Those of a disabled tenant wait until it is enabled."""
         now = int(self._clock())
         rows = await self._db.all(_DUE, (now,))
         return [Schedule(**row) for row in rows]
 
     async def begin(self, schedule: Schedule) -> Run | None:
-        """A run of a schedule that is due; None if somebody else has begun it."""
+        """Start a run of a due schedule; None if another process has started it."""
         now, due = int(self._clock()), schedule.after(self.now)
         status = ACTIVE if schedule.recur_json else COMPLETED
 
@@ -222,37 +223,45 @@ class Schedules:
             if db.execute(_FIRED, fired).rowcount == 0:
                 db.execute("delete from runs where id = ?", (run.id,))
                 return None
-            db.execute(_FORGET, (schedule.id, schedule.id, KEPT))
-            _tell(db, "run.started", run, now)
+            db.execute(_FORGET, (schedule.id, schedule.id, MAX_RUNS))
+            _notify(db, "run.started", run, now)
             return run
 
         return await self._db.run(begin)
 
     async def set_request(self, run: Run, request: str) -> None:
-        await self._db.change(_BEGUN, (request, run.id))
+        await self._db.change(_SET_REQUEST, (request, run.id))
 
     async def end(
         self, run: Run, *, answer: str = "", error: str = "", read: int = 0, written: int = 0
     ) -> Run | None:
-        """None if it has ended already. What was to be done once and failed has failed."""
+        """End a run; None if it has ended already. A schedule that runs once fails with its run."""
         status = FAILED if error else SUCCEEDED
-        values = (status, int(self._clock()), answer[:SUMMARY], error[:SUMMARY], read, written, run.id)
+        values = (
+            status,
+            int(self._clock()),
+            answer[:MAX_SUMMARY_CHARACTERS],
+            error[:MAX_SUMMARY_CHARACTERS],
+            read,
+            written,
+            run.id,
+        )
 
         def end(db: sqlite3.Connection) -> Run | None:
             row = db.execute(_END, values).fetchone()
             if row is None:
                 return None
             if error:
-                db.execute(_OVER, (run.task_id,))
+                db.execute(_FAIL_SCHEDULE, (run.task_id,))
             ended = Run(**row)
-            _tell(db, "run.failed" if error else "run.completed", ended, ended.completed_at)
+            _notify(db, "run.failed" if error else "run.completed", ended, ended.completed_at)
             return ended
 
         return await self._db.run(end)
 
     async def running(self) -> Sequence[Run]:
         """Runs that have not ended."""
-        rows = await self._db.all(_OPEN)
+        rows = await self._db.all(_RUNNING)
         return [Run(**row) for row in rows]
 
     async def runs(self, tenant: str | int, *, schedule: int = 0, since: int = 0) -> Sequence[Run]:
@@ -262,23 +271,23 @@ class Schedules:
         return [Run(**row) for row in rows]
 
     async def run(self, tenant: str | int, id: int) -> Run | None:
-        row = await self._db.one(_RAN, (int(tenant), id))
+        row = await self._db.one(_ONE_RUN, (int(tenant), id))
         return None if row is None else Run(**row)
 
-    # -- writer -----------------------------------------------------------------------------------------------
+    # -- notifications -----------------------------------------------------------------------------------------------
 
     async def notifications(self, tenant: int, after: int) -> Sequence[tuple[int, dict[str, Any]]]:
-        """What happened to a tenant's runs, after the notification `after`: its number, and what it says."""
-        rows = await self._db.all(_TOLD, (tenant, after))
+        """The notifications of a tenant after number `after`: (number, payload)."""
+        rows = await self._db.all(_NOTIFICATIONS, (tenant, after))
         return [(row["id"], msgspec.json.decode(row["payload"])) for row in rows]
 
     async def last(self, tenant: int) -> int:
         """The number of the newest notification."""
-        return int((await self._db.one(_LAST, (tenant,)))[0])
+        return int((await self._db.one(_LAST_NOTIFICATION, (tenant,)))[0])
 
 
 def _current(db: sqlite3.Connection, tenant: int, shown: int | None) -> int:
-    """The tenant's generation, if it is the one `shown`. Raises `Unauthenticated`."""
+    """The tenant's generation, if it equals `shown`. Raises `Unauthenticated`."""
     row = db.execute(_GENERATION, (tenant,)).fetchone()
     if row is None or shown not in (None, row["generation"]):
         raise Unauthenticated("missing or invalid bearer token")
@@ -286,19 +295,19 @@ def _current(db: sqlite3.Connection, tenant: int, shown: int | None) -> int:
     return generation
 
 
-def _tell(db: sqlite3.Connection, kind: str, run: Run, now: int) -> None:
-    """Note what happened to a run, in the transaction in which it does."""
-    told = {
+def _notify(db: sqlite3.Connection, kind: str, run: Run, now: int) -> None:
+    """Store a notification about a run, in the same transaction."""
+    payload = {
         "kind": kind,
         "task_id": run.task_id,
         "run_id": run.id,
-        "agent_id": db.execute(_WHOSE, (run.task_id,)).fetchone()["agent_id"],
+        "agent_id": db.execute(_AGENT_OF, (run.task_id,)).fetchone()["agent_id"],
         "status": run.status,
         "started_at": run.started_at,
         "completed_at": run.completed_at,
     }
     for name in ("result_summary", "error_message"):
         if value := getattr(run, name):
-            told[name] = value
-    db.execute(_UNTELL, (now - NOTIFICATION_SECONDS,))
-    db.execute(_TELL, (run.tenant_id, msgspec.json.encode(told).decode(), now))
+            payload[name] = value
+    db.execute(_DELETE_NOTIFICATIONS, (now - NOTIFICATION_SECONDS,))
+    db.execute(_ADD_NOTIFICATION, (run.tenant_id, msgspec.json.encode(payload).decode(), now))

@@ -24,7 +24,7 @@ from dragoman.model.ops import Principal
 
 TENANT, ADMIN = "atr_", "adm_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}")
-_TOUCH = 60
+_TOUCH_SECONDS = 60
 """Minimum seconds between two updates of `last_used_at`."""
 
 _FIELDS = "id, name, disabled, generation, max_running, per_minute, created_at, last_used_at"
@@ -36,18 +36,18 @@ _ADD = "insert into tenants (name, token_hash, created_at) values (?, ?, ?)"
 _TOUCHED = "update tenants set last_used_at = ? where id = ?"
 _DISABLE = "update tenants set disabled = ?, generation = generation + ? where id = ?"
 _ROTATE = "update tenants set token_hash = ?, generation = generation + 1 where id = ?"
-_CARRY = """
+_KEEP_SCHEDULES = """
 update schedules set generation = generation + 1 where tenant_id = ?1
 and generation + 1 = (select generation from tenants where id = ?1)
 """
-_PAUSE = "update schedules set status = 'paused' where tenant_id = ? and status = 'active'"
+_PAUSE_SCHEDULES = "update schedules set status = 'paused' where tenant_id = ? and status = 'active'"
 _LIMIT = "update tenants set max_running = ?, per_minute = ? where id = ?"
 _AUDIT = "insert into audit (at, actor, action, tenant_id, detail) values (?, ?, ?, ?, ?)"
 _AUDITED = """
 select id, at, actor, action, tenant_id, detail from audit where id < ? order by id desc limit ?
 """
-_SECRET = "select value from secrets where name = 'admin'"
-_KEEP = "insert or replace into secrets (name, value) values ('admin', ?)"
+_GET_ADMIN = "select value from secrets where name = 'admin'"
+_PUT_ADMIN = "insert or replace into secrets (name, value) values ('admin', ?)"
 
 
 class Tenant(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
         return Principal(id=self.key, tenant=self.key, generation=self.generation)
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def public(self) -> dict[str, Any]:
         out = {"id": self.id, "name": self.name, "disabled": self.disabled}
         out |= {"created_at": self.created_at, "last_used_at": self.last_used_at}
         return out | {"max_concurrent": self.max_running, "rate_per_min": self.per_minute}
@@ -98,7 +98,7 @@ class Tenants:
     async def touch(self, tenant: Tenant) -> None:
         """Update `last_used_at`, at most once a minute."""
         now = time.time()
-        if now - self._touched.get(tenant.id, 0.0) >= _TOUCH:
+        if now - self._touched.get(tenant.id, 0.0) >= _TOUCH_SECONDS:
             self._touched[tenant.id] = now
             await self._db.change(_TOUCHED, (int(now), tenant.id))
 
@@ -123,7 +123,7 @@ class Tenants:
 
         def add(db: sqlite3.Connection) -> Tenant:
             if (row := db.execute(_BY_NAME, (name,)).fetchone()) is not None:
-                raise Conflict(f"there is a tenant {name!r} already", existing=_tenant(row).shown)
+                raise Conflict(f"there is a tenant {name!r} already", existing=_tenant(row).public)
             id = db.execute(_ADD, (name, digest(token), _now())).lastrowid
             _note(db, actor, "tenant.create", id or 0, name)
             return _tenant(db.execute(_BY_ID, (id,)).fetchone())
@@ -147,7 +147,7 @@ class Tenants:
         def change(db: sqlite3.Connection) -> Tenant:
             db.execute(_DISABLE, (disabled, int(disabled), tenant.id))
             if disabled:  # running tasks stop; schedules wait until the tenant is enabled
-                db.execute(_CARRY, (tenant.id,))
+                db.execute(_KEEP_SCHEDULES, (tenant.id,))
             _note(db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name)
             return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
 
@@ -159,7 +159,7 @@ class Tenants:
 
         def change(db: sqlite3.Connection) -> Tenant:
             db.execute(_ROTATE, (digest(token), tenant.id))
-            db.execute(_PAUSE, (tenant.id,))
+            db.execute(_PAUSE_SCHEDULES, (tenant.id,))
             _note(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
             return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
 
@@ -195,7 +195,7 @@ class Tenants:
             token = made = new_token(ADMIN)
             if show is not None:
                 show(made)
-        await self._db.change(_KEEP, (digest(token),))
+        await self._db.change(_PUT_ADMIN, (digest(token),))
         return made
 
     async def rotate_admin(self, *, show: Callable[[str], None], actor: str = "cli") -> None:
@@ -204,17 +204,17 @@ class Tenants:
         show(token)
 
         def change(db: sqlite3.Connection) -> None:
-            db.execute(_KEEP, (digest(token),))
+            db.execute(_PUT_ADMIN, (digest(token),))
             _note(db, actor, "admin.rotate_token", 0, "")
 
         await self._db.run(change)
 
     @property
     def has_admin(self) -> bool:
-        return self._db.look_up(_SECRET) is not None
+        return self._db.look_up(_GET_ADMIN) is not None
 
     def is_admin(self, token: str) -> bool:
-        row = self._db.look_up(_SECRET)
+        row = self._db.look_up(_GET_ADMIN)
         return row is not None and hmac.compare_digest(row["value"], digest(token))
 
 

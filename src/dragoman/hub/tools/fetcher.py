@@ -21,7 +21,7 @@ from dragoman.client.transport.network import Dial, HttpTransport
 from dragoman.client.transport.transport import Response
 from dragoman.errors import Unreachable
 
-LIMIT = 8 << 20
+MAX_PAGE_BYTES = 8 << 20
 MAX_REDIRECTS = 10
 MAX_HTML = 2 << 20
 """Characters of a page that are parsed."""
@@ -66,7 +66,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class Fetcher(Protocol):
-    async def fetch(self, url: str, *, limit: int = LIMIT) -> Page:
+    async def fetch(self, url: str, *, limit: int = MAX_PAGE_BYTES) -> Page:
         """At most `limit` bytes. Raises `A2AError` with a sentence for the model."""
         ...
 
@@ -77,12 +77,12 @@ class HttpFetcher:
         self._timeout, self._agent = timeout, agent
         self._readers = ThreadPoolExecutor(READER_THREADS, "dragoman-pages")
 
-    async def fetch(self, url: str, *, limit: int = LIMIT) -> Page:
+    async def fetch(self, url: str, *, limit: int = MAX_PAGE_BYTES) -> Page:
         try:
             async with asyncio.timeout(self._timeout):
                 return await self._fetch(url, limit)
         except TimeoutError:
-            raise Unreachable(f"{_shown(url)} did not answer within {self._timeout:g} s") from None
+            raise Unreachable(f"{_short_url(url)} did not answer within {self._timeout:g} s") from None
 
     async def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
@@ -95,15 +95,15 @@ class HttpFetcher:
         }
         for _ in range(MAX_REDIRECTS + 1):
             if not url.lower().startswith(("http://", "https://")):
-                raise Unreachable(f"{_shown(url)} is not an http or https URL")
+                raise Unreachable(f"{_short_url(url)} is not an http or https URL")
             response = await self._http.request("GET", url.partition("#")[0], headers)
             where = response.headers.get("location", "")
             if response.status in (301, 302, 303, 307, 308) and where:
                 await response.close()
-                url = _joined(url, where)
+                url = _join(url, where)
                 continue
             return await self._page(url, response, limit)
-        raise Unreachable(f"{_shown(url)}: more than {MAX_REDIRECTS} redirects")
+        raise Unreachable(f"{_short_url(url)}: more than {MAX_REDIRECTS} redirects")
 
     async def _page(self, url: str, response: Response, limit: int) -> Page:
         body = bytearray()
@@ -111,7 +111,7 @@ class HttpFetcher:
             body += chunk
             if len(body) > limit:
                 await response.close()
-                raise Unreachable(f"{_shown(url)} has more than {limit >> 20} MB")
+                raise Unreachable(f"{_short_url(url)} has more than {limit >> 20} MB")
         kind, _, rest = response.headers.get("content-type", "text/plain").partition(";")
         kind = kind.strip().lower()
         if kind.startswith("image/") and not kind.endswith("xml"):
@@ -128,11 +128,11 @@ def page_text(body: bytes, kind: str, parameters: str = "") -> str:
     named = _CHARSET.search(parameters)
     codec = _CODECS.get(named[1].lower(), "utf-8") if named is not None else "utf-8"
     if kind not in ("text/html", "application/xhtml+xml"):
-        return _decoded(body, codec)
-    return html_text(_decoded(body, codec, MAX_HTML))
+        return _decode(body, codec)
+    return html_text(_decode(body, codec, MAX_HTML))
 
 
-def _decoded(body: bytes, codec: str, limit: int | None = None) -> str:
+def _decode(body: bytes, codec: str, limit: int | None = None) -> str:
     """Decode in pieces, because a codec holds the GIL. `limit`: at most this many characters."""
     decoder = codecs.getincrementaldecoder(codec)("replace")
     out: list[str] = []
@@ -145,14 +145,14 @@ def _decoded(body: bytes, codec: str, limit: int | None = None) -> str:
     return "".join(out)[:limit].removeprefix("\ufeff")
 
 
-def _joined(url: str, where: str) -> str:
+def _join(url: str, where: str) -> str:
     try:
         return urljoin(url, where)
     except ValueError:
-        raise Unreachable(f"{_shown(url)} points at {where[:200]!r}, which is no URL") from None
+        raise Unreachable(f"{_short_url(url)} points at {where[:200]!r}, which is no URL") from None
 
 
-def _shown(url: str) -> str:
+def _short_url(url: str) -> str:
     return url.partition("?")[0][:200]
 
 
@@ -184,7 +184,7 @@ def _pieces(source: str) -> list[str]:
     out: list[str] = []
     at, silent = 0, set(_HIDDEN_TAGS)
     while (tag := source.find("<", at)) >= 0:
-        out.append(_unescaped(source[at:tag]))
+        out.append(_unescape(source[at:tag]))
         named = _NAME.match(source, tag + 1)
         if named is None and source[tag + 1 : tag + 2] not in ("!", "?", "/"):
             out.append("<")  # not a tag
@@ -203,11 +203,11 @@ def _pieces(source: str) -> list[str]:
                 at = closed.start()
             else:
                 silent.discard(name)  # it is never closed: do not search again
-    out.append(_unescaped(source[at:]))
+    out.append(_unescape(source[at:]))
     return out
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     """Unescape in pieces, because a regular expression holds the GIL."""
     if "&" not in text:
         return text

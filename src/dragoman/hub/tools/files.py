@@ -84,10 +84,7 @@ class WriteTool:
 
     async def run(self, command: Command, session: Session) -> str:
         persist, path = _persist(command.args)
-        try:
-            path = clean_path(path)
-        except A2AError as error:
-            return f"ERR: {error.message}"
+        path = clean_path(path)
         content = command.body or ""
         size, counts = len(content.encode()), session.writer.counts
         if counts.get("file_bytes", 0) + size > RESPONSE_LIMIT:

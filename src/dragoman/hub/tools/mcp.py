@@ -347,17 +347,14 @@ class McpCommand:
         if self._servers is None or not self._servers.names:
             return "ERR: this hub has no MCP servers"
         verb, _, rest = command.args.partition(" ")
-        try:
-            if verb == "tools":
-                return await self._tools(self._servers, rest.strip(), session)
-            if verb == "call":
-                server, tool, arguments = _parse_call(rest)
-                if server == BROWSER and (why := await refuse_addresses(self._check, arguments)):
-                    return f"ERR: {why}"
-                ok, said = await self._servers.call(session.tenant, server, tool, arguments)
-                return said if ok else f"ERR: {said}"
-        except A2AError as error:
-            return f"ERR: {error.message}"
+        if verb == "tools":
+            return await self._tools(self._servers, rest.strip(), session)
+        if verb == "call":
+            server, tool, arguments = _parse_call(rest)
+            if server == BROWSER and (why := await refuse_addresses(self._check, arguments)):
+                return f"ERR: {why}"
+            ok, said = await self._servers.call(session.tenant, server, tool, arguments)
+            return said if ok else f"ERR: {said}"
         return f"ERR: usage: {self.usage}"
 
     async def _tools(self, servers: McpServers, only: str, session: Session) -> str:

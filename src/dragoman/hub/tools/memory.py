@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
-from dragoman.errors import A2AError
 from dragoman.hub.memory.memories import Memories
 from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
 from dragoman.hub.memory.search import RELATIONS, TYPES, Entry, Search
@@ -56,10 +55,7 @@ class MemTool:
         verb, _, rest = command.args.partition(" ")
         if (do := self._verbs.get(verb.lower())) is None:
             return f"ERR: usage:\n{USAGE}"
-        try:
-            return await do(rest.strip(), command, session)
-        except A2AError as error:
-            return f"ERR: {error.message}"
+        return await do(rest.strip(), command, session)
 
     # -- notes -------------------------------------------------------------------------------------------------
 
@@ -228,26 +224,23 @@ class LessonTool:
 
     async def run(self, command: Command, session: Session) -> str:
         verb, _, rest = command.args.partition(" ")
-        try:
-            match verb:
-                case "list" if command.body is None:
-                    found = await self._memories.list(session.tenant, types=(LESSON,), source=session.agent)
-                    return "\n".join(map(_lesson_line, found)) or "(no lessons yet)"
-                case "search" if command.body is None:
-                    lines = await self._search(session, rest, 50)
-                    return "\n".join(lines) or f"(no lessons about {rest!r})"
-                case "delete" if command.body is None:
-                    return await self._delete(rest, session)
-            where, text = command.args, command.body
-            if text is None:
-                where, _, text = command.args.partition(": ")
-            if not text.strip():
-                return "ERR: a lesson says what to do instead"
-            made = await self._memories.add(
-                session.tenant, LESSON, where, text.strip(), source=session.agent, once=session.write_key
-            )
-        except A2AError as error:
-            return f"ERR: {error.message}"
+        match verb:
+            case "list" if command.body is None:
+                found = await self._memories.list(session.tenant, types=(LESSON,), source=session.agent)
+                return "\n".join(map(_lesson_line, found)) or "(no lessons yet)"
+            case "search" if command.body is None:
+                lines = await self._search(session, rest, 50)
+                return "\n".join(lines) or f"(no lessons about {rest!r})"
+            case "delete" if command.body is None:
+                return await self._delete(rest, session)
+        where, text = command.args, command.body
+        if text is None:
+            where, _, text = command.args.partition(": ")
+        if not text.strip():
+            return "ERR: a lesson says what to do instead"
+        made = await self._memories.add(
+            session.tenant, LESSON, where, text.strip(), source=session.agent, once=session.write_key
+        )
         return f"OK: recorded lesson {_lesson_line(made)[2:]}"
 
     async def _search(self, session: Session, words: str, limit: int) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from dragoman.errors import A2AError
 from dragoman.hub.conversations.todos import MAX_SUBJECT_CHARACTERS, OPEN, STATES, Todo, Todos
 from dragoman.hub.schedules.schedules import ACTIVE, PAUSED, Schedule, Schedules
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
@@ -42,23 +41,18 @@ class TodoTool:
     async def run(self, command: Command, session: Session) -> str:
         verb, _, rest = command.args.partition(" ")
         rest = rest.strip()
-        try:
-            match verb:
-                case "" | "list":
-                    lines = await (self.lines(session, STATES, 100) if rest == "all" else self.lines(session))
-                    return "\n".join(lines) or "(nothing to do)"
-                case "add":
-                    return await self._add(rest or command.body or "", session)
-                case _ if verb in _TODO_VERBS:
-                    return await self._change(
-                        rest, session, f"is {_TODO_VERBS[verb]}", state=_TODO_VERBS[verb]
-                    )
-                case "subject" | "describe" if ":" in rest:
-                    which, _, text = rest.partition(":")
-                    member = "subject" if verb == "subject" else "description"
-                    return await self._change(which, session, "is changed", **{member: text.strip()})
-        except A2AError as error:
-            return f"ERR: {error.message}"
+        match verb:
+            case "" | "list":
+                lines = await (self.lines(session, STATES, 100) if rest == "all" else self.lines(session))
+                return "\n".join(lines) or "(nothing to do)"
+            case "add":
+                return await self._add(rest or command.body or "", session)
+            case _ if verb in _TODO_VERBS:
+                return await self._change(rest, session, f"is {_TODO_VERBS[verb]}", state=_TODO_VERBS[verb])
+            case "subject" | "describe" if ":" in rest:
+                which, _, text = rest.partition(":")
+                member = "subject" if verb == "subject" else "description"
+                return await self._change(which, session, "is changed", **{member: text.strip()})
         return f"ERR: usage: {self.usage}"
 
     async def _change(self, which: str, session: Session, how: str, **change: str) -> str:
@@ -125,30 +119,27 @@ class ScheduleTool:
         verb, _, rest = command.args.partition(" ")
         which = rest.strip().removeprefix("#")
         id = int(which) if which.isdecimal() and len(which) < 16 else 0
-        try:
-            if verb in ("", "list"):
-                found = await self._schedules.list(session.tenant)
-                return "\n".join(_schedule_line(each) for each in found) or "(nothing is scheduled)"
-            if verb == "cancel":
-                gone = await self._schedules.delete(session.tenant, id, once=session.write_key)
-                return f"OK: #{id} is canceled" if gone else f"ERR: there is no schedule {rest!r}"
-            if verb in _VERBS:
-                changed = await self._schedules.set_status(
-                    session.tenant, id, _VERBS[verb], generation=session.turn.mail.generation
-                )
-                return f"OK: {_schedule_line(changed)}" if changed else f"ERR: there is no schedule {rest!r}"
-            phrase, _, message = command.args.partition(": ")
-            made, said = await self._schedules.add(
-                session.tenant,
-                session.agent,
-                phrase,
-                message,
-                conversation=session.conversation,
-                once=session.write_key,
-                generation=session.turn.mail.generation,
+        if verb in ("", "list"):
+            found = await self._schedules.list(session.tenant)
+            return "\n".join(_schedule_line(each) for each in found) or "(nothing is scheduled)"
+        if verb == "cancel":
+            gone = await self._schedules.delete(session.tenant, id, once=session.write_key)
+            return f"OK: #{id} is canceled" if gone else f"ERR: there is no schedule {rest!r}"
+        if verb in _VERBS:
+            changed = await self._schedules.set_status(
+                session.tenant, id, _VERBS[verb], generation=session.turn.mail.generation
             )
-        except A2AError as error:
-            return f"ERR: {error.message}"
+            return f"OK: {_schedule_line(changed)}" if changed else f"ERR: there is no schedule {rest!r}"
+        phrase, _, message = command.args.partition(": ")
+        made, said = await self._schedules.add(
+            session.tenant,
+            session.agent,
+            phrase,
+            message,
+            conversation=session.conversation,
+            once=session.write_key,
+            generation=session.turn.mail.generation,
+        )
         return f"OK: scheduled #{made.id}: {said} ({_time(made.next_fire_at)}), for {made.agent_id}"
 
 

@@ -390,15 +390,12 @@ class A2ATool:
             return "ERR: A2A unavailable: this hub has no remote agents"
         verb, _, rest = command.args.partition(" ")
         name, _, text = rest.strip().partition(" ")
-        try:
-            if verb == "list":
-                return "\n".join(await remotes.listed())
-            if verb == "card" and name:
-                return await self._card(remotes, name)
-            if verb == "call" and name and text.strip():
-                return await self._call(remotes, name, text.strip(), session)
-        except A2AError as error:
-            return f"ERR: {error.message}"
+        if verb == "list":
+            return "\n".join(await remotes.listed())
+        if verb == "card" and name:
+            return await self._card(remotes, name)
+        if verb == "call" and name and text.strip():
+            return await self._call(remotes, name, text.strip(), session)
         return f"ERR: usage: {self.usage}"
 
     async def _card(self, remotes: RemoteAgents, name: str) -> str:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import Transport
-from dragoman.errors import A2AError, Unreachable
+from dragoman.errors import Unreachable
 from dragoman.hub.models.model import Image
 from dragoman.hub.tools.fetcher import Fetcher
 from dragoman.hub.tools.files import Pictures
@@ -43,10 +43,7 @@ class FetchTool:
             return "ERR: usage: /fetch <url>"
         if self._fetcher is None:
             return "ERR: this hub does not read the web"
-        try:
-            page = await self._fetcher.fetch(url)
-        except A2AError as error:
-            return f"ERR: {error.message}"
+        page = await self._fetcher.fetch(url)
         if page.status >= 400:
             return f"ERR: HTTP {page.status}"
         if page.content and self._pictures is not None:
@@ -119,10 +116,7 @@ class SearchTool:
             return "ERR: usage: /search <words> [top=N]"
         if self._search is None:
             return f"ERR: {NO_PROVIDER}"
-        try:
-            hits = await self._search.search(query.strip(), top)
-        except A2AError as error:
-            return f"ERR: {error.message}"
+        hits = await self._search.search(query.strip(), top)
         lines = [f"{n}. {hit.title} — {hit.snippet}\n   {hit.url}" for n, hit in enumerate(hits, 1)]
         return "\n".join(lines) or f"(nothing found for {query.strip()!r})"
 
@@ -150,11 +144,8 @@ class BrowseTool:
             return "ERR: usage: /browse <url>"
         if why := await refuse_addresses(self._check, {"url": url}):
             return f"ERR: {why}"
-        try:
-            async with self._busy.setdefault(session.tenant, asyncio.Lock()):  # a browser shows one page
-                ok, said = await self._servers.call(session.tenant, BROWSER, NAVIGATE, {"url": url})
-                if ok:
-                    ok, said = await self._servers.call(session.tenant, BROWSER, SNAPSHOT, {})
-        except A2AError as error:
-            return f"ERR: {error.message}"
+        async with self._busy.setdefault(session.tenant, asyncio.Lock()):  # a browser shows one page
+            ok, said = await self._servers.call(session.tenant, BROWSER, NAVIGATE, {"url": url})
+            if ok:
+                ok, said = await self._servers.call(session.tenant, BROWSER, SNAPSHOT, {})
         return said if ok else f"ERR: {said}"
