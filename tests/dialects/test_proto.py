@@ -22,7 +22,7 @@ from dragoman import errors as e
 from dragoman.dialects.proto import messages, v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import COMPILED, V0_3, V1_0
-from dragoman.dialects.proto.status import CODES, read_status, sentence, write_status
+from dragoman.dialects.proto.status import CODES, read_status, status_message, write_status
 from dragoman.dialects.v0_3_proto import file_bytes
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
@@ -396,7 +396,7 @@ def test_an_error_comes_back_as_what_it_was(kind: type[A2AError], version: str) 
     error = kind(
         message="no such luck", metadata={"a": "b"}, fields=(("message.parts", "is empty"),), retry_after=1.5
     )
-    again = read_status(kind.grpc, sentence(error, version), write_status(error, version))
+    again = read_status(kind.grpc, status_message(error, version), write_status(error, version))
     assert again.reason == error.reason
     assert (again.message, again.metadata, again.fields) == (error.message, error.metadata, error.fields)
     assert again.retry_after == 1.5
@@ -420,10 +420,10 @@ def test_an_error_without_details_is_read_by_its_name_and_then_by_its_code(
 
 
 def test_0_3_puts_the_name_of_an_error_before_the_sentence() -> None:
-    assert sentence(e.TaskNotFound("t1"), "0.3") == "TaskNotFoundError: task 't1' was not found"
-    assert sentence(e.TaskClosed("it is over"), "0.3") == "UnsupportedOperationError: it is over"
-    assert sentence(A2AError("oh no"), "0.3") == "InternalError: oh no"
-    assert sentence(e.RateLimited("slowly"), "0.3") == "slowly"
+    assert status_message(e.TaskNotFound("t1"), "0.3") == "TaskNotFoundError: task 't1' was not found"
+    assert status_message(e.TaskClosed("it is over"), "0.3") == "UnsupportedOperationError: it is over"
+    assert status_message(A2AError("oh no"), "0.3") == "InternalError: oh no"
+    assert status_message(e.RateLimited("slowly"), "0.3") == "slowly"
 
 
 def test_an_error_fits_into_a_trailer() -> None:

@@ -18,12 +18,12 @@ async def url(*, app: dict[str, Any] | None = None, **more: Any) -> str:
     return card["url"]
 
 
-async def test_it_is_the_host_that_was_asked() -> None:
+async def test_base_url_has_the_host_of_the_request() -> None:
     assert await url() == "http://agents.example/"
     assert await url(headers={"host": "[::1]:8000"}) == "http://[::1]:8000/"
 
 
-async def test_it_includes_what_we_are_mounted_below() -> None:
+async def test_base_url_includes_the_mount_path() -> None:
     path = "/sub/.well-known/agent-card.json"
     card = (await request(app_of(), "GET", path, root_path="/sub")).json
     assert card["url"] == "http://agents.example/sub/"
@@ -64,7 +64,7 @@ async def test_a_trusted_proxy_is_believed(client: Any) -> None:
         (["::1"], PROXY),
     ],
 )
-async def test_nobody_else_is(trusted: list[str], client: Any) -> None:
+async def test_headers_of_an_untrusted_proxy_are_ignored(trusted: list[str], client: Any) -> None:
     assert (
         await url(app={"trusted_proxies": trusted}, client=client, headers=FORWARDED)
         == "http://agents.example/"

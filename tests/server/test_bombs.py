@@ -17,7 +17,7 @@ PATHS = [("/", envelope("SendMessage", HELLO)), ("/message:send", msgspec.json.e
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
 @pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-async def test_what_is_compressed_is_refused_and_not_unpacked(
+async def test_compressed_request_is_refused_and_not_unpacked(
     path: str, body: bytes, coding: str, pack: Any
 ) -> None:
     service = Scripted(result=task())
@@ -49,7 +49,7 @@ SAID = [
 
 @pytest.mark.parametrize("path", ["/", "/message:send"])
 @pytest.mark.parametrize("said", SAID)
-async def test_what_a_client_says_of_itself_does_not_come_back_as_a_header(path: str, said: str) -> None:
+async def test_request_headers_are_not_copied_into_the_response(path: str, said: str) -> None:
     body = dict(PATHS)[path]
     headers = {
         **V1,

@@ -54,7 +54,7 @@ async def test_one_card_is_readable_in_every_version(path: str) -> None:
     "more",
     [{"headers": {"A2A-Version": "1.0"}}, {"headers": {"A2A-Version": "1"}}, {"query": "A2A-Version=1.0"}],
 )
-async def test_who_asks_for_version_1_gets_its_own_document(path: str, more: dict[str, Any]) -> None:
+async def test_card_of_version_1_is_served_to_clients_of_version_1(path: str, more: dict[str, Any]) -> None:
     card = (await request(app_of(), "GET", path, **more)).json
     assert "supportedInterfaces" in card
     assert not {"url", "protocolVersion", "preferredTransport", "authentication"} & set(card)
@@ -92,7 +92,7 @@ async def test_a_card_may_be_kept_and_says_for_how_long() -> None:
 
 
 @pytest.mark.parametrize("held", ["{}", "W/{}", '"other", {}', "*"])
-async def test_who_holds_the_current_card_is_told_so(held: str) -> None:
+async def test_client_with_the_current_card_gets_304(held: str) -> None:
     app = app_of()
     etag = (await request(app, "GET", PATHS[0])).headers["etag"]
     answer = await request(app, "GET", PATHS[0], headers={"If-None-Match": held.format(etag)})
@@ -100,7 +100,7 @@ async def test_who_holds_the_current_card_is_told_so(held: str) -> None:
     assert answer.headers["etag"] == etag and "content-length" not in answer.headers
 
 
-async def test_who_holds_another_card_gets_this_one() -> None:
+async def test_client_with_another_card_gets_the_current_one() -> None:
     answer = await request(app_of(), "GET", PATHS[0], headers={"If-None-Match": '"other"'})
     assert answer.status == 200 and answer.json["name"] == "Hello"
 
@@ -225,7 +225,7 @@ async def test_the_extended_card_of_0_2_is_a_page() -> None:
         (Unauthenticated("who?"), 401),
     ],
 )
-async def test_who_cannot_have_it_hears_so(error: Exception, status: int) -> None:
+async def test_error_of_an_extended_card_has_its_status(error: Exception, status: int) -> None:
     answer = await request(app_of(Scripted(result=error)), "GET", "/agent/authenticatedExtendedCard")
     assert answer.status == status and "error" in answer.json
 

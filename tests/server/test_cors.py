@@ -38,7 +38,7 @@ async def test_a_browser_hears_that_a_page_may_call(path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS[:-1])
 @pytest.mark.parametrize("origins", [[], [OTHER]], ids=["nobody", "others"])
-async def test_and_of_any_other_nothing(path: str, origins: list[str]) -> None:
+async def test_pages_of_other_origins_get_no_cors_headers(path: str, origins: list[str]) -> None:
     app = app_of(cors_origins=origins)
     asked = await request(app, "OPTIONS", path, headers=PREFLIGHT)
     assert asked.status == 405 and not any(name.startswith("access-control") for name in asked.headers)
@@ -93,7 +93,7 @@ async def test_a_star_is_for_all_and_never_with_credentials() -> None:
         assert "access-control-allow-credentials" not in answer.headers
 
 
-async def test_what_is_asked_for_is_repeated_only_if_it_is_a_list_of_headers() -> None:
+async def test_preflight_repeats_requested_headers_only_if_they_are_a_list() -> None:
     odd = {**PREFLIGHT, "Access-Control-Request-Headers": "a b; c"}
     answer = await request(app_of(**ALLOWED), "OPTIONS", "/", headers=odd)
     assert "A2A-Version" in answer.headers["access-control-allow-headers"]
@@ -116,7 +116,7 @@ async def test_an_origin_is_written_as_people_write_it() -> None:
 
 
 @pytest.mark.parametrize("origin", ["console.example", "null", "", "https://a.example/app", "https://a b"])
-def test_what_is_no_origin_is_refused_at_once(origin: str) -> None:
+def test_invalid_cors_origin_is_refused(origin: str) -> None:
     with pytest.raises(ValueError, match="no origin"):
         Cors([origin])
 

@@ -229,7 +229,7 @@ def test_base64_in_any_spelling() -> None:
     assert ratio(case, 1 << 18) < MOST
 
 
-def test_which_task_a_notification_names() -> None:
+def test_task_of_a_notification_is_found_in_linear_time() -> None:
     def case(n: int) -> Callable[[], object]:
         inner = b'{"id":"a",%b"x":1}' % (b'"task":{"id":"b"},' * (n // 18))
         body = b'{"result":%b,"task":%b,"jsonrpc":"2.0"}' % (inner, inner)

@@ -299,7 +299,7 @@ async def test_a_method_that_does_not_exist_is_unimplemented(codec: Codec) -> No
         assert failed.value.code() is StatusCode.UNIMPLEMENTED
 
 
-async def test_what_is_too_large_is_refused() -> None:
+async def test_request_that_is_too_large_is_refused_over_grpc() -> None:
     limits = Limits(max_body=1000, max_event=100)
     async with served(Scripted([chunk("x" * 200, 1)]), limits=limits) as channel:
         stub = Stub(channel, v1_0.CODEC)
@@ -332,7 +332,7 @@ class Door:
         return Principal(id="ann", tenant="acme")
 
 
-async def test_nobody_is_heard_before_being_known() -> None:
+async def test_callers_are_authenticated_before_their_body_is_read() -> None:
     service = Scripted([status(TaskState.COMPLETED)])
     async with served(service, authenticator=Door()) as channel:
         for codec in CODECS:
@@ -369,7 +369,7 @@ async def test_the_tenant_names_the_agent_where_there_are_several() -> None:
             assert (only.protocol_binding, only.protocol_version) == ("GRPC", "1.0")
 
 
-async def test_who_cannot_say_a_tenant_in_the_request_says_it_in_metadata() -> None:
+async def test_tenant_may_be_given_in_metadata() -> None:
     first, second = Scripted(), Scripted()
     async with served(first, second, agents=("first", "second")) as channel:
         old = Stub(channel, v0_3.CODEC)
@@ -405,7 +405,7 @@ async def test_a_caller_who_leaves_ends_the_reading() -> None:
             await service.closed.wait()
 
 
-async def test_who_is_away_and_does_not_say_for_how_long_is_asked_again_soon() -> None:
+async def test_unavailable_without_retry_after_gets_one() -> None:
     async with served(Scripted(result=Unavailable("the task store cannot be read at the moment"))) as channel:
         code, _, trailers = await refused(
             Stub(channel, v1_0.CODEC).unary(ops.GET, V1_0.GetTaskRequest(id="t"))
@@ -497,7 +497,9 @@ async def test_reflection_describes_every_service() -> None:
             assert answer.file_descriptor_response.file_descriptor_proto, name
 
 
-async def test_who_is_gone_when_it_is_answered_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+async def test_answer_to_a_caller_that_left_is_not_logged_as_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """It depends on who is first, and nobody can say so beforehand: as gRPC says it."""
     log = logging.getLogger("grpc._cython.cygrpc")
     async with served(Scripted()):

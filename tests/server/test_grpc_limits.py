@@ -89,7 +89,7 @@ async def test_a_stranger_is_refused_before_anything_of_the_body_is_there(agents
         await Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC, tenant=agents[-1]), **allowed)
 
 
-async def test_whom_one_agent_knows_is_still_a_stranger_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_caller_of_one_agent_is_not_authenticated_at_another(monkeypatch: pytest.MonkeyPatch) -> None:
     services = [Scripted(result=task()), Scripted(result=task())]
     async with served(*services, agents=("one", "two"), authenticator=Door("x")) as channel:
         mounts = channel.server._calls._mounts
@@ -138,7 +138,7 @@ async def test_one_connection_has_room_for_a_few_bodies_at_a_time() -> None:
         assert len(service.calls) == 1
 
 
-async def test_what_unpacks_to_more_than_a_body_may_have_is_refused() -> None:
+async def test_compressed_message_that_exceeds_the_body_limit_is_refused() -> None:
     service = Scripted(result=task())
     async with (
         served(service, limits=Limits(max_body=MEGABYTE)) as channel,
@@ -180,7 +180,7 @@ async def test_large_bodies_count_for_what_the_process_works_on() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_who_connects_and_says_nothing_is_let_go() -> None:
+async def test_silent_grpc_connection_is_closed() -> None:
     async with served(Scripted(), limits=Limits(head_timeout=0.2)) as channel:
         reader, writer = await asyncio.open_connection("127.0.0.1", channel.server.port)
         async with asyncio.timeout(10):

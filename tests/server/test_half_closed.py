@@ -60,7 +60,7 @@ async def said_its_last(url: str, sent: bytes) -> AsyncIterator[Wire]:
 
 
 @pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
-async def test_who_only_listens_hears_the_end(method: str) -> None:
+async def test_half_closed_client_gets_the_end_of_its_stream(method: str) -> None:
     agent = Patient()
     app = application(agent, store="memory:", keepalive=0.08)
     async with running(app) as url, said_its_last(url, post(method)) as (reader, _):
@@ -72,7 +72,7 @@ async def test_who_only_listens_hears_the_end(method: str) -> None:
         assert b"here you are" in await reader.read(-1)
 
 
-async def test_who_left_is_not_waited_for_as_long_as_its_task_takes() -> None:
+async def test_request_of_a_client_that_left_ends_before_its_task() -> None:
     agent = Patient()
     app = application(agent, store="memory:", limits=Limits(write_timeout=0.05))
     async with running(app) as url, said_its_last(url, post("SendMessage")) as (reader, _):
@@ -81,7 +81,7 @@ async def test_who_left_is_not_waited_for_as_long_as_its_task_takes() -> None:
             assert await reader.read(-1) == b""
 
 
-async def test_who_waited_for_long_and_then_leaves_has_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_half_closes_after_a_long_wait_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, noticed = Patient(), asyncio.Event()
     app = application(agent, store="memory:")
     monkeypatch.setattr(app._waits._timeout, "_interval", 0.001)
@@ -102,7 +102,7 @@ async def test_who_waited_for_long_and_then_leaves_has_given_up(monkeypatch: pyt
         writer.close()
 
 
-async def test_nor_is_its_stream_kept() -> None:
+async def test_stream_of_a_half_closed_client_that_left_ends() -> None:
     agent = Patient()
     app = application(agent, store="memory:", keepalive=0.08)
     async with running(app) as url:
@@ -114,7 +114,7 @@ async def test_nor_is_its_stream_kept() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_so_it_is_on_the_loop_that_a_server_runs_on(tmp_path: Path) -> None:
+async def test_half_closed_clients_are_served_on_uvloop(tmp_path: Path) -> None:
     file = tmp_path / "agent.py"
     file.write_text(
         "import asyncio\nfrom dragoman import Agent\nagent = Agent('A')\n@agent.skill\n"

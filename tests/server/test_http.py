@@ -157,7 +157,7 @@ async def test_health_is_told() -> None:
     assert (await request(app, "POST", "/healthz")).status == 405
 
 
-async def test_who_cannot_reach_the_store_is_alive_but_not_ready(caplog: pytest.LogCaptureFixture) -> None:
+async def test_server_without_its_store_is_alive_but_not_ready(caplog: pytest.LogCaptureFixture) -> None:
     here = True
 
     async def store() -> None:
@@ -219,7 +219,7 @@ async def test_the_nearest_mount_answers() -> None:
 
 @pytest.mark.parametrize("framework", ["starlette", "fastapi"])
 @pytest.mark.parametrize("path", ["/agents", "/agents/"])
-async def test_it_can_be_mounted_in_a_framework(framework: str, path: str) -> None:
+async def test_app_can_be_mounted_in_a_framework(framework: str, path: str) -> None:
     app = app_of(Scripted([StreamResponse(task(S.WORKING), 1), status(S.COMPLETED, 2)]))
     outer: Any = (
         fastapi.FastAPI() if framework == "fastapi" else Starlette(routes=[Below("/agents", app=app)])

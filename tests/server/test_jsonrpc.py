@@ -184,7 +184,7 @@ async def test_a_body_that_never_comes_is_not_waited_for() -> None:
     assert answer.json["error"]["code"] == -32600 and "in time" in answer.json["error"]["message"]
 
 
-async def test_nobody_is_answered_who_left_before_the_end_of_the_request() -> None:
+async def test_client_that_left_before_the_end_of_its_request_gets_no_answer() -> None:
     service = Scripted()
     pending = open_request(app_of(service), "POST", "/", b"{", headers=V1)
     pending.unread.clear()
@@ -206,7 +206,7 @@ async def test_nobody_is_answered_who_left_before_the_end_of_the_request() -> No
         ("multipart/form-data; boundary=json", 415),
     ],
 )
-async def test_what_a_browser_form_can_send_is_refused(kind: str, status: int) -> None:
+async def test_content_types_of_browser_forms_are_refused(kind: str, status: int) -> None:
     service = Scripted()
     headers = {"Content-Type": kind} if kind else {}
     answer = await post(app_of(service), envelope("GetTask", {"id": "t1"}), **headers)

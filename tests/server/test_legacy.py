@@ -81,14 +81,14 @@ async def test_examples_of_older_versions_leave_out_the_envelope(body: bytes) ->
     assert answer.json["id"] is None and answer.json["result"]["kind"] == "task"
 
 
-async def test_but_a_wrong_envelope_is_wrong_in_every_version() -> None:
+async def test_wrong_envelope_is_refused_in_every_version() -> None:
     answer = await request(
         app_of(), "POST", "/", b'{"jsonrpc":"1.0","id":4,"method":"message/send","params":{}}'
     )
     assert answer.json["error"]["code"] == -32600 and answer.json["id"] == 4
 
 
-async def test_what_is_no_request_is_answered_without_details_of_1_0() -> None:
+async def test_error_for_an_invalid_request_has_no_details_of_1_0() -> None:
     error = (await request(app_of(), "POST", "/", b"{")).json["error"]
     assert error["code"] == -32700 and "data" not in error
 

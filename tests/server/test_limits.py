@@ -65,6 +65,6 @@ def test_brackets_in_a_string_do_not_count() -> None:
     assert not Limits(max_depth=1).exceeded_by(msgspec.json.encode(["[" * 1000, '\\"[[[' * 100]))
 
 
-def test_what_never_closes_is_deep_or_no_document() -> None:
+def test_unclosed_brackets_count_as_depth() -> None:
     assert "64 levels" in Limits().exceeded_by(b"[" * 100_000)
     assert not Limits().exceeded_by(b'"' + b'\\"[' * 1_000_000)

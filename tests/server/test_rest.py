@@ -441,7 +441,7 @@ async def test_an_error_of_0_3_has_a_code_and_the_statuses_of_its_time(
     assert answer.json == {"code": code(error, "0.3"), "message": error.message, **known}
 
 
-async def test_what_is_not_meant_for_a_caller_stays_here(caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_errors_are_not_shown_to_callers(caplog: pytest.LogCaptureFixture) -> None:
     answer = await refused(RuntimeError("secret"))
     assert answer.status == 500 and b"secret" not in answer.body
     assert "secret" in caplog.text
@@ -550,7 +550,7 @@ async def test_a_subscription_goes_on_after_the_last_event(verb: str, path: str)
 
 
 @pytest.mark.parametrize("path", ["/tasks/t1:subscribe", "/v1/tasks/t1:subscribe"])
-async def test_what_fails_at_once_is_no_stream_and_what_fails_later_is_an_event(path: str) -> None:
+async def test_error_before_a_stream_is_a_response_and_a_later_one_is_an_event(path: str) -> None:
     answer = await request(app_of(Scripted(e.TaskNotFound("t1"))), "GET", path)
     assert answer.status == 404 and answer.headers["content-type"] == "application/json"
     answer = await request(app_of(Scripted([chunk("a", 1)], e.Unavailable("gone"))), "GET", path)

@@ -105,7 +105,7 @@ async def test_a_head_that_comes_byte_by_byte_is_not_waited_for(begun: bytes) ->
 
 
 @pytest.mark.parametrize(("begun", "more"), [(b"", b"\r\n"), (b"GET /", b"a")])
-async def test_nor_is_the_next_one_on_the_same_connection(begun: bytes, more: bytes) -> None:
+async def test_next_head_that_comes_byte_by_byte_is_not_waited_for(begun: bytes, more: bytes) -> None:
     async with running(app_of(head_timeout=0.1)) as url, wire(url) as (reader, writer):
         writer.write(HEALTH)
         await reader.readuntil(b'{"status":"ok"}')
@@ -127,7 +127,7 @@ async def test_many_slow_connections_keep_nobody_waiting() -> None:
             writer.close()
 
 
-async def test_who_takes_long_to_be_answered_is_not_slow() -> None:
+async def test_client_of_a_slow_answer_is_not_disconnected() -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
     patient = Agent("Patient")
 
@@ -160,7 +160,7 @@ async def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_who_never_shakes_hands_is_let_go(tmp_path: Path) -> None:
+async def test_connection_without_a_tls_handshake_is_closed(tmp_path: Path) -> None:
     tls = server_context(*Authority().write(tmp_path, "server"))
     async with running(app_of(head_timeout=0.1), tls=tls) as url, wire(url) as (reader, _):
         async with asyncio.timeout(15):  # it would be a minute
@@ -232,7 +232,7 @@ class Reader:
         self.ended.set()
 
 
-async def test_who_reads_slowly_is_left_alone_for_as_long_as_they_read() -> None:
+async def test_slow_reader_is_not_disconnected_while_it_reads() -> None:
     slow = ConnectionTimeouts(Limits(write_timeout=0.02, read_rate=500))  # ten bytes in that time
     steady, stuck = Reader(30, 20, 10), Reader(30)
     slow.write_blocked(steady)
@@ -243,7 +243,7 @@ async def test_who_reads_slowly_is_left_alone_for_as_long_as_they_read() -> None
     assert steady.unread_bytes() == 10
 
 
-async def test_who_takes_a_byte_now_and_then_is_not_reading() -> None:
+async def test_reader_below_the_read_rate_is_disconnected() -> None:
     slow = ConnectionTimeouts(Limits(write_timeout=0.02, read_rate=500))
     nibbling, last = Reader(30, 29, 28), Reader(5, 0)
     slow.write_blocked(nibbling)

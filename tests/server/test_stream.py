@@ -120,7 +120,9 @@ async def test_a_bare_message_is_the_whole_stream() -> None:
         (SUBSCRIBE, True, status(S.WORKING), False),
     ],
 )
-def test_which_event_is_the_last(op: Any, ends_on_interrupt: bool, event: StreamResponse, ends: bool) -> None:
+def test_stream_ends_with_its_last_event(
+    op: Any, ends_on_interrupt: bool, event: StreamResponse, ends: bool
+) -> None:
     marked = []
 
     class Recording:
@@ -273,7 +275,7 @@ async def test_a_stream_in_which_nothing_happens_begins_all_the_same() -> None:
     assert answer.finished and not answer.results()
 
 
-async def test_what_fails_after_that_is_its_last_event() -> None:
+async def test_error_after_the_first_event_is_the_last_event() -> None:
     service = Scripted()
     service.hold = asyncio.Event()
     service.then = TaskNotFound("t1")

@@ -9,7 +9,7 @@ import pytest
 from dragoman.server.http1.timeouts import TaskTimeout
 
 
-async def test_who_takes_too_long_is_given_up_on() -> None:
+async def test_task_timeout_raises_timeout_error() -> None:
     with pytest.raises(TimeoutError):
         with TaskTimeout(0.01):
             await asyncio.Event().wait()
@@ -17,7 +17,7 @@ async def test_who_takes_too_long_is_given_up_on() -> None:
     assert task is not None and not task.cancelling()
 
 
-async def test_who_does_not_is_left_alone() -> None:
+async def test_task_timeout_does_not_fire_for_short_waits() -> None:
     patience = TaskTimeout(0.01)
     for _ in range(5):
         with patience:
@@ -40,7 +40,7 @@ async def test_a_cancellation_from_elsewhere_is_no_timeout() -> None:
         await task
 
 
-async def test_everybody_has_their_own_time() -> None:
+async def test_task_timeout_counts_for_each_task() -> None:
     patience = TaskTimeout(0.02)
     gone: list[int] = []
 

@@ -31,7 +31,7 @@ async def forever(cleaned: list[bool]) -> None:
         cleaned.append(True)
 
 
-async def test_who_leaves_is_not_waited_for() -> None:
+async def test_wait_ends_when_the_client_leaves() -> None:
     caller, cleaned = Caller(), list[bool]()
     waiting = asyncio.create_task(Waits(0.001).wait(caller, forever(cleaned)))  # type: ignore[arg-type]
     caller.gone.set()
@@ -41,7 +41,7 @@ async def test_who_leaves_is_not_waited_for() -> None:
     assert cleaned == [True]
 
 
-async def test_who_stays_gets_the_answer() -> None:
+async def test_wait_returns_the_answer() -> None:
     waits, answered = Waits(0.001), asyncio.Event()
 
     async def answer() -> int:
@@ -72,7 +72,7 @@ async def test_an_error_is_passed_on() -> None:
         await Waits().wait(Caller(), fail())  # type: ignore[arg-type]
 
 
-async def test_who_still_waits_when_we_go_is_told() -> None:
+async def test_wait_raises_unavailable_when_the_server_stops() -> None:
     waits, cleaned = Waits(), list[bool]()
     waiting = asyncio.create_task(waits.wait(Caller(), forever(cleaned)))  # type: ignore[arg-type]
     await asyncio.sleep(0)

@@ -187,7 +187,7 @@ async def test_for_an_old_client_the_end_of_the_connection_is_the_end_of_a_strea
 
 
 @pytest.mark.parametrize("path", ["/broken", "/silent"])
-async def test_who_gets_no_answer_is_told_that_something_failed(path: str) -> None:
+async def test_request_without_an_answer_gets_500(path: str) -> None:
     async with _connected() as (reader, writer):
         writer.write(_request("GET", path))
         answer = await reader.read(-1)
@@ -204,7 +204,7 @@ async def test_an_answer_does_not_wait_for_the_rest_of_a_body() -> None:
         assert await reader.readexactly(12) == b"whole: again"
 
 
-async def test_who_waits_to_be_told_to_go_on_and_is_refused_is_not_listened_to_any_more() -> None:
+async def test_refused_expect_continue_closes_the_connection() -> None:
     async with _connected() as (reader, writer):
         writer.write(_request("POST", "/no", "Content-Length: 5", "Expect: 100-continue"))
         answer = await reader.read(-1)
@@ -222,7 +222,7 @@ async def test_a_body_that_makes_no_sense_ends_its_request_and_the_connection() 
     assert heard == ["http.disconnect"]
 
 
-async def test_what_was_asked_before_nonsense_is_answered() -> None:
+async def test_requests_before_an_invalid_one_are_answered() -> None:
     async with _connected() as (reader, writer):
         good = _request("POST", "/", "Content-Length: 2", body="me")
         writer.write(good + _request("GET", "/stream") + b"\x00nonsense\r\n\r\n" + good)
@@ -239,7 +239,7 @@ async def test_nothing_is_read_after_a_request_that_is_to_be_the_last() -> None:
     assert answer.count(b"HTTP/1.1 ") == 2 and answer.endswith(b"whole: me")
 
 
-async def test_who_wants_another_protocol_may_go_on_in_this_one() -> None:
+async def test_upgrade_request_is_answered_over_http_1_1() -> None:
     """As some clients ask with their first request on every connection."""
     asks = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA")
     async with _connected() as (reader, writer):
@@ -327,7 +327,7 @@ async def test_a_request_hears_that_its_client_left() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
-async def test_who_says_nothing_more_still_hears_what_it_asked_for(version: str) -> None:
+async def test_half_closed_client_gets_its_response(version: str) -> None:
     async with _connected() as (reader, writer):
         writer.write(_request("POST", "/late", "Content-Length: 5", body="first", version=version))
         writer.write_eof()
@@ -335,7 +335,7 @@ async def test_who_says_nothing_more_still_hears_what_it_asked_for(version: str)
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"whole: first") and CLOSE in answer
 
 
-async def test_nor_does_it_miss_any_of_what_it_asked_for_at_once() -> None:
+async def test_half_closed_client_gets_all_pipelined_responses() -> None:
     async with _connected() as (reader, writer):
         writer.write(_request("GET", "/no") + _request("GET", "/stream") + _request("GET", "/late"))
         writer.write_eof()
@@ -360,7 +360,7 @@ async def test_a_request_that_ends_in_the_middle_is_none(cut: str) -> None:
     assert answer.startswith(b"HTTP/1.1 400 ") and CLOSE in answer
 
 
-async def test_who_leaves_without_a_request_is_not_spoken_to() -> None:
+async def test_connection_closed_without_a_request_gets_no_response() -> None:
     async with _connected() as (reader, writer):
         writer.write_eof()
         assert await reader.read(-1) == b""
@@ -395,9 +395,7 @@ async def test_a_body_that_nobody_wants_is_listened_to_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(("version", "header"), [("1.1", "Connection: close"), ("1.0", "X: 1")])
-async def test_who_sends_its_last_body_to_nobody_hears_the_answer_all_the_same(
-    version: str, header: str
-) -> None:
+async def test_response_is_sent_although_the_body_was_not_read(version: str, header: str) -> None:
     size = 8 << 20
     async with _connected() as (reader, writer):
         writer.write(_request("POST", "/no", header, f"Content-Length: {size}", version=version))

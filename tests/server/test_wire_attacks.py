@@ -54,7 +54,7 @@ def post(*headers: str, body: bytes) -> bytes:
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
-async def test_what_comes_after_the_body_is_no_header(url: str) -> None:
+async def test_trailer_is_not_a_header(url: str) -> None:
     trailer = f"X-API-Key: {KEY}\r\n\r\n".encode()
     said = await answers(url, post("Host: here", "Transfer-Encoding: chunked", body=CHUNKED + trailer))
     assert said.startswith(b"HTTP/1.1 401 ")
@@ -138,13 +138,13 @@ async def test_a_path_is_not_endless() -> None:
             assert (await answers(url, f"GET {target} {head}".encode())).startswith(b"HTTP/1.1 %d " % status)
 
 
-async def test_who_names_a_port_names_it_twice(url: str) -> None:
+async def test_host_and_absolute_target_must_have_the_same_port(url: str) -> None:
     for target, host in (("http://here:81/healthz", "here:81"), ("http://[::1]:81/healthz", "[::1]:81")):
         sent = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
         assert (await answers(url, sent.encode())).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_who_asks_first_with_nothing_to_send_is_answered_and_may_go_on(url: str) -> None:
+async def test_expect_continue_without_a_body_keeps_the_connection(url: str) -> None:
     health = b"GET /healthz HTTP/1.1\r\nHost: here\r\n%b\r\n"
     said = await answers(url, health % b"Expect: 100-continue\r\n" + health % b"Connection: close\r\n")
     assert said.count(b"HTTP/1.1 200 ") == 2 and b" 100 " not in said
@@ -198,7 +198,7 @@ async def test_a_head_is_not_endless(url: str, head: bytes) -> None:
         pytest.param(b"1;" + b"a" * 5000, id="what is said about a chunk"),
     ],
 )
-async def test_nor_is_what_is_around_a_body(url: str, rest: bytes) -> None:
+async def test_size_of_chunk_extensions_and_trailers_is_limited(url: str, rest: bytes) -> None:
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     head = ("Host: here", f"X-API-Key: {KEY}", "Transfer-Encoding: chunked", "Expect: 100-continue")

@@ -30,7 +30,7 @@ from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskS
 
 
 class Resubscribe(ops.SubscribeToTask, frozen=True, kw_only=True):
-    """With `sinceSeq`: only what happened after that event, which other clients say in a header."""
+    """With `sinceSeq`: only events after that one. Other clients send it in a header."""
 
     since: int
 
@@ -100,7 +100,7 @@ def _whole(artifact: Artifact) -> Artifact:
 
 
 def _told(history: tuple[Message, ...], status: TaskStatus, request: Request | None) -> tuple[Message, ...]:
-    """What was said, the last word included, and no more of it than was asked for."""
+    """The history with the last message, and no more of it than was asked for."""
     reply = status.message
     if reply is not None and status.state is TaskState.COMPLETED and reply not in history:
         history = (*history, reply)
@@ -109,7 +109,7 @@ def _told(history: tuple[Message, ...], status: TaskStatus, request: Request | N
 
 
 def _speaking(status: TaskStatus, text: str, task_id: str, context_id: str) -> TaskStatus:
-    """A status that says what was made, if it says nothing yet."""
+    """The status with the artifacts' text as its message, if it has none."""
     if status.message is not None or status.state is not TaskState.COMPLETED or not text:
         return status
     reply = Message(
@@ -127,11 +127,11 @@ _WHY = {
     TaskState.REJECTED: "The task was rejected.",
     TaskState.FAILED: "The task failed.",
 }
-"""What a stream that did not end well says, if nobody else said why."""
+"""The text of a failed stream without a reason."""
 
 
 class ArbiterWriter:
-    """Remembers what was said, and which texts are still open."""
+    """Stores the texts of the stream, and which are still open."""
 
     def __init__(self, dialect: Arbiter, asked: Message | None) -> None:
         self._dialect = dialect
@@ -194,7 +194,7 @@ class ArbiterWriter:
         for artifact in artifacts:
             self._note(artifact)
         beginning = [*self._beginning("" if last else task.status.timestamp), *artifacts]
-        # Who sends a message again is told everything again.
+        # A repeated message gets all events again.
         return [*beginning, *self._status(update, last=True)] if last else beginning
 
     def _status(self, update: StatusUpdate, *, last: bool) -> list[Event]:

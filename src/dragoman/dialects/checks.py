@@ -13,11 +13,11 @@ from dragoman.model.content import Message, Role
 from dragoman.model.ids import read_timestamp
 from dragoman.model.ops import Request
 
-LARGEST_PAGE = 100
-LONGEST_ID = 512
-"""Characters in the id of a task or a context: every event of the task says it again."""
+MAX_PAGE_SIZE = 100
+MAX_ID_LENGTH = 512
+"""Characters in the id of a task or a context, which every event repeats."""
 MAX_PARTS = 1000
-"""Parts in a message. Each costs far more than its bytes: here, in the log, and for whoever reads the task."""
+"""Parts in a message. Each costs far more than its bytes: here, in the log, and for readers of the task."""
 MAX_MEMBERS = 10_000
 """Members and items that a request in the versions before 1.0, or in a lenient spelling, has outside `metadata` and `data`:
 these are read one by one, in Python.
@@ -48,10 +48,10 @@ def checked_as(request: Request, names: Mapping[str, str]) -> Request:
 
 
 def _check_message(message: Message) -> None:
-    if len(message.task_id) > LONGEST_ID:
-        refuse("message.taskId", f"is longer than {LONGEST_ID} characters")
-    if len(message.context_id) > LONGEST_ID:
-        refuse("message.contextId", f"is longer than {LONGEST_ID} characters")
+    if len(message.task_id) > MAX_ID_LENGTH:
+        refuse("message.taskId", f"is longer than {MAX_ID_LENGTH} characters")
+    if len(message.context_id) > MAX_ID_LENGTH:
+        refuse("message.contextId", f"is longer than {MAX_ID_LENGTH} characters")
     if not message.message_id:
         refuse("message.messageId", "must not be empty")
     if message.role is Role.UNSPECIFIED:
@@ -105,8 +105,8 @@ def _check_id(request: ops.CancelTask | ops.SubscribeToTask) -> None:
 
 def _check_list(request: ops.ListTasks) -> ops.ListTasks:
     _check_history(request.history_length, "historyLength")
-    if request.page_size is not None and not 1 <= request.page_size <= LARGEST_PAGE:
-        refuse("pageSize", f"must be from 1 to {LARGEST_PAGE}")
+    if request.page_size is not None and not 1 <= request.page_size <= MAX_PAGE_SIZE:
+        refuse("pageSize", f"must be from 1 to {MAX_PAGE_SIZE}")
     if request.status_timestamp_after:
         return replace(request, status_timestamp_after=_moment(request.status_timestamp_after))
     return request

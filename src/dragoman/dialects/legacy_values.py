@@ -38,10 +38,10 @@ REFERENCE = "a2a.fileReference"
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """What distinguishes the older versions' way of writing content."""
+    """How a version before 1.0 writes content."""
 
     tag: str = "kind"
-    """The member that says what a thing is; empty if nothing says it."""
+    """The member with the type of an object; empty for none."""
     content: str = "parts"
     """Where a message has its parts."""
     named: bool = True
@@ -68,7 +68,7 @@ class Form(Struct, frozen=True, kw_only=True):
         return "unknown" if state is TaskState.UNSPECIFIED else state.word
 
     def tagged(self, kind: str) -> dict[str, Any]:
-        """What an object begins with: some readers decide by its first member what it is."""
+        """The first member of an object: some readers find its type there."""
         return {self.tag: kind} if self.tag else {}
 
 
@@ -124,7 +124,7 @@ def boxed(part: Part) -> Part:
 
 _BYTES = ("bytes", "fileWithBytes", "data")
 _URI = ("uri", "fileWithUri")
-"""Where a file is, in the order of how much the name means it: the examples say `data`, the HTTP+JSON of 0.3 the rest."""
+"""The members of a file's content, the most precise name first: examples have `data`, HTTP+JSON of 0.3 the others."""
 
 
 def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str, form: Form) -> Part:
@@ -316,7 +316,7 @@ def read_task(document: Any, path: str, form: Form) -> Task:
 
 
 def read_event(document: Any, path: str, form: Form) -> Event:
-    """A task, a message or an update: what its `kind` says, else what its members say."""
+    """A task, a message or an update, by its `kind`, else by its members."""
     document = an_object(document, path)
     kind = document.get("kind") or document.get("type") or _infer(document)
     if kind == "task":
@@ -432,7 +432,7 @@ def read_config(document: dict[str, Any], path: str, *, task_id: str = "") -> Pu
         task_id=task_id,
         url=url,
         token=text(document, "token", path),
-        # A list of no schemes is how some say that there is nothing to show.
+        # Some peers write an empty list of schemes for no authentication.
         authentication=AuthenticationInfo(scheme=scheme, credentials=credentials, others=schemes[1:])
         if scheme or credentials
         else None,
@@ -440,7 +440,7 @@ def read_config(document: dict[str, Any], path: str, *, task_id: str = "") -> Pu
 
 
 def read_task_config(document: Any, path: str) -> PushConfig:
-    """`{taskId, pushNotificationConfig}`; 0.1 and some later agents say `id`."""
+    """`{taskId, pushNotificationConfig}`; 0.1 and some later agents write `id`."""
     document = an_object(document, path)
     task_id = identifier(document, "taskId", path) or identifier(document, "id", path)
     config = needed_object(document, "pushNotificationConfig", path)

@@ -37,7 +37,7 @@ class Path(Struct, frozen=True, kw_only=True):
     op: Op
     template: str
     verbs: tuple[str, ...] = ("GET",)
-    """Those it answers to. A client begins with the first."""
+    """A client tries the first one first."""
     query: tuple[str, ...] = ()
     version: str = "1.0"
     repeated: tuple[str, ...] = ()
@@ -128,8 +128,8 @@ V0_3 = (
 PATHS: dict[str, Sequence[Path]] = {"1.0": V1_0, "0.3": V0_3}
 
 
-class Found(NamedTuple):
-    """Who answers at a path, by verb, and what the path says."""
+class FoundPath(NamedTuple):
+    """The operations of a path, by verb, and the members in the path."""
 
     paths: Mapping[str, Path]
     values: Mapping[str, str]
@@ -153,7 +153,7 @@ _PLACES = {version: _places(paths) for version, paths in PATHS.items()}
 _OLDER = "/v1/"
 
 
-def find(path: str) -> Found | None:
+def find(path: str) -> FoundPath | None:
     """What a path means. Its version is that of the paths found; 1.0 may have a tenant before everything else."""
     if path.startswith(_OLDER):
         return _find(path, "0.3")
@@ -165,13 +165,15 @@ def find(path: str) -> Found | None:
     return found
 
 
-def _find(path: str, version: str) -> Found | None:
+def _find(path: str, version: str) -> FoundPath | None:
     places = _PLACES[version]
     if (place := places.get(path)) is not None and not place.pattern.groups:
-        return Found(place.verbs, {})
+        return FoundPath(place.verbs, {})
     for place in places.values():
         if place.pattern.groups and (matched := place.pattern.fullmatch(path)) is not None:
-            return Found(place.verbs, {name: unquote(value) for name, value in matched.groupdict().items()})
+            return FoundPath(
+                place.verbs, {name: unquote(value) for name, value in matched.groupdict().items()}
+            )
     return None
 
 

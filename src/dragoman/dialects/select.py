@@ -1,4 +1,4 @@
-"""Which dialect is this?
+"""Choose the dialect of a call, or of an agent.
 
 On a server (`rpc`) the method decides first, because the versions' names barely overlap. The `A2A-Version` header
 decides between those that share a name, and may veto; then the shape of the parameters; then the version in which the
@@ -40,8 +40,7 @@ _SHARED = frozenset({GET, CANCEL, SUBSCRIBE})
 """Operations whose method has one name in all versions before 1.0, and a different answer in each."""
 _OLD_PUSH = {"tasks/pushNotification/set": PUSH_CREATE, "tasks/pushNotification/get": PUSH_GET}
 """Names of 0.1 that some agents of 0.2 kept."""
-_SHORT = 10
-"""No version has a longer number."""
+MAX_VERSION_LENGTH = 10
 _PUSHES = "tasks/pushNotificationConfig/"
 
 
@@ -58,7 +57,7 @@ class Chosen(NamedTuple):
     dialect: Dialect
     op: Op
     certain: bool = True
-    """False: several versions could mean this. The task's origin tells; see `by_origin`."""
+    """False if the call fits several versions. Then the task's origin decides; see `by_origin`."""
 
 
 def rpc(
@@ -79,7 +78,7 @@ def rpc(
     also to callers whose dialect has none: they configure them in that of 0.3, whose wire is theirs. `strict` follows 1.0 to the letter: no
     header means 0.3. `allowed` are the versions (or dialects) that the agent speaks; None means all.
     """
-    if "/" not in method and len(version) < _SHORT and method in OPS:
+    if "/" not in method and len(version) < MAX_VERSION_LENGTH and method in OPS:
         return _named(version, method, mount, strict, None if allowed is None else tuple(allowed))
     label = version_of(version)
     perhaps = False
@@ -89,7 +88,7 @@ def rpc(
         elif _speaks(home, method):
             mount, perhaps = home, not label
     if allowed is not None and "arbiter" not in allowed and not mount and label == "1.0" and "/" in method:
-        # Only Arbiter's clients say 1.0 and mean this; here 1.0 is 1.0.
+        # Only Arbiter's clients send 1.0 with these methods, and this agent does not speak its dialect.
         if "1.0" not in allowed:
             raise Refused(DIALECTS["1.0"], _unsupported(label, allowed))
         return _find(DIALECTS["1.0"], method)
@@ -104,7 +103,7 @@ def rpc(
 
 @lru_cache(256)
 def _named(version: str, method: str, mount: str, strict: bool, allowed: tuple[str, ...] | None) -> Chosen:
-    """A method of 1.0, whose name alone says what it is."""
+    """A call whose method has a name of 1.0."""
     label = version_of(version)
     chosen = _mounted(mount, label, method) if mount else _neutral(label, method, b"", strict, allowed)
     return _allowed(chosen, allowed)
@@ -125,7 +124,7 @@ def check_version_first(version: str, home: str) -> None:
 def rest(
     version: str, family: str, *, strict: bool = False, allowed: Collection[str] | None = None
 ) -> Dialect:
-    """The dialect of an HTTP+JSON call; its path has told the `family`, `1.0` or `0.3`. Raises `Refused`."""
+    """The dialect of an HTTP+JSON call; its path has the `family`, `1.0` or `0.3`. Raises `Refused`."""
     label = version_of(version)
     dialect = of_paths(family)
     # 0.2.6 described the paths that 0.3 has.
@@ -148,7 +147,7 @@ def speaks(dialect: Dialect, allowed: Collection[str]) -> bool:
 
 
 def before_body(version: str, *, mount: str = "", allowed: Collection[str] | None = None) -> Dialect:
-    """The dialect in which to refuse a call whose body was not read: what its header says, or the only one there is."""
+    """The dialect in which to refuse a call whose body was not read: that of its header, or the only one of the agent."""
     if mount:
         return DIALECTS[mount]
     label = version_of(version)
@@ -172,12 +171,12 @@ def by_origin(origin: str, allowed: Collection[str] | None = None, *, home: str 
     if home and (dialect is None or dialect.family != "0.1"):
         return DIALECTS[home]
     if dialect is None or origin in ("1.0", "0.3-proto") or not (allowed is None or speaks(dialect, allowed)):
-        return DIALECTS[unsaid(allowed)]
+        return DIALECTS[default_version(allowed)]
     return dialect
 
 
-def unsaid(allowed: Collection[str] | None) -> str:
-    """The version of a caller from before 1.0 who does not say which: the newest that the agent speaks."""
+def default_version(allowed: Collection[str] | None) -> str:
+    """The version of a call from before 1.0 without a version: the newest that the agent speaks."""
     return next((v for v in VERSIONS[1:] if allowed is None or v in allowed), "0.3")
 
 
@@ -190,13 +189,13 @@ def _mounted(mount: str, label: str, method: str) -> Chosen:
 
 
 def _neutral(label: str, method: str, params: bytes, strict: bool, allowed: Collection[str] | None) -> Chosen:
-    newest, otherwise = DIALECTS["1.0"], unsaid(allowed)
+    newest, otherwise = DIALECTS["1.0"], default_version(allowed)
     if label and label not in VERSIONS:
         raise Refused(newest, _unsupported(label, VERSIONS, allowed))
     if "/" not in method:
         if method not in OPS and not method[:1].isupper() and label != "1.0":
             raise Refused(DIALECTS["0.3"], MethodNotFound(f"there is no method {method[:80]!r}"))
-        # Where nobody speaks 1.0, that is what is wrong with a method of it, and not the header.
+        # If the agent does not speak 1.0, the method is the error, not the header.
         if (label not in ("1.0", "") or (strict and not label)) and (allowed is None or "1.0" in allowed):
             raise Refused(newest, _unsupported(label or "0.3", ("1.0",), allowed))
         return _find(newest, method)
@@ -218,7 +217,7 @@ def _neutral(label: str, method: str, params: bytes, strict: bool, allowed: Coll
 
 
 def _speaks(name: str, method: str) -> bool:
-    """Whether a dialect has a method, or an answer to it of its own."""
+    """True if a dialect has a method, or an error of its own for it."""
     return method in _OPS[name] or (name == "arbiter" and method.startswith(_PUSHES))
 
 
@@ -232,7 +231,7 @@ def _find(dialect: Dialect, method: str) -> Chosen:
 
 
 def _veto(label: str, versions: Collection[str], allowed: Collection[str] | None) -> None:
-    """A header that contradicts the method, in a version that is spoken."""
+    """Refuse a header that contradicts the method, if the agent speaks a version of the method."""
     if label and label not in versions and (allowed is None or any(v in allowed for v in versions)):
         raise Refused(DIALECTS["0.3"], _unsupported(label, versions, allowed))
 
@@ -254,7 +253,7 @@ _TYPE = re.compile(rb'"type"\s*:')
 
 
 def _is_typed(params: bytes) -> bool:
-    """Parts (or the message) say `type` where they should say `kind`: the transitional form of 0.2."""
+    """True if parts or the message have `type` instead of `kind`: the transitional form of 0.2."""
     if _TYPE.search(params) is None:
         return False
     try:
@@ -268,7 +267,7 @@ def _is_typed(params: bytes) -> bool:
 
 
 def for_card(document: Any, *, found_at: str = "") -> list[tuple[Interface, Dialect]]:
-    """The ways to reach an agent, best first, from its card. Raises `InvalidAgentResponse`.
+    """An agent's interfaces, best first, from its card. Raises `InvalidAgentResponse`.
 
     A card that says no version gets two: try 0.2, and 0.1 when the agent does not know the method.
     """

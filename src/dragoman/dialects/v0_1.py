@@ -130,7 +130,7 @@ class V0_1(Dialect):
             case Task():
                 return encode(_write_task(result))
             case ops.PushConfig():
-                return encode(_write_task_config(result, secrets=False))  # it says that they may be left out
+                return encode(_write_task_config(result, secrets=False))  # 0.1 allows to leave them out
             case AgentCard():
                 return encode(cards.write_card(result, self.name))
         if isinstance(request, ops.DeletePushConfig):
@@ -158,7 +158,7 @@ class Draft(V0_1):
 
 
 def _is_cleared(params: bytes, tidied: dict[str, Any]) -> bool:
-    """Whether the config was set to `null`, which is not to leave it out."""
+    """True if the config is `null`, which differs from absent."""
     name = "pushNotificationConfig"
     return name not in tidied and name in (msgspec.json.decode(params or b"null") or ())
 

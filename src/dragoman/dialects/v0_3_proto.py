@@ -123,7 +123,7 @@ def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Par
 
 
 def file_bytes(content: bytes, media_type: str) -> bytes:
-    """What a file holds: decoded, if somebody encoded it. Of text, only if what comes out is text again."""
+    """The content of a file, decoded if it is encoded. Text is decoded only if the result is text."""
     if len(content) % 4 or not content.isascii():
         return content
     try:

@@ -128,7 +128,7 @@ class Cards:
                 cards.write_card(whole, "1.0")
                 if pure
                 else cards.superset_card(
-                    whole, home=mount.home or select.unsaid(mount.versions), versions=mount.versions
+                    whole, home=mount.home or select.default_version(mount.versions), versions=mount.versions
                 )
             )
             body = msgspec.json.encode(served)

@@ -23,7 +23,7 @@ from dragoman.dialects import select
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import Numbered
-from dragoman.dialects.proto.status import DETAILS, sentence, write_status
+from dragoman.dialects.proto.status import DETAILS, status_message, write_status
 from dragoman.errors import (
     A2AError,
     InvalidAgentResponse,
@@ -359,7 +359,7 @@ class _GrpcCall:
         if self.mount is not UNKNOWN:
             trailers += _pairs((OURS, *self.mount.refusal(error, error.http)))
         code = getattr(grpc.StatusCode, error.grpc)
-        await self._context.abort(code, sentence(error, version), tuple(trailers))
+        await self._context.abort(code, status_message(error, version), tuple(trailers))
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -21,7 +21,7 @@ from dragoman.dialects import paths, select
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.errors import write_rest_error
-from dragoman.dialects.paths import QUERY, Found, Path
+from dragoman.dialects.paths import QUERY, FoundPath, Path
 from dragoman.dialects.sse import frame
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest, ParseError
 from dragoman.model.card import HTTP_JSON, AgentCard, Interface
@@ -70,14 +70,14 @@ class Rest:
             if mount.speaks(version)
         ]
 
-    async def _answer(self, exchange: Exchange, mount: Mount, *, found: Found, path: Path) -> None:
+    async def _answer(self, exchange: Exchange, mount: Mount, *, found: FoundPath, path: Path) -> None:
         await handle(_RestCall(exchange, mount, found, path, self._strict))
 
 
 class _RestCall(HttpCall):
     __slots__ = ("_path", "_strict", "_tenant", "_type", "_values")
 
-    def __init__(self, exchange: Exchange, mount: Mount, found: Found, path: Path, strict: bool) -> None:
+    def __init__(self, exchange: Exchange, mount: Mount, found: FoundPath, path: Path, strict: bool) -> None:
         super().__init__(exchange, mount, select.of_paths(path.version))
         self._path = path
         self._values, self._tenant = found.values, found.tenant

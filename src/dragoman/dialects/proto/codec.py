@@ -24,7 +24,7 @@ from dragoman.model.task import Event, Task
 
 
 class Form(NamedTuple):
-    """A message type, what it means in the model, and the other way round."""
+    """A message type, with its conversions from and to the model."""
 
     message: Any
     read: Callable[[Any], Any]
@@ -44,16 +44,16 @@ class Codec:
     name: str
     """The dialect whose rules apply beyond the wire."""
     version: str
-    """What `a2a-version` says."""
+    """The value of `a2a-version`."""
     service: str
     """The full name of the gRPC service."""
     methods: dict[Op, str]
-    """The operations it has, and what it calls them."""
+    """Its operations, and their names."""
     requests: dict[Op, Form]
     results: dict[Op, Form]
     event: Form
     marks_last: bool = False
-    """The last status update of a stream says `final`."""
+    """The last status update of a stream has `final`."""
 
     def parsed(self, op: Op, body: bytes) -> Any:
         """The message of a request; `read_message` makes the request of it. Raises `InvalidParams`."""
@@ -81,7 +81,7 @@ class Codec:
         return self.read_message(op, self.parsed(op, body), max_nodes=max_nodes)
 
     def write_request(self, op: Op, request: Request) -> bytes:
-        with _carried(InvalidParams):
+        with _convert_errors(InvalidParams):
             return self.requests[op].encoded(request)
 
     def read_result(self, op: Op, body: bytes) -> Any:
@@ -89,7 +89,7 @@ class Codec:
         return _read(self.results[op], body)
 
     def write_result(self, op: Op, result: Any) -> bytes:
-        return _whatever(result, self.results[op].encoded)
+        return _write_answer(result, self.results[op].encoded)
 
     def read_event(self, body: bytes) -> Event:
         """Raises `InvalidAgentResponse`."""
@@ -102,9 +102,9 @@ class Codec:
         key = (self.service, last)
         body = response.encoded.get(key)
         if body is None:
-            body = response.encoded[key] = _whatever(response.event, partial(self._event, last=last))
-        if last and isinstance(response.event, Task):  # only a status update can say that it is the last
-            return [body, _whatever(status_of(response.event), partial(self._event, last=True))]
+            body = response.encoded[key] = _write_answer(response.event, partial(self._event, last=last))
+        if last and isinstance(response.event, Task):  # only a status update can be marked as the last
+            return [body, _write_answer(status_of(response.event), partial(self._event, last=True))]
         return [body]
 
     def _event(self, event: Event, *, last: bool) -> bytes:
@@ -120,7 +120,7 @@ _reading = lru_cache(None)(unmapped)
 
 
 def has_more_messages(nodes: int, message: Any) -> bool:
-    """Whether more than so many messages are inside one. Each may take two bytes on the wire, and a hundred here."""
+    """True if more than `nodes` messages are inside one. Each may take two bytes on the wire, and a hundred in memory."""
     inside = [message]
     while inside:
         for field, value in inside.pop().ListFields():
@@ -145,22 +145,22 @@ def _read(form: Form, body: bytes) -> Any:
         raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None
 
 
-def _whatever(value: Any, write: Callable[[Any], bytes]) -> bytes:
-    """An answer, also if not all of it is for protobuf."""
+def _write_answer(value: Any, write: Callable[[Any], bytes]) -> bytes:
+    """Write an answer, also if protobuf cannot carry all of it."""
     try:
         return write(value)
-    except _UNCARRIED:
-        with _carried(InvalidAgentResponse):
+    except _CANNOT_CARRY:
+        with _convert_errors(InvalidAgentResponse):
             return write(json_for_protobuf(value))
 
 
-_UNCARRIED = (EncodeError, TypeError, ValueError, OverflowError, RecursionError)
+_CANNOT_CARRY = (EncodeError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 @contextmanager
-def _carried(kind: type[A2AError]) -> Iterator[None]:
-    """JSON can say a little more than protobuf: text that is not Unicode, numbers that fit no double, deeper nesting."""
+def _convert_errors(kind: type[A2AError]) -> Iterator[None]:
+    """JSON allows more than protobuf: text that is not Unicode, numbers that fit no double, deeper nesting."""
     try:
         yield
-    except _UNCARRIED as error:
+    except _CANNOT_CARRY as error:
         raise kind(f"protobuf cannot carry this: {error}") from error

@@ -24,7 +24,7 @@ _STRUCT = "google/protobuf/struct.proto"
 def _load() -> dict[str, SimpleNamespace]:
     files = descriptor_pb2.FileDescriptorSet.FromString(COMPILED.read_bytes())
     packages: dict[str, SimpleNamespace] = {}
-    for file in files.file:  # each stands behind what it imports
+    for file in files.file:  # files come after their imports
         POOL.Add(file)
     for file in files.file:
         classes = packages.setdefault(file.package, SimpleNamespace())

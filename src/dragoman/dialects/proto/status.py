@@ -18,8 +18,8 @@ from dragoman.errors import DOMAIN, A2AError
 DETAILS = "grpc-status-details-bin"
 
 _PREFIX = "type.googleapis.com/"
-_LONGEST = 1024
-"""Characters of a sentence, and bytes of all else: trailers have little room."""
+MAX_STATUS_TEXT = 1024
+"""Characters of the message, and bytes of the other texts: trailers have little room."""
 
 CODES = {
     name: number
@@ -47,24 +47,28 @@ _BY_CODE: dict[str, type[A2AError]] = {
 }
 
 
-def sentence(error: A2AError, version: str = "1.0") -> str:
-    """What is said in words. The SDKs put the name of the error before it in 0.3, and some read nothing else."""
-    words = error.message if len(error.message) <= _LONGEST else error.message[: _LONGEST - 1] + "…"
+def status_message(error: A2AError, version: str = "1.0") -> str:
+    """The message of a status. In 0.3 the SDKs put the error's name before it, and some read nothing else."""
+    words = (
+        error.message if len(error.message) <= MAX_STATUS_TEXT else error.message[: MAX_STATUS_TEXT - 1] + "…"
+    )
     name = "" if version == "1.0" else errors.name_of(error)
     return f"{name}: {words}" if name else words
 
 
 def write_status(error: A2AError, version: str = "1.0") -> bytes:
-    """A google.rpc.Status with everything there is to say about an error."""
-    status = RPC.Status(code=CODES[error.grpc], message=sentence(error, version))
+    """A google.rpc.Status with all details of an error."""
+    status = RPC.Status(code=CODES[error.grpc], message=status_message(error, version))
     info = RPC.ErrorInfo(reason=error.reason, domain=DOMAIN)
-    info.metadata.update({name: value for name, value in error.metadata.items() if len(value) <= _LONGEST})
+    info.metadata.update(
+        {name: value for name, value in error.metadata.items() if len(value) <= MAX_STATUS_TEXT}
+    )
     _pack(status, info)
     if error.fields:
         request = RPC.BadRequest()
         for field, why in error.fields:
-            if request.ByteSize() < _LONGEST:
-                request.field_violations.add(field=field[:_LONGEST], description=why[:_LONGEST])
+            if request.ByteSize() < MAX_STATUS_TEXT:
+                request.field_violations.add(field=field[:MAX_STATUS_TEXT], description=why[:MAX_STATUS_TEXT])
         _pack(status, request)
     if error.retry_after is not None:
         retry = RPC.RetryInfo()
@@ -79,7 +83,7 @@ def _pack(status: Any, detail: Message) -> None:
 
 
 def read_status(code: str, message: str, details: bytes = b"") -> A2AError:
-    """What a peer said, as one of ours. `code` is the name of the gRPC status."""
+    """A peer's status as an error of ours. `code` is the name of the gRPC status."""
     try:
         status = RPC.Status.FromString(details)
         found = {each.type_url.rpartition("/")[2]: each.value for each in status.details}

@@ -49,7 +49,7 @@ def read_message(message: Any, path: str, shape: Shape) -> Message:
 
 
 def read_sent(message: Any, path: str, shape: Shape) -> Message:
-    """A message that somebody sends us: how much is in it is looked at first."""
+    """Read a message of a request, after a check of its size."""
     if len(getattr(message, shape.parts)) > MAX_PARTS:
         raise Malformed(f"{path}.{shape.parts}", TOO_MANY_PARTS)
     return read_message(message, path, shape)

@@ -20,7 +20,7 @@ from dragoman.dialects.reading import Malformed
 from dragoman.model.ids import timestamp
 
 _EXACT = float(2**53)
-DEEPEST = 30
+MAX_JSON_DEPTH = 30
 
 
 def write_struct(struct: Any, document: dict[str, Any], depth: int = 1) -> None:
@@ -39,8 +39,8 @@ def write_value(value: Any, item: Any, depth: int = 0) -> None:
         value.null_value = 0
     elif kind is int or kind is float:
         value.number_value = item
-    elif depth > DEEPEST:
-        raise ValueError(f"it nests deeper than {DEEPEST} levels")
+    elif depth > MAX_JSON_DEPTH:
+        raise ValueError(f"it nests deeper than {MAX_JSON_DEPTH} levels")
     elif isinstance(item, dict):
         value.struct_value.SetInParent()  # an empty one, too, is there
         write_struct(value.struct_value, item, depth + 1)
@@ -86,14 +86,14 @@ def _read_number(number: float, path: str) -> int | float:
 
 
 def write_moment(moment: Any, text: str) -> None:
-    """What is no timestamp is left out: a peer of another version may have said it."""
+    """Leave out an invalid timestamp, which a peer of another version may have sent."""
     if (since := _since_epoch(text)) is not None:
         moment.seconds, moment.nanos = since
 
 
 @lru_cache(1024)
 def _since_epoch(text: str) -> tuple[int, int] | None:
-    """In seconds and nanoseconds. Whoever reads tasks reads the same ones again and again."""
+    """Seconds and nanoseconds. Cached, because readers of tasks read the same ones again."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -134,7 +134,7 @@ def _json(value: Any, depth: int) -> Any:
         return str(value)
     if not isinstance(value, dict | list | tuple):
         return value
-    if depth >= DEEPEST:
+    if depth >= MAX_JSON_DEPTH:
         return _encode(value).decode()
     if isinstance(value, dict):
         return {name: _json(each, depth + 1) for name, each in value.items()}
