@@ -170,7 +170,7 @@ async def test_the_command_says_where_it_breaks_and_fails(
     verify = ["audit", "verify", "--store", f"sqlite:///{path}"]
     assert await asyncio.to_thread(main, verify) == 0
     out = capsys.readouterr().out
-    assert out.startswith("6 entries, each follows from the one before; the last is 6, ")
+    assert out.startswith("6 entries, all hashes are correct; the last is 6, ")
     known = out.split()[-1]
     assert await asyncio.to_thread(main, [*verify, "--known", known]) == 0
     capsys.readouterr()

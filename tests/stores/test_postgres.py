@@ -537,7 +537,7 @@ async def test_a_store_closes_though_its_database_does_not_answer(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_CUT", 0.2)
-    monkeypatch.setattr(postgres_store, "_LEAVING", 0.1)
+    monkeypatch.setattr(postgres_store, "LEAVE_SECONDS", 0.1)
     store = PostgresStore(url)
     await store.open()
     await store.join("n1", ttl=60)

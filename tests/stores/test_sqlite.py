@@ -341,7 +341,7 @@ async def test_a_lease_nobody_wants_any_more_goes_back_also_if_that_fails_at_fir
         await asyncio.sleep(0)
     creating.cancel()
     other.execute("begin immediate")
-    while not store.file.commits.ailing:
+    while not store.file.commits.failing:
         await asyncio.sleep(0)
     other.execute("rollback")
     other.close()

@@ -27,7 +27,7 @@ select key, scope, id, context, updated, state, done, reply, webhooks, seq, mail
 """
 _LOG = f"select place >> 28, place & {(1 << 28) - 1}, body from log"
 _SEEN = "select scope, dedupe, key, seq, at from seen"
-_HOOKS = (
+_WEBHOOKS = (
     "select webhook, key, id, body, cursor, last, at, attempt, since, error, dead, null, fence from webhooks"
 )
 _AUDIT = """
@@ -113,7 +113,7 @@ async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
 
     def webhooks() -> Iterator[Sequence[Any]]:
         for webhook, key, id, body, cursor, last, at, attempt, since, error, dead, *rest in source.execute(
-            _HOOKS
+            _WEBHOOKS
         ):
             if key in kept and fits(id):
                 copied.webhooks += 1

@@ -6,7 +6,7 @@ import logging
 
 import msgspec
 
-GARBLED = (msgspec.MsgspecError, UnicodeDecodeError, KeyError, IndexError, AssertionError)
+UNREADABLE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, KeyError, IndexError, AssertionError)
 """What unpacking and folding raise when the bytes of a log are not what was written."""
 MAX_NAMES = 1000
 """Damaged tasks that are remembered by name."""

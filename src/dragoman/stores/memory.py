@@ -236,7 +236,7 @@ class MemoryStore:
         chosen = list(islice(at_rest, limit))
         for task in chosen:
             self.push_configs.forget(task.key)
-            self._unplace(task)
+            self._remove_from_index(task)
             del self._tasks[task.key]
             keys = self._keys[task.snapshot.scope]
             del keys[task.snapshot.task_id]
@@ -279,10 +279,10 @@ class MemoryStore:
                 or place.done != snapshot.terminal
             ):
                 if place is not None:
-                    self._unplace(task)
-                self._place(task)
+                    self._remove_from_index(task)
+                self._add_to_index(task)
 
-    def _place(self, task: _Task) -> None:
+    def _add_to_index(self, task: _Task) -> None:
         snapshot = task.snapshot
         place = task.place = _Place(
             snapshot.scope,
@@ -299,7 +299,7 @@ class MemoryStore:
                 states = self._found.setdefault((place.scope, context), {})
                 states.setdefault(place.state, _Sorted()).add(place.updated, place.id, task.key)
 
-    def _unplace(self, task: _Task) -> None:
+    def _remove_from_index(self, task: _Task) -> None:
         place = task.place
         assert place is not None
         self._aged[place.done].remove(place.updated, place.id, task.key)

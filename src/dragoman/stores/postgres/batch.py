@@ -213,7 +213,7 @@ class _Batch:
             made_row = decide(TaskRow(), Create(message, job.mail.at, job.node)).row
             lease = Lease(job.scope, job.task, key, made_row.fence, made_row.attempt) if job.node else None
             self._count(job.number, made_row.state.value, job.mail.reply, 1)
-            outcomes[i] = self._took(job, key, message, lease, waits=not job.node)
+            outcomes[i] = self._accepted(job, key, message, lease, waits=not job.node)
         return outcomes
 
     async def _keys(self, jobs: Sequence[Job]) -> dict[tuple[int, str], int]:
@@ -242,11 +242,11 @@ class _Batch:
         row = held.row = decision.row
         held.changed = True
         lease = Lease(job.scope, job.task, key, row.fence, row.attempt) if decision.leased else None
-        done = self._took(job, key, record, lease, waits=not row.node)
+        done = self._accepted(job, key, record, lease, waits=not row.node)
         held.size += len(self._log[-1][2])
         return done
 
-    def _took(self, job: Job, key: int, record: Record, lease: Lease | None, *, waits: bool) -> Outcome:
+    def _accepted(self, job: Job, key: int, record: Record, lease: Lease | None, *, waits: bool) -> Outcome:
         self._log.append((key, record.seq, pack((record,))))
         if job.dedupe:
             self._seen.append((job.number, job.dedupe, key, record.seq))

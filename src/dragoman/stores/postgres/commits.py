@@ -100,7 +100,7 @@ class Commits:
                 for each in batch:
                     await self._commit((each,))
             elif isinstance(error, PostgresError):
-                self._database.complain(error)
+                self._database.log_once(error)
                 _fail(batch[0][1], Unavailable("the task store cannot be written to at the moment"))
             else:
                 _fail(batch[0][1], error)

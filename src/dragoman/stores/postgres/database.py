@@ -138,7 +138,7 @@ class Database:
         self._names: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
         """What connections call themselves in what they write."""
         self._latest = float("inf")
-        self._ailing = False
+        self._failing = False
         self._away: float | None = None
         """Since when nothing works."""
         self._back = float("-inf")
@@ -149,7 +149,7 @@ class Database:
             return
         self._latest = float("inf")
         try:
-            await self._patiently(self._migrate, quietly=True)
+            await self._retry_while_away(self._migrate, quietly=True)
         except Unavailable as error:
             raise Unavailable(f"the database cannot be opened: {error.__cause__}") from error
         except (*CONFUSED, asyncpg.PostgresError) as error:
@@ -165,7 +165,7 @@ class Database:
         finally:
             db.terminate()
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """We are about to close: a database that is away is waited for, but not until it is back."""
         if self._latest == float("inf"):
             self._latest = time.monotonic() + _HURRY
@@ -178,7 +178,7 @@ class Database:
 
     async def close(self) -> None:
         """Finish what was begun, then let go of all connections."""
-        self.hurry()
+        self.stop_waiting()
         if self._under_way:
             await asyncio.wait(tuple(self._under_way))
         reads, writes, self._reads, self._writes = self._reads, self._writes, None, None
@@ -188,7 +188,7 @@ class Database:
 
     async def read(self, work: Work[T]) -> T:
         """Look at what was committed."""
-        return await self._clearly(self._patiently(partial(self._look, work)))
+        return await self._clearly(self._retry_while_away(partial(self._look, work)))
 
     async def write(self, work: Work[T]) -> T:
         """Do `work` in a transaction of its own, perhaps more than once; what it raises as an answer undoes it.
@@ -206,7 +206,7 @@ class Database:
 
     async def transact(self, work: Named[T]) -> T:
         """`write`, for work that names its transaction itself; an error of a statement comes as it is."""
-        return await self._patiently(partial(self._transaction, work))
+        return await self._retry_while_away(partial(self._transaction, work))
 
     def _ended(self, work: asyncio.Future[Any]) -> None:
         self._under_way.discard(work)
@@ -260,7 +260,7 @@ class Database:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]], *, quietly: bool = False) -> T:
+    async def _retry_while_away(self, attempt: Callable[[], Awaitable[T]], *, quietly: bool = False) -> T:
         """Try until it works, or for as long as anybody would wait."""
         deadline, pause = time.monotonic() + self._patience, 0.02
         while True:
@@ -273,7 +273,7 @@ class Database:
                     self._away = time.monotonic()
                 if time.monotonic() + pause > deadline or self._hurries(pause):
                     if not quietly:
-                        self.complain(error)
+                        self.log_once(error)
                     raise Unavailable("the task store cannot be reached at the moment") from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 0.5)
@@ -283,7 +283,7 @@ class Database:
         try:
             return await work
         except asyncpg.PostgresError as error:
-            self.complain(error)
+            self.log_once(error)
             raise Unavailable("the task store cannot be used at the moment") from error
 
     @property
@@ -292,16 +292,16 @@ class Database:
         return time.monotonic() < self._back + _GRACE
 
     def _well(self) -> None:
-        self._ailing = False
+        self._failing = False
         if self._away is not None:
             if time.monotonic() - self._away >= _OUTAGE:
                 self._back = time.monotonic()
             self._away = None
 
-    def complain(self, error: Exception) -> None:
+    def log_once(self, error: Exception) -> None:
         """Say what is wrong, once until it is well again."""
-        if not self._ailing:
-            self._ailing = True
+        if not self._failing:
+            self._failing = True
             _log.error("the database: %s", str(error) or type(error).__name__)
 
     def _pool(self, pool: Pool | None) -> Pool:

@@ -41,7 +41,7 @@ class PostgresLog:
         if not fits(task, context, dedupe):
             raise InvalidParams("an id is text, without a NUL")
         number = await self._state.reads.new_scope(self._scope)
-        return await self._given(
+        return await self._deliver_job(
             Job(
                 self._scope,
                 number,
@@ -74,15 +74,15 @@ class PostgresLog:
             raise TaskNotFound(task)
         if not fits(dedupe):
             raise InvalidParams("a key is text, without a NUL")
-        return await self._given(
+        return await self._deliver_job(
             Job(self._scope, number, task, mail=mail, dedupe=dedupe, node=node, webhook=webhook)
         )
 
-    async def _given(self, job: Job) -> Delivered:
+    async def _deliver_job(self, job: Job) -> Delivered:
         """What a delivery gives. A caller that leaves meanwhile runs nothing, so a lease of its goes back."""
         if job.node:
             await self._state.know(job.node)
-        future = self._state.commits.submit(job, self._give_back)
+        future = self._state.commits.submit(job, self._release_later)
         try:
             done: Outcome = await future
             snapshot = self._state.reads.kept(done.key)
@@ -91,12 +91,12 @@ class PostgresLog:
             return Delivered(snapshot, done.seq, done.lease, done.duplicate, waits=done.waits)
         except (asyncio.CancelledError, Unavailable, TaskUnreadable):
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._give_back(future.result())  # it came, and we cannot take it
+                self._release_later(future.result())  # it came, and we cannot take it
             raise
 
-    def _give_back(self, done: Outcome) -> None:
+    def _release_later(self, done: Outcome) -> None:
         if done.lease is not None:
-            self._state.give_back(done.lease)
+            self._state.release_later(done.lease)
 
     async def seen(self, dedupe: str) -> Delivered | None:
         number = await self._state.reads.scope(self._scope)

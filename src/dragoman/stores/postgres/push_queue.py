@@ -70,7 +70,7 @@ _DELIVERY = """
 select webhook, tenant, agent, owner, tasks.id, body, cursor, last, webhooks.fence, webhooks.attempt, since, at, error, dead
 from dragoman.webhooks join dragoman.tasks using (key) join dragoman.scopes using (scope) where cursor < last
 """
-_HASTEN = "update dragoman.webhooks set at = 0 where cursor < last and not dead and at > $1"
+_CORRECT_TIMES = "update dragoman.webhooks set at = 0 where cursor < last and not dead and at > $1"
 _DUE = """
 select webhook from dragoman.webhooks where cursor < last and not dead and at <= $2
 and (node is null or node <> $1 and node not in (select node from dragoman.nodes where until > dragoman.clock()))
@@ -134,7 +134,7 @@ class PostgresPushQueue:
         async def work(db: Connection) -> Sequence[Delivery]:
             now = push_configs.now()
             if longest != float("inf"):
-                await db.execute(_HASTEN, now + longest)
+                await db.execute(_CORRECT_TIMES, now + longest)
             claimed = [webhook for (webhook,) in await db.fetch(_DUE, node, now, limit)]
             for webhook in claimed:
                 await _change(db, webhook, ClaimPush(node, now))

@@ -14,7 +14,7 @@ from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavail
 from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
-from dragoman.stores.damage import GARBLED, Damage
+from dragoman.stores.damage import UNREADABLE_ERRORS, Damage
 from dragoman.stores.pages import FIRST_PAGE, Filters, Row, merge, read_filters, visible
 from dragoman.stores.postgres.address import DAMAGED, Connection
 from dragoman.stores.postgres.database import Database
@@ -37,7 +37,7 @@ with first as (
 ), piece as (select coalesce(min(seq) filter (where size >= $4), max(seq)) as upto from first)
 select seq, body from dragoman.log, piece where key = $1 and seq > $2 and seq <= upto order by seq
 """
-_LOGS = """
+MAX_CACHED_LOGS = """
 select key, log.seq, body from dragoman.log join unnest($1::bigint[], $2::integer[]) as n(key, upto) using (key)
 where log.seq <= upto order by key, log.seq
 """
@@ -197,7 +197,7 @@ class Reads:
         bodies: dict[int, list[tuple[int, bytes]]] = {}
         if sum(row[5] for row in rows) <= PAGE_BYTES:
             keys, seqs = [row[0] for row in rows], [row[1] for row in rows]
-            for key, seq, body in await self._database.read(lambda db: db.fetch(_LOGS, keys, seqs)):
+            for key, seq, body in await self._database.read(lambda db: db.fetch(MAX_CACHED_LOGS, keys, seqs)):
                 bodies.setdefault(key, []).append((seq, body))
         for key, seq, task, context, _, _ in rows:
             snapshot: Snapshot | None = Snapshot(scope, task, context)
@@ -242,7 +242,7 @@ class Reads:
     def _unpack(self, task: str, rows: Iterable[tuple[int, bytes]], after: int) -> list[Record]:
         try:
             records = _unpacked(rows, after)
-        except GARBLED as error:
+        except UNREADABLE_ERRORS as error:
             self.damage.note_task(task, error)
             raise TaskUnreadable(task) from error
         self.damage.clear(task)

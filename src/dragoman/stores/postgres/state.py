@@ -21,7 +21,7 @@ _KNOW = "insert into dragoman.nodes (node, until) values ($1, dragoman.clock()) 
 _LEASE = "select node, fence, attempt from dragoman.tasks where key = $1 for update"
 _RELEASE = "update dragoman.tasks set node = $2, attempt = $3 where key = $1"
 
-AGAIN = 0.1
+RETRY_SECONDS = 0.1
 """Seconds until what has to be written is tried once more."""
 
 
@@ -85,13 +85,13 @@ class StoreState:
 
         await self.database.write(work)
 
-    def give_back(self, lease: Lease) -> None:
+    def release_later(self, lease: Lease) -> None:
         """`release`, for a caller that has left: nobody waits for it."""
-        begun = asyncio.ensure_future(self._insist(lease))
+        begun = asyncio.ensure_future(self._retry_release(lease))
         self._later.add(begun)
         begun.add_done_callback(self._done)
 
-    async def _insist(self, lease: Lease) -> None:
+    async def _retry_release(self, lease: Lease) -> None:
         """As long as our node lives, nobody else would run the task."""
         while True:
             try:
@@ -100,7 +100,7 @@ class StoreState:
             except Unavailable:
                 if not self._open:
                     raise
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_SECONDS)
 
     def _done(self, work: asyncio.Future[None]) -> None:
         self._later.discard(work)

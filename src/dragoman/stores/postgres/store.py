@@ -44,7 +44,7 @@ _LEAVE = """
 update dragoman.tasks set node = null where key in
 (select key from dragoman.tasks where ready and node = $1 order by key for update)
 """
-_LEAVE_HOOKS = "update dragoman.webhooks set node = null where node = $1"
+_LEAVE_WEBHOOKS = "update dragoman.webhooks set node = null where node = $1"
 _GONE = "update dragoman.nodes set until = dragoman.clock() where node = $1"
 _FREE = "ready and node is null"
 _ORPHANED = (
@@ -105,8 +105,8 @@ delete from dragoman.nodes where until <= dragoman.clock() - $1::double precisio
 and not exists (select 1 from dragoman.tasks where ready and tasks.node = nodes.node)
 """
 _PURGE_WRITERS = "delete from dragoman.writers where at <= dragoman.clock() - $1::double precision"
-_LOGS = 10_000
-_LEAVING = 5.0
+MAX_CACHED_LOGS = 10_000
+LEAVE_SECONDS = 5.0
 """Seconds to say that we go. Whoever stops us does not wait for long."""
 
 
@@ -137,14 +137,14 @@ class PostgresStore:
         self.audit.open()
 
     async def close(self) -> None:
-        self._database.hurry()
+        self._database.stop_waiting()
         await self.audit.close()
         await self.state.close()
 
     def scope(self, scope: Scope) -> PostgresLog:
         log = self._logs.get(scope)
         if log is None:
-            if len(self._logs) >= _LOGS:
+            if len(self._logs) >= MAX_CACHED_LOGS:
                 self._logs.clear()
             log = self._logs[scope] = PostgresLog(self.state, scope)
         return log
@@ -154,7 +154,7 @@ class PostgresStore:
 
         async def tidy(db: Connection) -> None:
             await db.execute(_LEAVE, node)
-            await db.execute(_LEAVE_HOOKS, node)
+            await db.execute(_LEAVE_WEBHOOKS, node)
             for statement in (_PURGE_NODES, _PURGE_WRITERS):
                 await db.execute(statement, DAY)
 
@@ -173,11 +173,11 @@ class PostgresStore:
 
     async def leave(self, node: str) -> None:
         async def work(db: Connection) -> None:
-            for statement in (_LEAVE, _LEAVE_HOOKS, _GONE):
+            for statement in (_LEAVE, _LEAVE_WEBHOOKS, _GONE):
                 await db.execute(statement, node)
 
         try:
-            async with asyncio.timeout(_LEAVING):
+            async with asyncio.timeout(LEAVE_SECONDS):
                 await self._database.write(work)
         except TimeoutError:  # others will miss us
             raise Unavailable("the database does not answer") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-_SHORT = 2500
+MAX_INDEXED_BYTES = 2500
 """Bytes in an entry of an index: a third of a page, and something is in there, too."""
 
 
@@ -20,7 +20,7 @@ def clean(word: str) -> str:
 
 def indexed(*words: str) -> bool:
     """Whether these can be kept, and be found together."""
-    return fits(*words) and sum(len(word.encode()) for word in words) <= _SHORT
+    return fits(*words) and sum(len(word.encode()) for word in words) <= MAX_INDEXED_BYTES
 
 
 def brief(word: str) -> str:

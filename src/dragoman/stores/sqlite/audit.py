@@ -84,7 +84,7 @@ class SqliteAudit:
         terms = {term: value for term, value in asked.items() if value is not None}
         sql = _ENTRIES + (" where " + " and ".join(terms) if terms else "") + " order by id desc limit ?"
         values = (*terms.values(), limit)
-        rows = await self._file.reads.elsewhere(lambda db: db.execute(sql, values).fetchall())
+        rows = await self._file.reads.in_thread(lambda db: db.execute(sql, values).fetchall())
         return entries_of(rows)
 
     async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:

@@ -37,7 +37,7 @@ insert into counts (scope, state, n) values (?1, ?2, ?3) on conflict (scope, sta
 _FEW, _MANY = 2, 10
 """How often the loop comes round between two transactions: those who waited for the first have more to write by then, and
 who shares a transaction shares its cost. Where many do, it is worth waiting for all of them."""
-_CROWD = 8
+MANY_JOBS = 8
 """Jobs in one transaction that are many."""
 _LONGEST = 0.005
 """Seconds after which nobody is waited for."""
@@ -54,7 +54,7 @@ class Commits:
         self, db: sqlite3.Connection, *, patience: float, told: Callable[[float], None] | None = None
     ) -> None:
         self._db = db
-        self._took = told
+        self._on_commit = told
         self._since = 0.0
         self._patience = patience
         self._loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class Commits:
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.ailing = False
+        self.failing = False
         """The last thing that was to be written could not be."""
         self._shared = 0
         """Jobs in the last transaction."""
@@ -76,10 +76,10 @@ class Commits:
         self.must_commit = False
         """This transaction changes the file in a way that `total_changes` does not count."""
         self._version = self._told = _version(db)
-        self._errands: SimpleQueue[tuple[Callable[[], None], Callable[[Exception | None], None]] | None] = (
-            SimpleQueue()
-        )
-        self._thread = Thread(target=self._run_errands, name="dragoman-commits", daemon=True)
+        self._thread_jobs: SimpleQueue[
+            tuple[Callable[[], None], Callable[[Exception | None], None]] | None
+        ] = SimpleQueue()
+        self._thread = Thread(target=self._run_thread_jobs, name="dragoman-commits", daemon=True)
         self._thread.start()
 
     def submit(self, job: Job[T], dropped: Callable[[T], None] | None = None) -> asyncio.Future[T]:
@@ -113,11 +113,11 @@ class Commits:
         """Finish what was submitted, then stop."""
         self._closed = True
         await self._idle.wait()
-        self._errands.put(None)
+        self._thread_jobs.put(None)
         self._thread.join()
 
     def _soon(self) -> None:
-        rounds = _MANY if self._shared >= _CROWD else _FEW
+        rounds = _MANY if self._shared >= MANY_JOBS else _FEW
         self._loop.call_soon(self._begin_in, rounds, time.perf_counter() + _LONGEST)
 
     def _begin_in(self, rounds: int, latest: float) -> None:
@@ -130,7 +130,7 @@ class Commits:
         try:
             self._start()
         except sqlite3.Error:
-            self._errands.put((self._wait_to_start, self._started))  # another process is writing
+            self._thread_jobs.put((self._wait_to_start, self._started))  # another process is writing
         else:
             self._run()
 
@@ -196,8 +196,8 @@ class Commits:
                 self._undo(batch, error)
                 return
             self.records.clear()  # they may be large, and the next transaction may be long in coming
-            if self._took is not None:
-                self._took(time.perf_counter() - self._since)
+            if self._on_commit is not None:
+                self._on_commit(time.perf_counter() - self._since)
             for outcome in outcomes:
                 _answer(*outcome)
             self._next()
@@ -206,11 +206,11 @@ class Commits:
             self._rollback()  # nothing was written, so there is no disk to wait for
             committed(None)
         else:
-            self._errands.put((self._commit, committed))
+            self._thread_jobs.put((self._commit, committed))
 
     def _commit(self) -> None:
         self._db.execute("commit")
-        self.ailing = False
+        self.failing = False
 
     def _undo(self, batch: list[_Waiting], error: Exception) -> None:
         self._rollback()
@@ -227,8 +227,8 @@ class Commits:
 
     def _fail(self, future: asyncio.Future[Any], error: Exception) -> None:
         if isinstance(error, sqlite3.DatabaseError):
-            if not self.ailing:
-                self.ailing = True
+            if not self.failing:
+                self.failing = True
                 _log.error("cannot write to the database: %s", error)
             error = Unavailable("the task store cannot be written to at the moment")
         if not future.cancelled():
@@ -243,9 +243,9 @@ class Commits:
             self._active = False
             self._idle.set()
 
-    def _run_errands(self) -> None:
-        while (errand := self._errands.get()) is not None:
-            work, then = errand
+    def _run_thread_jobs(self) -> None:
+        while (thread_job := self._thread_jobs.get()) is not None:
+            work, then = thread_job
             error = None
             try:
                 work()
@@ -256,7 +256,7 @@ class Commits:
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
             del (
-                errand,
+                thread_job,
                 work,
                 then,
                 error,

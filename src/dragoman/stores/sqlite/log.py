@@ -120,7 +120,7 @@ def new_scope(db: Connection, scope: Scope) -> int:
 
 DAY = 24 * 60 * 60.0
 """How long a key is remembered."""
-AGAIN = 0.1
+RETRY_SECONDS = 0.1
 """Seconds until what has to be written is tried once more."""
 
 _ROW = "select key, scope, reply, seq, mail, state, updated, done, ready, node, fence, attempt, webhooks from tasks "
@@ -176,13 +176,13 @@ class SqliteLog:
         node: str = "",
         webhook: StoredPushConfig | None = None,
     ) -> Awaitable[Delivered]:
-        return self._given(partial(self._create, task, context, mail, dedupe, node, webhook))
+        return self._deliver_job(partial(self._create, task, context, mail, dedupe, node, webhook))
 
     def begin(
         self, task: str, context: str, mail: Mail, *, node: str, webhook: StoredPushConfig | None = None
     ) -> Delivered | None:
         commits = self._file.commits
-        if commits.ailing:
+        if commits.failing:
             return None
         opening = self._opening(task, context, mail, node, webhook)
         opening.open = webhook is None
@@ -198,9 +198,9 @@ class SqliteLog:
         node: str = "",
         webhook: StoredPushConfig | None = None,
     ) -> Awaitable[Delivered]:
-        return self._given(partial(self._deliver, task, mail, dedupe, node, webhook))
+        return self._deliver_job(partial(self._deliver, task, mail, dedupe, node, webhook))
 
-    async def _given(self, job: Job[Delivered | _Unfolded]) -> Delivered:
+    async def _deliver_job(self, job: Job[Delivered | _Unfolded]) -> Delivered:
         """What a delivery gives. A caller that is cancelled meanwhile runs nothing, so a lease of its goes back."""
         future = self._file.commits.submit(job, self._drop)
         try:
@@ -218,17 +218,17 @@ class SqliteLog:
 
     def _drop(self, delivered: Delivered | _Unfolded) -> None:
         if delivered.lease is not None:
-            self._give_back(delivered.lease)
+            self._release_later(delivered.lease)
 
-    def _give_back(self, lease: Lease) -> None:
+    def _release_later(self, lease: Lease) -> None:
         with suppress(Unavailable):  # closed: then its node is gone, and the lease with it
             given = self._file.commits.submit(partial(release, lease, False))
-            given.add_done_callback(partial(self._gave_back, lease))
+            given.add_done_callback(partial(self._release_done, lease))
 
-    def _gave_back(self, lease: Lease, given: asyncio.Future[None]) -> None:
+    def _release_done(self, lease: Lease, given: asyncio.Future[None]) -> None:
         if not given.cancelled() and isinstance(given.exception(), Unavailable):
             # As long as we live, nobody else would run it.
-            given.get_loop().call_later(AGAIN, self._give_back, lease)
+            given.get_loop().call_later(RETRY_SECONDS, self._release_later, lease)
 
     async def seen(self, dedupe: str) -> Delivered | None:
         reads = self._file.reads

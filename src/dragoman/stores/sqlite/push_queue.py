@@ -71,7 +71,9 @@ and (webhooks.node is null or webhooks.node <> ?4 and webhooks.node not in (sele
 order by at limit ?3
 """
 )
-_HASTEN = "update webhooks indexed by webhooks_due set at = 0 where cursor < last and dead = 0 and at > ?"
+_CORRECT_TIMES = (
+    "update webhooks indexed by webhooks_due set at = 0 where cursor < last and dead = 0 and at > ?"
+)
 _WHEN = "select min(at) from webhooks where cursor < last and dead = 0 and node is null"
 _WAITING = _DELIVERY.format(index="") + "order by webhook limit ?"
 _DEAD = _DELIVERY.format(index="indexed by webhooks_dead") + "and dead = 1 order by webhook limit ?"
@@ -84,7 +86,7 @@ class SqlitePushQueue:
 
     def __init__(self, file: SqliteFile, bury: Callable[[Connection], None]) -> None:
         self._file = file
-        self._bury = bury
+        self._remove_dead_nodes = bury
         self._listeners: list[Callable[[], None]] = []
 
     # -- PushConfigStore -------------------------------------------------------------------------------------------------
@@ -191,16 +193,16 @@ class SqlitePushQueue:
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         sql = _DEAD if dead else _WAITING
-        rows = await self._file.reads.elsewhere(lambda db: db.execute(sql, (limit,)).fetchall())
+        rows = await self._file.reads.in_thread(lambda db: db.execute(sql, (limit,)).fetchall())
         return [delivery_of(row) for row in rows]
 
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
         return await self._file.commits.submit(partial(self._redeliver, key, cursor))
 
     def _claim_due(self, node: str, limit: int, longest: float, db: Connection) -> Finish[Sequence[Delivery]]:
-        self._bury(db)
+        self._remove_dead_nodes(db)
         now, claimed = push_configs.now(), []
-        db.execute(_HASTEN, (now + longest,))
+        db.execute(_CORRECT_TIMES, (now + longest,))
         for row in db.execute(_DUE, (now, heartbeat.now(), limit, node)).fetchall():
             due = delivery_of(row)
             if (taken := _change(db, due.key, ClaimPush(node, now))) is not None:

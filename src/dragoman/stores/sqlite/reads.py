@@ -21,7 +21,7 @@ from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
-from dragoman.stores.damage import GARBLED, Damage
+from dragoman.stores.damage import UNREADABLE_ERRORS, Damage
 from dragoman.stores.pages import FIRST_PAGE, Filters, Row, merge, read_filters, visible
 from dragoman.stores.snapshots import SnapshotCache
 
@@ -158,14 +158,14 @@ class Reads:
         number = self.scope(scope)
         if number is None:
             return FoundTasks((), "", 0)
-        total, rows, next = await self.elsewhere(lambda db: self._find(db, scope, number, filters, limit))
+        total, rows, next = await self.in_thread(lambda db: self._find(db, scope, number, filters, limit))
         snapshots = []
         for (key, seq, task, context, _, _), snapshot in rows:
             if snapshot is None:
                 snapshot = self._snapshots.get(key)
             if snapshot is None or snapshot.seq != seq:  # it moved on since, or was dropped
                 again = partial(self._fold, Snapshot(scope, task, context), key=key, seq=seq)
-                snapshot = await self.elsewhere(again)
+                snapshot = await self.in_thread(again)
             if snapshot.seq == seq:  # else it was purged meanwhile
                 snapshots.append(snapshot)
         return FoundTasks(snapshots, next, total)
@@ -195,7 +195,7 @@ class Reads:
                         break
             return out
 
-        return self._guarded(partial(read, self._here)) if few else await self.elsewhere(read)
+        return self._guarded(partial(read, self._here)) if few else await self.in_thread(read)
 
     def one(self, sql: str, values: tuple[Any, ...]) -> Any:
         return self._guarded(lambda: self._here.execute(sql, values).fetchone())
@@ -203,7 +203,7 @@ class Reads:
     def all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
         return self._guarded(lambda: self._here.execute(sql, values).fetchall())
 
-    async def elsewhere(self, read: Callable[[sqlite3.Connection], T]) -> T:
+    async def in_thread(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` on the other thread."""
         try:
             future = asyncio.get_running_loop().run_in_executor(
@@ -233,7 +233,7 @@ class Reads:
                     del records[: after - records[0].seq + 1]
                 after = last
                 yield records
-        except (sqlite3.DatabaseError, *GARBLED) as error:
+        except (sqlite3.DatabaseError, *UNREADABLE_ERRORS) as error:
             if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
                 raise
             self.damage.note_task(task, error)

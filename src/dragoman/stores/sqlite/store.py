@@ -55,10 +55,10 @@ select asked.key from json_each(?) as asked
 left join tasks on tasks.scope = asked.value ->> 0 and tasks.id = asked.value ->> 1
 where tasks.seq is null or tasks.seq > asked.value ->> 2
 """
-_TOGETHER = 1000
+READERS_PER_SEARCH = 1000
 """Readers that are looked for in one search."""
 _CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
-_LOGS = 10_000
+MAX_CACHED_LOGS = 10_000
 
 
 class SqliteStore:
@@ -82,7 +82,7 @@ class SqliteStore:
             Path(path), synchronous=synchronous, patience=patience, keep=keep, keep_bytes=keep_bytes
         )
         self._locks = NodeLocks(Path(f"{path}-nodes"))
-        self.push_configs = self.push_queue = SqlitePushQueue(self.file, self._bury)
+        self.push_configs = self.push_queue = SqlitePushQueue(self.file, self._remove_dead_nodes)
         self.audit = SqliteAudit(self.file)
         self._logs: dict[Scope, SqliteLog] = {}
         self._ttls: dict[str, float] = {}
@@ -98,7 +98,7 @@ class SqliteStore:
     def scope(self, scope: Scope) -> SqliteLog:
         log = self._logs.get(scope)
         if log is None:
-            if len(self._logs) >= _LOGS:
+            if len(self._logs) >= MAX_CACHED_LOGS:
                 self._logs.clear()
             log = self._logs[scope] = SqliteLog(self.file, scope, self.push_configs)
         return log
@@ -132,7 +132,7 @@ class SqliteStore:
         await self.file.commits.submit(partial(release, lease, failed))
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
-        old = await self.file.reads.elsewhere(partial(purge.find, before, limit, unfinished))
+        old = await self.file.reads.in_thread(partial(purge.find, before, limit, unfinished))
         return await self.file.commits.submit(partial(purge.purge, self.file, before, old))
 
     async def tidy(self) -> bool:
@@ -146,7 +146,7 @@ class SqliteStore:
         return int(row[0]) if row else 0
 
     async def backlog(self, fits: Callable[[Scope], bool]) -> int:
-        rows = await self.file.reads.elsewhere(lambda db: db.execute(_BACKLOG).fetchall())
+        rows = await self.file.reads.in_thread(lambda db: db.execute(_BACKLOG).fetchall())
         return sum(n for *names, n in rows if fits(Scope(*names)))
 
     def time_commits(self, told: Callable[[float], None]) -> None:
@@ -157,9 +157,9 @@ class SqliteStore:
             return ()
         reads, places = self.file.reads, []
         known = [(reads.scope(scope), task, after) for scope, task, after in cursors]
-        for start in range(0, len(known), _TOGETHER):
-            asked = json.encode(known[start : start + _TOGETHER]).decode()
-            rows = await reads.elsewhere(lambda db, asked=asked: db.execute(_BEHIND, (asked,)).fetchall())  # type: ignore[misc]
+        for start in range(0, len(known), READERS_PER_SEARCH):
+            asked = json.encode(known[start : start + READERS_PER_SEARCH]).decode()
+            rows = await reads.in_thread(lambda db, asked=asked: db.execute(_BEHIND, (asked,)).fetchall())  # type: ignore[misc]
             places += [start + place for (place,) in rows]
         return places
 
@@ -169,7 +169,7 @@ class SqliteStore:
         return _nothing
 
     def _renew(self, node: str, ttl: float, db: Connection) -> Finish[Sequence[HeldLease]]:
-        self._bury(db)
+        self._remove_dead_nodes(db)
         db.execute(_JOIN, (node, heartbeat.now() + ttl))
         held = [HeldLease(*row) for row in db.execute(_HOLDS, (node,))]
         return lambda: held
@@ -182,7 +182,7 @@ class SqliteStore:
         takes_over: Callable[[], bool] | None,
         db: Connection,
     ) -> Finish[Sequence[Lease]]:
-        self._bury(db)
+        self._remove_dead_nodes(db)
         now, joined = heartbeat.now(), db.execute(_UNTIL, (node,)).fetchone()
         lapsed = joined is not None and joined[0] <= now
         # Who is buried is dead; who is only silent may have had to wait for the file, as we had.
@@ -202,7 +202,7 @@ class SqliteStore:
             leases.append(Lease(scope, task, key, row.fence, row.attempt))
         return lambda: leases
 
-    def _bury(self, db: Connection) -> None:
+    def _remove_dead_nodes(self, db: Connection) -> None:
         """Forget the nodes whose processes are gone: what they held is free."""
         for (node,) in db.execute(_NODES).fetchall():
             if self._locks.dead(node):
