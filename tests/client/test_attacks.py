@@ -20,12 +20,12 @@ SMUGGLED = "x\r\nX-Admin: yes"
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 
 
-class Heard:
-    """An application that remembers what it was asked before it passes it on."""
+class RecordingApp:
+    """Records the requests to an application."""
 
     def __init__(self, app: Any) -> None:
         self.app, self.limits, self.connections = app, app.limits, app.connections
-        self.stop = app.stop
+        self.start, self.stop = app.start, app.stop
         self.asked: list[tuple[str, bytes, dict[bytes, bytes]]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -35,26 +35,26 @@ class Heard:
 
 
 @asynccontextmanager
-async def serving(binding: str, **more: Any) -> AsyncIterator[tuple[Heard, Client]]:
+async def serving(binding: str, **more: Any) -> AsyncIterator[tuple[RecordingApp, Client]]:
     agent = Agent("Echo")
 
     @agent.skill
     async def echo(text: str) -> str:
         return text
 
-    heard = Heard(application(agent, store="memory:"))
-    async with running(heard) as url, connect(url, binding=binding, **more) as client:  # type: ignore[arg-type]
-        heard.asked.clear()
-        yield heard, client
+    app = RecordingApp(application(agent, store="memory:"))
+    async with running(app) as url, connect(url, binding=binding, **more) as client:  # type: ignore[arg-type]
+        app.asked.clear()
+        yield app, client
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("given", [{"key": SMUGGLED}, {"extensions": [SMUGGLED]}])
 async def test_a_key_or_an_extension_smuggles_no_header(binding: str, given: Any) -> None:
-    async with serving(binding) as (heard, client):
+    async with serving(binding) as (app, client):
         with pytest.raises(ValueError, match="line break"):
             await client.send("hello", **given)
-        assert heard.asked == []
+        assert app.asked == []
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -81,10 +81,10 @@ IDS = [
 @pytest.mark.parametrize("id", IDS)
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_an_id_with_path_characters_stays_an_id(binding: str, id: str) -> None:
-    async with serving(binding) as (heard, client):
+    async with serving(binding) as (app, client):
         with pytest.raises((errors.TaskNotFound, errors.InvalidParams)):
             await client.get(id)
-        for method, path, headers in heard.asked:
+        for method, path, headers in app.asked:
             assert b"x-admin" not in headers
             assert (method, path) == ("POST", b"/") or (method == "GET" and path.startswith(b"/tasks/"))
             assert path.count(b"/") <= 2 and b"?" not in path and not path.endswith(b":cancel")
