@@ -29,7 +29,7 @@ help: ## list what can be made
 run: $(RUNS) ## start a hub on loopback: a tenant, agents to try, and what to try
 	@if [ -n "$(KEY)" ]; then $(BIN)/python -c 'import any_llm' 2>/dev/null || { \
 		echo "installing a library for the models of providers ..."; $(PIP) '.[llm]'; }; fi
-	@REPORT_PACE=$${REPORT_PACE:-4} exec $(BIN)/dragoman hub --demo "make run" --data $(DEMO) $(AGENTS:%=--agents %) $(ARGS)
+	@REPORT_PACE=$${REPORT_PACE:-4} exec $(BIN)/dragoman hub --demo 'make run$(if $(ARGS), ARGS="$(ARGS)")' --data $(DEMO) $(AGENTS:%=--agents %) $(ARGS)
 
 agents: $(RUNS) ## serve the example agents alone
 	@exec $(BIN)/dragoman serve $(AGENTS)

@@ -7,6 +7,7 @@ import ast
 import inspect
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from dragoman.cli import VERBS, parser
+from dragoman.client.agents_table import AgentEntry, read_agents
+from dragoman.hub.settings import Settings, settings
 from dragoman.server import runtime
 
 ROOT = Path(__file__).parent.parent
@@ -185,6 +188,23 @@ def test_a_command_that_is_wrong_is_found(capsys: pytest.CaptureFixture[str]) ->
     (wrong,) = commands("$ dragoman serve hello.py --prot 9000   # a slip")
     assert wrong == "dragoman serve hello.py --prot 9000"
     assert not understood(wrong)
+
+
+def test_the_page_of_the_configuration_has_every_setting_with_its_default(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    agents, hub = [block for language, block in fenced(page) if language == "toml"]
+    entries = read_agents(tomllib.loads(agents)["agents"])
+    written = {
+        name
+        for entry in tomllib.loads(agents)["agents"].values()
+        if isinstance(entry, dict)
+        for name in entry
+    }
+    assert len(entries) == 4 and written == set(AgentEntry.__struct_fields__)
+    assert {*tomllib.loads(hub)["hub"], "grpc_port"} == set(Settings.__struct_fields__)
+    config = tmp_path / "dragoman.toml"
+    config.write_text(hub)
+    assert settings(environment={}, config=str(config)) == Settings()
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

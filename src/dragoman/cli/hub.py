@@ -248,7 +248,7 @@ def _try(url: str, token: str, given: Settings, again: str) -> str:
         tries.append((about, f"kill -9 {os.getpid()}\n     {again}"))
     tries.append(
         (
-            "ConversationHistory, with a memory (Ctrl-D leaves):",
+            "Talk with the hub. It remembers the conversation (Ctrl-D ends):",
             f"{_program()} chat {url}/v1/a2a/agents/index",
         )
     )

@@ -279,9 +279,7 @@ def schema() -> dict[str, Any]:
     return out
 
 
-_CHAT = Skill(
-    id="chat", name="chat", description="ConversationHistory with it in plain text.", tags=("text",)
-)
+_CHAT = Skill(id="chat", name="chat", description="Talk with it in plain text.", tags=("text",))
 
 
 def _skill(capability: str) -> Skill:
