@@ -246,7 +246,7 @@ async def test_what_is_returned_becomes_the_fitting_kind_of_part() -> None:
     assert (mine.metadata, mine.extensions) == ({"a": 1}, ("urn:e",))
 
 
-async def test_the_turn_says_writes_and_hands_over() -> None:
+async def test_a_turn_reports_status_writes_artifacts_and_files() -> None:
     agent = Agent("A")
 
     @agent.skill

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dragoman.buses.local import LocalBus
-from dragoman.engine.follow import MOST, Reader, Readers
+from dragoman.engine.follow import MAX_READ_RECORDS, Reader, Readers
 from dragoman.engine.protocols import Lease, Log, Store, topic
 from dragoman.engine.records import Record
 from dragoman.errors import Unavailable
@@ -26,7 +26,7 @@ async def _all(reader: Reader, last: int) -> list[int]:
     seen: list[int] = []
     while not seen or seen[-1] < last:
         batch = await asyncio.wait_for(reader.next(), 10)
-        assert 0 < len(batch) <= 2 * MOST
+        assert 0 < len(batch) <= 2 * MAX_READ_RECORDS
         seen += [record.seq for record in batch]
     return seen
 

@@ -114,7 +114,7 @@ async def test_a_task_that_waits_can_be_canceled_on_a_full_node(start: Start) ->
     assert gate.began == 1 and not engine.runner.full
 
 
-async def test_what_is_not_stored_takes_no_place(start: Start) -> None:
+async def test_a_message_that_is_not_stored_gives_its_place_back(start: Start) -> None:
     gate = Gate()
     engine = await start(gate.agent, queue=1)
     for _ in range(3):

@@ -158,7 +158,7 @@ async def test_a_question_ends_the_turn_and_the_answer_begins_another_that_knows
 
 
 @pytest.mark.parametrize("state", ["failed", "rejected"])
-async def test_a_task_may_end_otherwise(state: str) -> None:
+async def test_finish_sets_the_state_a_task_ends_in(state: str) -> None:
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         updater = TaskUpdater(queue)
         end = {"failed": updater.failed, "rejected": updater.reject}[state]

@@ -84,7 +84,7 @@ async def says_hello(app: Any, **options: Any) -> Any:
 # -- 0.2 ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_of_0_2() -> None:
+async def test_a_server_written_for_sdk_0_2_runs() -> None:
     capabilities = AgentCapabilities(streaming=True, pushNotifications=True)
     card = AgentCard(
         name="Hello",
@@ -240,7 +240,7 @@ def card_1(name: str = "Hello", url: str = "http://127.0.0.1:9999") -> Any:
     )
 
 
-async def test_the_hello_world_of_1_x() -> None:
+async def test_the_hello_world_sample_of_sdk_1_x_runs() -> None:
     card = card_1()
     handler = DefaultRequestHandler(
         agent_executor=HelloExecutor(),
@@ -385,7 +385,7 @@ async def test_an_error_that_is_wrapped_keeps_its_text() -> None:
             await client("hi")
 
 
-def test_small_things_of_the_sdk() -> None:
+def test_small_helpers_of_the_sdk_behave_as_there() -> None:
     assert are_modalities_compatible(["text"], ["text", "image"]) and are_modalities_compatible(["text"], [])
     assert not are_modalities_compatible(["text"], ["image"])
     assert TaskState("input-required") is TaskState.input_required and Role("agent") is Role.agent

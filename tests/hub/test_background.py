@@ -117,7 +117,7 @@ async def test_an_engine_forgets_after_an_unexpected_error(monkeypatch: pytest.M
 
 
 async def test_readers_are_looked_for_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "POLL", 0.001)
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0.001)
     readers = follow.Readers(open_store("memory:"))
     look = Stumbles(readers.look, *ERRORS)
     monkeypatch.setattr(readers, "look", look)

@@ -41,7 +41,7 @@ class Order(pydantic.BaseModel):
     "text", ["y", "Y", "yes", "Yes.", "ok", "OK!", "okay", "yep", "sure", "true", "1", " yes, please ", "yes yes", "of course",
              "ja", "Ja, bitte!", "oui", "d’accord", "Sí", "sim", "да", "tak", "はい", "是的", "네", "हाँ", "👍", "👍🏽"],
 )  # fmt: skip
-def test_yes(text: str) -> None:
+def test_words_for_yes_in_many_languages_are_true(text: str) -> None:
     assert convert_text(text, bool) is True
 
 
@@ -49,14 +49,14 @@ def test_yes(text: str) -> None:
     "text", ["n", "N.", "no", "No!", "nope", "false", "0", "no thanks", "No, thank you.", "no no", "not now", "nein danke", "non",
              "não", "нет", "いいえ", "不是", "아니요", "नहीं", "👎", "❌"],
 )  # fmt: skip
-def test_no(text: str) -> None:
+def test_words_for_no_in_many_languages_are_false(text: str) -> None:
     assert convert_text(text, bool) is False
 
 
 @pytest.mark.parametrize(
     "text", ["", "maybe", "no problem", "yes no", "not sure", "ok but not today", "?", "please", "y" * 100_000, "yes " * 50_000]
 )  # fmt: skip
-def test_what_is_neither_is_not_guessed(text: str) -> None:
+def test_an_answer_that_is_neither_yes_nor_no_is_not_guessed(text: str) -> None:
     assert yes_or_no(text) is None
     with pytest.raises(Unfit):
         convert_text(text, bool)
@@ -101,7 +101,7 @@ def test_other_answers_are_read_as_they_are_meant(text: str, kind: Any, value: A
         (int | date, "Please answer in another form."),
     ],
 )
-def test_a_hint_says_what_fits(kind: Any, sentence: str) -> None:
+def test_a_question_asked_again_says_which_answers_fit(kind: Any, sentence: str) -> None:
     assert hint(kind) == sentence
 
 

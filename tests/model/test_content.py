@@ -41,7 +41,7 @@ def test_no_metadata_is_not_written_and_is_read_as_none(value: Any) -> None:
     ],
     ids=["update", "setdefault", "item", "or", "pop", "clear"],
 )
-def test_what_all_share_cannot_be_changed(change: Any) -> None:
+def test_the_shared_empty_metadata_cannot_be_changed(change: Any) -> None:
     with pytest.raises(TypeError, match="cannot be changed"):
         change(Part(text="x").metadata)
     assert NOTHING == {}

@@ -13,7 +13,7 @@ from dragoman import Agent
 from dragoman.dialects.proto import v1_0
 from dragoman.errors import Unauthenticated
 from dragoman.model import ops
-from dragoman.model.inflight import ByteBudget
+from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.ops import Principal
 from dragoman.server.application import application
 from dragoman.server.limits import Connections, Limits

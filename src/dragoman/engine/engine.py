@@ -48,10 +48,10 @@ from dragoman.errors import (
     UnsupportedOperation,
     keep_going,
 )
+from dragoman.model.byte_budget import HOLD_SECONDS, ByteBudget
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message
 from dragoman.model.ids import new_id, timestamp
-from dragoman.model.inflight import HOLD_SECONDS, ByteBudget
 from dragoman.model.ops import (
     Batch,
     Call,
@@ -182,7 +182,7 @@ class Engine:
     # -- sending -----------------------------------------------------------------------------------------------
 
     async def deliver(self, call: Call, request: SendMessage) -> Delivered:
-        """Put a message on disk, and leave it at that: what comes of it is in the log. Raises as `call` does."""
+        """Store a message and do not wait for its answer. Raises as `call` does."""
         if (program := self._programs(call.scope)) is None:
             raise TaskNotFound("", message="there is no such agent")
         if program.authorize is not None:
@@ -203,7 +203,7 @@ class Engine:
             snapshot = settled
         elif delivered.stored is not None:
             await asyncio.shield(delivered.stored)
-        if not _over(snapshot, delivered.seq):  # it is not ours to run, or somebody set it in motion again
+        if not _over(snapshot, delivered.seq):  # another node runs it, or another message came
             with self._reader(call, snapshot, snapshot.seq, look=True) as reader:
                 await _until(reader, snapshot, lambda: _over(snapshot, delivered.seq))
         return snapshot.reply or trimmed(snapshot.task, length)
@@ -372,7 +372,7 @@ class Engine:
         return snapshot
 
     async def _head(self, call: Call, task: str) -> Head:
-        """`_visible`, for those who need not read the log."""
+        """`_visible`, without reading the log."""
         head = await self._store.scope(call.scope).head(task)
         if head.hidden:
             raise TaskNotFound(task)
@@ -527,7 +527,7 @@ class Engine:
     # -- agents that call agents -------------------------------------------------------------------------------
 
     async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
-        """The agent called `name`: one of ours, or one elsewhere."""
+        """The agent called `name`: of this process, or a remote one."""
         sibling = Scope(scope.tenant, name, scope.owner)
         if self._programs(sibling) is not None:
             return self, sibling
@@ -536,7 +536,7 @@ class Engine:
         return await self._remote.find(name, scope)
 
     async def close(self) -> None:
-        """Part of being our own `Peers`; `stop` does the work."""
+        """Part of `Peers`; `stop` does the work."""
 
     # -- retention ---------------------------------------------------------------------------------------------
 
@@ -595,7 +595,7 @@ def _public(records: Sequence[Record], *, question_ends: bool) -> tuple[list[Str
 
 
 def _over(snapshot: Snapshot, seq: int) -> bool:
-    """Whether the message at `seq` has been dealt with, and nothing that came since is about to be."""
+    """True if the message at `seq` has been answered, and no later one waits for an answer."""
     return snapshot.terminal or (snapshot.over and snapshot.mail <= max(snapshot.read, seq))
 
 

@@ -20,12 +20,12 @@ from dragoman.model.ops import Scope
 
 logger = logging.getLogger("dragoman.engine")
 
-POLL = 5.0
-"""How long readers trust the bus before somebody looks for them."""
-MOST = 1000
-"""Records that a reader has in memory at a time. More of them wait in the log."""
-HEARD_BYTES = 256 << 10
-"""Bytes of records that wait for a reader to ask for them. They are shared with other readers; more wait in the log."""
+POLL_SECONDS = 5.0
+"""Time between two searches for records that the bus did not report."""
+MAX_READ_RECORDS = 1000
+"""Records that a reader has in memory at a time. More wait in the log."""
+MAX_WAITING_BYTES = 256 << 10
+"""Bytes of records in memory that wait for a reader. Readers share them; more wait in the log."""
 
 GATHER_ROUNDS, GATHER_SECONDS = 64, 0.002
 """How many rounds of the loop, and how long, a reader that has just read waits for more: records that come one by one in quick
@@ -35,8 +35,8 @@ succession are then sent together. Records are in the log meanwhile, so that onl
 class Reader(AbstractContextManager["Reader"]):
     """A cursor in a task's log. It listens from `with` on, so that what happens before the first `next` is not missed.
 
-    With `look`, there may be more in the log than `snapshot` shows. `others` are all who read here. They look for news that
-    the bus has lost, for all of them together; a reader without others looks by itself.
+    With `look`, there may be more in the log than `snapshot` shows. `others` are all readers of this process, which search
+    together for records that the bus did not report; a reader without others searches by itself.
     """
 
     __slots__ = ("_after", "_bus", "_bytes", "_closed", "_last", "_listening", "_log", "_others", "_poll", "_records", "_scope",
@@ -50,7 +50,7 @@ class Reader(AbstractContextManager["Reader"]):
         after: int,
         *,
         look: bool = False,
-        poll: float = POLL,
+        poll: float = POLL_SECONDS,
         others: Readers | None = None,
     ) -> None:
         self._log, self._bus, self._after, self._poll = log, bus, after, poll
@@ -61,14 +61,14 @@ class Reader(AbstractContextManager["Reader"]):
         self._bytes = 0
         """Of `_records`."""
         self._stale = look or snapshot.seq != after
-        """What we have been told is not all there is: look at the log."""
+        """There may be records that the bus did not bring: read the log."""
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
         self._last = 0.0
         """When `next` returned."""
 
     def __enter__(self) -> Self:
-        self._listening = self._bus.listen(self._topic, self._hear)
+        self._listening = self._bus.listen(self._topic, self._on_wake)
         self._listening.__enter__()
         if self._others is not None:
             self._others.add(self)
@@ -95,9 +95,13 @@ class Reader(AbstractContextManager["Reader"]):
                     self._stale = True  # a wake-up was lost
             if self._stale:
                 self._stale, self._records, self._bytes = False, [], 0
-                found = await self._log.read(self._task, after=self._after, limit=MOST, max_bytes=PIECE_BYTES)
+                found = await self._log.read(
+                    self._task, after=self._after, limit=MAX_READ_RECORDS, max_bytes=PIECE_BYTES
+                )
                 batch = list(found)
-                self._stale |= len(batch) == MOST or size_of(batch) >= PIECE_BYTES  # and perhaps more
+                self._stale |= (
+                    len(batch) == MAX_READ_RECORDS or size_of(batch) >= PIECE_BYTES
+                )  # and perhaps more
             if batch:
                 self._after = batch[-1].seq
                 self._last = time.monotonic()
@@ -117,13 +121,13 @@ class Reader(AbstractContextManager["Reader"]):
         self._closed = self._stale = True
         self._wake()
 
-    def _hear(self, records: Sequence[Record]) -> None:
+    def _on_wake(self, records: Sequence[Record]) -> None:
         if not self._stale:
             waiting = self._records
             if (
                 not records
-                or len(waiting) >= MOST
-                or self._bytes >= HEARD_BYTES
+                or len(waiting) >= MAX_READ_RECORDS
+                or self._bytes >= MAX_WAITING_BYTES
                 or (waiting and records[0].seq != waiting[-1].seq + 1)
             ):
                 self._stale, self._records, self._bytes = True, [], 0  # unknown, too many, or out of order
@@ -138,13 +142,13 @@ class Reader(AbstractContextManager["Reader"]):
 
     @property
     def cursor(self) -> tuple[Scope, str, int] | None:
-        """Where it waits for news: whose task, which one, after which record. None if it does not wait."""
+        """Where it waits: the scope, the task, the last record it has. None if it does not wait."""
         return (
             (self._scope, self._task, self._after) if self._waiter is not None and not self._stale else None
         )
 
     def look(self) -> None:
-        """There may be more in the log than we were told."""
+        """Read the log: there may be records that the bus did not bring."""
         self._stale = True
         self._wake()
 
@@ -163,7 +167,7 @@ class Reader(AbstractContextManager["Reader"]):
 
 
 class Readers(set[Reader]):
-    """All who read here, and one who looks for them: a bus may lose a wake-up."""
+    """All readers of this process, and one search for all of them: a bus may lose a wake-up."""
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -171,23 +175,23 @@ class Readers(set[Reader]):
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._looking = asyncio.create_task(self._look_often(), name="dragoman-readers")
+        self._looking = asyncio.create_task(self._poll(), name="dragoman-readers")
 
     def close(self) -> None:
-        """Have everybody read what there is, and wait for nothing more."""
+        """Have all readers read to the end of their logs, and wait for nothing more."""
         if self._looking is not None:
             self._looking.cancel()
         for reader in tuple(self):
             reader.close()
 
-    async def _look_often(self) -> None:
+    async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(POLL)
-            with keep_going(logger, "looking for news that readers missed", Unavailable):
+            await asyncio.sleep(POLL_SECONDS)
+            with keep_going(logger, "looking for records that readers missed", Unavailable):
                 await self.look()
 
     async def look(self) -> None:
-        """Find who has missed something, with one search for all of them."""
+        """Find the readers that missed something, with one search for all of them."""
         waiting = [(reader, cursor) for reader in self if (cursor := reader.cursor) is not None]
         if waiting:
             for place in await self._store.behind([cursor for _, cursor in waiting]):

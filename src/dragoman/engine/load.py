@@ -1,8 +1,8 @@
-"""How many turns a server has, with all its workers: those that run, those that arrive, and those that wait for room.
+"""Counts the turns of a server, over all its workers: those that run, those that arrive, and those that wait for room.
 
-Each worker writes its own two numbers, in memory that all of them share, and reads everybody's. A place is taken before it is
-known whether there is one, and given back if there is none: so two workers may both refuse for a moment where one of them had
-room, and together they never take more than they may.
+Each worker writes its own two counters, in shared memory, and reads those of all. A worker takes a place before it knows
+whether one is free, and gives it back if none is. So two workers may both refuse for a moment where one had room, but together
+they never take more than the limit.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from mmap import mmap
 from threading import Lock
 
-_CELL = 8
-_TRIES = 4
+_CELL_BYTES = 8
+_MAX_TRIES = 4
 
 
 class Load:
     def __init__(self, workers: int = 1, worker: int = 0, memory: mmap | bytearray | None = None) -> None:
         self.workers, self._worker = workers, worker
-        size = 2 * workers * _CELL
+        size = 2 * workers * _CELL_BYTES
         self._memory = memory if memory is not None else mmap(-1, size) if workers > 1 else bytearray(size)
         self._cells = memoryview(self._memory)[:size].cast("q")
         self._barrier = Lock()
@@ -47,7 +47,7 @@ class Load:
 
     def enter(self, limit: int | None = None) -> bool:
         """Take a place. False if there would be more than `limit`."""
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             self._cells[self._worker] += 1
             if limit is None:
                 return True

@@ -53,7 +53,7 @@ from dragoman.hub.tools.remote_agents import RemoteAgents
 from dragoman.hub.tools.tool import Tool
 from dragoman.hub.tools.toolbox import toolbox
 from dragoman.hub.tools.web import BraveSearch
-from dragoman.model.inflight import ByteBudget
+from dragoman.model.byte_budget import ByteBudget
 from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys

@@ -24,8 +24,8 @@ from urllib.parse import unquote
 import msgspec
 
 from dragoman.errors import StoreDamaged
+from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import Interface
-from dragoman.model.inflight import ByteBudget
 from dragoman.server.address import Address
 from dragoman.server.cards import JWKS, WELL_KNOWN, Cards
 from dragoman.server.cors import Cors

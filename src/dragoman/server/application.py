@@ -22,8 +22,8 @@ from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Store
 from dragoman.engine.runner import NodeOptions, Runner
 from dragoman.errors import StoreDamaged, Unavailable
+from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import AgentCard
-from dragoman.model.inflight import ByteBudget
 from dragoman.model.options import check_options
 from dragoman.observe.audit import RateLimitedAudit
 from dragoman.observe.instrument import (

@@ -23,8 +23,8 @@ from urllib.parse import parse_qs
 
 from dragoman.dialects.sse import KEEP_ALIVE, MEDIA_TYPE
 from dragoman.errors import InvalidRequest, Unavailable
+from dragoman.model.byte_budget import LARGE_BYTES, ByteBudget
 from dragoman.model.card import Interface
-from dragoman.model.inflight import LARGE_BYTES, ByteBudget
 from dragoman.model.ops import Principal
 from dragoman.server.address import Address
 from dragoman.server.http1.timeouts import TaskTimeout, Timeout

@@ -23,8 +23,8 @@ from msgspec import Struct
 from dragoman.auth.secrets import file_stamp
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.messages import POOL
+from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import GRPC, AgentCard, Interface
-from dragoman.model.inflight import ByteBudget
 from dragoman.server.grpc_calls import Calls
 from dragoman.server.grpc_front import AVAILABLE, Front
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits

@@ -32,8 +32,8 @@ from dragoman.errors import (
     TaskNotFound,
     Unavailable,
 )
+from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import AgentCard
-from dragoman.model.inflight import ByteBudget
 from dragoman.model.ops import Batch, Op, Principal
 from dragoman.server.exchange import TooSlow
 from dragoman.server.http1.timeouts import TaskTimeout

@@ -27,8 +27,8 @@ from dragoman.errors import (
     Unavailable,
     VersionNotSupported,
 )
+from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.card import JSONRPC, Interface
-from dragoman.model.inflight import LARGE_BYTES
 from dragoman.model.ops import EXTENDED_CARD, SUBSCRIBE, Batch, GetOrigin
 from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.limits import Limits

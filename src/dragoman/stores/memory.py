@@ -48,7 +48,7 @@ from dragoman.engine.transition import (
     first_push_row,
 )
 from dragoman.errors import TaskNotFound
-from dragoman.model.inflight import LARGE_BYTES
+from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores import heartbeat

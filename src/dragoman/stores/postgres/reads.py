@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dragoman.engine.protocols import PAGE_BYTES, Admit, FoundTasks, Head
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, unpack
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
-from dragoman.model.inflight import LARGE_BYTES
+from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores.damage import UNREADABLE_ERRORS, Damage

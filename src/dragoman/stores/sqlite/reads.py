@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from dragoman.engine.protocols import Admit, FoundTasks, Head
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, size_of, unpack
 from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
-from dragoman.model.inflight import LARGE_BYTES
+from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores.damage import UNREADABLE_ERRORS, Damage

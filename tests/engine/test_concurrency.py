@@ -309,7 +309,7 @@ async def test_a_stream_does_not_outlive_the_engine(start: Start) -> None:
             await streaming
 
 
-async def test_nobody_listens_to_a_task_that_is_over(start: Start) -> None:
+async def test_a_finished_task_leaves_no_bus_listener(start: Start) -> None:
     gates = Gates()
     engine = await start(gates.agent)
     bus = engine._bus

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dragoman.model.inflight import LARGE_BYTES, ByteBudget
+from dragoman.model.byte_budget import LARGE_BYTES, ByteBudget
 
 BIG = LARGE_BYTES
 
@@ -54,7 +54,7 @@ async def test_what_is_larger_than_the_budget_is_let_in_alone() -> None:
     await until(budget, 0)
 
 
-async def test_what_lasts_is_not_counted_for_long() -> None:
+async def test_a_long_request_is_counted_for_a_few_seconds_only() -> None:
     budget, end = ByteBudget(BIG, hold=0.001), asyncio.Event()
     lasting = await begin(budget, BIG, end)
     other = await begin(budget, BIG, end)
@@ -65,7 +65,7 @@ async def test_what_lasts_is_not_counted_for_long() -> None:
     assert budget.used == 0  # released once
 
 
-async def test_who_leaves_while_waiting_takes_no_room() -> None:
+async def test_a_caller_that_leaves_while_waiting_gives_its_bytes_back() -> None:
     budget, end = ByteBudget(BIG), asyncio.Event()
     first = await begin(budget, BIG, end)
     second = await begin(budget, BIG, end)

@@ -103,7 +103,7 @@ def chunks_of(told: Sequence[Any]) -> list[tuple[bool, list[str | None]]]:
         pytest.param(["a"], [], [(False, ["a"])], id="nothing again"),
     ],
 )  # fmt: skip
-async def test_text_that_is_written_again(
+async def test_a_rerun_does_not_write_recorded_text_again(
     start: Start, first: list[str], second: list[str], told: Any
 ) -> None:
     task, heard = await Twice(writing(*first), writing(*second)).play(start)
@@ -155,7 +155,7 @@ def saying(*texts: str) -> Run:
         (["a", "a"], ["a", "a", "a"], ["a", "a", "a"]),
     ],
 )
-async def test_progress_that_is_reported_again(
+async def test_a_rerun_does_not_report_recorded_progress_again(
     start: Start, first: list[str], second: list[str], history: list[str]
 ) -> None:
     task, heard = await Twice(saying(*first), saying(*second)).play(start)
@@ -247,7 +247,7 @@ async def test_a_step_of_a_type_that_is_no_data_still_gives_back_its_value(start
     assert got == [{"not": "callable"}] * 2
 
 
-async def test_steps_of_different_turns_do_not_meet(start: Start) -> None:
+async def test_the_same_step_key_in_two_turns_is_two_steps(start: Start) -> None:
     agent, begun, go, runs = Agent("a"), asyncio.Event(), asyncio.Event(), list[str]()
 
     def noted(text: str) -> str:
