@@ -1,0 +1,60 @@
+"""Our own HTTP server: how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+import pytest
+
+from dragoman.server.http1.server import HttpServer
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+async def test_failed_startup_ends_the_process_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def startup() -> None:
+        raise OSError("the disk is full")
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    with caplog.at_level(logging.ERROR), pytest.raises(SystemExit) as caught:
+        await HttpServer(app, listener, startup=startup).serve(())
+    assert caught.value.code == 1 and "the disk is full" in caplog.text
+    listener.close()
+
+
+async def test_listener_is_closed_before_the_drain_begins() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    refused: list[bool] = []
+
+    async def drain() -> None:
+        try:
+            _, writer = await asyncio.open_connection(*address)
+            writer.close()
+        except ConnectionRefusedError:
+            refused.append(True)
+
+    server = HttpServer(app, listener, drain=drain)
+    await server.start()
+    await server.stop()
+    assert refused == [True]
+
+
+async def test_idle_connections_are_closed_by_a_stop() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = HttpServer(app, listener)
+    await server.start()
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 204 ") and b"\r\ndate: " in head
+    async with asyncio.timeout(5):
+        await server.stop()
+        assert await reader.read() == b""
+    writer.close()
