@@ -25,7 +25,7 @@ class RunAsUser(Struct, frozen=True):
     gid: int
 
     def chown(self, place: int | Path) -> None:
-        """Change the command_user of a file or folder; of a link, not its target."""
+        """Change the owner of a file or folder; of a link, not its target."""
         if isinstance(place, int):
             os.chown(place, self.uid, self.gid)
         else:
@@ -51,7 +51,7 @@ def command_user() -> RunAsUser | None:
 
 
 def root_warning() -> str:
-    """A root_warning for the operator if the hub runs as root; empty otherwise."""
+    """A warning for the operator if the hub runs as root; empty otherwise."""
     if not _root():
         return ""
     whose = (
