@@ -12,7 +12,7 @@ from dragoman.client.deduplicate import parts_after
 from dragoman.errors import A2AError
 from dragoman.model.content import Artifact, Message, Part, files_of
 from dragoman.model.content import text_of as text_of_parts
-from dragoman.model.fold import Growing, LazyFold
+from dragoman.model.fold import GrowingArtifact, LazyFold
 from dragoman.model.ops import Batch
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.values import convert, convert_text
@@ -235,7 +235,7 @@ class Stream:
         self._artifacts: set[str] = set()
         """Ids of artifacts of which something was passed on, here or before."""
         for artifact in known.artifacts if known is not None else ():
-            self._events.fold.artifacts[artifact.artifact_id] = Growing(artifact)
+            self._events.fold.artifacts[artifact.artifact_id] = GrowingArtifact(artifact)
             self._artifacts.add(artifact.artifact_id)
         self._state = TaskState.UNSPECIFIED
         self._deadline = deadline

@@ -20,7 +20,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from dragoman.model.content import NOTHING, Message, Wire
-from dragoman.model.fold import Growing
+from dragoman.model.fold import GrowingArtifact
 from dragoman.model.ops import Scope, StreamResponse
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 
@@ -215,7 +215,7 @@ def number(records: Sequence[Record], first: int) -> None:
         record.seq = seq
 
 
-class ArtifactInProgress(Growing):
+class ArtifactInProgress(GrowingArtifact):
     """An artifact in the log: which turn wrote to it last, and whether it was said to be whole."""
 
     __slots__ = ("turn", "closed", "before")

@@ -4,56 +4,56 @@ from __future__ import annotations
 
 import re
 
-_SERVED = "serve `ExecutorAgent(executor, card)`: `.run()`, or `.app()` for an ASGI server"
+_SERVING = "serve `ExecutorAgent(executor, card)`: `.run()`, or `.app()` for an ASGI server"
 _GRPC = "gRPC is served beside all else: `ExecutorAgent(executor, card).run(grpc_port=50051)`, with the extra `grpc`"
-_CALLED = "call agents with `dragoman.connect(url)`"
-_STORED = (
+_CLIENT = "call agents with `dragoman.connect(url)`"
+_STORES = (
     "tasks are kept in SQLite by themselves: `ExecutorAgent(executor, card).run(store='sqlite:///tasks.db')`,"
     " or `store='postgresql://host/database'`"
 )
-_TOLD = "push notifications are sent by the engine, which keeps their configurations, too: leave it out"
-_ASKED = "what an executor is told comes from the engine: see `RequestContext`"
-_PROVED = (
+_PUSH = "push notifications are sent by the engine, which keeps their configurations, too: leave it out"
+_CONTEXT = "what an executor is told comes from the engine: see `RequestContext`"
+_AUTH = (
     "who may call is said with `auth=`, and the card follows: `ExecutorAgent(executor, card, auth=[Bearer(...)])`,"
     " with `Bearer`, `ApiKey`, `Basic`, `JWT`, `OIDC` and `MutualTLS` from `dragoman.auth`"
 )
 _WIRE = "leave it out: requests, answers and errors are read and written by the server"
-_NAMED = "leave it out: the engine makes ids"
+_IDS = "leave it out: the engine makes ids"
 _QUEUE = "leave it out: the log is the queue"
-_SIGNED = (
+_SIGNING = (
     "cards are signed by the server: `.run(keys='keys', public_url='https://...')`, with `dragoman keys new`"
 )
-_MEASURED = "leave it out: the server has metrics and spans of its own (`tracer=`)"
+_TELEMETRY = "leave it out: the server has metrics and spans of its own (`tracer=`)"
 
 INSTEAD: dict[str, str] = {
     name: why
     for why, names in {
-        _SERVED: "A2AServer A2AApplication JSONRPCApplication RESTHandler JSONRPCHandler RequestHandler RESTApplication"
+        _SERVING: "A2AServer A2AApplication JSONRPCApplication RESTHandler JSONRPCHandler RequestHandler RESTApplication"
         " JsonRpcDispatcher RestDispatcher",
         _GRPC: "GrpcHandler CompatGrpcHandler GrpcServerCallContextBuilder DefaultGrpcServerCallContextBuilder a2a_pb2"
         " a2a_pb2_grpc",
-        _CALLED: "A2AClient Client ClientFactory ClientConfig A2ACardResolver create_client create_text_message_object"
+        _CLIENT: "A2AClient Client ClientFactory ClientConfig A2ACardResolver create_client create_text_message_object"
         " minimal_agent_card MessageSendParams SendMessageRequest SendStreamingMessageRequest SendMessageConfiguration"
         " MessageSendConfiguration StreamResponse"
         " A2AClientHTTPError A2AClientJSONError A2AClientError AgentCardResolutionError AuthInterceptor BaseClient"
         " CredentialService InMemoryContextCredentialStore display_agent_card",
-        _STORED: "DatabaseTaskStore TaskStore TaskManager ResultAggregator VersionedTaskStore",
-        _TOLD: "PushNotificationSender PushNotifier PushNotificationConfigStore DatabasePushNotificationConfigStore"
+        _STORES: "DatabaseTaskStore TaskStore TaskManager ResultAggregator VersionedTaskStore",
+        _PUSH: "PushNotificationSender PushNotifier PushNotificationConfigStore DatabasePushNotificationConfigStore"
         " PushNotificationConfig TaskPushNotificationConfig PushNotificationEvent",
         _QUEUE: "InMemoryQueueManager QueueManager EventConsumer EventQueueLegacy NoTaskQueue TaskQueueExists",
-        _ASKED: "RequestContextBuilder SimpleRequestContextBuilder UnauthenticatedUser",
-        _PROVED: "CallContextBuilder ServerCallContextBuilder DefaultServerCallContextBuilder DefaultCallContextBuilder"
+        _CONTEXT: "RequestContextBuilder SimpleRequestContextBuilder UnauthenticatedUser",
+        _AUTH: "CallContextBuilder ServerCallContextBuilder DefaultServerCallContextBuilder DefaultCallContextBuilder"
         " SecurityScheme HTTPAuthSecurityScheme APIKeySecurityScheme OAuth2SecurityScheme OpenIdConnectSecurityScheme"
         " MutualTLSSecurityScheme MutualTlsSecurityScheme OAuthFlows AuthorizationCodeOAuthFlow ClientCredentialsOAuthFlow"
         " ImplicitOAuthFlow PasswordOAuthFlow DeviceCodeOAuthFlow SecurityRequirement StringList In AuthenticationInfo",
-        _SIGNED: "create_agent_card_signer create_signature_verifier AgentCardSignature SignatureVerificationError"
+        _SIGNING: "create_agent_card_signer create_signature_verifier AgentCardSignature SignatureVerificationError"
         " NoSignatureError InvalidSignaturesError ProtectedHeader",
         _WIRE: "proto_utils to_stream_response build_error_response prepare_response_object validate_request_params"
         " get_stream_response_text A2A_ERROR_MAPPING A2A_ERROR_REASONS A2A_REASON_TO_ERROR A2A_REST_ERROR_MAPPING"
         " JSON_RPC_ERROR_CODE_MAP ErrorMapping JSONRPC_PARSE_ERROR_CODE JSONRPCError A2AError rest_error_handler"
         " rest_stream_error_handler DEFAULT_LIST_TASKS_PAGE_SIZE MAX_LIST_TASKS_PAGE_SIZE A2A_JSON_MEDIA_TYPE",
-        _NAMED: "IDGenerator IDGeneratorContext UUIDGenerator",
-        _MEASURED: "trace_class trace_function SpanKind",
+        _IDS: "IDGenerator IDGeneratorContext UUIDGenerator",
+        _TELEMETRY: "trace_class trace_function SpanKind",
     }.items()
     for name in names.split()
 }
@@ -61,7 +61,7 @@ INSTEAD: dict[str, str] = {
 
 _SHAPES = (
     (re.compile(r"[A-Z]\w+(Request|Response|Params|Result)"), _WIRE),
-    (re.compile(r"(A2A)?Client[A-Z]\w+"), _CALLED),
+    (re.compile(r"(A2A)?Client[A-Z]\w+"), _CLIENT),
 )
 """Names of which there are too many to list."""
 

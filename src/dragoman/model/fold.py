@@ -10,7 +10,7 @@ from dragoman.model.content import NOTHING, Artifact, Message, Part
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 
-class Growing:
+class GrowingArtifact:
     """An artifact as its chunks arrive; what grows is changed in place, so that a thousand chunks are not a thousand
     copies."""
 
@@ -74,7 +74,7 @@ class Fold:
         self.context_id = ""
         self.status: TaskStatus | None = None
         self.message: Message | None = None
-        self.artifacts: dict[str, Growing] = {}
+        self.artifacts: dict[str, GrowingArtifact] = {}
         self._task: Task | None = None
         """The last snapshot a peer sent: history and metadata come from it."""
         self._said: list[Message] = []
@@ -109,7 +109,7 @@ class Fold:
             if event.append and growing is not None:
                 growing.extend(artifact)
             else:
-                self.artifacts[artifact.artifact_id] = Growing(artifact)
+                self.artifacts[artifact.artifact_id] = GrowingArtifact(artifact)
         elif isinstance(event, StatusUpdate):
             self._named(event.task_id, event.context_id)
             if self.status is not None and self.status.message is not None:
@@ -118,7 +118,7 @@ class Fold:
         elif isinstance(event, Task):
             self._named(event.id, event.context_id)
             self._task, self._said, self.status = event, [], event.status
-            self.artifacts = {artifact.artifact_id: Growing(artifact) for artifact in event.artifacts}
+            self.artifacts = {artifact.artifact_id: GrowingArtifact(artifact) for artifact in event.artifacts}
         else:
             self.message = event
             self._named(event.task_id, event.context_id)
