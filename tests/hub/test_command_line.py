@@ -82,7 +82,7 @@ def test_what_a_request_may_cost_is_a_setting_like_any_other(tmp_path: Path) -> 
         "retain_days=-1",
     ],
 )
-def test_nor_can_it_be_nothing(wrong: str) -> None:
+def test_a_setting_with_an_impossible_value_is_refused(wrong: str) -> None:
     name, _, value = wrong.partition("=")
     with pytest.raises(InvalidSetting, match=f"{name} in a flag"):
         settings({name: value}, environment={})

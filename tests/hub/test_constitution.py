@@ -50,7 +50,7 @@ def test_every_wrong_field_is_named_at_once() -> None:
     }
 
 
-def test_so_is_every_wrong_member_of_a_member() -> None:
+def test_every_wrong_member_of_a_nested_object_is_reported() -> None:
     with pytest.raises(InvalidParams) as caught:
         read(
             {

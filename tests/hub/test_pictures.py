@@ -278,7 +278,7 @@ async def test_over_a2a_a_constitution_still_takes_text_alone() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-async def test_a_picture_reaches_a_provider_in_its_own_tongue(provider: str) -> None:
+async def test_a_picture_reaches_a_provider_in_its_own_format(provider: str) -> None:
     pytest.importorskip("any_llm")
     pytest.importorskip(provider)
     asked: list[Any] = []

@@ -498,7 +498,7 @@ async def test_an_a2a_caller_cannot_name_a_conversation(house: Begin) -> None:
     assert seen == [7, 0]
 
 
-async def test_half_a_character_harms_nobody(house: Begin) -> None:
+async def test_a_single_surrogate_in_a_reply_is_replaced(house: Begin) -> None:
     tool = Echo()
     home = await house({"Index": ["/search \ud800", "Found \udfff it."]}, tools=[tool])
     task = await home.ask("go")
@@ -511,7 +511,7 @@ class Halves(Echo):
         return "half \ud800"
 
 
-async def test_nor_does_one_that_a_command_gives(house: Begin) -> None:
+async def test_a_surrogate_in_a_command_result_does_not_break_the_turn(house: Begin) -> None:
     home = await house({"Index": ["/search x", "Ok."]}, tools=[Halves()])
     assert (await home.ask("go")).state is TaskState.COMPLETED
     assert "half \ufffd" in home.model.prompts[-1].messages[-1].content

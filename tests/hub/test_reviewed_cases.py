@@ -235,7 +235,7 @@ async def test_what_code_made_in_several_places_is_told_line_by_line() -> None:
         assert told[-1][1]["content"] == "sweep\ndone: sweep"
 
 
-async def test_a_task_of_the_oldest_clients_is_read_in_their_tongue(ada: Caller) -> None:
+async def test_a_task_of_an_0_1_client_is_answered_in_its_dialect(ada: Caller) -> None:
     asked = {"role": "user", "parts": [{"type": "text", "text": "hi"}]}
     made = (await ada.rpc("index", "tasks/send", {"id": "t-1", "message": asked})).json["result"]
     got = (await ada.rpc("index", "tasks/get", {"id": "t-1"})).json["result"]
