@@ -12,6 +12,7 @@ import asyncio
 import ssl
 from collections import deque
 from contextvars import copy_context
+from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -34,6 +35,7 @@ from dragoman.server.mount import Header
 MAX_PATH_BYTES = 8 << 10
 BUFFER_BYTES = 64 << 10
 """Of a request's body that was not read, and of responses that were not handed to the transport."""
+MAX_CACHED_TARGET_BYTES = 256
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -213,25 +215,23 @@ class HttpProtocol(asyncio.Protocol):
                 self._expects = True
 
     def on_headers_complete(self) -> None:
-        if self._parser.should_upgrade():
-            if self._parser.get_method() == b"CONNECT":
+        parser = self._parser
+        method = parser.get_method()
+        if parser.should_upgrade():
+            if method == b"CONNECT":
                 raise BadRequest
             return  # it is read again without the upgrade
         self._timeouts.head_received(self)
-        version = self._parser.get_http_version()
+        version = parser.get_http_version()
         check_head(self._url, self._headers, version, self.state.limits.max_head)
         self._in_head = self._bare = False
         self._head_bytes = 0
-        try:
-            url = httptools.parse_url(self._url)
-            raw = url.path or b"/"
-            path = raw.decode("ascii")
-        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
-            raise BadRequest from None
-        if len(raw) > MAX_PATH_BYTES:
-            raise BadRequest(414)
-        if self._url[0] != ord("/") or url.fragment is not None:
-            check_target(self._url, self._parser.get_method(), self._headers)
+        target = self._url
+        # A query may have a credential in it, which is not to stay in memory.
+        cached = len(target) <= MAX_CACHED_TARGET_BYTES and b"?" not in target
+        raw, path, query, plain = (_parse_target if cached else _parse_target.__wrapped__)(target)
+        if not plain:
+            check_target(target, method, self._headers)
         scope: AsgiScope = {
             "type": "http",
             "asgi": _ASGI,
@@ -239,14 +239,14 @@ class HttpProtocol(asyncio.Protocol):
             "server": self._server,
             "client": self._client,
             "scheme": self._scheme,
-            "method": self._parser.get_method().decode("ascii"),
+            "method": method.decode("ascii"),
             "root_path": "",
-            "path": unquote(path) if "%" in path else path,
+            "path": path,
             "raw_path": raw,
-            "query_string": url.query or b"",
+            "query_string": query,
             "headers": self._headers,
         }
-        keep_alive = version != "1.0" and self._parser.should_keep_alive()
+        keep_alive = version != "1.0" and parser.should_keep_alive()
         expects = self._expects and version != "1.0"
         request = HttpRequest(self, scope, keep_alive=keep_alive, expects=expects)
         scope["extensions"] = self._extensions(request)
@@ -364,6 +364,21 @@ async def _refuse_full(scope: Any, receive: Any, send: Any) -> None:
     headers = ((b"content-length", b"0"), (b"connection", b"close"), (b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body"})
+
+
+@lru_cache(256)
+def _parse_target(target: bytes) -> tuple[bytes, str, bytes, bool]:
+    """The path as it was sent, the decoded path, the query; True if there is nothing else. Raises `BadRequest`."""
+    try:
+        url = httptools.parse_url(target)
+        raw = url.path or b"/"
+        path = raw.decode("ascii")
+    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+        raise BadRequest from None
+    if len(raw) > MAX_PATH_BYTES:
+        raise BadRequest(414)
+    plain = target[0] == ord("/") and url.fragment is None
+    return raw, unquote(path) if "%" in path else path, url.query or b"", plain
 
 
 def _address(transport: asyncio.BaseTransport, which: str) -> tuple[str, int] | None:
