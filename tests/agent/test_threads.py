@@ -12,6 +12,7 @@ import pytest
 from dragoman import Agent, Turn
 from dragoman.agent import skill
 from dragoman.agent.skill import in_thread
+from tests.waiting import until
 
 
 async def test_a_skill_that_blocks_holds_up_nobody_else() -> None:
@@ -67,8 +68,7 @@ async def test_a_stuck_function_does_not_keep_its_task_from_being_canceled() -> 
 
     async with agent.test() as client:
         begun = await client.send("x", wait=False)
-        while not stuck.is_set():
-            await asyncio.sleep(0.001)
+        await until(lambda: stuck.is_set())
         canceled = await client.cancel(begun.id)
         assert canceled.state.word == "canceled"
         never.set()
@@ -115,8 +115,7 @@ async def test_only_so_many_threads_run_at_once(monkeypatch: pytest.MonkeyPatch)
             running -= 1
 
     jobs = [asyncio.create_task(in_thread(work)) for _ in range(6)]
-    while running < 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: running >= 2)
     go.set()
     await asyncio.gather(*jobs)
     assert most == 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from dragoman.server.tls import ServerTls, server_context
 from tests.auth.certificates import Authority
 from tests.requirements import requirement
 from tests.serving import Server, lasting_port
+from tests.waiting import until
 
 TOKEN = "alice-token"
 
@@ -264,8 +267,7 @@ async def test_a_server_notices_its_new_certificate_over_http_and_grpc(tmp_path:
         for at in (server.port, port):
             before = ssl.get_server_certificate(("127.0.0.1", at))
             files.authority.write(files.directory, "server")
-            while ssl.get_server_certificate(("127.0.0.1", at)) == before:
-                await asyncio.sleep(0.05)
+            await until(partial(ssl.get_server_certificate, ("127.0.0.1", at)), partial(operator.ne, before))
         before = ssl.get_server_certificate(("127.0.0.1", port))
         other, _ = files.authority.write(files.directory, "other")
         Path(other).replace(files.certificate)  # and its key is still on its way

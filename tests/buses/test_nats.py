@@ -24,6 +24,7 @@ if not nats.available():
 from nats.aio.client import Client
 
 from dragoman.buses.nats import NatsBus
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -160,8 +161,7 @@ async def test_a_bus_that_the_server_refused_connects_when_it_is_accepted_again(
         with here.listen("a", own), there.listen("b", ear):
             config.write_text(letting.replace("me", "somebody"))
             server.reload()
-            while here._client.is_connected or there._client.is_connected:  # type: ignore[attr-defined]
-                await asyncio.sleep(0.01)
+            await until(lambda: not here._client.is_connected and not there._client.is_connected)  # type: ignore[attr-defined]
             config.write_text(letting)
             server.reload()
             await own.once()

@@ -21,6 +21,7 @@ from dragoman.errors import Unreachable
 from tests.client.certificates import Authority
 from tests.client.fakes import card
 from tests.requirements import requirement
+from tests.waiting import until
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -210,8 +211,7 @@ async def test_a_connection_the_server_closed_is_not_used_again() -> None:
     server = Server(OK, OK, close=True)
     async with serving(server) as port, transport() as http:
         assert await get(http, port) == b"ok"
-        while any(connection.usable for connection in http._open):
-            await asyncio.sleep(0.001)
+        await until(lambda: not (any(connection.usable for connection in http._open)))
         assert await get(http, port) == b"ok"
     assert server.connections == 2
 

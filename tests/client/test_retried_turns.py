@@ -13,6 +13,7 @@ from dragoman.client import Policy
 from dragoman.client.transport.asgi import AsgiResponse, AsgiTransport
 from dragoman.errors import Unreachable
 from dragoman.model.task import TaskState
+from tests.waiting import until
 
 HASTY = Policy(shortest=0.001, longest=0.002)
 
@@ -89,8 +90,7 @@ async def test_statuses_from_before_the_retry_are_passed_on(version: str, asked:
             await reporting.finished.wait()
         transport.broken.set()
         if not late:
-            while transport.sends < 2:
-                await asyncio.sleep(0.001)
+            await until(lambda: transport.sends >= 2)
             reporting.go_on.set()
         reports, text = await reading
     assert (reports, text) == (["one", "two", "three"], "half whole")

@@ -13,6 +13,7 @@ from dragoman.stores.audit_chain import examine
 from tests import raw
 from tests.crash.reader import BROKEN, message
 from tests.crash.stage import Stage
+from tests.waiting import until
 
 
 async def finished(stage: Stage) -> set[str]:
@@ -55,9 +56,7 @@ async def test_a_send_that_is_under_way_is_in_the_audit(tmp_path: Path) -> None:
         sending = asyncio.create_task(raw.call(stage.server.url, "SendMessage", message("100000")))
         store = open_store(f"sqlite:///{stage.store}")
         await store.open()
-        async with asyncio.timeout(15):
-            while not (entries := await store.audit.entries()):
-                await asyncio.sleep(0.02)
+        entries = await until(store.audit.entries)
         await store.close()
         assert not sending.done()
         await stage.server.kill()

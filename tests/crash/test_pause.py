@@ -11,8 +11,9 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from tests import postgres, raw
 from tests.crash.reader import message
 from tests.crash.stage import AGENT
 from tests.serving import Server
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -89,10 +91,10 @@ class Counting:
         """Let the tasks come to their end, and see that they do."""
         (self.pauses / "finish").touch()
         for task in self.tasks:
-            while (known := await raw.result(server.url, "GetTask", {"id": task}))["status"][
-                "state"
-            ] == "TASK_STATE_WORKING":
-                await asyncio.sleep(0.02)
+            known = await until(
+                partial(raw.result, server.url, "GetTask", {"id": task}),
+                lambda known: known["status"]["state"] != "TASK_STATE_WORKING",
+            )
             assert known["status"]["state"] == "TASK_STATE_COMPLETED", known["status"]
 
     def check(self, fences: dict[str, int], takeovers: int) -> None:
@@ -106,15 +108,9 @@ class Counting:
             assert len(mine) - len({b.n for b in mine}) <= fences[task] - 1
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
 async def silent() -> None:
     """As long as it takes until every lease has lapsed that nobody renews."""
-    await asyncio.sleep(TTL * 1.3)
+    await asyncio.sleep(TTL * 1.3)  # the pause is what is tested
 
 
 @pytest.fixture

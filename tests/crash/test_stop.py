@@ -15,6 +15,7 @@ from tests.crash.checks import check_log
 from tests.crash.reader import insist, message
 from tests.crash.stage import Stage
 from tests.raw import Heard
+from tests.waiting import until
 
 
 async def first_words(stage: Stage, steps: int) -> tuple[str, AsyncIterator[Heard]]:
@@ -118,8 +119,7 @@ async def test_a_terminal_that_goes_away_stops_the_server_politely(tmp_path: Pat
     stage = Stage(tmp_path, "--drain", "15", "--workers", workers, PACE="0.1")
     async with stage.server:
         sending = asyncio.create_task(raw.result(stage.server.url, "SendMessage", message("3")))
-        while "began" not in stage.steps.read_text():
-            await asyncio.sleep(0.01)
+        await until(lambda: "began" in stage.steps.read_text())
         for _ in range(2):  # the terminal says so, and the shell as well
             stage.server.signal(signal.SIGHUP)
         assert (await sending)["task"]["status"]["state"] == "TASK_STATE_COMPLETED"

@@ -17,6 +17,7 @@ from tests import raw
 from tests.crash.reader import message
 from tests.crash.stage import Stage
 from tests.serving import Server
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 
@@ -115,8 +116,7 @@ async def _end_of(stream: AsyncIterator[raw.Heard]) -> None:
 
 
 async def _gone(stage: Stage, pid: int) -> None:
-    while pid in workers(stage):
-        await asyncio.sleep(0.02)
+    await until(lambda: pid not in workers(stage))
 
 
 async def test_a_server_without_descriptors_says_so(tmp_path: Path) -> None:
@@ -125,15 +125,17 @@ async def test_a_server_without_descriptors_says_so(tmp_path: Path) -> None:
     async with stage.server, asyncio.timeout(30):
         port = stage.server.port
         open_ = [await asyncio.open_connection("127.0.0.1", port) for _ in range(110)]
-        while b"no file descriptors left" not in stage.server.said:
-            await asyncio.sleep(0.05)
+        await until(lambda: b"no file descriptors left" in stage.server.said)
         for _, writer in open_:
             writer.close()
-        while True:  # when there are some again, it goes on
+
+        async def answers() -> bool:
             with suppress(OSError, AssertionError, EOFError):
                 await raw.result(stage.server.url, "ListTasks", {})
-                break
-            await asyncio.sleep(0.05)
+                return True
+            return False
+
+        await until(answers)  # when there are some again, it goes on
         assert stage.server.said.count(b"no file descriptors left") == 1
 
 
@@ -185,16 +187,14 @@ async def test_workers_take_on_together_exactly_as_much_as_they_may_also_in_a_bu
         refused = [each for each in said if isinstance(each, BaseException)]
         assert all(isinstance(each, raw.Refused) and each.status == 503 for each in refused), refused
         assert len(said) - len(refused) == 20
-        while stage.steps.read_text().count("began") < 16:  # the rest waits
-            await asyncio.sleep(0.01)
+        await until(lambda: stage.steps.read_text().count("began") >= 16)
 
 
 async def test_what_a_killed_worker_had_under_way_does_not_count_for_ever(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--workers", "2", "--concurrency", "2", PACE="600")
     async with stage.server, asyncio.timeout(15):
         sends = [asyncio.create_task(raw.call(stage.server.url, "SendMessage", message("1"))) for _ in "ab"]
-        while stage.steps.read_text().count("began") < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: stage.steps.read_text().count("began") >= 2)
         assert await refused(stage, message("0"))
         for pid in workers(stage):
             os.kill(pid, signal.SIGKILL)
@@ -222,8 +222,11 @@ async def test_it_does_not_matter_which_worker_is_asked_for_numbers(tmp_path: Pa
     async with stage.server, asyncio.timeout(15):
         for _ in range(12):
             await raw.result(stage.server.url, "SendMessage", message("0"))
-        while [await settled(stage) for _ in range(6)] != [12] * 6:
-            await asyncio.sleep(0.02)
+
+        async def counted() -> list[object]:
+            return [await settled(stage) for _ in range(6)]
+
+        await until(counted, lambda counts: counts == [12] * 6)
         os.kill(workers(stage)[0], signal.SIGKILL)
         assert [await settled(stage) for _ in range(6)] == [12] * 6
 
@@ -275,8 +278,7 @@ async def test_a_process_that_an_agents_file_has_started_may_end(tmp_path: Path)
             if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         os.kill(int(other), signal.SIGKILL)
-        while other in children.read_text().split():
-            await asyncio.sleep(0.01)
+        await until(lambda: other not in children.read_text().split())
         assert await raw.result(server.url, "SendMessage", message("hello"))
     finally:
         await server.kill()

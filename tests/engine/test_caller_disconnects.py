@@ -12,6 +12,7 @@ from dragoman.engine.engine import Engine
 from dragoman.model.ops import CancelTask, ListTasks, TaskPage
 from dragoman.model.task import Task
 from tests.engine.conftest import Start, call, say
+from tests.waiting import until
 
 MOMENTS = 40
 
@@ -51,9 +52,7 @@ async def test_a_message_whose_sender_leaves_while_it_is_delivered_is_answered(
         sending.cancel()
         await asyncio.wait((sending,))
         await engine.call(call(), say("stay"))  # the store has nothing else to do when the next one leaves
-    async with asyncio.timeout(10):
-        while [task.state.word for task in await listed(engine) if not task.state.terminal]:
-            await asyncio.sleep(0.01)
+    await until(lambda: listed(engine), lambda tasks: all(task.state.terminal for task in tasks))
     tasks = await listed(engine)
     assert len(tasks) > MOMENTS and {task.state.word for task in tasks} == {"completed"}
 

@@ -33,6 +33,7 @@ from dragoman.model.ops import (
 from dragoman.model.task import TaskState
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.engine.conftest import Start, call, events, say
+from tests.waiting import until
 
 
 async def opened(path: str, *agents: Agent, keep: int = 1000, **options: Any) -> Engine:
@@ -515,8 +516,7 @@ async def test_a_cancel_is_heard_also_if_the_store_is_away_when_we_look_for_it(
     for run in engine.runner._runs:
         engine.runner.check_for_cancel(run)
     async with asyncio.timeout(5):
-        while engine.runner.running:
-            await asyncio.sleep(0.01)
+        await until(lambda: not (engine.runner.running))
     assert not away and gates.cancelled == ["x"]
     assert (await engine.call(call(), GetTask(id=task.id))).state is TaskState.CANCELED
 
@@ -652,8 +652,10 @@ async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_end
     other = await start(stuck.rescued)
     try:
         async with asyncio.timeout(10):
-            while (await other.call(call(), ListTasks())).tasks[0].state is not TaskState.COMPLETED:
-                await asyncio.sleep(0.001)
+            await until(
+                lambda: other.call(call(), ListTasks()),
+                lambda found: found.tasks[0].state is TaskState.COMPLETED,
+            )
             if cancels:
                 for run in engine.runner._runs:
                     engine.runner.cancel(run)

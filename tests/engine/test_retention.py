@@ -17,6 +17,7 @@ from dragoman.model.ops import GetTask, ListTasks
 from dragoman.model.task import TaskState
 from tests.engine.conftest import Start, call, say
 from tests.requirements import requirement
+from tests.waiting import until
 
 
 def talker() -> Agent:
@@ -46,8 +47,7 @@ async def gone(engine: Engine, task: str) -> None:
 async def later() -> None:
     """Until the clock of timestamps has moved on."""
     now = timestamp()
-    while timestamp() <= now:
-        await asyncio.sleep(0.001)
+    await until(lambda: timestamp() > now)
 
 
 @requirement(227)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.hub.house import Caller, House, house, message
+from tests.waiting import until
 
 
 async def recorded(hub: House) -> list[tuple[str, str, str, str]]:
@@ -34,13 +35,9 @@ async def test_what_an_administrator_stops_is_on_record_as_theirs() -> None:
     async with house([("one", hold)]) as hub:
         acme = await hub.tenant("acme")
         asking = asyncio.create_task(acme.ask("hello"))
-        async with asyncio.timeout(5):
-            while len(await recorded(hub)) < 1:
-                await asyncio.sleep(0.01)
+        await until(lambda: recorded(hub))
         await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}", {"disabled": True})
-        async with asyncio.timeout(5):
-            while ("admin", "CancelTask", "index", "OK") not in await recorded(hub):
-                await asyncio.sleep(0.01)
+        await until(lambda: recorded(hub), lambda entries: ("admin", "CancelTask", "index", "OK") in entries)
         await asking
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.hub.killing import ADMIN, Process, call, listen
 from tests.hub.test_hub_kill import ANSWER, SCRIPT
+from tests.waiting import until
 
 
 @pytest.mark.timeout(60)
@@ -25,9 +26,10 @@ async def test_a_hub_that_is_told_to_stop_loses_nothing(drain: str, tmp_path: Pa
         listening = asyncio.create_task(
             listen(hub.url, token, "POST", "/v1/orchestrate", {"message": "look"}, "", 10_000)
         )
-        while not (found := (await call(hub.url, token, "GET", "/v1/requests"))["requests"]):
-            await asyncio.sleep(0.01)
-        request = found[0]["request_id"]
+        found = await until(
+            lambda: call(hub.url, token, "GET", "/v1/requests"), lambda found: found["requests"]
+        )
+        request = found["requests"][0]["request_id"]
         async with asyncio.timeout(20):
             assert await hub.stop() == 0
             heard = await listening

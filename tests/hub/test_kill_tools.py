@@ -17,14 +17,9 @@ from dragoman import Agent
 from dragoman.hub.agents.dispatch import INTERRUPTED
 from tests.hub.killing import ADMIN, Process, call, listen, recorded
 from tests.serving import lasting_port
+from tests.waiting import until
 
 WORDS = INTERRUPTED.removeprefix("ERR: ")
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 def lines(path: Path) -> list[str]:

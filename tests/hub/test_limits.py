@@ -20,6 +20,7 @@ from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, events, house, message
 from tests.hub.test_models import BUSY, DOWN, prompt
+from tests.waiting import until
 
 
 async def test_a_key_is_good_for_a_day_and_then_new_again(tmp_path: Path) -> None:
@@ -168,9 +169,9 @@ async def test_a_request_is_counted_when_it_ends_by_how_it_ended() -> None:
             return float(found[0].rpartition(" ")[2]) if found else 0
 
         async def ended(n: int, **labels: str) -> None:
-            async with asyncio.timeout(5):
-                while await counted("completed_total", tenant="1", **labels) != n:
-                    await asyncio.sleep(0.01)
+            await until(
+                lambda: counted("completed_total", tenant="1", **labels), lambda counted: counted == n
+            )
 
         live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
         await live.until(lambda: b"one" in live.body)

@@ -33,6 +33,7 @@ from dragoman.hub.tools.toolbox import toolbox
 from tests.hub.conftest import Begin
 from tests.hub.house import house as opened_hub
 from tests.hub.test_tools import database, fed
+from tests.waiting import until
 
 __all__ = ["database"]
 
@@ -107,8 +108,7 @@ async def test_a_command_that_is_canceled_is_killed(sandbox: Sandbox) -> None:
     running = asyncio.create_task(sandbox.run("1", "echo $$ > pid; exec sleep 60"))
     folder: Path = sandbox._folder / "t1"
     async with asyncio.timeout(10):
-        while not (folder / "pid").is_file() or not (folder / "pid").read_text():
-            await asyncio.sleep(0.01)
+        await until(lambda: not (not (folder / "pid").is_file() or not (folder / "pid").read_text()))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

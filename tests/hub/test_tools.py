@@ -41,6 +41,7 @@ from dragoman.push.guard import Guard
 from tests.hub.conftest import Begin, House
 from tests.hub.house import house as opened_hub
 from tests.ports import free_port
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -70,8 +71,7 @@ async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve())
     async with asyncio.timeout(10):
-        while not server.started:
-            await asyncio.sleep(0.01)
+        await until(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

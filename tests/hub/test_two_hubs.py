@@ -14,6 +14,7 @@ from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, Caller, events, house, message
 from tests.ports import free_port
+from tests.waiting import until
 
 
 def register(folder: Path, url: str, agent: str, **auth: str) -> None:
@@ -89,8 +90,7 @@ async def test_canceling_here_cancels_there(tmp_path: Path) -> None:
             acme = await near.tenant("acme")
             live = acme.open_rpc("index", "message/stream", message("go"))
             async with asyncio.timeout(10):
-                while not far.model.prompts:
-                    await asyncio.sleep(0.01)
+                await until(lambda: far.model.prompts)
             await live.until(lambda: bool(live.frames()))
             id = live.results()[0]["taskId"]
             await acme.rpc("index", "tasks/cancel", {"id": id})

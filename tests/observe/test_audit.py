@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from dragoman.stores.memory import MemoryAudit
 from tests import raw
+from tests.waiting import until
 
 HELLO = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "x"}]}
 
@@ -94,9 +96,7 @@ async def test_what_is_streamed_is_audited_once_and_when_it_begins(tmp_path: Pat
         async for heard in raw.stream(here, "SendStreamingMessage", {"message": HELLO}):
             if "task" in heard.result:
                 task = heard.result["task"]["id"]
-                async with asyncio.timeout(10):
-                    while not (entries := await store.audit.entries(task=task)):
-                        await asyncio.sleep(0.01)
+                entries = await until(partial(store.audit.entries, task=task))
                 go_on.set()
     assert await store.audit.entries() == entries
     await store.close()
@@ -185,9 +185,7 @@ async def test_the_count_of_failed_authentications_is_written_when_the_minute_en
     audit = RateLimitedAudit(MemoryAudit(), max_strangers=1, seconds=0.01)
     for n in range(3):
         audit.record(stranger(n))
-    async with asyncio.timeout(10):
-        while "UNAUTHENTICATED, 2 more" not in await outcomes(audit):
-            await asyncio.sleep(0.005)
+    await until(lambda: outcomes(audit), lambda found: "UNAUTHENTICATED, 2 more" in found)
 
 
 async def test_the_limit_counts_each_agent_and_reason_apart_and_never_named_callers() -> None:

@@ -17,6 +17,7 @@ from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
 from tests.ports import free_port
+from tests.waiting import until
 
 NEW = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}
 OLD = {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "x"}]}
@@ -97,9 +98,8 @@ async def test_a_full_server_is_not_ready_until_there_is_room(full: Full) -> Non
 
     assert await ready() == 503
     full.go.set()
+    await until(ready, lambda status: status == 200)
     async with asyncio.timeout(10):
-        while await ready() != 200:
-            await asyncio.sleep(0.01)
         await raw.result(f"{full.url}/echoes", "SendMessage", {"message": NEW})
 
 

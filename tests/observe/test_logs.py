@@ -13,6 +13,7 @@ import pytest
 from dragoman.observe.logs import LOG_FIELDS, MAX_CHARACTERS, PlainLines, redact
 from tests import raw
 from tests.serving import Server
+from tests.waiting import until
 
 
 def line(message: str, **about: str) -> str:
@@ -119,8 +120,7 @@ async def test_every_line_of_a_server_is_json_whoever_wrote_it(tmp_path: Path) -
     async with Server(file, options=("--log", "json")) as server:
         await raw.result(server.url, "SendMessage", {"message": message})
         async with asyncio.timeout(10):
-            while server.said.count(b"\n") < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: server.said.count(b"\n") >= 2)
     said = [json.loads(line) for line in server.said.decode().splitlines()]
     assert {"somebody.else", "dragoman.runner"} <= {line["logger"] for line in said}
 

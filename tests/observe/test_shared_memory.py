@@ -18,6 +18,7 @@ from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
 from tests.serving import Server
+from tests.waiting import until
 
 HELLO = {"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
 
@@ -121,14 +122,12 @@ async def test_the_queue_limit_counts_the_turns_of_all_workers() -> None:
     async with running(busy) as url, running(idle) as other, asyncio.timeout(15):
         sent = {**HELLO, "configuration": {"returnImmediately": True}}
         await raw.result(url, "SendMessage", sent)
-        while not counters.load.total:
-            await asyncio.sleep(0.01)
+        await until(lambda: counters.load.total)
         with pytest.raises(raw.Refused) as refused:
             await raw.result(other, "SendMessage", sent)
         assert refused.value.status == 503
         go.set()
-        while counters.load.total:
-            await asyncio.sleep(0.01)
+        await until(lambda: not (counters.load.total))
         await raw.result(other, "SendMessage", HELLO)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from tests.push.conftest import SCOPE, Open
 from tests.push.net import PUBLIC, Net
 from tests.push.webhook import Answer, Receiver, Told
 from tests.requirements import older
+from tests.waiting import until
 
 
 class Named(Receiver):
@@ -154,10 +154,7 @@ async def test_the_challenge_is_sent_only_to_allowed_addresses(setup: Open) -> N
 
 
 async def _dead(here: Any) -> Any:
-    async with asyncio.timeout(10):
-        while not (found := await here.store.push_queue.find(dead=True, limit=10)):
-            await asyncio.sleep(0.01)
-    return found[0]
+    return (await until(lambda: here.store.push_queue.find(dead=True, limit=10)))[0]
 
 
 async def test_errors_do_not_contain_the_query_of_a_webhook(
@@ -169,8 +166,8 @@ async def test_errors_do_not_contain_the_query_of_a_webhook(
     await webhook.down()
     with caplog.at_level("INFO"):
         await here.engine.call(Call(scope=SCOPE), CreatePushConfig(config=config))
-        async with asyncio.timeout(10):
-            while not (waiting := await here.store.push_queue.find(limit=1)) or not waiting[0].error:
-                await asyncio.sleep(0.01)
+        waiting = await until(
+            lambda: here.store.push_queue.find(limit=1), lambda found: found and found[0].error
+        )
     assert webhook.url in waiting[0].error
     assert "p1anted" not in waiting[0].error + caplog.text

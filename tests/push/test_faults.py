@@ -16,6 +16,7 @@ from tests.push.conftest import SCOPE, Open, PushSetup
 from tests.push.counting import by_task, check_all_told, expected, first_times
 from tests.push.webhook import Answer, Receiver, Told
 from tests.serving import Server
+from tests.waiting import until
 
 AGENT = Path(__file__).parent / "agent.py"
 PER_TASK = 12
@@ -43,8 +44,7 @@ async def test_a_webhook_that_is_down_for_a_while(setup: Open, webhook: Receiver
     await webhook.down()
     tasks = await begin(here, webhook, 20)
     async with asyncio.timeout(10):
-        while here.sender.outcomes["failed"] < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: here.sender.outcomes["failed"] >= 3)
     assert webhook.told == []
     await webhook.up()
     assert await all_told(here, webhook, tasks) == 20 * PER_TASK
@@ -203,6 +203,4 @@ async def _begin(server: Server, webhook: Receiver, key: str, words: int) -> str
 
 
 async def _completed(here: PushSetup, task: str) -> None:
-    async with asyncio.timeout(10):
-        while not (await here.store.scope(SCOPE).load(task)).terminal:
-            await asyncio.sleep(0.01)
+    await until(lambda: here.store.scope(SCOPE).load(task), lambda snapshot: snapshot.terminal)

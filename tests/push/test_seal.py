@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from dragoman.push.seal import Seal, new_key, read_keys
 from tests.push.conftest import SCOPE, Open, PushSetup
 from tests.push.webhook import Receiver
 from tests.requirements import requirement
+from tests.waiting import until
 
 SECRETS: dict[str, Any] = {
     "token": "t0ken-planted",
@@ -89,9 +89,9 @@ async def test_a_webhook_whose_key_is_missing_gets_nothing_and_the_list_says_why
     await here.engine.stop(drain=0)
     there = await setup()
     await there.send("so", task=task.id)
-    async with asyncio.timeout(10):
-        while not (waiting := await there.store.push_queue.find(limit=1)) or not waiting[0].error:
-            await asyncio.sleep(0.01)
+    waiting = await until(
+        lambda: there.store.push_queue.find(limit=1), lambda found: found and found[0].error
+    )
     assert waiting[0].error == "the push config is sealed with a key that is not here"
     assert len(webhook.told) == before
 

@@ -33,6 +33,7 @@ from dragoman.server.grpc import Grpc
 from dragoman.server.limits import Limits
 from dragoman.server.mount import Mount
 from tests.server.wire import CARD, Scripted, chunk, reply, status, task
+from tests.waiting import until
 
 CODECS = [v1_0.CODEC, v0_3.CODEC]
 every_version = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.version)
@@ -447,8 +448,7 @@ async def test_a_server_that_leaves_closes_its_listener_first_and_answers_who_wa
         waiting = Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC))
         waited = asyncio.ensure_future(waiting)
         async with asyncio.timeout(10):
-            while not service.calls:
-                await asyncio.sleep(0.01)
+            await until(lambda: service.calls)
             await channel.server.drain()
             while True:
                 try:

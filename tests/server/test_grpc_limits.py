@@ -21,6 +21,7 @@ from dragoman.server.runtime import running
 from tests.server.http2 import HEADERS, MAX_CONCURRENT_STREAMS, Connection, dialled
 from tests.server.test_grpc import Stub, message, refused, served
 from tests.server.wire import Scripted, task
+from tests.waiting import until
 
 SEND = "/lf.a2a.v1.A2AService/SendMessage"
 MEGABYTE = 1 << 20
@@ -217,8 +218,7 @@ async def test_connections_of_http_and_grpc_are_counted_together(tmp_path: Any) 
             )  # who was there first goes on
             writer.close()
         async with asyncio.timeout(10):
-            while app.connections.here:
-                await asyncio.sleep(0.01)
+            await until(lambda: not (app.connections.here))
 
 
 def test_workers_count_connections_together() -> None:

@@ -18,6 +18,7 @@ from dragoman.server.limits import Limits
 from dragoman.server.runtime import running
 from tests.raw import rpc
 from tests.serving import Server
+from tests.waiting import until
 
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 HELLO = {"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
@@ -110,8 +111,7 @@ async def test_stream_of_a_half_closed_client_that_left_ends() -> None:
             await reader.readuntil(b"waiting")
             assert len(app.streams) == 1
         async with asyncio.timeout(10):
-            while len(app.streams):
-                await asyncio.sleep(0.01)
+            await until(lambda: not (len(app.streams)))
 
 
 async def test_half_closed_clients_are_served_on_uvloop(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from tests.server.wire import (
     status,
     task,
 )
+from tests.waiting import until
 
 V1 = {"A2A-Version": "1.0"}
 S = TaskState
@@ -243,8 +244,7 @@ async def served(app: App, **config: Any) -> AsyncIterator[int]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", **config))
     running = asyncio.create_task(server._serve() if hasattr(server, "_serve") else server.serve())
     async with asyncio.timeout(10):
-        while not server.started:
-            await asyncio.sleep(0.001)
+        await until(lambda: server.started)
     try:
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:

@@ -25,6 +25,7 @@ from dragoman.server.tls import server_context
 from tests.auth.certificates import Authority
 from tests.raw import result, rpc
 from tests.serving import Server
+from tests.waiting import until
 
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -188,13 +189,11 @@ async def test_a_stream_that_nobody_reads_is_ended_and_its_task_is_not() -> None
         writer.write(post(rpc("SendStreamingMessage", message("go"))))
         event = await reader.readuntil(b"TASK_STATE_SUBMITTED")
         id = json.loads(b'"' + event.partition(b'"id":"')[2].partition(b'"')[0] + b'"')
-        while len(app.streams):
-            await asyncio.sleep(0.01)  # and we read nothing
-        async with asyncio.timeout(15):
-            while (task := await result(url, "GetTask", {"id": id}))["status"][
-                "state"
-            ] != "TASK_STATE_COMPLETED":
-                await asyncio.sleep(0.01)
+        await until(lambda: not len(app.streams))
+        task = await until(
+            lambda: result(url, "GetTask", {"id": id}),
+            lambda task: task["status"]["state"] == "TASK_STATE_COMPLETED",
+        )
         assert sum(len(part["text"]) for part in task["artifacts"][0]["parts"]) >= LARGE
 
 

@@ -16,6 +16,7 @@ from dragoman.model.task import TaskState
 from dragoman.server.limits import Limits
 from dragoman.server.sse import Frames
 from tests.server.wire import HELLO, Scripted, app_of, chunk, open_rpc, reply, request, rpc, status, task
+from tests.waiting import until
 
 V1 = {"A2A-Version": "1.0"}
 S = TaskState
@@ -291,8 +292,7 @@ async def test_a_connection_that_cannot_be_written_to_gets_no_keep_alive_on_top(
     app = app_of(service, keepalive=0.008)
     answer = open_rpc(app, "SendStreamingMessage", HELLO, headers=V1)
     answer.blocked = asyncio.Event()
-    while app.streams.ticks < 20:
-        await asyncio.sleep(0.001)
+    await until(lambda: app.streams.ticks >= 20)
     answer.blocked.set()
     await answer.end()
     assert len(answer.frames()) == 2 and KEEP_ALIVE not in answer.sends

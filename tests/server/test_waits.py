@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.errors import Unavailable
 from dragoman.server.exchange import Disconnected, Waits
+from tests.waiting import until
 
 
 class Caller:
@@ -49,8 +50,7 @@ async def test_wait_returns_the_answer() -> None:
         return 42
 
     waiting = asyncio.create_task(waits.wait(Caller(), answer()))  # type: ignore[arg-type]
-    while not waits._watchers:
-        await asyncio.sleep(0.001)
+    await until(lambda: waits._watchers)
     answered.set()
     assert await waiting == 42
     assert not waits._watchers and not waits._waiting

@@ -15,6 +15,7 @@ from dragoman.server.application import application
 from dragoman.server.limits import Limits
 from dragoman.server.runtime import running
 from tests.raw import result
+from tests.waiting import until
 
 KEY = "a key that opens"
 LIST = b'{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{}}'
@@ -246,5 +247,4 @@ async def test_a_stream_ends_with_its_client_also_if_more_was_asked_behind_it() 
         assert len(app.streams) == 1
         writer.close()
         async with asyncio.timeout(10):
-            while len(app.streams):
-                await asyncio.sleep(0.01)
+            await until(lambda: not (len(app.streams)))

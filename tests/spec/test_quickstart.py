@@ -13,6 +13,7 @@ import uvicorn
 
 from tests import raw
 from tests.spec import quickstart
+from tests.waiting import until
 
 
 @asynccontextmanager
@@ -23,8 +24,7 @@ async def serving(make: Callable[[], Any]) -> AsyncIterator[str]:
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with asyncio.timeout(10):
-            while not server.started:
-                await asyncio.sleep(0.005)
+            await until(lambda: server.started)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True

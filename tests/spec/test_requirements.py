@@ -32,6 +32,7 @@ from tests import raw
 from tests.push.webhook import Receiver
 from tests.requirements import older, requirement
 from tests.spec.speakers import Document, Grpc, JsonRpc, Refusal, Rest, Speaker
+from tests.waiting import until
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 EXTENSION = "https://ext.example/strict/v1"
@@ -654,9 +655,7 @@ async def test_a_stream_begins_with_the_task_and_closes_when_it_ends(house: Hous
 @requirement(142, 143, 144, 146, 147, 148, 149, 150)
 async def test_every_stream_hears_the_same_in_the_same_order_and_none_minds_another(house: House) -> None:
     task = await house.send("wait", now=True)
-    async with asyncio.timeout(10):
-        while "waiting" not in json.dumps(await house.get(task)):
-            await asyncio.sleep(0.01)
+    await until(lambda: house.get(task), lambda got: "waiting" in json.dumps(got))
     streams = [house.speaker.stream("SubscribeToTask", {"id": task["id"]}) for _ in range(3)]
     for each in streams:
         assert (await anext(each))["task"]["id"] == task["id"]

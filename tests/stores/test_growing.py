@@ -27,6 +27,7 @@ from dragoman.cli import main
 from dragoman.stores import copy_to_postgres
 from dragoman.stores.copy_to_postgres import Copied, copy
 from tests.buses.test_postgres import CUT
+from tests.waiting import until
 
 ADA, BOB = Scope("acme", "echo", "ada"), Scope("acme", "écho", "bøb")
 DONE, ASKS = TaskState.COMPLETED, TaskState.INPUT_REQUIRED
@@ -112,8 +113,7 @@ async def test_everything_is_where_it_was_and_goes_on(path: Path, url: str) -> N
         await new.scope(lease.scope).settle(lease, [status(DONE)], mail=1)
     assert len(await new.push_queue.claim_due("n2", limit=10)) == 2
     new.audit.record(AuditEntry(at=timestamp(), operation="CancelTask", outcome="ok"))
-    while len(await new.audit.entries(limit=100)) < 21:
-        await asyncio.sleep(0.001)
+    await until(lambda: new.audit.entries(limit=100), lambda entries: len(entries) >= 21)
     examined = await examine(new.audit, last)
     assert (examined.entries, examined.breaks) == (21, [])
     await new.close()
