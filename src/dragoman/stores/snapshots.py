@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dragoman.engine.records import Record, Snapshot
 
 CACHE_BYTES = 64 << 20
-"""Bytes of the records in all kept snapshots of a store."""
+"""Bytes of memory of all kept snapshots of a store."""
 
 
 class SnapshotCache:
@@ -28,7 +28,7 @@ class SnapshotCache:
 
     def keep(self, key: int, snapshot: Snapshot) -> None:
         """Keep `snapshot` as the newest, and drop the oldest to make room."""
-        size = snapshot.size
+        size = snapshot.memory
         if size > self._largest:
             self.drop(key)
             return
@@ -55,7 +55,7 @@ class SnapshotCache:
             return None
         for record in records:
             snapshot.apply(record)
-        size = snapshot.size
+        size = snapshot.memory
         self.bytes += size - self._sizes[key]
         self._sizes[key] = size
         if size > self._largest or self.bytes > self._max:
