@@ -23,7 +23,7 @@ import pytest
 from dragoman.auth import ApiKey, Basic, Bearer, hashed, hashed_password
 from dragoman.auth.requirements import AgentAuthenticator, Requirements
 from dragoman.dialects import cards, errors, paths, select
-from dragoman.dialects.checks import MAX_PARTS
+from dragoman.dialects.checks import MAX_MODES, MAX_PARTS
 from dragoman.dialects.proto import tasks, v0_3, v1_0
 from dragoman.dialects.proto.status import read_status
 from dragoman.dialects.reading import looks_snake, read_base64
@@ -547,6 +547,32 @@ def test_over_grpc_as_well(codec: Any) -> None:
     assert isinstance(request, ops.SendMessage) and len(request.message.parts) == MAX_PARTS
     with pytest.raises(InvalidParams, match="more than"):
         sent(MAX_PARTS + 1)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_sender_accepts_a_thousand_output_modes_at_most(name: str) -> None:
+    def sent(n: int) -> bytes:
+        modes = b'"acceptedOutputModes":[%b]' % b",".join([b'"a"'] * n)
+        if name in ("0.1", "draft"):
+            return b'{"id":"t",%b,"message":{"role":"user","parts":[{"type":"text","text":"a"}]}}' % modes
+        return _parts(1)[:-1] + b',"configuration":{%b}}' % modes
+
+    request = DIALECTS[name].read_request(ops.SEND, sent(MAX_MODES))
+    assert isinstance(request, ops.SendMessage)
+    assert len(request.configuration.accepted_output_modes) == MAX_MODES
+    with pytest.raises(InvalidParams, match="acceptedOutputModes must not be more than"):
+        DIALECTS[name].read_request(ops.SEND, sent(MAX_MODES + 1))
+
+
+@pytest.mark.parametrize("codec", [v1_0.CODEC, v0_3.CODEC], ids=["1.0", "0.3"])
+def test_and_over_grpc(codec: Any) -> None:
+    def fill(request: Any, said: Any, n: int) -> None:
+        (said.parts if hasattr(said, "parts") else said.content).add(text="a")
+        request.configuration.accepted_output_modes.extend(["a"] * n)
+
+    _proto(MAX_MODES, codec, fill)()
+    with pytest.raises(InvalidParams, match="must not be more than"):
+        _proto(MAX_MODES + 1, codec, fill)()
 
 
 async def test_a_large_request_over_grpc_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

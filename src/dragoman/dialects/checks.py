@@ -22,6 +22,8 @@ MAX_MEMBERS = 10_000
 """Members and items that a request in the versions before 1.0, or in a lenient spelling, has outside `metadata` and `data`:
 these are read one by one, in Python.
 """
+MAX_MODES = 1000
+"""Output modes that a sender accepts. Each is compared with those of the skill."""
 TOO_MANY_PARTS = f"must not be more than {MAX_PARTS}"
 
 
@@ -87,6 +89,8 @@ def _check_send(request: ops.SendMessage) -> None:
     _check_message(request.message)
     configuration = request.configuration
     _check_history(configuration.history_length, "configuration.historyLength")
+    if len(configuration.accepted_output_modes) > MAX_MODES:
+        refuse("configuration.acceptedOutputModes", f"must not be more than {MAX_MODES}")
     config = configuration.task_push_notification_config
     if config is not None:
         _check_present(config.url, "configuration.taskPushNotificationConfig.url")

@@ -70,6 +70,7 @@ _NAMES = {
     "message.taskId": "id",
     "message.contextId": "sessionId",
     "configuration.historyLength": "historyLength",
+    "configuration.acceptedOutputModes": "acceptedOutputModes",
     "taskId": "id",
 }
 """Members that are called otherwise than in 1.0."""
