@@ -1,9 +1,9 @@
-"""Talk to an agent: text, a stream, a question that comes back, and the same without `await`.
+"""Call an agent: text, a stream, a question of the agent, and the same without `await`.
 
     dragoman serve examples/currency.py
     python examples/client.py http://127.0.0.1:8000
 
-Any A2A agent of any version will do in place of the first command, though only this one knows about money.
+Any A2A agent of any version works, but only this one converts money.
 """
 
 from __future__ import annotations

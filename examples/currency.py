@@ -4,8 +4,8 @@
     how much is 100 USD?                -> To which currency would you like to convert?
     in GBP                              -> 100 USD is 79.00 GBP
 
-What understands the question is behind one small seam. The one here is a regular expression, so that the example needs
-no key and no network; a language model is another class with the same method.
+A small protocol separates the agent from what understands the question. Here it is a regular expression, so that the example
+needs no key and no network. A language model would be another class with the same method.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from dragoman import Agent, Turn
 
-# What one US dollar buys. A real agent would ask a service; `turn.step` records what it said.
+# What one US dollar buys. A real agent would call a service, and `turn.step` would record its answer.
 RATES = {"USD": 1.0, "EUR": 0.92, "GBP": 0.79, "INR": 83.25, "JPY": 149.5, "CHF": 0.88}
 
 

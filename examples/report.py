@@ -1,7 +1,7 @@
 """A long task that survives being killed.
 
-Start it, send it a topic, kill the process halfway (`kill -9`), start it again: the report goes on where it was, no
-chapter is researched twice, and a client that was watching sees the rest.
+Start it, send a topic, kill the process (`kill -9`), and start it again. The report continues, no chapter is researched
+twice, and a client that reads the stream gets the rest.
 
     dragoman send http://127.0.0.1:8000 "the history of tea"
 """
@@ -16,7 +16,7 @@ from dragoman import Agent, Turn
 
 CHAPTERS = ("Origins", "Trade", "Ceremony", "Industry", "Today")
 PACE = float(os.environ.get("REPORT_PACE", "1.0"))
-"""Seconds of pretended work per chapter."""
+"""Seconds of simulated work per chapter."""
 
 agent = Agent("Report", description="Writes a long report, chapter by chapter")
 

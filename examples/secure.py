@@ -1,11 +1,11 @@
-"""An agent that asks who is calling, and lets everybody do what they may.
+"""An agent that authenticates its callers and checks what they may do.
 
-    dragoman keys token                              # for each caller: a token, and the hash to keep of it
+    dragoman keys token                              # for each caller: a token, and its hash for the agent
     ADA=HASH BOB=HASH dragoman serve examples/secure.py
     dragoman send http://127.0.0.1:8000 "100 to Bob" --auth TOKEN
     dragoman card get http://127.0.0.1:8000 --extended --auth TOKEN
 
-Without hashes in the environment it makes tokens for the occasion and prints them. With `dragoman keys new` and
+Without hashes in the environment it creates tokens and prints them. With `dragoman keys new` and
 `--keys keys` its card is signed, and `dragoman card get http://127.0.0.1:8000 --verify` checks it.
 """
 

@@ -1,11 +1,11 @@
-"""An agent that asks two others: one converts money, one knows the weather.
+"""An agent that calls two others: one converts money, one knows the weather.
 
     dragoman serve examples/currency.py examples/travel.py
     dragoman send http://127.0.0.1:8000/travel "3 days in Mumbai for 300 USD"
 
-`turn.call` is a step. Kill the server halfway and start it again: the plan goes on, and neither agent is asked twice.
-Cancel the trip and what it asked for is canceled, too. Served together, the agents know each other by their ids; set
-`CURRENCY` or `WEATHER` to a URL to ask agents elsewhere, of any version.
+`turn.call` is a step. If you kill the server and start it again, the plan continues, and neither agent is called twice. If
+you cancel the trip, its calls are canceled as well. Agents of one server call each other by id. Set `CURRENCY` or `WEATHER` to a
+URL to call agents on other servers, of any version.
 """
 
 from __future__ import annotations

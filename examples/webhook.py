@@ -1,10 +1,10 @@
-"""Be told how a long task goes, instead of waiting for it.
+"""Receive push notifications of a long task, instead of waiting for it.
 
     dragoman serve examples/report.py --allow-private-push
     pip install uvicorn
     python examples/webhook.py http://127.0.0.1:8000 the history of tea
 
-The agent is killed and started again, we are away for a while: every notification arrives all the same, in order.
+If the agent is killed and started again, or the webhook is away for a while, every notification still arrives, in order.
 """
 
 from __future__ import annotations

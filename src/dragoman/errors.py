@@ -1,4 +1,4 @@
-"""Everything that can go wrong between two agents, as one tree.
+"""The errors that cross the wire, as one tree.
 
     A2AError
       ProtocolError          the request could not be understood
@@ -8,11 +8,10 @@
       ContentTypeNotSupported InvalidAgentResponse
       ExtendedCardNotConfigured ExtensionRequired VersionNotSupported
       Unauthenticated Forbidden RateLimited Unavailable
-      Unreachable            a peer could not be reached, or answered nonsense
+      Unreachable            a peer could not be reached, or its answer could not be read
 
-Each class carries its canonical `reason` and its codes in A2A 1.0.1 (JSON-RPC, HTTP, gRPC). Older versions number
-some of them differently: `dialects/errors.py` knows how. Only these cross the wire; anything else becomes an opaque
-internal error, logged once where it is caught.
+Each class has its `reason` and its codes in A2A 1.0.1 (JSON-RPC, HTTP, gRPC). `dialects/errors.py` has the codes of older
+versions. Any other exception becomes an internal error without details, and is logged once where it is caught.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DOMAIN = "a2a-protocol.org"
 
 
 class A2AError(Exception):
-    """Something a peer should hear about: a sentence for a person, a reason and codes for a machine."""
+    """An error that a peer is told: a sentence for a person, a reason and codes for a program."""
 
     reason, rpc, http, grpc = "INTERNAL_ERROR", -32603, 500, "INTERNAL"
 
@@ -46,10 +45,10 @@ class A2AError(Exception):
         """Which fields were wrong, and why: `(("message.parts", "must not be empty"),)`."""
         self.retry_after = retry_after
         self.delegated = False
-        """It came from an agent that was called for somebody, who is to hear neither where that agent is nor what it said."""
+        """It came from another agent. Our caller must not learn that agent's address or answer."""
 
     def details(self) -> list[dict[str, Any]]:
-        """The google.rpc details that 1.0 wants beside the message."""
+        """The google.rpc details that 1.0 requires."""
         out: list[dict[str, Any]] = [
             {
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -87,7 +86,7 @@ class InvalidParams(ProtocolError):
 
 
 class TaskNotFound(A2AError):
-    """No such task, or none that this caller may know about."""
+    """There is no such task, or this caller may not see it."""
 
     reason, rpc, http, grpc = "TASK_NOT_FOUND", -32001, 404, "NOT_FOUND"
 
@@ -97,14 +96,14 @@ class TaskNotFound(A2AError):
 
 
 class StoreDamaged(A2AError):
-    """Part of the database cannot be read, now or later: somebody has to restore it."""
+    """A part of the database cannot be read. Trying again does not help: it has to be restored."""
 
 
 class TaskUnreadable(A2AError):
-    """The store is there, and what it holds of this task is damaged. Trying again does not help."""
+    """The stored data of this task is damaged. Trying again does not help."""
 
     def __init__(self, task_id: str = "", **kw: Any) -> None:
-        damaged = f"task {task_id[:80]!r} cannot be read: what is stored of it is damaged"
+        damaged = f"task {task_id[:80]!r} cannot be read: its stored data is damaged"
         super().__init__(kw.pop("message", "") or damaged, **kw)
         self.task_id = task_id
 
@@ -122,7 +121,7 @@ class UnsupportedOperation(A2AError):
 
 
 class StreamingNotSupported(UnsupportedOperation):
-    """The agent does not stream. 1.0 knows only the parent; 0.1 has a code for this one."""
+    """The agent does not stream. 0.1 has a code of its own for this; 1.0 uses the parent's."""
 
 
 class TaskClosed(UnsupportedOperation):
@@ -162,22 +161,22 @@ class RateLimited(A2AError):
 
 
 class Unavailable(A2AError):
-    """Not now: overloaded, draining, or a part we need is away."""
+    """Temporary: the server is full, is stopping, or cannot reach its store."""
 
     reason, rpc, http, grpc = "UNAVAILABLE", -32603, 503, "UNAVAILABLE"
 
 
 class Unreachable(A2AError):
-    """A peer could not be reached, or what it answered made no sense."""
+    """A peer could not be reached, or its answer could not be read."""
 
     reason, rpc, http, grpc = "UNREACHABLE", -32603, 502, "UNAVAILABLE"
 
 
 class keep_going:
-    """Around one round of a loop in the background: what goes wrong is logged, and the loop goes on.
+    """Surrounds one round of a background loop: logs errors, so that the loop continues.
 
-    `expected` errors are a line without a traceback. Only a cancel of the task itself gets through; a `CancelledError` that
-    something inside raised is an error like any other.
+    `expected` errors are logged without a traceback. Only a cancel of the task itself passes through. A `CancelledError` that
+    something inside raised is logged like any other error.
     """
 
     def __init__(self, log: Logger, what: str, *expected: type[Exception]) -> None:
@@ -198,5 +197,5 @@ class keep_going:
         if isinstance(error, self._expected):
             self._log.warning("%s: %s", self._what, error)
         else:
-            self._log.error("%s failed, and goes on", self._what, exc_info=error)
+            self._log.error("%s failed, and continues", self._what, exc_info=error)
         return True

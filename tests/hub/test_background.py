@@ -66,7 +66,7 @@ async def test_the_kill_switch_of_the_shell_works_after_an_unexpected_error(
         assert silence.did.is_set() and hub.hub._watch._watching is not None
         assert not hub.hub._watch._watching.done()
     said = [record.getMessage() for record in caplog.records]
-    assert any("checking tenants for changes failed, and goes on" in line for line in said)
+    assert any("checking tenants for changes failed, and continues" in line for line in said)
     assert any("stopping what runs for tenant 1: the store is away" in line for line in said)
 
 
