@@ -1,6 +1,6 @@
-"""Who is to be told of a task, and what they have not been told yet: one seam of the engine, with a suite of its own.
+"""The protocols of push configs: storing them, and delivering notifications to their webhooks.
 
-A webhook is a push config as it is kept. It is a cursor in its task's log, so there is no queue that could differ from that.
+A stored push config holds a cursor in its task's log, so there is no queue that could differ from the log.
 """
 
 from __future__ import annotations
@@ -21,79 +21,79 @@ _BEGAN = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """The time of day as it was when we began, counted on from there: deliveries do not mind that somebody sets a clock."""
+    """The time of day at the start of the process plus the monotonic time since: setting the clock does not delay deliveries."""
     return _BEGAN + time.monotonic()
 
 
 class StoredPushConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A push config as it is kept: with the tongue it was registered in, which is the one its notifications speak."""
+    """A push config, and the dialect that it was registered in: its notifications use that dialect."""
 
     config: PushConfig
     dialect: str = "1.0"
     uid: str = ""
-    """Begins the ids of its deliveries. It stays when the config is replaced."""
+    """The prefix of its delivery ids. It stays the same when the config is replaced."""
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """A webhook, and how far it has been told. Whoever claimed it may send, until somebody with a higher `fence` does."""
+    """A webhook and its cursor. The node that claimed it may send, until another node claims it with a higher `fence`."""
 
     key: int
-    """The store's own name for the webhook."""
+    """The key of the webhook in the store."""
     scope: Scope
     task: str
     webhook: StoredPushConfig
     cursor: int
-    """Everything up to this record has been told."""
+    """The last record that was delivered."""
     last: int
-    """The last record there is to tell of."""
+    """The last record to deliver."""
     fence: int = 0
     attempt: int = 0
-    """How often the next notification was tried in vain."""
+    """How often delivery of the next notification failed."""
     since: float = 0.0
-    """When it first was, by `now`."""
+    """When it first failed, by `now`."""
     at: float = 0.0
-    """Not to be tried before this time, by `now`."""
+    """The time of the next attempt, by `now`."""
     error: str = ""
     dead: bool = False
-    """Given up. What comes meanwhile waits behind it, for `redeliver`."""
+    """Delivery was given up. Later records wait for `redeliver`."""
 
 
 class PushConfigStore(Protocol):
     """The push configs of tasks. A task outside the scope is `TaskNotFound`."""
 
     async def put(self, scope: Scope, task: str, webhook: StoredPushConfig) -> StoredPushConfig:
-        """Add a webhook, or replace the one with its id, which then goes on from where it is.
+        """Add a config, or replace the one with the same id, which keeps its cursor.
 
-        A new one is told what comes from now on, and how the task ended or what it waits for if it does already.
+        A new one receives later records, and the last status if the task has ended or waits for input.
         Raises `TaskNotFound`, and `InvalidParams` when the task has `MAX_PUSH_CONFIGS` of them.
         """
         ...
 
     async def list(self, scope: Scope, task: str) -> Sequence[StoredPushConfig]:
-        """Those of a task, oldest first. Raises `TaskNotFound`."""
+        """The configs of a task, oldest first. Raises `TaskNotFound`."""
         ...
 
     async def delete(self, scope: Scope, task: str, id: str) -> None:
-        """Forget a webhook, if it is there; nothing is sent any more. Raises `TaskNotFound` if the task is not."""
+        """Delete a config if it exists; nothing more is sent to it. Raises `TaskNotFound` if the task does not exist."""
         ...
 
 
 class PushQueue(Protocol):
-    """What is still to be told to whom. Only push senders use it.
+    """Deliveries that are due. Only push senders use it.
 
-    A webhook is due when its task's log has a public record after its cursor: that changes in the transaction that adds
-    the record, so nothing that was committed can be forgotten. One live node at a time holds a webhook.
+    A webhook is due when its task's log has a public record after its cursor. The transaction that adds the record makes it
+    due, so no committed record is missed. One live node at a time holds a webhook.
     """
 
     async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
         """Take up to `limit` webhooks that are due and that no live node holds. The fence of each rises.
 
-        Nobody waits for more than `longest` seconds: a later time is of a clock that was wrong, and means now.
+        An attempt that is planned more than `longest` seconds ahead is due now: the clock was wrong when it was planned.
         """
         ...
 
     async def advance(self, delivery: Delivery, cursor: int) -> None:
-        """Everything up to `cursor` has been told. Raises `LeaseLost` if it is not ours (any more)."""
+        """Records up to `cursor` were delivered. Raises `LeaseLost` if the caller does not hold the webhook."""
         ...
 
     async def release(
@@ -105,18 +105,18 @@ class PushQueue(Protocol):
         error: str = "",
         dead: bool = False,
     ) -> None:
-        """`advance`, and give it back. With `error` the attempt was in vain: the next one is in `retry_in` seconds.
+        """`advance`, and release the webhook. With `error` the attempt failed, and the next one is in `retry_in` seconds.
 
-        `dead`: there is no next one. Does nothing if it is not ours.
+        `dead`: delivery is given up. Does nothing if the caller does not hold the webhook.
         """
         ...
 
     async def when(self) -> float | None:
-        """The time at which something that nobody holds is due; None if nothing is."""
+        """The time at which the next webhook that no node holds is due; None if there is none."""
         ...
 
     def listen(self, woken: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call `woken` when something becomes due by a write of this process. Those of others are found by looking."""
+        """Call `woken` when a write of this process makes a webhook due. Writes of other processes are found by polling."""
         ...
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
