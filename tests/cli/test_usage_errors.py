@@ -139,7 +139,8 @@ def test_a_store_of_a_newer_version_is_reported_in_one_sentence(tmp_path: Path, 
         ),
         ("[agents]\na = 'b'\n[hub]\nport = 'x'\n", "port in dragoman.toml, line 4: "),
         ("[hub]\nport = \n", "dragoman.toml cannot be read: Invalid value (at line 2"),
-        ("hub = 1\n", "dragoman.toml: hub is not a table"),
+        ("hub = 1\n", "dragoman.toml, line 1: hub is not a table"),
+        ("[agents]\n\n[hbu]\nport = 1\n", "dragoman.toml, line 3: there is no table [hbu]: is it [hub]?"),
     ],
 )
 def test_an_error_in_the_configuration_is_reported_with_its_line(
@@ -148,18 +149,34 @@ def test_an_error_in_the_configuration_is_reported_with_its_line(
     monkeypatch.chdir(tmp_path)
     Path("dragoman.toml").write_text(text, encoding="utf-8")
     with pytest.raises(SystemExit) as refused:
-        main(["hub"])
+        main(["doctor"])
     assert sentence in str(refused.value.code)
 
 
 @pytest.mark.parametrize(
-    "text", ["[agents]\na = \n", "agents = 1\n", "[agents]\na = 7\n", "[agents.a]\nulr = 'x'\n"]
+    ("text", "sentence"),
+    [
+        ("[agents]\na = \n", "dragoman.toml cannot be read: Invalid value (at line 2"),
+        ("agents = 1\n", "dragoman.toml, line 1: [agents] is not a table of agents"),
+        ("[agents]\n# a\na = 7\n", "dragoman.toml, line 3: a is neither a URL nor a table"),
+        (
+            "[agents.a]\nurl = 'http://x'\n[agents.b]\nurl = 'http://y'\ncredentails = 's'\n",
+            "dragoman.toml, line 5: there is no setting 'credentails' in [agents.b]: is it 'credentials'?",
+        ),
+        ("[agents]\n[agents.a]\ncredentials = 's'\n", "dragoman.toml, line 2: [agents.a] has no url"),
+        ("[agents]\na.url = 'http://x'\na.headers = 3\n", "dragoman.toml, line 3: headers of a: Expected"),
+        ("[agnets]\na = 'http://x'\n", "dragoman.toml, line 1: there is no table [agnets]: is it [agents]?"),
+    ],
 )
-def test_an_error_in_the_agents_file_is_reported_in_one_sentence(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_error_in_the_agents_file_is_reported_with_its_line(
+    text: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("dragoman.toml").write_text(text, encoding="utf-8")
     for command in (["send", "a", "hi"], ["chat", "a"], ["card", "get", "a"]):
         assert main(command) == 2
-        assert capsys.readouterr().err.startswith("dragoman: dragoman.toml")
+        assert capsys.readouterr().err.startswith(f"dragoman: {sentence}")

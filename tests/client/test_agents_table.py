@@ -91,16 +91,16 @@ def test_every_form_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             f'[agents.fake]\nurl = "{BASE}"\ncredential = "x"',
-            r"dragoman.toml: \[agents\]: fake: .*credential",
+            r"dragoman.toml, line 3: .*credential",
         ),
-        ('[agents.fake]\ncredentials = "x"', r"dragoman.toml: \[agents\]: fake: .*url"),
-        ("[agents]\nfake = 7", r"dragoman.toml: \[agents\]: fake"),
-        ("agents = 7", r"dragoman.toml: \[agents\] is not a table"),
+        ('[agents.fake]\ncredentials = "x"', r"dragoman.toml, line 1: .*url"),
+        ("[agents]\nfake = 7", r"dragoman.toml, line 2: fake"),
+        ("agents = 7", r"dragoman.toml, line 1: \[agents\] is not a table"),
         (
             f'[agents.fake]\nurl = "{BASE}"\ncredentials = "x"\ncertificate = "y"',
             "both a certificate and credentials",
         ),
-        ("[agents\n", r"dragoman.toml: .*line 1"),
+        ("[agents\n", r"dragoman.toml cannot be read: .*line 1"),
     ],
 )
 async def test_the_error_says_what_is_wrong_with_the_table(

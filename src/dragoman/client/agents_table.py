@@ -12,9 +12,8 @@
 
 from __future__ import annotations
 
-import tomllib
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,10 +21,9 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.client.authorize import origin_of
+from dragoman.client.config import place_of, read_table, unknown_setting
 from dragoman.client.credentials import ClientCertificate
 from dragoman.client.transport.transport import NotSent
-
-CONFIG = "dragoman.toml"
 
 
 class AgentEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,31 +46,45 @@ class AgentEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def read_agents(given: Mapping[str, Any] | None = None) -> dict[str, AgentEntry]:
     """The agents of a table, by default that of `dragoman.toml` in the working directory. Raises `ValueError`."""
-    where = "agents="
-    if given is None:
-        path = Path(CONFIG)
-        if not path.is_file():
-            return {}
-        where = f"{CONFIG}: [agents]"
-        try:
-            given = tomllib.loads(path.read_text()).get("agents", {})
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-            raise ValueError(f"{CONFIG}: {error}") from error
+    from_file = given is None
+    if from_file:
+        given = read_table("agents")
     if not isinstance(given, Mapping):
+        where = f"{place_of(['agents'])}: [agents]" if from_file else "agents="
         raise ValueError(f"{where} is not a table of agents")
-    return {name: _entry(each, f"{where}: {name}") for name, each in given.items()}
+    return {name: _entry(name, each, from_file) for name, each in given.items()}
 
 
-def _entry(given: Any, where: str) -> AgentEntry:
+def _entry(name: str, given: Any, from_file: bool) -> AgentEntry:
     if isinstance(given, AgentEntry):
         return given
+    setting, fault = _fault(name, given)
+    if fault:
+        place = place_of(["agents", name, *setting]) if from_file else "agents="
+        raise ValueError(f"{place}: {fault}")
+    return msgspec.convert({"url": given} if isinstance(given, str) else given, AgentEntry)
+
+
+def _fault(name: str, given: Any) -> tuple[list[str], str]:
+    """What is wrong with an entry, after the setting that it is about; nothing, if it is right."""
+    if isinstance(given, str):
+        return [], ""
+    if not isinstance(given, Mapping):
+        return [], f"{name} is neither a URL nor a table"
+    for setting in given:
+        if setting not in AgentEntry.__struct_fields__:
+            return [setting], unknown_setting(setting, AgentEntry.__struct_fields__, f"agents.{name}")
+    if "url" not in given:
+        return [], f"[agents.{name}] has no url"
     try:
-        entry = msgspec.convert({"url": given} if isinstance(given, str) else given, AgentEntry)
+        entry = msgspec.convert(given, AgentEntry)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{where}: {error}") from error
+        said, _, path = str(error).partition(" - at ")
+        setting = re.findall(r"\w+", path)[:1]
+        return setting, f"{' '.join(setting)} of {name}: {said}"
     if entry.certificate and entry.credentials is not None:
-        raise ValueError(f"{where} has both a certificate and credentials")
-    return entry
+        return ["certificate"], f"{name} has both a certificate and credentials"
+    return [], ""
 
 
 def find_entry(name: str, agents: Mapping[str, AgentEntry]) -> AgentEntry | None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.buses import open_bus
 from dragoman.client.client import ConnectedPeers
+from dragoman.client.config import CONFIG
 from dragoman.engine.runner import Program
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.catalogue import Entry
@@ -40,7 +41,7 @@ from dragoman.hub.sandbox.run_as import command_user, root_warning
 from dragoman.hub.sandbox.sandbox import Cell, Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.schedules.schedules import Schedules
-from dragoman.hub.settings import CONFIG, Settings
+from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
 from dragoman.hub.tenants.admission import Quotas
 from dragoman.hub.tenants.tenants import Tenant

@@ -7,10 +7,7 @@ is the default below.
 from __future__ import annotations
 
 import os
-import re
-import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,9 +16,9 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from dragoman.client.config import CONFIG, place_of, read_table, unknown_setting
 from dragoman.server.limits import Limits
 
-CONFIG = "dragoman.toml"
 PREFIX = "DRAGOMAN_"
 SECRET = ("admin_token", "metrics_token", "push_seal", "search_key")
 KEYS = {
@@ -141,34 +138,17 @@ def settings(
 
 
 def _file(config: str) -> dict[str, Any]:
-    path = Path(config)
-    if not path.is_file():
-        return {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("hub", {})
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSetting(f"{config} cannot be read: {error}") from error
+        table = read_table("hub", config)
+    except ValueError as error:
+        raise InvalidSetting(str(error)) from error
     if not isinstance(table, dict):
-        raise InvalidSetting(f"{config}: hub is not a table ([hub])")
-    unknown = [name for name in table if name not in Settings.__struct_fields__]
-    if unknown:
-        near = get_close_matches(unknown[0], Settings.__struct_fields__, 1)
-        hint = f": is it {near[0]!r}?" if near else ""
-        raise InvalidSetting(
-            f"{_place(config, unknown[0])}: there is no setting {unknown[0]!r} in [hub]{hint}"
-        )
+        raise InvalidSetting(f"{place_of(['hub'], config)}: hub is not a table ([hub])")
+    for name in table:
+        if name not in Settings.__struct_fields__:
+            fault = unknown_setting(name, Settings.__struct_fields__, "hub")
+            raise InvalidSetting(f"{place_of(['hub', name], config)}: {fault}")
     return dict(table)
-
-
-def _place(config: str, name: str) -> str:
-    """The file, and the line of the setting in it."""
-    table = ""
-    for n, line in enumerate(Path(config).read_text(encoding="utf-8").splitlines(), 1):
-        if found := re.match(r"\s*\[([^\[\]]+)\]", line):
-            table = found[1].strip()
-        elif table == "hub" and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
-            return f"{config}, line {n}"
-    return config
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -190,8 +170,8 @@ def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
             known[name] = msgspec.convert({name: value}, Settings, strict=False)
             known[name] = getattr(known[name], name)
         except msgspec.ValidationError as error:
-            where = _place(source, name) if Path(source).is_file() else source
-            raise InvalidSetting(f"{name} in {where}: {error}") from None
+            where = place_of(["hub", name], source) if Path(source).is_file() else source
+            raise InvalidSetting(f"{name} in {where}: {str(error).partition(' - at ')[0]}") from None
     return Settings(**known)
 
 
