@@ -93,7 +93,9 @@ def _event_writer(lines: list[str]) -> tuple[EventWriter, Writer]:
         Part(data={"kind": "text", "data": {"delta": line, "agent": "a", "stream_id": 1}}) for line in lines
     ]
     writer = Writer(kept)
-    turn = NS(n=1, task_id="t", artifact=lambda name, id: writer, _record=NS(snapshot=NS(artifacts={})))
+    turn = NS(
+        n=1, task_id="t", artifact=lambda name, id: writer, _record=NS(journal=NS(snapshot=NS(artifacts={})))
+    )
     return EventWriter(turn, "a", stream_id=1, relayed=True), writer  # type: ignore[arg-type]
 
 
