@@ -352,6 +352,8 @@ def test_a_name_that_is_not_here_says_what_to_write_instead() -> None:
         new_text_message("hi").model_dump()
     with pytest.raises(AttributeError, match=r"^Message has no nonsense"):
         _ = new_text_message("hi").nonsense
+    with pytest.raises(ImportError, match="leave it out"):
+        from dragoman.executor import validate  # noqa: F401
     with pytest.raises(ImportError, match="nonsense"):
         from dragoman.executor import nonsense  # noqa: F401
     with pytest.raises(AttributeError):

@@ -31,17 +31,19 @@ INSTEAD: dict[str, str] = {
         _SERVING: "A2AServer A2AApplication JSONRPCApplication RESTHandler JSONRPCHandler RequestHandler RESTApplication"
         " JsonRpcDispatcher RestDispatcher",
         _GRPC: "GrpcHandler CompatGrpcHandler GrpcServerCallContextBuilder DefaultGrpcServerCallContextBuilder a2a_pb2"
-        " a2a_pb2_grpc",
+        " a2a_pb2_grpc A2AService A2AServiceServicer A2AServiceStub add_A2AServiceServicer_to_server",
         _CLIENT: "A2AClient Client ClientFactory ClientConfig A2ACardResolver create_client create_text_message_object"
         " minimal_agent_card MessageSendParams SendMessageRequest SendStreamingMessageRequest SendMessageConfiguration"
         " MessageSendConfiguration StreamResponse"
         " A2AClientHTTPError A2AClientJSONError A2AClientError AgentCardResolutionError AuthInterceptor BaseClient"
         " CredentialService InMemoryContextCredentialStore display_agent_card",
-        _STORES: "DatabaseTaskStore TaskStore TaskManager ResultAggregator VersionedTaskStore",
+        _STORES: "DatabaseTaskStore TaskStore TaskManager ResultAggregator VersionedTaskStore append_artifact_to_task"
+        " create_task_obj VersionedDatabaseTaskStore",
         _PUSH: "PushNotificationSender PushNotifier PushNotificationConfigStore DatabasePushNotificationConfigStore"
-        " PushNotificationConfig TaskPushNotificationConfig PushNotificationEvent",
+        " PushNotificationConfig TaskPushNotificationConfig PushNotificationEvent PushNotificationAuthenticationInfo",
         _QUEUE: "InMemoryQueueManager QueueManager EventConsumer EventQueueLegacy NoTaskQueue TaskQueueExists",
-        _CONTEXT: "RequestContextBuilder SimpleRequestContextBuilder UnauthenticatedUser",
+        _CONTEXT: "RequestContextBuilder SimpleRequestContextBuilder UnauthenticatedUser A2AUser StarletteUser"
+        " StarletteUserProxy",
         _AUTH: "CallContextBuilder ServerCallContextBuilder DefaultServerCallContextBuilder DefaultCallContextBuilder"
         " SecurityScheme HTTPAuthSecurityScheme APIKeySecurityScheme OAuth2SecurityScheme OpenIdConnectSecurityScheme"
         " MutualTLSSecurityScheme MutualTlsSecurityScheme OAuthFlows AuthorizationCodeOAuthFlow ClientCredentialsOAuthFlow"
@@ -51,7 +53,8 @@ INSTEAD: dict[str, str] = {
         _WIRE: "proto_utils to_stream_response build_error_response prepare_response_object validate_request_params"
         " get_stream_response_text A2A_ERROR_MAPPING A2A_ERROR_REASONS A2A_REASON_TO_ERROR A2A_REST_ERROR_MAPPING"
         " JSON_RPC_ERROR_CODE_MAP ErrorMapping JSONRPC_PARSE_ERROR_CODE JSONRPCError A2AError rest_error_handler"
-        " rest_stream_error_handler DEFAULT_LIST_TASKS_PAGE_SIZE MAX_LIST_TASKS_PAGE_SIZE A2A_JSON_MEDIA_TYPE",
+        " rest_stream_error_handler validate validate_async_generator A2AServerError MethodNotImplementedError"
+        " agent_card_to_dict update_extension_header DEFAULT_LIST_TASKS_PAGE_SIZE MAX_LIST_TASKS_PAGE_SIZE A2A_JSON_MEDIA_TYPE",
         _IDS: "IDGenerator IDGeneratorContext UUIDGenerator",
         _TELEMETRY: "trace_class trace_function SpanKind",
     }.items()
