@@ -461,8 +461,11 @@ def test_twice_the_bytes_cost_twice_the_time(name: str) -> None:
     n, make = CASES[name]
     once, twice = make(n), make(2 * n)
     cost(once)  # what is imported and compiled at first use
-    runs = [(cost(once), cost(twice)) for _ in range(4)]
-    single, double = min(first for first, _ in runs), min(second for _, second in runs)
+    single, double = cost(once), cost(twice)
+    for _ in range(4):  # a measurement that looks steep is taken again: the machine may have been busy
+        if double < 3 * single + 0.002:
+            break
+        single, double = min(single, cost(once)), min(double, cost(twice))
     assert double < 3 * single + 0.002, f"{name}: {single * 1000:.2f} ms for n, {double * 1000:.2f} ms for 2n"
 
 
