@@ -91,7 +91,7 @@ def application(
     this machine write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
     `keys`: sign the agents' cards, and notifications, with the keys in this directory. `push`: whether webhooks are
     told, and how (`PushOptions`); False: not at all. An agent with `push=False` tells none, whatever is said here.
-    `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `bindings.grpc.Tls`;
+    `grpc_port`: speak gRPC there, too (the extra `grpc`; 0 takes a free one), with `grpc_tls` as for `server.grpc.Tls`;
     `grpc_public` is the `host:port` that the card gives for it.
     `quota`: limits of callers and agents (`observe.limit.Quota`). `shared_counters`: memory shared with the other workers.
     `metrics`: serve /metrics, to this machine or with `metrics_token`.
