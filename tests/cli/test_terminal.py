@@ -161,7 +161,7 @@ def test_a_chat_with_agents_of_a_hub_shows_their_answers(tmp_path: Path) -> None
         columns=200,
     )
     try:
-        hub.until("Ctrl-D leaves")
+        hub.until("Ctrl-D ends")
         [url] = re.findall(r"export DRAGOMAN_URL=(\S+)", hub.text)
         [token] = re.findall(r"export DRAGOMAN_TOKEN=(\S+)", hub.text)
         environment = {"DRAGOMAN_URL": url, "DRAGOMAN_TOKEN": token}

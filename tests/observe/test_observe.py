@@ -215,7 +215,7 @@ async def test_a_store_that_cannot_be_written_is_not_ready(
         with closing(sqlite3.connect(tmp_path / "t.db")) as other:
             other.execute("begin exclusive")
             with monkeypatch.context() as patch:
-                patch.setattr("dragoman.server.app._READY", 0.1)
+                patch.setattr("dragoman.server.app.READY_SECONDS", 0.1)
                 assert (await get(url, "/readyz"))[0] == 503
             other.rollback()
         assert (await get(url, "/readyz"))[0] == 200
