@@ -313,6 +313,15 @@ async def test_a_hub_whose_store_is_away_is_not_ready(tmp_path: Path) -> None:
         assert (await hub.nobody("GET", "/readyz")).status == 200
 
 
+async def test_a_hub_with_a_damaged_store_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(folder=tmp_path) as hub:
+        monkeypatch.setattr(hub.hub._store, "damage", lambda: "a page is damaged")
+        answer = await hub.nobody("GET", "/readyz")
+        assert answer.status == 503 and answer.json == {"status": "damaged"}
+
+
 async def test_the_api_describes_itself() -> None:
     async with house() as hub:
         document = (await hub.nobody("GET", "/v1/openapi.json")).json

@@ -60,6 +60,7 @@ from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys
 from dragoman.push.sender import open_push_sender
 from dragoman.server.app import App
+from dragoman.server.application import readiness
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.pipeline import Binding
@@ -153,7 +154,7 @@ def application(
         on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
         metrics=hub.metrics_text,
         metrics_token=settings.metrics_token,
-        ready=opened.push_queue.when,
+        ready=readiness(opened, hub.engine.runner),
         busy=lambda: hub.engine.waits_for(settings.drain),
     )
     return hub, app

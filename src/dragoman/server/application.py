@@ -214,12 +214,12 @@ def application(
         on_shutdown=[grpc.drain, stop, grpc.stop, fetch.close] if grpc else [stop, fetch.close],
         metrics=numbers.text if numbers else None,
         metrics_token=metrics_token,
-        ready=_readiness(opened, service.runner),
+        ready=readiness(opened, service.runner),
         busy=lambda: service.waits_for(drain),
     )
 
 
-def _readiness(store: Store, runner: Runner) -> Callable[[], Awaitable[None]]:
+def readiness(store: Store, runner: Runner) -> Callable[[], Awaitable[None]]:
     """Fails when the server is full, and when the store cannot be read or written, or is damaged. A stranger who asks makes
     us write once in a second."""
     wrote = float("-inf")
