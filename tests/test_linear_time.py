@@ -62,7 +62,6 @@ OURS = {
 """Expressions that never meet foreign text."""
 
 BUILT = {
-    "settings._place": "the operator's dragoman.toml",
     "paths.Path.pattern": "our own templates; what comes of it is in _PLACES",
     "paths.Path.written": "a form of ours: `tasks/*/pushNotificationConfigs/*`",
     "routes.Table.__init__": "our own routes: words, and `[^/]+` between slashes",
@@ -310,7 +309,12 @@ WORST: dict[str, tuple[Case, ...]] = {
     ),
     "credentials._VISIBLE": (("fullmatch", "a", " ", ""), ("fullmatch", "a", "b ", "")),
     "credentials._HTTP_TOKEN": (("fullmatch", "", "a", ""),),
-    "credentials._OURS": (("fullmatch", "content-", "a", "\n"), ("fullmatch", "", "x-a2a-", "\n")),
+    "agents_table: \\w+": (("findall", "", "a", ""), ("findall", "", "a.", "")),
+    "config: ([^=#]+)=": (("match", "", "a", ""), ("match", "", " ", "#")),
+    "notification._RESERVED_HEADERS": (
+        ("fullmatch", "content-", "a", "\n"),
+        ("fullmatch", "", "x-a2a-", "\n"),
+    ),
     "credentials: [^a-z]": (("sub", "", "-", ""),),
     "guard._NAME": (
         ("fullmatch", "", "a", ""),

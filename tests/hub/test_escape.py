@@ -235,7 +235,7 @@ async def test_a_machine_that_has_namespaces_only_later_runs_commands_then(tmp_p
             return self.tried > 2 and await super()._works(way, folder)
 
     sandbox = Sandbox(tmp_path, Later(), seconds=10.0)
-    with pytest.raises(Exception, match="cannot be kept apart"):
+    with pytest.raises(Exception, match="cannot be confined"):
         await sandbox.run("1", "true")
     if namespaces.args[0]:
         pytest.skip("users have no namespaces here")

@@ -199,7 +199,7 @@ def test_the_command_says_what_it_did(path: Path, url: str, capsys: pytest.Captu
 
     asyncio.run(begin())
     assert main(["copy", f"sqlite:///{path}", url]) == 0
-    assert capsys.readouterr().out == "copied: tasks 1, webhooks 0, entries of the audit 0\n"
+    assert capsys.readouterr().out == "copied: tasks 1, webhooks 0, audit entries 0\n"
     assert main(["copy", f"sqlite:///{path}", url]) == 1
     assert "take an empty one" in capsys.readouterr().err
 

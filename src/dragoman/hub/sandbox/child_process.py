@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _PROC = Path("/proc")
+_READ_BYTES = 65_536
 
 
 class ChildProcess:
@@ -25,6 +26,10 @@ class ChildProcess:
         self._process, self.output = process, output
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._hidden: frozenset[int] = frozenset()
+        if process.stdout is not None:
+            # Not `connect_read_pipe`: uvloop closes the descriptor of a pipe twice, and the second time it may be another's.
+            os.set_blocking(process.stdout.fileno(), False)
+            asyncio.get_running_loop().add_reader(process.stdout.fileno(), self._read_output)
         threading.Thread(
             target=self._reap,
             args=(asyncio.get_running_loop(),),
@@ -44,6 +49,29 @@ class ChildProcess:
         """Kill its process group."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def _read_output(self) -> None:
+        pipe = self._process.stdout
+        assert pipe is not None and self.output is not None
+        try:
+            data = os.read(pipe.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self.output.feed_data(data)
+        else:
+            self.close_output()
+
+    def close_output(self) -> None:
+        """Read no more of its output: a detached process may hold the pipe open for ever."""
+        pipe = self._process.stdout
+        if pipe is not None and not pipe.closed:
+            asyncio.get_running_loop().remove_reader(pipe.fileno())
+            pipe.close()
+            if self.output is not None:
+                self.output.feed_eof()
 
     def deleted_bytes(self, device: int) -> int:
         """Bytes on `device` in files that its descendants hold open, or mapped, after deleting them. Blocks.
@@ -84,7 +112,6 @@ async def start(
     output: bool = True,
 ) -> ChildProcess:
     """Start a process. Raises `OSError`."""
-    loop = asyncio.get_running_loop()
     into = subprocess.PIPE if output else subprocess.DEVNULL
 
     def popen() -> subprocess.Popen[bytes]:
@@ -105,16 +132,12 @@ async def start(
     except asyncio.CancelledError:  # it must not keep running
         await asyncio.wait((starting,))
         if starting.exception() is None:
-            child = ChildProcess(starting.result(), None)
+            child = ChildProcess(starting.result(), asyncio.StreamReader())
             child.kill()
             await child.wait()
+            child.close_output()
         raise
-    reader = None
-    if process.stdout is not None:
-        reader = asyncio.StreamReader()
-        protocol = asyncio.StreamReaderProtocol(reader)
-        await loop.connect_read_pipe(lambda: protocol, process.stdout)
-    return ChildProcess(process, reader)
+    return ChildProcess(process, None if process.stdout is None else asyncio.StreamReader())
 
 
 def _descendants(root: int) -> Iterator[int]:

@@ -181,6 +181,7 @@ async def _end(process: ChildProcess, reading: asyncio.Task[None]) -> None:
     process.kill()
     await process.wait()
     await asyncio.wait((reading,), timeout=1.0)  # a detached process may hold the pipe open
+    process.close_output()
     reading.cancel()
     await asyncio.wait((reading,))
 

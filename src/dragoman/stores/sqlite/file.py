@@ -41,10 +41,7 @@ class SqliteFile:
         try:
             db = self._connect()
             try:
-                db.execute(
-                    "pragma auto_vacuum = incremental"
-                )  # only a new file heeds it: before there is a table
-                await self._write_ahead(db)
+                await self._prepare(db)
                 migrate(db)
                 db.execute("pragma busy_timeout = 0")  # `Commits` waits by itself, elsewhere
                 reads = Reads(self._connect, keep=self._keep, keep_bytes=self._keep_bytes)
@@ -56,11 +53,12 @@ class SqliteFile:
         self._db, self.reads = db, reads
         self.commits = Commits(db, patience=self._patience, told=self.told)
 
-    async def _write_ahead(self, db: sqlite3.Connection) -> None:
-        """Where another process opens the same new file, SQLite does not wait for it by itself."""
+    async def _prepare(self, db: sqlite3.Connection) -> None:
+        """Set what the file keeps. Where another process opens the same file, SQLite does not wait for it by itself."""
         deadline = time.monotonic() + self._patience
         while True:
             try:
+                db.execute("pragma auto_vacuum = incremental")  # has an effect only while there is no table
                 db.execute("pragma journal_mode = wal")
                 return
             except sqlite3.OperationalError as error:
