@@ -127,7 +127,7 @@ async def test_their_resolver_accepts_the_card_that_it_gets_by_default(auth: Any
     """It names no version, so it gets the card for every version."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    agent = secure_agent(auth=auth)
+    agent = secure_agent(auth=auth) if auth else secure_agent(auth=(), extended_card=None)
     app = application(agent, store="memory:", keys=KeyRing(list(KEYS.values())), public_url=url)
     async with running(app, port=port):
         found = await asyncio.to_thread(asked, "a2a-sdk-1.3.0", "resolve", url=url)
