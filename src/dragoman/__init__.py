@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman import errors
 from dragoman.agent.agent import Agent
 from dragoman.engine.recorded import ArtifactWriter
+from dragoman.engine.streamed import Result, StartOver, Status
 from dragoman.engine.turn import Turn
 from dragoman.model.card import AgentCard, Extension, Provider, Skill
 from dragoman.model.content import Artifact, Message, Part, Role
@@ -53,8 +54,11 @@ __all__ = [
     "PushOptions",
     "Quota",
     "Reply",
+    "Result",
     "Role",
     "Skill",
+    "StartOver",
+    "Status",
     "StatusUpdate",
     "Task",
     "TaskFailed",

@@ -215,8 +215,11 @@ async def _write_answer(turn: Turn, value: Any) -> None:
 async def _write_pieces(turn: Turn, pieces: AsyncIterator[Any]) -> None:
     """What the function yields, as it comes."""
     result: ArtifactWriter | None = None
+    record = record_of(turn)
     async for piece in pieces:
-        if type(piece) is str:  # nearly all of them
+        if piece is record.handed_out and piece is not None:  # a streaming step has sent it
+            record.handed_out = None
+        elif type(piece) is str:  # nearly all of them
             if result is None:
                 result = turn.artifact("result")
             await result.write(piece)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -52,6 +53,34 @@ Outcome = tuple[TaskState, Message | None, dict[str, Any]]
 _COMPLETED: Outcome = (TaskState.COMPLETED, None, {})
 
 
+MAX_BACKOFF_SECONDS = 60.0
+
+
+class Retries(msgspec.Struct, frozen=True):
+    """How a step that fails is repeated."""
+
+    retries: int = 0
+    """How often it is repeated."""
+    backoff: float = 1.0
+    """Seconds before the first repetition. Each further one waits twice as long, up to a minute."""
+    timeout: float | None = None
+    """Seconds that one attempt may take."""
+
+    async def pause(self, attempt: int, error: Exception, task: str, key: str) -> None:
+        """Wait until the next attempt. Raises `error` if there is none."""
+        if attempt > self.retries or isinstance(error, LeaseLost):
+            raise error
+        seconds = min(self.backoff * 2 ** (attempt - 1), MAX_BACKOFF_SECONDS)
+        logger.warning(
+            "task %s: step %r failed (%s: %s): attempt %d of %d follows in %.1f s",
+            task, key, type(error).__name__, error, attempt + 1, self.retries + 1, seconds,
+        )  # fmt: skip
+        await asyncio.sleep(seconds)
+
+
+ONCE = Retries()
+
+
 class Parked(BaseException):
     """Unwinds the function; the turn goes on when the answer comes. Not an `Exception`: agent code must let it pass."""
 
@@ -61,8 +90,8 @@ class Recorded:
 
     __slots__ = ("_confirmed", "_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
                  "_stored", "_uncalled", "_unasked", "_used_keys", "_writers", "artifacts", "cancelled", "children",
-                 "context_id", "final", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "scope", "steps",
-                 "task_id", "visible")  # fmt: skip
+                 "context_id", "final", "handed_out", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "rewound", "scope",
+                 "steps", "task_id", "visible")  # fmt: skip
 
     def __init__(
         self,
@@ -102,6 +131,10 @@ class Recorded:
         """Which question `parked` is."""
         self.reply: Message | None = None
         """What a `reply` skill answered."""
+        self.handed_out: Any = None
+        """The last piece of a streaming step, which has been sent: if the skill yields it, it is not sent again."""
+        self.rewound = False
+        """An artifact was set back, and may have nothing in the place of what was withdrawn."""
         self.final: Outcome = _COMPLETED
         """How the task ends if the function returns."""
         self.visible = not snapshot.hidden
@@ -154,10 +187,13 @@ class Recorded:
         self.show()
         message = self.message(content) if content else None
         if self._status_updates:
-            old, *self._status_updates = self._status_updates
-            parts = old.status.message.parts if old.status.message else None
-            if parts == (message.parts if message else None) and old.metadata == metadata:
-                return
+            parts = message.parts if message else None
+            for place, old in enumerate(self._status_updates, 1):  # a failed attempt may have left some
+                if (
+                    old.status.message.parts if old.status.message else None
+                ) == parts and old.metadata == metadata:
+                    self._status_updates = self._status_updates[place:]
+                    return
             self._status_updates = ()
         self.journal.put(self.status_record(TaskState.WORKING, message, metadata))
 
@@ -241,10 +277,19 @@ class Recorded:
             writer = self._writers[key] = ArtifactWriter(self, head, recorded, media_type, before)
         return writer
 
+    def writer(self, name: str) -> ArtifactWriter:
+        """The artifact `name` of this turn."""
+        return self._writers.get(name) or self.artifact(name, "", "", "", None, (), append=False)
+
     # -- steps -------------------------------------------------------------------------------------------------
 
     async def run_step(
-        self, key: str, work: Callable[..., Any], args: Sequence[Any], kw: Mapping[str, Any]
+        self,
+        key: str,
+        work: Callable[..., Any],
+        args: Sequence[Any],
+        kw: Mapping[str, Any],
+        retries: Retries = ONCE,
     ) -> Any:
         """The recorded result of step `key`, or that of `work(*args, **kw)`, which is then recorded.
 
@@ -257,22 +302,44 @@ class Recorded:
             raise TypeError(
                 f"turn.step({key!r}, ...) takes a function and its arguments, not what it returned"
             )
-        function = _name_of(work)
+        function = name_of(work)
         if (step := self.steps.get(key)) is not None:
-            if step.function and step.function != function:
-                self._differs("step", f"{key!r} of {step.function}", function)
+            self.check_function(step, function)
             return decode_result(step.value, work)
+        with self.running(key):
+            attempt = 0
+            while True:
+                attempt += 1
+                await self.may_begin()
+                try:
+                    if retries.timeout is None:
+                        outcome = work(*args, **kw)
+                        value = await outcome if isinstance(outcome, Awaitable) else outcome
+                    else:
+                        async with asyncio.timeout(retries.timeout):
+                            outcome = work(*args, **kw)
+                            value = await outcome if isinstance(outcome, Awaitable) else outcome
+                    break
+                except Exception as error:
+                    await retries.pause(attempt, error, self.task_id, key)
+            await self.record(key, value, function)
+        return value
+
+    def check_function(self, step: Step, function: str) -> None:
+        """Report a recorded step whose function has another name now."""
+        if step.function and step.function != function:
+            self._differs("step", f"{step.key!r} of {step.function}", function)
+
+    @contextmanager
+    def running(self, key: str) -> Iterator[None]:
+        """While step `key` is being done. Raises if it is already."""
         if key in self._steps_running:
             raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
         self._steps_running.add(key)
         try:
-            await self.may_begin()
-            outcome = work(*args, **kw)
-            value = await outcome if isinstance(outcome, Awaitable) else outcome
-            await self.record(key, value, function)
+            yield
         finally:
             self._steps_running.discard(key)
-        return value
 
     async def may_begin(self) -> None:
         """Wait until work may begin whose result is recorded. Raises `LeaseLost` if another node has the task.
@@ -374,7 +441,7 @@ class Recorded:
 
     def take_rest(self) -> Awaitable[list[Record]]:
         """Stop writing and return what is not on disk yet, for the settling transaction."""
-        if self.resumed:
+        if self.resumed or self.rewound:
             for writer in self._writers.values():
                 writer.finish()
         self._writers.clear()  # each holds us: see `Run.work`
@@ -397,8 +464,8 @@ class ArtifactWriter:
     continuation is added, and the first difference replaces the artifact.
     """
 
-    __slots__ = ("_before", "_begun", "_closed", "_head", "_last", "_media_type", "_old", "_record", "_rewritten",
-                 "_written", "amend")  # fmt: skip
+    __slots__ = ("_before", "_begun", "_closed", "_head", "_last", "_media_type", "_old", "_record", "_rewound",
+                 "_rewritten", "_written", "amend")  # fmt: skip
 
     def __init__(
         self,
@@ -418,7 +485,7 @@ class ArtifactWriter:
         self._begun = recorded is not None or bool(before)
         self._closed = recorded is not None and recorded.closed
         self._last: Record | None = None
-        self._written = False
+        self._written = self._rewound = False
         self.amend: Callable[[ArtifactUpdate], ArtifactUpdate] | None = None
         """Changes each update before it is written."""
 
@@ -463,8 +530,26 @@ class ArtifactWriter:
             self._begun, self._old, self._rewritten, self._written = False, [], [], False
             self._before = ()
 
+    async def mark(self) -> tuple[Part, ...]:
+        """What the artifact has now, for `rewind`."""
+        if self._old:
+            return (*self._before, *self._rewritten)
+        if not self._begun:
+            return self._before
+        await self._record.journal.commit()
+        known = self._record.journal.snapshot.artifacts.get(self.id)
+        return tuple(known.parts) if known is not None else ()
+
+    def rewind(self, kept: tuple[Part, ...]) -> None:
+        """Withdraw what was written since `mark` returned `kept`: what comes next replaces it."""
+        self._before, self._old, self._rewritten = kept, [], []
+        self._begun, self._rewound = False, True
+        self._record.rewound = True
+
     def close(self) -> None:
         """Tell peers that the artifact is complete."""
+        if self._rewound:
+            self._emit((Part(text=""),) if not self._before else (), append=False, last=True)
         if self._closed or not self._begun or self._old:
             return
         if self._last is not None:
@@ -482,6 +567,8 @@ class ArtifactWriter:
             self._old = []
             if self._rewritten:
                 self._emit(tuple(self._rewritten), append=False, last=True)
+        if self._rewound:
+            self.close()
 
     def _not_recorded(self, part: Part) -> Part | None:
         """What of `part` is not on record; None if all of it is. Text may come in other chunks than before."""
@@ -530,7 +617,7 @@ class ArtifactWriter:
         if self.amend is not None:
             update = self.amend(update)
         self._last = Record("artifact", update)
-        self._begun, self._closed = True, last
+        self._begun, self._closed, self._rewound = True, last, False
         record.journal.put(self._last)
 
 
@@ -538,7 +625,7 @@ def digest(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
 
 
-def _name_of(work: Any) -> str:
+def name_of(work: Any) -> str:
     """The name of a function, to be recognised when it runs again. Not its module: that depends on how it is loaded."""
     while isinstance(work, partial):
         work = work.func

@@ -7,14 +7,15 @@ it does is compared with the record of the turn (`recorded.py`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from os import PathLike
 from typing import Any, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from dragoman.engine.delegate import CallOptions, cancel_children, delegate, make_request
 from dragoman.engine.protocols import Peers
-from dragoman.engine.recorded import ArtifactWriter, Recorded
+from dragoman.engine.recorded import ONCE, ArtifactWriter, Recorded, Retries
 from dragoman.engine.records import Mail, Note
+from dragoman.engine.streamed import StepStream
 from dragoman.errors import Unavailable
 from dragoman.model.content import Message, Part
 from dragoman.model.fold import Fold
@@ -253,17 +254,120 @@ class Turn:
     # -- what must happen once ---------------------------------------------------------------------------------
 
     @overload
+    async def step(
+        self,
+        key: str,
+        work: Callable[..., Awaitable[T]],
+        *args: Any,
+        retries: int,
+        backoff: float = ...,
+        timeout: float | None = ...,
+        **kw: Any,
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        key: str,
+        work: Callable[..., T],
+        *args: Any,
+        retries: int,
+        backoff: float = ...,
+        timeout: float | None = ...,
+        **kw: Any,
+    ) -> T: ...
+    @overload
+    async def step(
+        self, key: str, work: Callable[..., Awaitable[T]], *args: Any, timeout: float, **kw: Any
+    ) -> T: ...
+    @overload
     async def step(self, key: str, work: Callable[P, Awaitable[T]], *args: P.args, **kw: P.kwargs) -> T: ...
     @overload
     async def step(self, key: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs) -> T: ...
 
-    async def step(self, key: str, work: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+    async def step(  # type: ignore[misc]
+        self,
+        key: str,
+        work: Callable[..., Any],
+        *args: Any,
+        retries: int = 0,
+        backoff: float = 1.0,
+        timeout: float | None = None,
+        **kw: Any,
+    ) -> Any:
         """Do `work(*args, **kw)` once for this turn, whatever crashes: its result is recorded under `key`.
 
         The result must be JSON, or a dataclass, msgspec or pydantic object (annotate `work`'s return type to get it
         back as such after a restart). If the process dies while `work` runs, it runs again.
+
+        `retries`: how often work that raises is repeated, after `backoff` seconds, then twice that, up to a minute.
+        `timeout`: seconds that one attempt may take. They are not passed to `work`.
         """
-        return await self._record.run_step(key, work, args, kw)
+        how = Retries(retries, backoff, timeout) if retries or timeout is not None else ONCE
+        return await self._record.run_step(key, work, args, kw, how)
+
+    @overload
+    def stream_step(
+        self,
+        key: str,
+        work: Callable[..., AsyncIterable[T] | Awaitable[AsyncIterable[T]]],
+        *args: Any,
+        artifact: str | None,
+        retries: int = ...,
+        backoff: float = ...,
+        timeout: float | None = ...,
+        **kw: Any,
+    ) -> StepStream[T]: ...
+    @overload
+    def stream_step(
+        self,
+        key: str,
+        work: Callable[..., AsyncIterable[T] | Awaitable[AsyncIterable[T]]],
+        *args: Any,
+        retries: int,
+        backoff: float = ...,
+        timeout: float | None = ...,
+        **kw: Any,
+    ) -> StepStream[T]: ...
+    @overload
+    def stream_step(
+        self,
+        key: str,
+        work: Callable[..., AsyncIterable[T] | Awaitable[AsyncIterable[T]]],
+        *args: Any,
+        timeout: float | None,
+        **kw: Any,
+    ) -> StepStream[T]: ...
+    @overload
+    def stream_step(
+        self,
+        key: str,
+        work: Callable[P, AsyncIterable[T] | Awaitable[AsyncIterable[T]]],
+        *args: P.args,
+        **kw: P.kwargs,
+    ) -> StepStream[T]: ...
+
+    def stream_step(  # type: ignore[misc]
+        self,
+        key: str,
+        work: Callable[..., Any],
+        *args: Any,
+        artifact: str | None = "result",
+        retries: int = 0,
+        backoff: float = 1.0,
+        timeout: float | None = None,
+        **kw: Any,
+    ) -> StepStream[Any]:
+        """A step that streams: `text = await turn.stream_step("answer", model.stream, prompt)`, or `async for` over it.
+
+        `work` returns an async iterator. Its pieces go out as they come: text, `Part`s and data as chunks of `artifact`
+        (None: they are only recorded), `Status` as a status update, `Artifact` as an artifact of its own. A `Result` is
+        recorded and not sent. The whole is recorded when it ends, and a run after that gets it from the record. If the
+        step is interrupted before that, it runs again, and what it says now replaces what differs.
+
+        `retries`, `backoff` and `timeout` are those of `step`. What a failed attempt has sent is replaced.
+        """
+        how = Retries(retries, backoff, timeout) if retries or timeout is not None else ONCE
+        return StepStream(self._record, key, work, args, kw, artifact, how)
 
     # -- other agents ------------------------------------------------------------------------------------------
 
