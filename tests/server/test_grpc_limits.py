@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 from grpc import StatusCode, aio
+from msgspec import structs
 
 from dragoman import Agent
 from dragoman.dialects.proto import v1_0
 from dragoman.errors import Unauthenticated
 from dragoman.model import ops
 from dragoman.model.byte_budget import ByteBudget
+from dragoman.model.content import Artifact, Part
 from dragoman.model.ops import Principal
 from dragoman.server.application import application
+from dragoman.server.grpc_readers import MAX_UNREAD_BYTES, CallReader, Readers, TooSlowReader
 from dragoman.server.limits import Connections, Limits
 from dragoman.server.runtime import running
 from tests.server.http2 import HEADERS, MAX_CONCURRENT_STREAMS, Connection, dialled
 from tests.server.test_grpc import Stub, message, refused, served
-from tests.server.wire import Scripted, task
+from tests.server.wire import Scripted, chunk, task
 from tests.waiting import until
 
 SEND = "/lf.a2a.v1.A2AService/SendMessage"
+STREAM = "/lf.a2a.v1.A2AService/SendStreamingMessage"
 MEGABYTE = 1 << 20
 
 
@@ -238,3 +244,151 @@ def test_workers_count_connections_together() -> None:
     assert connections.full
     connections.count(-1)
     assert not connections.full
+
+
+def _call(connection: Connection, stream: int, method: str, tenant: str = "") -> None:
+    """A call with its whole request. Nothing of the answer is read beyond HTTP/2's first 65,535 bytes."""
+    body = message(v1_0.CODEC, tenant=tenant).SerializeToString()
+    connection.call(stream, method)
+    connection.data(stream, b"\0" + len(body).to_bytes(4) + body, end=True)
+
+
+async def test_a_stream_that_nobody_reads_is_ended_though_its_client_answers_pings() -> None:
+    service = Scripted([chunk("x" * MEGABYTE, 1)], [chunk("y", 2)])
+    service.hold = asyncio.Event()
+    async with (
+        served(service, limits=Limits(write_timeout=0.2), keepalive=0.1) as channel,
+        dialled(channel.server.port) as raw,
+    ):
+        _call(raw, 1, STREAM)
+        await raw.until(lambda: raw.closed)
+        await until(service.closed.is_set)
+        await Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC))  # others are served
+        await until(lambda: not channel.server._calls._readers._connections)
+
+
+async def test_an_answer_over_grpc_that_nobody_reads_ends_its_connection() -> None:
+    large = Scripted(result=_large_task())
+    async with (
+        served(large, limits=Limits(write_timeout=0.2)) as channel,
+        dialled(channel.server.port) as raw,
+    ):
+        _call(raw, 1, SEND)
+        await raw.until(lambda: raw.closed)
+        assert len(large.calls) == 1
+
+
+async def test_other_calls_of_a_connection_go_on_when_one_is_not_read() -> None:
+    unread, other = Scripted([chunk("x" * 100_000, 1)]), Scripted()
+    unread.hold, other.hold = asyncio.Event(), asyncio.Event()
+    async with (
+        served(unread, other, agents=("unread", "other"), limits=Limits(write_timeout=0.2)) as channel,
+        dialled(channel.server.port) as raw,
+    ):
+        _call(raw, 1, STREAM, tenant="other")  # waits for events, and none come
+        _call(raw, 3, STREAM, tenant="unread")
+        await until(unread.closed.is_set)
+        assert not raw.closed and not other.closed.is_set()
+        other.hold.set()
+        await raw.until(lambda: 1 in raw.ended)
+        await raw.until(lambda: raw.closed)  # only the one that nobody reads is left
+
+
+async def test_server_stops_while_a_client_does_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    unread, other = Scripted([chunk("x" * 100_000, 1)]), Scripted()
+    unread.hold, other.hold = asyncio.Event(), asyncio.Event()
+    async with (
+        served(unread, other, agents=("unread", "other"), limits=Limits(write_timeout=0.1)) as channel,
+        dialled(channel.server.port) as raw,
+    ):
+        _call(raw, 1, STREAM, tenant="other")
+        _call(raw, 3, STREAM, tenant="unread")
+        await until(unread.closed.is_set)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def _large_task() -> Any:
+    return structs.replace(task(), artifacts=(Artifact(artifact_id="a", parts=(Part(text="x" * MEGABYTE),)),))
+
+
+class _Client:
+    """A connection that has read so many bytes, and reads more each time it is asked."""
+
+    def __init__(self, step: int) -> None:
+        self._step, self._read = step, 0
+        self.looks = 0
+        self.aborted = asyncio.Event()
+
+    def read_bytes(self) -> int:
+        self.looks += 1
+        self._read += self._step
+        return self._read
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+def _readers(client: _Client) -> Readers:
+    return Readers(Limits(write_timeout=0.02, read_rate=500), lambda peer: client)  # ten bytes in that time
+
+
+async def _blocked(reader: CallReader, size: int) -> None:
+    with reader.writing(size):
+        await asyncio.Event().wait()
+
+
+async def test_a_message_has_as_long_as_it_takes_at_the_read_rate() -> None:
+    async def read(step: int) -> _Client:
+        client = _Client(step)
+
+        async def call() -> None:
+            with pytest.raises(TooSlowReader):
+                await _blocked(_readers(client).begin("peer", streams=True), 50)
+
+        await asyncio.create_task(call())
+        await client.aborted.wait()
+        return client
+
+    assert (await read(9)).looks == 2  # below the rate: ended at the first check
+    assert 3 <= (await read(10)).looks <= 7  # 50 bytes take five times as long, and one more is allowed
+
+
+async def test_a_connection_whose_ended_calls_hold_much_is_closed() -> None:
+    client = _Client(0)
+    readers, closed = _readers(client), asyncio.Event()
+
+    async def other() -> None:
+        readers.begin("peer", streams=True)
+        await closed.wait()
+
+    async def call(size: int) -> None:
+        with pytest.raises(TooSlowReader):
+            await _blocked(readers.begin("peer", streams=True), size)
+        await closed.wait()
+
+    async with asyncio.TaskGroup() as group, asyncio.timeout(10):
+        group.create_task(other())
+        first = readers._timeout
+        group.create_task(call(MAX_UNREAD_BYTES))
+        await until(lambda: client.looks)
+        await until(lambda: not first._since)
+        assert not client.aborted.is_set()
+        group.create_task(call(1))
+        await client.aborted.wait()
+        closed.set()
+    assert not readers._connections
+
+
+async def test_grpc_serves_where_temporary_files_have_a_long_path_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    async with served(Scripted(result=task())) as channel:
+        await Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr("dragoman.server.grpc_front.MAX_PATH_BYTES", 10_000)
+    async with served(Scripted(result=task())) as channel:
+        await Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC))
+    assert "Set TMPDIR" in caplog.text

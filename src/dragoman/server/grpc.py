@@ -136,7 +136,7 @@ class Grpc:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10 * _SECOND),
         )
-        if limits.max_connections and not AVAILABLE:
+        if limits.max_connections and not AVAILABLE:  # then only this port counts its connections
             self._options += (("grpc.max_allowed_incoming_connections", limits.max_connections),)
         self._calls = Calls(
             mounts,
@@ -145,6 +145,7 @@ class Grpc:
             strict_versioning=strict_versioning,
             placed=self._placed,
             find=find,
+            client=lambda peer: self._front.client(peer) if self._front is not None else None,
         )
         self._server: aio.Server | None = None
         self._health: Any = None
@@ -191,8 +192,7 @@ class Grpc:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(_SERVICES, server, POOL)
         address = f"{_bracketed(self._host)}:{self.port}"
-        counted = self._limits.max_connections and AVAILABLE
-        front = self._front = Front(self._connections) if counted else None
+        front = self._front = self._create_front()
         try:
             where = front.address if front is not None else address
             if self._tls is None:
@@ -213,6 +213,19 @@ class Grpc:
             await self._health.set(codec.service, health_pb2.HealthCheckResponse.SERVING)
         self._server = server
         log.debug("gRPC on %s:%d", _bracketed(self._host), self.port)
+
+    def _create_front(self) -> Front | None:
+        if not AVAILABLE:
+            return None
+        try:
+            return Front(self._connections)
+        except OSError as error:
+            log.warning(
+                "gRPC has no folder for its socket (%s): its connections are not counted, and clients that do not read "
+                "keep theirs. Set TMPDIR to a folder that can be written.",
+                error,
+            )
+            return None
 
     async def drain(self) -> None:
         """End the open streams and refuse new calls. Calls that wait for an answer go on."""

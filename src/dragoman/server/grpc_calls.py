@@ -36,6 +36,7 @@ from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import Batch, Op, Principal
 from dragoman.server.exchange import TooSlow
+from dragoman.server.grpc_readers import CallReader, Client, Readers
 from dragoman.server.http1.timeouts import TaskTimeout
 from dragoman.server.limits import Limits
 from dragoman.server.mount import ANONYMOUS, Authenticator, Header, Mount
@@ -85,7 +86,7 @@ class Calls:
     """Every call of a port. An agent is chosen by the request's `tenant` where there is more than one.
 
     `find`, if given, knows the mount of each agent, for those that come and go; the empty name is that of those who name
-    none.
+    none. `client` finds the connection of a peer.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Calls:
         strict_versioning: bool,
         placed: Callable[[AgentCard, Mount], AgentCard],
         find: Callable[[str], Mount] | None = None,
+        client: Callable[[str], Client | None] = lambda peer: None,
     ) -> None:
         self._find = find
         self.limits = limits
@@ -111,7 +113,7 @@ class Calls:
         self._ended = asyncio.Event()
         self.draining = False
         self._body_timeout = TaskTimeout(limits.body_timeout)
-        self._uploads: dict[str, _Uploads] = {}
+        self._readers = Readers(limits, client)
 
     def handler(self, codec: Codec) -> grpc.GenericRpcHandler:
         """The service of a version."""
@@ -144,32 +146,25 @@ class Calls:
         """The agents that a call may be for if it names none. With `find`, the default one stands for all."""
         return [self._find("")] if self._find is not None else list(self._mounts.values())
 
-    async def receive(self, context: Any) -> Any:
+    async def receive(self, context: Any, uploads: asyncio.Semaphore) -> Any:
         """The body of a call, or `aio.EOF`. One connection sends so many at once, and each has its time. A large one
         keeps its place until there is memory for it. Raises `TooSlow`."""
-        peer = context.peer()
-        uploads = self._uploads.setdefault(peer, _Uploads(self.limits.max_uploads))
-        uploads.users += 1
         try:
             with self._body_timeout:
-                await uploads.room.acquire()
+                await uploads.acquire()
                 try:
                     body = await context.read()
                 except BaseException:
-                    uploads.room.release()
+                    uploads.release()
                     raise
             try:
                 if body is not aio.EOF:
                     await self._bodies.hold(len(body))
             finally:
-                uploads.room.release()
+                uploads.release()
             return body
         except TimeoutError:
             raise TooSlow("the request did not arrive in time") from None
-        finally:
-            uploads.users -= 1
-            if not uploads.users:
-                del self._uploads[peer]
 
     async def end(self, *, streams_only: bool) -> None:
         """Refuse new calls, and end the open streams, or all open calls."""
@@ -203,22 +198,16 @@ class Calls:
         await self._handle(codec, op, context)
 
     async def _handle(self, codec: Codec, op: Op, context: Any) -> _GrpcCall:
-        call = _GrpcCall(self, codec, op, context)
+        reader = self._readers.begin(context.peer(), streams=op.streams)
+        call = _GrpcCall(self, codec, op, context, reader)
         try:
             with self.running(op):
                 await handle(call)
         except Unavailable as error:  # the server stops
+            if call.aborted:  # and an earlier error waits behind a message that nobody reads
+                raise asyncio.CancelledError from None
             await call.send_error(error)
         return call
-
-
-class _Uploads:
-    """The bodies that one connection is sending."""
-
-    __slots__ = ("room", "users")
-
-    def __init__(self, most: int) -> None:
-        self.room, self.users = asyncio.Semaphore(most), 0
 
 
 class _Running:
@@ -250,10 +239,11 @@ class _Running:
 
 
 class _GrpcCall:
-    __slots__ = ("_authenticated", "_calls", "_codec", "_context", "_op", "_tenant", "dialect", "head", "mount", "one_card",
-                 "principal", "responding", "result")  # fmt: skip
+    __slots__ = ("_authenticated", "_calls", "_codec", "_context", "_op", "_tenant", "aborted", "dialect", "head", "mount", "one_card",
+                 "principal", "reader", "responding", "result")  # fmt: skip
 
-    def __init__(self, calls: Calls, codec: Codec, op: Op, context: Any) -> None:
+    def __init__(self, calls: Calls, codec: Codec, op: Op, context: Any, reader: CallReader) -> None:
+        self.reader = reader
         self._calls, self._codec, self._op, self._context = calls, codec, op, context
         self.head = Metadata(context)
         self._tenant = self.head.header(b"a2a-tenant")
@@ -263,7 +253,7 @@ class _GrpcCall:
         self.principal = ANONYMOUS
         self._authenticated = False
         self.one_card = codec.version != "1.0"
-        self.responding = False
+        self.responding = self.aborted = False
         self.result = b""
 
     async def authenticate(self) -> None:
@@ -295,7 +285,7 @@ class _GrpcCall:
 
     async def read(self) -> Parsed:
         calls, codec, op = self._calls, self._codec, self._op
-        body = await calls.receive(self._context)
+        body = await calls.receive(self._context, self.reader.connection.uploads)
         if body is aio.EOF:
             raise InvalidRequest("this call has no request in it")
         message = codec.parsed(op, body)
@@ -322,6 +312,7 @@ class _GrpcCall:
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
         self._context.set_trailing_metadata(_pairs(headers))
         self.result = self._codec.write_result(parsed.op, result)
+        self.reader.writing(len(self.result))
 
     async def send_stream(
         self, parsed: Parsed, batches: AsyncIterator[Batch], headers: Sequence[Header]
@@ -350,7 +341,8 @@ class _GrpcCall:
             raise InvalidAgentResponse(
                 f"an event of this task is larger than {limit} bytes; get the task instead"
             )
-        await self._context.write(message)
+        with self.reader.writing(len(message)):
+            await self._context.write(message)
 
     async def send_error(self, error: A2AError) -> None:
         """Raises: that ends a call of gRPC."""
@@ -359,6 +351,7 @@ class _GrpcCall:
         if self.mount is not UNKNOWN:
             trailers += _pairs((OURS, *self.mount.refusal(error, error.http)))
         code = getattr(grpc.StatusCode, error.grpc)
+        self.aborted = True
         await self._context.abort(code, status_message(error, version), tuple(trailers))
 
 

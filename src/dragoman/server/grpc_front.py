@@ -1,8 +1,8 @@
-"""The listening socket of gRPC where connections are counted: it accepts, counts, and passes bytes on.
+"""The listening socket of gRPC: it accepts, counts connections and what their callers read, and passes bytes on.
 
-gRPC's core accepts by itself, and can neither share a count with HTTP and other workers nor be told to stop accepting. So
-where `Limits.max_connections` is set the core listens on a socket in a private directory, and this stands before it.
-Bytes are passed on as they are (TLS too), with the flow control of both sides.
+gRPC's core accepts by itself. It cannot share a count with HTTP and other workers, cannot be told to stop accepting, and
+does not close the connection of a caller that does not read. So the core listens on a socket in a private directory, and
+this stands before it. Bytes are passed on as they are (TLS too), with the flow control of both sides.
 """
 
 from __future__ import annotations
@@ -12,23 +12,30 @@ import itertools
 import socket
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from dragoman.server.limits import Connections
 
 AVAILABLE = hasattr(socket, "AF_UNIX")
+MAX_PATH_BYTES = 70
+"""Of the folder for temporary files. The name of a Unix socket has at most 104 bytes on some systems."""
 
 
 class Front:
-    """The core listens on `address`; then `start`, and in the end `close`."""
+    """The core listens on `address`; then `start`, and in the end `close`. Raises `OSError` if there is no place for its
+    socket."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._folder = tempfile.TemporaryDirectory(prefix="dragoman-grpc-")  # for this user only
+        parent = tempfile.gettempdir()
+        self._folder = tempfile.TemporaryDirectory(  # for this user only
+            prefix="dragoman-grpc-", dir=parent if len(parent) <= MAX_PATH_BYTES else "/tmp"
+        )
         self.address = f"unix:{self._folder.name}/core"
         self._numbers = itertools.count()
         self._server: asyncio.Server | None = None
         self._open: set[_Client] = set()
+        self._by_peer: dict[str, _Client] = {}
 
     async def start(self, host: str, port: int, *, share_port: bool) -> int:
         """Accept connections: the port. Raises `OSError` if it is taken."""
@@ -57,9 +64,14 @@ class Front:
 
     def left(self, client: _Client) -> None:
         self._open.discard(client)
+        self._by_peer.pop(client.peer, None)
         self._connections.count(-1)
 
-    def dial(self) -> socket.socket:
+    def client(self, peer: str) -> _Client | None:
+        """The connection that the core knows as `peer`."""
+        return self._by_peer.get(peer)
+
+    def dial(self, client: _Client) -> socket.socket:
         """A connection to the core. Its own end has a name, so that the core can tell connections apart (`peer`)."""
         ours = socket.socket(socket.AF_UNIX)
         try:
@@ -67,6 +79,8 @@ class Front:
             name = Path(self._folder.name) / str(next(self._numbers))
             ours.bind(str(name))
             name.unlink()
+            client.peer = f"unix:{name}"
+            self._by_peer[client.peer] = client
             ours.connect(f"{self._folder.name}/core")  # at once, or not at all
         except OSError:
             ours.close()
@@ -84,6 +98,9 @@ class _Client(asyncio.Protocol):
         """What came before there was somebody to pass it on to."""
         self._dialling: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport
+        self.peer = ""
+        """Its name for the core."""
+        self._passed_on = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -93,9 +110,9 @@ class _Client(asyncio.Protocol):
         self._dialling = asyncio.get_running_loop().create_task(self._dial())
 
     async def _dial(self) -> None:
-        core = _Core(self.transport)
+        core = _Core(self)
         try:
-            ours = self._front.dial()
+            ours = self._front.dial(self)
             await asyncio.get_running_loop().create_unix_connection(lambda: core, sock=ours)
         except OSError:
             self.transport.abort()
@@ -131,11 +148,22 @@ class _Client(asyncio.Protocol):
     def close(self) -> None:
         self.transport.close()
 
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def pass_on(self, data: bytes) -> None:
+        self._passed_on += len(data)
+        self.transport.write(data)
+
+    def read_bytes(self) -> int:
+        """Bytes that the caller's connection took."""
+        return self._passed_on - self.transport.get_write_buffer_size()
+
 
 class _Core(asyncio.Protocol):
     """The same connection, as the core sees it."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: _Client) -> None:
         self._client = client
         self.transport: asyncio.Transport
 
@@ -143,14 +171,14 @@ class _Core(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._client.write(data)
+        self._client.pass_on(data)
 
     def pause_writing(self) -> None:
-        self._client.pause_reading()
+        self._client.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if not self._client.is_closing():
-            self._client.resume_reading()
+        if not self._client.transport.is_closing():
+            self._client.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.close()

@@ -28,7 +28,7 @@ class Limits:
     head_timeout: float = 10.0
     """Seconds until a connection has sent the head of a request; on our own server."""
     write_timeout: float = 60.0
-    """Seconds a client may go without reading what we wrote; on our own server. The task goes on without it."""
+    """Seconds a client may go without reading what we wrote; on our own server and gRPC. The task goes on without it."""
     read_rate: int = 1024
     """Bytes per second that it has to read in that time, if there are more to read than a connection holds."""
 
