@@ -20,6 +20,7 @@ from dragoman.observe.terminal import sanitize
 
 VERBS = (
     "serve",
+    "dev",
     "card",
     "send",
     "chat",

@@ -157,6 +157,25 @@ class PlainLines(logging.Formatter):
         return "\n".join("    " + _CONTROL.sub(_escape, line) for line in lines)
 
 
+class ShortLines(PlainLines):
+    """Lines for somebody who writes an agent: the time of day, and the name of a logger only if something is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.datefmt = "%H:%M:%S"
+
+    def usesTime(self) -> bool:
+        return True
+
+    def format_line(self, logger: str, entry: Entry) -> str:
+        return f"{time.strftime('%H:%M:%S', time.localtime(entry[0]))} {format_entry(entry)}"
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        warning = f"{record.levelname} {record.name} " if record.levelno >= logging.WARNING else ""
+        fields = "".join(f" {key}={_quote(value)}" for key, value in _fields().items())
+        return f"{record.asctime} {warning}{_CONTROL.sub(_escape, redact(record.message))}{fields}"
+
+
 def _escape(control: re.Match[str]) -> str:
     return ascii(control[0])[1:-1]
 
@@ -265,9 +284,10 @@ def is_json() -> bool:
 
 
 def configure(level: str = "info", *, lines: str = "plain") -> None:
-    """Log to stderr: `plain` or `json`."""
+    """Log to stderr: `plain`, `short` or `json`."""
     global _configured
-    handler = _configured = LineHandler(sys.stderr, JsonLines() if lines == "json" else PlainLines())
+    made = {"json": JsonLines, "short": ShortLines}.get(lines, PlainLines)()
+    handler = _configured = LineHandler(sys.stderr, made)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     if lines == "json":  # what Python itself prints becomes lines, too
         logging.captureWarnings(True)

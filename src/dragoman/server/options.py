@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,8 @@ class ServeOptions(AppOptions, total=False):
     tls_cert: str
     tls_key: str
     tls_client_ca: str
+    listener: socket.socket | None
+    signals: Sequence[signal.Signals] | None
 
 
 class TestOptions(AppOptions, total=False):

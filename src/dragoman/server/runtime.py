@@ -48,12 +48,15 @@ def serve(
     tls_cert: str = "",
     tls_key: str = "",
     tls_client_ca: str = "",
+    listener: socket.socket | None = None,
+    signals: Sequence[signal.Signals] | None = None,
     **options: Unpack[AppOptions],
 ) -> None:
     """Serve agents until interrupted. SIGTERM, SIGHUP and Ctrl-C drain; a second Ctrl-C does not wait.
 
     `grpc_port`: over gRPC, too. `tls_cert`, `tls_key`: speak TLS, with this certificate; `tls_client_ca`: and ask clients
-    for theirs, signed by this authority. Other options as for `application`.
+    for theirs, signed by this authority. `listener`: a socket that listens already, in place of `host` and `port`;
+    `signals`: those that stop the server. Other options as for `application`.
     """
     _check_called(options)
     _check_authentication(agents, host, insecure)
@@ -63,7 +66,7 @@ def serve(
     _check_options(**options)
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
     asyncio.run(check_store(options.get("store") or default_store(), options.get("bus", "")))
-    listener = _listen(host, port)
+    listener = listener or _listen(host, port)
     url = f"{'https' if tls else 'http'}://{_bracket(host)}:{listener.getsockname()[1]}"
     if options.get("keys") and _loopback(host):
         options["public_url"] = options.get("public_url") or url
@@ -75,7 +78,7 @@ def serve(
             pair = {"certificate": tls_cert, "key": tls_key or tls_cert}
             options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
     grpc = f"{_bracket(host)}:{grpc_port}" if grpc_port else ""
-    (announce or _announce(agents, grpc, say=_say if log_lines == "plain" else say_json))(url)
+    (announce or _announce(agents, grpc, say=say_json if log_lines == "json" else _say))(url)
     if workers > 1:
         shared_counters = SharedCounters.create(workers)
         options["shared"] = True
@@ -86,7 +89,7 @@ def serve(
 
         supervise(workers, work)
     else:
-        _serve(agents, listener, stop_signals(), tls, **options)
+        _serve(agents, listener, stop_signals() if signals is None else signals, tls, **options)
 
 
 def _check_called(options: Mapping[str, Any]) -> None:

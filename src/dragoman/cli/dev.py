@@ -1,0 +1,367 @@
+"""`dragoman dev FILE[:agent]`: serve agents while you write them.
+
+This process holds the listening socket and watches the files. The agents run in another process (`dev_server.py`). When a file
+changes, a new process loads the new code. Only if that works, the old process drains and stops, and the new one serves on
+the same socket: callers that connect meanwhile wait, and nobody is refused. Tasks that ran go on in the new process, because
+they are in the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dragoman.cli.arguments import number
+from dragoman.cli.load import split
+from dragoman.cli.watch import FileWatch, folder_of
+from dragoman.observe.terminal import sanitize
+from dragoman.server.runtime import free_port
+from dragoman.stores import default_store
+
+EPILOG = """\
+FILE and MODULE as for `dragoman serve`. The agent is served on loopback. When you save a file of its package, it is
+loaded again: running tasks go on with the new code, after --drain seconds in which they may finish. If the new code has an error,
+the error is shown and the old code goes on serving.
+
+  dragoman dev hello.py
+  dragoman dev mypkg.agents:billing --port 9000
+  dragoman dev hello.py --watch prompts/system.md      load it again when this file changes, too
+"""
+
+_SETTLE_SECONDS = 0.1
+"""An editor may write several files. They are loaded when nothing has changed for this long."""
+_STOP_SECONDS = 15.0
+"""How long a process may take to stop after its drain."""
+_EARLY_SECONDS, _MAX_EARLY_ENDS = 3.0, 3
+"""A process that ends within this time of its start has failed; after so many in a row a file has to change first."""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "dev",
+        help="serve agents while you write them: reload on every save",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE[:agent]", help="a Python file or module that creates an Agent"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: 8000)"
+    )
+    parser.add_argument(
+        "--store",
+        default=default_store(),
+        help="sqlite:///PATH, postgresql://HOST/DATABASE or memory:, which forgets all tasks at every reload "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--grpc-port", type=int, metavar="PORT", help="also serve gRPC on this port; 0 takes a free one"
+    )
+    parser.add_argument(
+        "--drain",
+        type=number,
+        default=1.0,
+        help="seconds that running tasks get to finish before a reload; then they go on with the new code (default: 1)",
+    )
+    parser.add_argument(
+        "--watch",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="also reload when this file, or a Python file below this folder, changes; may be repeated",
+    )
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="lowest level that is logged (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="allow a public address without authentication"
+    )
+    parser.set_defaults(run=run)
+
+
+async def run(args: argparse.Namespace) -> int:
+    if sys.platform == "win32":
+        raise SystemExit(
+            "dragoman dev hands a socket from process to process, which Windows does not do: use WSL"
+        )
+    return await Reloader(args).run()
+
+
+def say(text: str) -> None:
+    print(sanitize(text) if sys.stdout.isatty() else text, flush=True)
+
+
+class AgentProcess:
+    """A process that has loaded the agents, or is about to."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process, self._reader, self._writer = process, reader, writer
+        self.ended = asyncio.create_task(process.wait())
+        self.began = time.monotonic()
+        self.error = ""
+        """Why it did not load the agents, or did not serve them."""
+
+    @classmethod
+    async def start(cls, listener: socket.socket, settings: dict[str, Any]) -> AgentProcess:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "dragoman.cli.dev_server",
+                str(theirs.fileno()),
+                str(listener.fileno()),
+                pass_fds=(theirs.fileno(), listener.fileno()),
+                # Python takes a file of the same second and size for unchanged if there is bytecode of it
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            )
+        reader, writer = await asyncio.open_connection(sock=ours, limit=16 << 20)
+        child = cls(process, reader, writer)
+        child.tell(**settings)
+        return child
+
+    def tell(self, **message: Any) -> None:
+        with suppress(OSError):
+            self._writer.write(json.dumps(message).encode() + b"\n")
+
+    async def hear(self, state: str) -> dict[str, Any]:
+        """Wait until the process says `state`. Returns what it says with it; empty if it failed."""
+        with suppress(OSError):
+            while line := await self._reader.readline():
+                said: dict[str, Any] = json.loads(line)
+                if said["state"] == state:
+                    return said
+                self.error = said.get("message", "")
+        code = await self.ended
+        self.error = self.error or f"the process of the agent ended ({describe_exit(code)})"
+        return {}
+
+    async def stop(self, seconds: float) -> None:
+        if not self.ended.done():
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await asyncio.shield(self.ended)
+        self.kill()
+        await self.ended
+        self._writer.close()
+
+    def kill(self) -> None:
+        if not self.ended.done():
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+
+def describe_exit(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+class Reloader:
+    """Watches files, and replaces the process that serves."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        sources = [split(name)[0] for name in args.files]
+        sys.path.insert(0, os.getcwd())  # as the process of the agents does
+        extra = [Path(path) for path in args.watch]
+        if missing := [path for path in extra if not path.exists()]:
+            raise SystemExit(f"--watch {missing[0]}: no such file or folder")
+        folders = [folder for source in sources if (folder := folder_of(source)) is not None]
+        self._watch = FileWatch(
+            [*folders, *(path for path in extra if path.is_dir())],
+            [
+                *(Path(source) for source in sources if Path(source).is_file()),
+                *(p for p in extra if p.is_file()),
+            ],
+        )
+        if args.grpc_port is not None:
+            args.grpc_port = free_port(args.host, args.grpc_port)  # the same one after every reload
+        self._listener = bind(args.host, args.port)
+        self._serving: AgentProcess | None = None
+        self._changed, self._stop = asyncio.Event(), asyncio.Event()
+        self._paths: list[Path] = []
+        self._announced = False
+        self._early_ends = 0
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(each, self._interrupt)
+        watching = asyncio.create_task(self._look())
+        try:
+            while not self._stop.is_set():
+                self._changed.clear()
+                loaded = await self._load()
+                if loaded is not None:
+                    await self._switch(loaded)
+                await self._wait()
+        finally:
+            watching.cancel()
+            if self._serving is not None:
+                await self._serving.stop(self._args.drain + _STOP_SECONDS)
+        return 0
+
+    def _interrupt(self) -> None:
+        if self._stop.is_set() and self._serving is not None:
+            self._serving.kill()  # the second Ctrl-C: tasks are in the store
+        self._stop.set()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(self._watch.pause)
+            if not (paths := self._watch.changed()):
+                continue
+            while more := await self._settled():
+                paths += more
+            self._paths = sorted(set(paths))
+            self._changed.set()
+
+    async def _settled(self) -> list[Path]:
+        await asyncio.sleep(_SETTLE_SECONDS)
+        return self._watch.changed()
+
+    async def _load(self) -> AgentProcess | None:
+        """A process that has loaded the agents. None if that failed, or if files changed meanwhile."""
+        args = self._args
+        child = await AgentProcess.start(
+            self._listener,
+            {
+                "files": args.files,
+                "host": args.host,
+                "store": args.store,
+                "drain": args.drain,
+                "grpc_port": args.grpc_port,
+                "log_level": args.log_level,
+                "insecure": args.insecure,
+            },
+        )
+        hearing = asyncio.create_task(child.hear("loaded"))
+        try:
+            await self._first(hearing, self._changed, self._stop)
+            if not hearing.done():
+                return None
+            if said := hearing.result():
+                self._watch.add(Path(file) for file in said["files"])
+                loaded, child = child, None  # type: ignore[assignment]
+                return loaded
+            self._report(child.error)
+            return None
+        finally:
+            hearing.cancel()
+            if child is not None:
+                child.kill()
+                await child.stop(0)
+
+    def _report(self, error: str) -> None:
+        say(error)
+        if self._serving is not None:
+            say(f"{_now()} the new code has an error; the old code goes on serving")
+            self._serving.tell(reload={"state": "error", "message": error})
+        else:
+            say(f"{_now()} waiting for a file to change")
+
+    async def _switch(self, loaded: AgentProcess) -> None:
+        """Stop the process that serves, then let `loaded` serve."""
+        if self._serving is not None:
+            changed = ", ".join(_shown(path) for path in self._paths[:3]) or "a file"
+            say(f"{_now()} {changed} changed: restarting")
+            self._serving.tell(reload={"state": "restarting", "message": f"{changed} changed"})
+            await self._serving.stop(self._args.drain + _STOP_SECONDS)
+        self._listener.listen(4096)
+        self._serving = loaded
+        loaded.began = time.monotonic()
+        loaded.tell(state="serve")
+        hearing = asyncio.create_task(loaded.hear("serving"))
+        await self._first(hearing, self._stop)
+        if not hearing.done():
+            hearing.cancel()
+            return
+        if not (said := hearing.result()):
+            self._serving = None
+            await loaded.stop(0)
+            self._report(loaded.error)
+            return
+        if not self._announced:
+            self._announced = True
+            self._announce(said)
+
+    def _announce(self, said: dict[str, Any]) -> None:
+        for name, url in said["agents"]:
+            say(f"{name}: {url}")
+        if self._args.grpc_port is not None:
+            say(f"gRPC: {self._args.host}:{self._args.grpc_port}")
+        if said.get("console"):
+            say(f"console: {said['console']}")
+        folders = ", ".join(_shown(folder) for folder in self._watch.folders) or "the agent's file"
+        cut = " (the first of very many)" if self._watch.cut else ""
+        say(f"watching {len(self._watch)} files in {folders}{cut}; Ctrl-C stops")
+
+    async def _wait(self) -> None:
+        """Until files change, or we are to stop, or the process that serves has ended."""
+        serving = self._serving
+        if serving is None:
+            await self._first(None, self._changed, self._stop)
+            return
+        await self._first(serving.ended, self._changed, self._stop)
+        if not serving.ended.done() or self._stop.is_set():
+            return
+        self._serving = None
+        early = time.monotonic() - serving.began < _EARLY_SECONDS
+        self._early_ends = self._early_ends + 1 if early else 0
+        say(f"{_now()} the process of the agent ended ({describe_exit(serving.ended.result())})")
+        if self._early_ends >= _MAX_EARLY_ENDS:
+            self._early_ends = 0
+            say(f"{_now()} it ended {_MAX_EARLY_ENDS} times in a row: waiting for a file to change")
+            await self._first(None, self._changed, self._stop)
+
+    async def _first(self, task: asyncio.Task[Any] | None, *events: asyncio.Event) -> None:
+        """Wait for the first of these. The task is not canceled."""
+        waits = [asyncio.create_task(event.wait()) for event in events]
+        try:
+            await asyncio.wait(
+                [*waits, *([task] if task is not None else [])], return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for each in waits:
+                each.cancel()
+
+
+def _now() -> str:
+    return time.strftime("%H:%M:%S")
+
+
+def _shown(path: Path) -> str:
+    with suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that does not listen yet: before there is something to serve, connections are refused."""
+    listener = socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise SystemExit(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}") from error
+    return listener
