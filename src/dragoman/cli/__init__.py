@@ -21,6 +21,7 @@ from dragoman.observe.terminal import sanitize
 VERBS = (
     "serve",
     "dev",
+    "new",
     "card",
     "send",
     "chat",
