@@ -169,6 +169,8 @@ class Unavailable(A2AError):
 class Unreachable(A2AError):
     """A peer could not be reached, or its answer could not be read."""
 
+    may_be_restarting = False
+    """Nobody accepted the connection: whoever can wait may try again."""
     reason, rpc, http, grpc = "UNREACHABLE", -32603, 502, "UNAVAILABLE"
 
 

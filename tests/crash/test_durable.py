@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
-from dragoman import connect
-from tests.serving import Server
+import pytest
+
+from dragoman import Agent, Task, TaskFailed, Turn, connect
+from tests.serving import Server, lasting_port
+from tests.waiting import until
 
 AGENT = Path(__file__).parent / "durable.py"
 
@@ -34,3 +39,42 @@ async def test_a_stream_that_is_killed_is_replaced_and_one_that_ended_is_replaye
         done = await reply.answer("the end")
         assert done.artifacts[0].text == text + "the end" and done.data == {"text": text}
     assert calls.read_text().split() == ["recite", "recite"]
+
+
+def caller(url: str, **options: Any) -> Agent:
+    agent = Agent("caller")
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        answer = await turn.call(url, "2", skill="stream", **options)
+        assert isinstance(answer, Task)
+        return f"{answer.state.word} {answer.artifacts[0].text}"
+
+    return agent
+
+
+async def test_a_call_waits_for_an_agent_that_is_not_up_yet_or_dies_while_it_works(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = {"CALLS": str(tmp_path / "calls"), "HANG": "1"}
+    server = Server(AGENT, store=tmp_path / "tasks.db", env=env)
+    try:
+        async with caller(server.url).test(timeout=30) as client:
+            asked = asyncio.create_task(client("go"))
+            await until(lambda: "waiting up to 30 s" in caplog.text)
+            await server.start()
+            await until(lambda: (tmp_path / "calls").exists())
+            await server.kill()
+            del server.env["HANG"]
+            await server.start()
+            answer = await asked
+        assert answer.text == f"input-required I am {server.pid}-0 {server.pid}-1 "
+    finally:
+        await server.kill()
+
+
+async def test_a_call_that_may_not_wait_fails_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with caller(f"http://127.0.0.1:{lasting_port()}", wait=0).test() as client:
+        with pytest.raises(TaskFailed, match="could not do its part"):
+            await client("go")
+    assert "waiting" not in caplog.text

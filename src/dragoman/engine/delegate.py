@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from hashlib import sha256
@@ -20,7 +21,15 @@ import msgspec
 from dragoman.engine.protocols import Peers
 from dragoman.engine.recorded import Recorded, digest
 from dragoman.engine.records import Child, Record, Snapshot
-from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams, Unavailable, UnsupportedOperation
+from dragoman.errors import (
+    A2AError,
+    InvalidAgentResponse,
+    InvalidParams,
+    RateLimited,
+    Unavailable,
+    Unreachable,
+    UnsupportedOperation,
+)
 from dragoman.model.content import NOTHING, Message, Part, Role
 from dragoman.model.fold import Fold
 from dragoman.model.ids import new_id
@@ -42,6 +51,8 @@ logger = logging.getLogger("dragoman.delegate")
 
 PEER_SECONDS = 5.0
 """How long a peer may take to answer when a call is cancelled or looked for."""
+WAIT_SECONDS = 30.0
+"""How long a peer that may be restarting is waited for, unless the call says otherwise."""
 MAX_DEPTH = 8
 """How many agents may call one another in a row; it ends circles."""
 
@@ -53,8 +64,8 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     message: Message | None = None
 
 
-class CallOptions(TypedDict, total=False):
-    """Options of `turn.call` and `turn.stream`."""
+class RequestOptions(TypedDict, total=False):
+    """What a call says about its message."""
 
     task: str
     """The peer's task to go on with."""
@@ -65,6 +76,13 @@ class CallOptions(TypedDict, total=False):
     metadata: dict[str, Any]
     accept: Sequence[str]
     """Media types of the output."""
+
+
+class CallOptions(RequestOptions, total=False):
+    """Options of `turn.call` and `turn.stream`."""
+
+    wait: float
+    """Seconds to wait for a peer that accepts no connection, or is full. 30 unless given."""
 
 
 def make_request(
@@ -102,22 +120,54 @@ def key_of_call(record: Recorded, peer: str, request: SendMessage, key: str) -> 
 
 
 async def delegate(
-    record: Recorded, peers: Peers, peer: str, request: SendMessage, key: str, trace: dict[str, str]
+    record: Recorded,
+    peers: Peers,
+    peer: str,
+    request: SendMessage,
+    key: str,
+    trace: dict[str, str],
+    wait: float = WAIT_SECONDS,
 ) -> AsyncGenerator[Event, None]:
-    """Call `peer`, and yield what it reports. The result is on record when this ends."""
+    """Call `peer`, and yield what it reports. The result is on record when this ends.
+
+    A peer that accepts no connection, or is full, is waited for: `wait` seconds, and not after the caller's deadline.
+    """
     key = key_of_call(record, peer, request, key)
     record.call_made(key)
     await record.may_begin()
-    try:
-        service, scope = await peers.find(peer, record.scope)
-        call = _make_call(record, scope, key, trace)
-        async with aclosing(_events(record, service, call, request, key, peer)) as events:
-            async for event in events:
-                yield event
-    except A2AError as error:
-        logger.warning("task %s: the call of %s failed: %s", record.task_id, peer, error.message)
-        error.delegated = True
-        raise
+    attempt, since = 0, time.monotonic()
+    while True:
+        try:
+            service, scope = await peers.find(peer, record.scope)
+            call = _make_call(record, scope, key, trace)
+            async with aclosing(_events(record, service, call, request, key, peer)) as events:
+                async for event in events:
+                    attempt, since = 0, time.monotonic()
+                    yield event
+            return
+        except A2AError as error:
+            attempt += 1
+            seconds = _seconds_to_wait(error, attempt)
+            left = wait - (time.monotonic() - since)
+            if (deadline := record.mail.deadline) is not None:
+                left = min(left, deadline - time.time())
+            if seconds is None or seconds > left:
+                logger.warning("task %s: the call of %s failed: %s", record.task_id, peer, error.message)
+                error.delegated = True
+                raise
+            if attempt == 1:
+                logger.warning(
+                    "task %s: waiting up to %.0f s for %s: %s", record.task_id, left, peer, error.message
+                )
+            await asyncio.sleep(seconds)
+
+
+def _seconds_to_wait(error: A2AError, attempt: int) -> float | None:
+    """How long to wait for a peer that may be restarting, or is full. None: do not wait."""
+    if isinstance(error, Unreachable) and error.may_be_restarting:
+        seconds: float = min(0.1 * 2 ** (attempt - 1), 2.0)
+        return seconds
+    return error.retry_after if isinstance(error, Unavailable | RateLimited) else None
 
 
 def _make_call(record: Recorded, scope: Scope, key: str, trace: dict[str, str]) -> Call:

@@ -11,7 +11,14 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from os import PathLike
 from typing import Any, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
-from dragoman.engine.delegate import CallOptions, cancel_children, delegate, make_request
+from dragoman.engine.delegate import (
+    WAIT_SECONDS,
+    CallOptions,
+    RequestOptions,
+    cancel_children,
+    delegate,
+    make_request,
+)
 from dragoman.engine.protocols import Peers
 from dragoman.engine.recorded import ONCE, ArtifactWriter, Recorded, Retries
 from dragoman.engine.records import Mail, Note
@@ -385,6 +392,9 @@ class Turn:
         a crash it goes on with the task it began there, and does not begin another. It is found by `key`, or by the peer
         and the content: give a `key` to a call whose content differs from run to run. The caller's credentials are not
         passed on.
+
+        A peer that accepts no connection, because it is being restarted, is waited for: `wait=` seconds, and not after
+        the caller's own deadline.
         """
         fold = Fold()
         async for event in self.stream(peer, content, key=key, **options):
@@ -405,7 +415,9 @@ class Turn:
         if self._peers is None:
             raise Unavailable("this agent is not connected to any other")
         check_options(options, CallOptions, "turn.call and turn.stream", ("key",))
-        return delegate(self._record, self._peers, peer, make_request(content, **options), key, self.trace)
+        wait = options.pop("wait", WAIT_SECONDS)
+        request = make_request(content, **cast(RequestOptions, options))
+        return delegate(self._record, self._peers, peer, request, key, self.trace, wait)
 
     async def cancel_children(self) -> None:
         """Cancel the tasks that others have for this one and have not finished."""

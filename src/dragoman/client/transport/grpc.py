@@ -22,7 +22,7 @@ from dragoman.client.authorize import AuthorizedTransport
 from dragoman.client.credentials import ClientCertificate, Outgoing
 from dragoman.client.transport.http_exchange import UNARY, write_headers
 from dragoman.client.transport.network import LOOPBACK_HOSTS, AddressGuard, AddressRefused, describe_os_error
-from dragoman.client.transport.transport import MAX_BODY, AddressBlocked, NotSent
+from dragoman.client.transport.transport import MAX_BODY, AddressBlocked, ConnectFailed, NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
@@ -219,7 +219,7 @@ class Grpc:
             return read_status(code, text, details)
         if code == "UNAVAILABLE" and any(words in text for words in _NOT_SENT_TEXTS):
             self._recheck = True
-            return NotSent(f"{self.url} cannot be reached: {text}")
+            return ConnectFailed(f"{self.url} cannot be reached: {text}")
         if "larger than max" in text:
             return (InvalidParams if "SERVER" in text else InvalidAgentResponse)(f"{self.url}: {text}")
         if code in ("INTERNAL", "UNKNOWN") and any(words in text for words in _BROKEN_TEXTS):

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from dragoman.client.transport.http1 import Connection, HttpResponse
-from dragoman.client.transport.transport import AddressBlocked, NotSent
+from dragoman.client.transport.transport import AddressBlocked, ConnectFailed, NotSent
 
 _IDLE_SECONDS = 4.0
 """An idle connection is closed after this time. Common servers close it after 5 seconds, and must not be the first."""
@@ -159,13 +159,17 @@ class HttpTransport:
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._dial(route)
         except TimeoutError as error:
-            raise NotSent(f"cannot reach {url}: no connection within {self._connect_timeout:g} s") from error
+            raise ConnectFailed(
+                f"cannot reach {url}: no connection within {self._connect_timeout:g} s"
+            ) from error
         except ssl.SSLCertVerificationError as error:
             raise NotSent(
                 f"cannot reach {url}: its certificate is not trusted: {error.verify_message}"
             ) from error
         except AddressRefused as error:
             raise AddressBlocked(f"cannot reach {url}: {error}") from error
+        except ConnectionError as error:
+            raise ConnectFailed(f"cannot reach {url}: {describe_os_error(error)}") from error
         except OSError as error:
             raise NotSent(f"cannot reach {url}: {describe_os_error(error)}") from error
         except ValueError as error:  # not a name that can be resolved, or a proxy that is not a URL

@@ -28,6 +28,12 @@ class NotSent(Unreachable):
     """The peer never saw the request, so repeating it is safe."""
 
 
+class ConnectFailed(NotSent):
+    """Nobody accepted the connection."""
+
+    may_be_restarting = True
+
+
 class AddressBlocked(NotSent):
     """The guard does not allow the address. Trying again does not help."""
 
