@@ -20,6 +20,7 @@ from dragoman.errors import TaskNotFound, Unauthenticated
 from dragoman.model.card import AgentCard, Interface, Skill
 from tests.hub.house import SCOUT, house, message
 from tests.push.webhook import Receiver
+from tests.requirements import older
 from tests.server.wire import Answer
 
 HOME = "/v1/a2a/agents/index"
@@ -131,7 +132,8 @@ async def test_another_version_is_refused_before_the_request_is_read() -> None:
             assert code(answer) == -32007 and answer.json["id"] is None
 
 
-async def test_the_codes_of_the_seeds() -> None:
+@older("X34")
+async def test_invalid_calls_of_arbiter_have_its_error_codes() -> None:
     async with house(["done"]) as hub:
         acme = await hub.tenant("acme")
         file = {"kind": "file", "file": {"bytes": "aGk=", "name": "x"}}
@@ -541,7 +543,8 @@ async def test_a_request_that_is_canceled_as_it_begins_is_on_record(later: int) 
         assert (await sending.end()).json["result"]["metadata"]["x-arbiter.agent_id"] == "index"
 
 
-async def test_who_resubscribes_hears_the_lifecycle_and_the_tokens_under_names_that_others_pass_over() -> (
+@older("X34")
+async def test_a_late_subscription_of_arbiter_replays_the_texts_and_adds_the_lifecycle_and_the_tokens() -> (
     None
 ):
     hold = asyncio.Event()

@@ -237,7 +237,8 @@ async def test_a_replayed_notification_is_a_duplicate(name: str) -> None:
     assert not (await checking.verify(signed("u.2"), BODY)).duplicate
 
 
-async def test_tokens_can_be_known_by_their_tasks() -> None:
+@requirement(184)
+async def test_each_task_can_have_its_own_token() -> None:
     checking = verifier(token={"t1": TOKEN}.get, secrets=(), keys=None)
     await checking.verify(signed(), BODY)
     with pytest.raises(Unauthenticated):
@@ -245,7 +246,7 @@ async def test_tokens_can_be_known_by_their_tasks() -> None:
 
 
 @requirement(184)
-async def test_a_secret_can_be_exchanged_without_a_gap() -> None:
+async def test_a_secret_can_be_replaced_and_both_are_accepted_meanwhile() -> None:
     checking = verifier(token="", keys=None, secrets=("the new one", SECRET))
     await checking.verify(signed(), BODY)
 
@@ -341,10 +342,10 @@ async def test_a_body_that_is_not_a_notification_is_refused(body: bytes) -> None
 class Seat:
     """A webhook app, and what it was told."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, per_minute: int | None = None, **options: Any) -> None:
         self.told: list[Received] = []
         self.fails = 0
-        self.app = Webhook(self._tell, verifier(**options), max_body=10_000)
+        self.app = Webhook(self._tell, verifier(**options), max_body=10_000, per_minute=per_minute)
         self.transport = AsgiTransport(self.app)
 
     async def _tell(self, received: Received) -> None:
@@ -449,6 +450,20 @@ async def test_a_notification_whose_handler_was_cancelled_may_come_again() -> No
     assert (await again.request("POST", "http://us/webhook", signed(), BODY)).status == 204
     await again.close()
     assert handed_on == 2
+
+
+@requirement(184)
+async def test_the_app_takes_a_limited_number_of_requests_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    seat = Seat(per_minute=2)
+    answers = [(await seat.ask(headers=headers))[0] for headers in ({}, signed(), signed("u.2"), {})]
+    assert answers == [401, 204, 429, 429]
+    now += 30
+    assert (await seat.ask(headers=signed("u.2")))[0] == 204, "half a minute later it takes one more"
+    assert (await seat.ask(headers=signed("u.3")))[0] == 429
+    assert [received.delivery for received in seat.told] == ["u.1", "u.2"]
+    await seat.transport.close()
 
 
 async def test_the_app_answers_the_challenge(seat: Seat) -> None:

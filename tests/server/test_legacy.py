@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dragoman.errors import InvalidParams, TaskNotFound, Unauthenticated
-from dragoman.model.ops import StreamResponse, SubscribeToTask
+from dragoman.model.ops import SendMessage, StreamResponse, SubscribeToTask
 from dragoman.model.task import TaskState
 from tests.requirements import older
 from tests.server.wire import Scripted, app_of, chunk, request, rpc, status, task
@@ -179,6 +179,23 @@ async def test_an_arbiter_mount_checks_the_version_first(version: str, code: int
     answer = await rpc(app_of(arbiter=True), "message/send", SEND, headers=headers)
     assert answer.status == 200 and answer.json.get("error", {}).get("code", 0) == code
     assert answer.json["id"] == (None if code else 1)
+
+
+@older("X34")
+async def test_a_send_of_arbiter_waits_for_the_end() -> None:
+    service = Scripted()
+    await rpc(app_of(service), "message/send", SEND, headers={"A2A-Version": "1.0"})
+    (_, sent) = service.calls[0]
+    assert isinstance(sent, SendMessage) and not sent.configuration.return_immediately
+
+
+@older("X34")
+@pytest.mark.parametrize("op", ["set", "get", "list", "delete"])
+async def test_arbiter_has_no_push_notifications(op: str) -> None:
+    service = Scripted()
+    method = f"tasks/pushNotificationConfig/{op}"
+    answer = await rpc(app_of(service, arbiter=True), method, {"id": "t1"}, headers={"A2A-Version": "1.0"})
+    assert answer.json["error"]["code"] == -32004 and service.calls == []
 
 
 async def test_on_an_arbiter_mount_an_empty_version_is_1_0() -> None:

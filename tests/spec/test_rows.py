@@ -14,7 +14,6 @@ TESTS = Path(__file__).parent.parent
 
 _BINDING = "for authors of bindings of their own"
 UNTESTED = {
-    "42": "not done: Client.extended_card() returns the card, and the client goes on with the one it found",
     "44": "documentation: docs/security.md says which caller sees what",
     "61": "for authors of the specification; names that we had are in the table of tests/test_imports.py",
     "88": _BINDING,

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, Self, Unpack
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dragoman.client.agents_table import is_below
 from dragoman.client.connection import ConnectOptions, Link, Options, open_link
@@ -288,10 +289,18 @@ class Client:
         await self._ask(DeletePushConfig(task_id=id_of(task), id=id, tenant=self._tenant))
 
     async def extended_card(self) -> AgentCard:
-        """The card that the agent shows to authenticated callers."""
-        if path := self.link.peer.dialect.extended_card_path:
-            return (await get_extended_card(self.link.transport, self.url, path)).card
-        card: AgentCard = await self._ask(GetExtendedCard(tenant=self._tenant))
+        """The card that the agent shows to authenticated callers. Until `close`, `card` is this one.
+
+        With `signed_by`, `card` stays the one whose signature was checked.
+        """
+        link = self.link
+        card: AgentCard
+        if path := link.peer.dialect.extended_card_path:
+            card = (await get_extended_card(link.transport, self.url, path)).card
+        else:
+            card = await self._ask(GetExtendedCard(tenant=self._tenant))
+        if self._link is link and link.found.verified is None:
+            self._link = link._replace(found=replace(link.found, card=card))
         return card
 
     # -- internal ----------------------------------------------------------------------------------------------

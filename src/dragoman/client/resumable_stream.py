@@ -309,10 +309,15 @@ class ResumableStream:
                     self._add(response)
                 yield news
                 interval = self._policy.shortest
-            if self._fold.over:
+            if self._fold.over and not self._awaits_authorization():
                 return
             await asyncio.sleep(interval)
             interval = min(self._policy.longest, interval * 1.5)
+
+    def _awaits_authorization(self) -> bool:
+        """True if a subscription to the task would stay open, though the task is interrupted."""
+        waits = self._fold.state is TaskState.AUTH_REQUIRED and not self._sends
+        return waits and not self._peer.dialect.ends_on_interrupt
 
     async def _send_and_poll(self) -> AsyncGenerator[Batch]:
         request = self._request

@@ -301,6 +301,9 @@ class RoutedPeer:
                 self._take(n)
             if self._dialects is not None:
                 route = self.route
+                is_new = self._dialects.get(route.url, route.binding, route.promised) != route.dialect.name
+                if is_new and not route.dialect.is_current:
+                    log.info("%s speaks A2A %s, an older version", route.url, route.dialect.name)
                 self._dialects.put(route.url, route.binding, route.promised, route.dialect.name)
 
 

@@ -46,6 +46,9 @@ class Dialect(Protocol):
     version: str
     """The `A2A-Version` that a client of this dialect sends; empty if it sends none."""
 
+    is_current: bool = False
+    """It is the newest version of A2A."""
+
     # What callers of this dialect expect of the operations.
     names_tasks: bool = False
     """Clients choose the ids of new tasks."""

@@ -57,6 +57,7 @@ class V1_0(Dialect):
     ends_on_interrupt = False
     signs_cards = True
     extended_card_has_one_error = False
+    is_current = True
     model_json = True
     extensions_header = b"a2a-extensions"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import Any, TypedDict
@@ -44,7 +44,7 @@ from dragoman.model.ops import (
     Service,
     SubscribeToTask,
 )
-from dragoman.model.task import Event, Task
+from dragoman.model.task import Event, StatusUpdate, Task, TaskState
 from dragoman.model.values import parts_of
 
 logger = logging.getLogger("dragoman.delegate")
@@ -208,16 +208,19 @@ async def _events(
     try:
         if child is not None:
             fold.task_id = child.task
-            events = _resume(service, call, child.task)
+            stream = _resume(service, call, child.task)
         else:
             await record.may_begin()  # again: finding the peer may have taken a while
-            events = _flat(service, call, request)
-        async for event in events:
-            fold.apply(event)
-            if child is None and fold.task_id:
-                child = Child(key=key, peer=peer, task=fold.task_id)
-                await record.commit(Record("child", child))
-            yield event
+            stream = _flat(service, call, request)
+        async with aclosing(stream) as events:
+            async for event in events:
+                fold.apply(event)
+                if child is None and fold.task_id:
+                    child = Child(key=key, peer=peer, task=fold.task_id)
+                    await record.commit(Record("child", child))
+                yield event
+                if isinstance(event, StatusUpdate) and event.status.state is TaskState.AUTH_REQUIRED:
+                    break  # the stream may stay open until somebody grants it
     except (asyncio.CancelledError, GeneratorExit):
         if child is not None and record.cancelled:
             await _cancel(service, call, child)
@@ -228,7 +231,9 @@ async def _events(
     await record.record(key, outcome)
 
 
-async def _flat(service: Service, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Event]:
+async def _flat(
+    service: Service, call: Call, request: SendMessage | SubscribeToTask
+) -> AsyncGenerator[Event, None]:
     try:
         async for batch in service.stream(call, request):
             for response in batch:
@@ -239,7 +244,7 @@ async def _flat(service: Service, call: Call, request: SendMessage | SubscribeTo
         yield await service.call(call, request)
 
 
-async def _resume(service: Service, call: Call, task: str) -> AsyncIterator[Event]:
+async def _resume(service: Service, call: Call, task: str) -> AsyncGenerator[Event, None]:
     """Go on with a task that the peer is working on, or has finished."""
     known: Task = await service.call(call, GetTask(id=task))
     if known.state.over:

@@ -7,7 +7,8 @@
 
 It answers 204 after the function has returned, so that the sender tries again if it fails. A repeated notification is
 acknowledged again, and the function is not called. `GET ?validationToken=x`, with which a server asks whether the webhook
-wants its notifications, is answered with x.
+wants its notifications, is answered with x. `per_minute` limits how many requests the app takes; the others are answered
+429, and senders try them again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import inspect
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
@@ -37,9 +39,20 @@ _TOKEN = re.compile(r"[!-~]{1,512}")
 
 
 class Webhook:
-    def __init__(self, handler: Handler, verifier: Verifier, *, max_body: int = 16 << 20) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        verifier: Verifier,
+        *,
+        max_body: int = 16 << 20,
+        per_minute: int | None = None,
+    ) -> None:
+        if per_minute is not None and per_minute < 1:
+            raise ValueError("per_minute is at least 1; without a limit, leave it out")
         self._handler, self._verifier, self._max_body = handler, verifier, max_body
         self._busy: set[str] = set()
+        self._per_minute = per_minute
+        self._left, self._counted_at = float(per_minute or 0), time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -61,6 +74,8 @@ class Webhook:
             await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes, bytes]:
+        if not self._within_limit():
+            return _error_answer(429, "too many notifications; try again later")
         if scope["method"] in ("GET", "HEAD"):
             tokens = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(CHALLENGE_PARAMETER, [""])
             if not _TOKEN.fullmatch(tokens[-1]):
@@ -83,6 +98,18 @@ class Webhook:
         except A2AError as error:
             logger.warning("a notification was not understood: %s", error)
             return _error_answer(400, error.message)
+
+    def _within_limit(self) -> bool:
+        """Count one request. False if there were more than `per_minute`: a token bucket, full at the start."""
+        if self._per_minute is None:
+            return True
+        now = time.monotonic()
+        refill = (now - self._counted_at) * self._per_minute / 60
+        self._left, self._counted_at = min(float(self._per_minute), self._left + refill), now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
     async def _handle(self, received: Received) -> tuple[int, bytes, bytes]:
         if received.duplicate and received.delivery in self._busy:
