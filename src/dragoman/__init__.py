@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman import errors
 from dragoman.agent.agent import Agent
+from dragoman.engine.conversation import ChatMessage
 from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.streamed import Result, StartOver, Status
 from dragoman.engine.turn import Turn
@@ -42,6 +43,7 @@ __all__ = [
     "ArtifactUpdate",
     "ArtifactWriter",
     "AuthenticationInfo",
+    "ChatMessage",
     "Client",
     "Extension",
     "Limits",

@@ -89,7 +89,7 @@ class Recorded:
     """The record of one turn. `Turn` is what agent code sees of it."""
 
     __slots__ = ("_confirmed", "_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
-                 "_stored", "_uncalled", "_unasked", "_used_keys", "_writers", "artifacts", "cancelled", "children",
+                 "_stored", "_uncalled", "_unasked", "_used_keys", "_writers", "artifacts", "begins_at", "cancelled", "children",
                  "context_id", "final", "handed_out", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "rewound", "scope",
                  "steps", "task_id", "visible")  # fmt: skip
 
@@ -140,16 +140,20 @@ class Recorded:
         self.visible = not snapshot.hidden
         """Peers see a task. Until then the answer may still be a bare Message."""
         self.mail: Mail
+        self.begins_at: int
+        """The record of `mail`."""
         self.resumed = resume
         """An earlier run of this turn was interrupted."""
         if not resume:
             unread = snapshot.first_unread
             assert unread is not None
             self.read, self.mail = unread
+            self.begins_at = self.read
             self.n = snapshot.turn + 1
             journal.put(Record("turn", TurnStarted(n=self.n, mail=self.read)))
         else:
             seq, self.mail = next((s, m) for s, m in snapshot.mails if s == snapshot.answering)
+            self.begins_at = seq
             self.n, self.read = snapshot.turn, max(seq, snapshot.read)
         if self.visible and snapshot.status.state is not TaskState.WORKING:
             journal.put(self.status_record(TaskState.WORKING))

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from os import PathLike
 from typing import Any, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
+from dragoman.engine.conversation import ChatMessage, read_conversation
 from dragoman.engine.delegate import (
     WAIT_SECONDS,
     CallOptions,
@@ -140,6 +141,23 @@ class Turn:
             if not token:
                 break
         return tasks[:limit][::-1]
+
+    async def conversation(self, limit: int = 100, *, characters: int = 100_000) -> list[ChatMessage]:
+        """What was said in this context, oldest first: role and text, without status lines. The last is `turn.message`.
+
+        It has the questions and answers, and the text of artifacts, of this task's earlier turns and of the other tasks that had
+        ended, or asked, before this message came. `limit` entries and so many `characters` at most: the oldest are left out.
+        """
+        record = self._record
+        return await read_conversation(
+            record.journal.log,
+            self.context_id,
+            self.task_id,
+            self.mail,
+            record.begins_at,
+            limit=limit,
+            characters=characters,
+        )
 
     # -- the answer --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,141 @@
+"""The conversation of a context: what callers and the agent said to each other in its tasks, without status lines.
+
+It ends with the message that the turn answers. What other tasks add later does not count, so a turn that runs again gets the
+same conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.engine.protocols import Log
+from dragoman.engine.records import PIECE_BYTES, Mail, Record
+from dragoman.model.content import Message, Role, Wire, text_of
+from dragoman.model.ops import ListTasks
+from dragoman.model.task import ArtifactUpdate
+
+MIN_PAGE_TASKS = 20
+
+
+class ChatMessage(Wire, frozen=True):
+    """One entry of a conversation."""
+
+    role: Role
+    text: str
+    task_id: str = ""
+
+    @property
+    def by_user(self) -> bool:
+        return self.role is Role.USER
+
+
+async def read_conversation(
+    log: Log, context: str, task: str, mail: Mail, seq: int, *, limit: int, characters: int
+) -> list[ChatMessage]:
+    """The last `limit` entries before `mail`, the message at `seq` of `task`, and that message. The oldest are left out if
+    there are more than so many characters."""
+    newest = [ChatMessage(role=Role.USER, text=_text(mail.message), task_id=task)]
+    room = characters - len(newest[0].text)
+    if seq > 1:
+        room = _take(newest, await _entries(log, task, before=seq), limit, room)
+    token = ""
+    while room > 0 and len(newest) < limit:
+        query = ListTasks(context_id=context, page_token=token)
+        found = await log.find(query, limit=max(limit, MIN_PAGE_TASKS))
+        ended = [
+            (known.status.timestamp or "", known.task_id)
+            for known in found.snapshots
+            if known.task_id != task and known.over
+        ]
+        for at, other in sorted(ended, reverse=True):  # those of one millisecond, by their ids
+            if at > mail.at:
+                continue
+            if room <= 0 or len(newest) >= limit:
+                break
+            room = _take(newest, await _entries(log, other), limit, room)
+        token = found.next
+        if not token:
+            break
+    return newest[::-1]
+
+
+def _take(newest: list[ChatMessage], entries: Sequence[ChatMessage], limit: int, room: int) -> int:
+    """Add the last of `entries`, newest first, while there is room. Returns what is left of it."""
+    for entry in reversed(entries):
+        if len(newest) >= limit or len(entry.text) > room:
+            return 0
+        newest.append(entry)
+        room -= len(entry.text)
+    return room
+
+
+async def _entries(log: Log, task: str, before: int = 0) -> list[ChatMessage]:
+    """What was said in one task, oldest first; only what came before record `before`, if given."""
+    reader, after = _Reader(task), 0
+    while records := await log.read(task, after=after, max_bytes=PIECE_BYTES):
+        for record in records:
+            if before and record.seq >= before:
+                break
+            reader.read(record)
+        after = records[-1].seq
+        if before and after >= before:
+            break
+    reader.end_turn()
+    return reader.entries
+
+
+class _Reader:
+    def __init__(self, task: str) -> None:
+        self._task = task
+        self.entries: list[ChatMessage] = []
+        self._artifacts: dict[str, list[str]] = {}
+        """The texts of this turn's artifacts, since the last question."""
+        self._told: dict[str, str] = {}
+        """The text of each artifact that is among the entries."""
+
+    def read(self, record: Record) -> None:
+        body: Any = record.body
+        match record.kind:
+            case "message":
+                self._say(Role.USER, _text(body.message))
+            case "turn":
+                self.end_turn()
+            case "artifact":
+                self._read_artifact(body)
+            case "ask" | "status" if body.status.state.over:
+                wrote = self.end_turn()
+                if body.status.message is not None and not (wrote and body.status.state.terminal):
+                    self._say(Role.AGENT, _text(body.status.message))
+            case "reply":
+                self._say(Role.AGENT, _text(body))
+
+    def _read_artifact(self, update: ArtifactUpdate) -> None:
+        id, text = update.artifact.artifact_id, text_of(update.artifact.parts)
+        if update.append:
+            self._artifacts.setdefault(id, []).append(text)
+        else:
+            self._artifacts[id] = [text.removeprefix(self._told.get(id, ""))]
+
+    def end_turn(self) -> bool:
+        """Add what the agent wrote. True if there was something."""
+        texts = {id: "".join(pieces) for id, pieces in self._artifacts.items()}
+        for id, text in texts.items():
+            self._told[id] = self._told.get(id, "") + text
+        whole = "\n".join(filter(None, texts.values()))
+        self._artifacts = {}
+        self._say(Role.AGENT, whole)
+        return bool(whole)
+
+    def _say(self, role: Role, text: str) -> None:
+        if text:
+            self.entries.append(ChatMessage(role=role, text=text, task_id=self._task))
+
+
+def _text(message: Message) -> str:
+    """The text of a message, else its data as JSON."""
+    if message.text or message.data is None:
+        return message.text
+    return msgspec.json.encode(message.data).decode()
