@@ -1,155 +1,66 @@
-"""Routes of the native API: requests are answered from this table, and the OpenAPI document is made from it.
-
-A handler gets an `ApiRequest` and returns the body of the answer, or an `ApiResponse`, or None if it has streamed the answer
-itself. An `A2AError` that it raises becomes a JSON error.
-"""
+"""Routes of the native API: requests are answered from a table (`server/routes.py`), and the OpenAPI document is made from it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import parse_qs, quote, unquote
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
-import msgspec
-from msgspec import Struct
-
-from dragoman.errors import A2AError, InvalidParams, InvalidRequest
+from dragoman.errors import A2AError
 from dragoman.hub.errors import NotFound
 from dragoman.hub.tenants.tenants import Tenant
-from dragoman.server.exchange import JSON, Exchange
+from dragoman.server import routes as common
+from dragoman.server.exchange import Exchange
 from dragoman.server.mount import Header
+from dragoman.server.routes import (
+    HEAD_OF_STREAM,
+    MAX_STRINGS,
+    ApiResponse,
+    Handler,
+    Natural,
+    Route,
+    Table,
+    header_value,
+    send,
+)
+
+__all__ = [
+    "HEAD_OF_STREAM",
+    "MAX_STRINGS",
+    "ApiRequest",
+    "ApiResponse",
+    "Handler",
+    "Natural",
+    "Route",
+    "RouteList",
+    "Table",
+    "error_response",
+    "header_value",
+    "must_exist",
+    "page",
+    "send",
+]
 
 T = TypeVar("T")
 TENANT, ADMIN, ANYBODY = "tenant", "admin", "anybody"
 
-Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""A number in a body: an id, a time, a count."""
 
-MAX_STRINGS = 500_000
-"""Strings in a body, names of members included."""
-_HEADER_CHARACTERS = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
-_PARAMETER = re.compile(r"\{(\w+)\}")
-
-
-class ApiResponse(NamedTuple):
-    body: Any = None
-    status: int = 200
-    headers: Sequence[Header] = ()
-
-
-class ApiRequest:
-    """One request to the native API. `path` has the parameters of the path."""
+class ApiRequest(common.ApiRequest[Tenant | None]):
+    """One request to the native API."""
 
     def __init__(self, exchange: Exchange, tenant: Tenant | None, path: Mapping[str, str]) -> None:
-        self.exchange, self.path = exchange, path
-        self._tenant = tenant
-        self._query: dict[str, list[str]] | None = None
+        super().__init__(exchange, tenant, path)
 
     @property
     def tenant(self) -> Tenant:
-        assert self._tenant is not None, "only routes for tenants have one"
-        return self._tenant
-
-    def path_id(self, name: str = "id") -> int:
-        """A number in the path; 0, which is no id, for anything else."""
-        text = self.path[name]
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
-
-    def query(self, name: str, default: str = "") -> str:
-        if self._query is None:
-            self._query = parse_qs(self.exchange.scope.get("query_string", b"").decode("latin-1"))
-        return self._query.get(name, [default])[-1]
-
-    def query_int(self, name: str, default: int = 0, maximum: int = 2**53) -> int:
-        """A number in the query, at most `maximum`. Raises `InvalidParams`."""
-        text = self.query(name)
-        if not text:
-            return default
-        if not (text.isascii() and text.isdigit() and len(text) < 17):
-            raise InvalidParams(f"{name} must be a number", fields=((name, f"is {text[:40]!r}"),))
-        return min(int(text), maximum)
-
-    def query_flag(self, name: str, default: bool = True) -> bool:
-        text = self.query(name).lower()
-        return text not in ("off", "false", "no", "0") if text else default
-
-    def query_words(self, name: str, known: Collection[str]) -> list[str]:
-        """Words with commas between them, each one of `known`. Raises `InvalidParams`."""
-        words = [word for word in self.query(name).split(",") if word]
-        if unknown := [word for word in words if word not in known]:
-            raise InvalidParams(
-                f"there is no {name} {unknown[0][:40]!r}", fields=((name, f"is one of {', '.join(known)}"),)
-            )
-        return words
-
-    @property
-    def last_event_id(self) -> int | None:
-        """The event after which a stream continues; None if the request does not say."""
-        text = self.exchange.header(b"last-event-id")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
-
-    async def json(self, kind: type[T]) -> T:
-        """The body as `kind`. Raises `InvalidParams` and `InvalidRequest`."""
-        raw = await self.exchange.body()
-        if raw.count(b'"') - raw.count(b'\\"') > 2 * MAX_STRINGS:
-            raise InvalidRequest(f"the body has more than {MAX_STRINGS} strings")
-        if exceeded := self.exchange.shared.limits.exceeded_by(raw):
-            raise InvalidRequest(exceeded)
-        try:
-            return msgspec.json.decode(raw or b"{}", type=kind)
-        except msgspec.ValidationError as error:
-            raise InvalidParams(_explain(str(error))) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidRequest(f"the body is not JSON: {error}") from None
+        assert self.caller is not None, "only routes for tenants have one"
+        return self.caller
 
 
-Handler = Callable[[ApiRequest], Awaitable[Any]]
-
-
-class Route(Struct, frozen=True):
-    method: str
-    path: str
-    handler: Handler
-    summary: str
-    tag: str
-    access: str = TENANT
-    body: Any = None
-    """The type of the body; None if there is none."""
-    query: Mapping[str, str] = {}
-    """The parameters of the query, and what they mean."""
-    streams: bool = False
-    status: int = 200
-    """Of a successful answer."""
-
-    async def answer(self, request: ApiRequest) -> ApiResponse | None:
-        result = await self.handler(request)
-        if isinstance(result, ApiResponse) or (result is None and self.streams):
-            return result
-        return ApiResponse(result, self.status)
-
-
-HEAD_OF_STREAM = ApiResponse(headers=((b"content-type", b"text/event-stream"),))
-"""The answer to a HEAD request for a stream."""
-
-
-class RouteList(list[Route]):
-    """Collects routes that share a tag."""
+class RouteList(common.RouteList):
+    """Collects routes that share a tag. They are for tenants, unless they say otherwise."""
 
     def __init__(self, tag: str, *, access: str = TENANT) -> None:
-        super().__init__()
-        self._tag, self._access = tag, access
-
-    def add(self, method: str, path: str, summary: str, **options: Any) -> Callable[[Handler], Handler]:
-        """Register a handler: a decorator. `options` are fields of `Route`."""
-
-        def register(handler: Handler) -> Handler:
-            self.append(
-                Route(method, path, handler, summary, self._tag, **{"access": self._access, **options})
-            )
-            return handler
-
-        return register
+        super().__init__(tag, access=access)
 
 
 def page(name: str, found: Sequence[Any]) -> dict[str, Any]:
@@ -161,40 +72,6 @@ def must_exist(found: T | None, what: str, id: object) -> T:
     if found is None:
         raise NotFound(f"there is no {what} {str(id)[:40]}")
     return found
-
-
-class Table:
-    """All routes, by path and method."""
-
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self.routes = tuple(routes)
-        self._patterns: dict[str, re.Pattern[str]] = {}
-        self._methods: dict[str, dict[str, Route]] = {}
-        for route in self.routes:
-            self._patterns[route.path] = re.compile(_PARAMETER.sub(r"(?P<\1>[^/]+)", route.path) + "/?")
-            self._methods.setdefault(route.path, {})[route.method] = route
-
-    def find(self, path: str) -> tuple[Mapping[str, Route], Mapping[str, str]] | None:
-        """The routes at a path, by method, and what its parameters are. Fixed words go before parameters."""
-        found = [(name, match) for name, p in self._patterns.items() if (match := p.fullmatch(path))]
-        if not found:
-            return None
-        name, match = min(found, key=lambda each: len(each[1].groups()))
-        # of what is encoded, the path still has what would change its shape: slashes, colons, percent signs
-        return self._methods[name], {name: unquote(value) for name, value in match.groupdict().items()}
-
-
-def header_value(text: str) -> bytes:
-    """`text` as the value of a header: everything but printable ASCII is percent-encoded."""
-    return quote(text, safe=_HEADER_CHARACTERS).encode()
-
-
-async def send(exchange: Exchange, response: ApiResponse) -> None:
-    body = response.body
-    if isinstance(body, bytes) or body is None:
-        await exchange.respond(response.status, body or b"", response.headers)
-    else:
-        await exchange.respond(response.status, msgspec.json.encode(body), (JSON, *response.headers))
 
 
 def error_response(error: A2AError) -> ApiResponse:
@@ -214,10 +91,3 @@ def error_response(error: A2AError) -> ApiResponse:
     if error.http == 401:
         headers.append((b"www-authenticate", b'Bearer realm="dragoman"'))
     return ApiResponse(body, error.http, headers)
-
-
-def _explain(error: str) -> str:
-    """`Expected int, got str - at `$.x`` as a sentence."""
-    why, _, path = error.replace("`", "").partition(" - at ")
-    where = path.removeprefix("$.") or "the body"
-    return f"{where}: {why[:1].lower()}{why[1:]}"

@@ -1,0 +1,191 @@
+"""Routes of a JSON API: requests are answered from a table, and the OpenAPI document is made from it.
+
+A handler gets an `ApiRequest` and returns the body of the answer, or an `ApiResponse`, or None if it has streamed the answer
+itself. An `A2AError` that it raises becomes a JSON error. The hub's native API and the console use this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import parse_qs, quote, unquote
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.errors import InvalidParams, InvalidRequest
+from dragoman.server.exchange import JSON, Exchange
+from dragoman.server.mount import Header
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A number in a body: an id, a time, a count."""
+
+MAX_STRINGS = 500_000
+"""Strings in a body, names of members included."""
+_HEADER_CHARACTERS = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+class ApiResponse(NamedTuple):
+    body: Any = None
+    status: int = 200
+    headers: Sequence[Header] = ()
+
+
+class ApiRequest(Generic[C]):
+    """One request to the API of a `caller`. `path` has the parameters of the path."""
+
+    def __init__(self, exchange: Exchange, caller: C, path: Mapping[str, str]) -> None:
+        self.exchange, self.caller, self.path = exchange, caller, path
+        self._query: dict[str, list[str]] | None = None
+
+    def path_id(self, name: str = "id") -> int:
+        """A number in the path; 0, which is no id, for anything else."""
+        text = self.path[name]
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+    def queries(self) -> Mapping[str, list[str]]:
+        """All parameters of the query."""
+        if self._query is None:
+            self._query = parse_qs(self.exchange.scope.get("query_string", b"").decode("latin-1"))
+        return self._query
+
+    def query(self, name: str, default: str = "") -> str:
+        return self.queries().get(name, [default])[-1]
+
+    def query_int(self, name: str, default: int = 0, maximum: int = 2**53) -> int:
+        """A number in the query, at most `maximum`. Raises `InvalidParams`."""
+        text = self.query(name)
+        if not text:
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) < 17):
+            raise InvalidParams(f"{name} must be a number", fields=((name, f"is {text[:40]!r}"),))
+        return min(int(text), maximum)
+
+    def query_flag(self, name: str, default: bool = True) -> bool:
+        text = self.query(name).lower()
+        return text not in ("off", "false", "no", "0") if text else default
+
+    def query_words(self, name: str, known: Collection[str]) -> list[str]:
+        """Words with commas between them, each one of `known`. Raises `InvalidParams`."""
+        words = [word for word in self.query(name).split(",") if word]
+        if unknown := [word for word in words if word not in known]:
+            raise InvalidParams(
+                f"there is no {name} {unknown[0][:40]!r}", fields=((name, f"is one of {', '.join(known)}"),)
+            )
+        return words
+
+    @property
+    def last_event_id(self) -> int | None:
+        """The event after which a stream continues; None if the request does not say."""
+        text = self.exchange.header(b"last-event-id")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+    async def json(self, kind: type[T]) -> T:
+        """The body as `kind`. Raises `InvalidParams` and `InvalidRequest`."""
+        raw = await self.exchange.body()
+        if raw.count(b'"') - raw.count(b'\\"') > 2 * MAX_STRINGS:
+            raise InvalidRequest(f"the body has more than {MAX_STRINGS} strings")
+        if exceeded := self.exchange.shared.limits.exceeded_by(raw):
+            raise InvalidRequest(exceeded)
+        try:
+            return msgspec.json.decode(raw or b"{}", type=kind)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(_explain(str(error))) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidRequest(f"the body is not JSON: {error}") from None
+
+
+Handler = Callable[[Any], Awaitable[Any]]
+"""Takes an `ApiRequest`."""
+
+
+class Route(Struct, frozen=True):
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    tag: str
+    access: str = ""
+    """Who may call it: a word of the API."""
+    body: Any = None
+    """The type of the body; None if there is none."""
+    query: Mapping[str, str] = {}
+    """The parameters of the query, and what they mean."""
+    streams: bool = False
+    status: int = 200
+    """Of a successful answer."""
+
+    async def answer(self, request: ApiRequest[Any]) -> ApiResponse | None:
+        result = await self.handler(request)
+        if isinstance(result, ApiResponse) or (result is None and self.streams):
+            return result
+        return ApiResponse(result, self.status)
+
+
+HEAD_OF_STREAM = ApiResponse(headers=((b"content-type", b"text/event-stream"),))
+"""The answer to a HEAD request for a stream."""
+
+
+class RouteList(list[Route]):
+    """Collects routes that share a tag."""
+
+    def __init__(self, tag: str, *, access: str = "") -> None:
+        super().__init__()
+        self._tag, self._access = tag, access
+
+    def add(self, method: str, path: str, summary: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a handler: a decorator. `options` are fields of `Route`."""
+
+        def register(handler: Handler) -> Handler:
+            self.append(
+                Route(method, path, handler, summary, self._tag, **{"access": self._access, **options})
+            )
+            return handler
+
+        return register
+
+
+class Table:
+    """All routes, by path and method."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._patterns: dict[str, re.Pattern[str]] = {}
+        self._methods: dict[str, dict[str, Route]] = {}
+        for route in self.routes:
+            self._patterns[route.path] = re.compile(_PARAMETER.sub(r"(?P<\1>[^/]+)", route.path) + "/?")
+            self._methods.setdefault(route.path, {})[route.method] = route
+
+    def find(self, path: str) -> tuple[Mapping[str, Route], Mapping[str, str]] | None:
+        """The routes at a path, by method, and what its parameters are. Fixed words go before parameters."""
+        found = [(name, match) for name, p in self._patterns.items() if (match := p.fullmatch(path))]
+        if not found:
+            return None
+        name, match = min(found, key=lambda each: len(each[1].groups()))
+        # of what is encoded, the path still has what would change its shape: slashes, colons, percent signs
+        return self._methods[name], {name: unquote(value) for name, value in match.groupdict().items()}
+
+
+def header_value(text: str) -> bytes:
+    """`text` as the value of a header: everything but printable ASCII is percent-encoded."""
+    return quote(text, safe=_HEADER_CHARACTERS).encode()
+
+
+async def send(exchange: Exchange, response: ApiResponse) -> None:
+    body = response.body
+    if isinstance(body, bytes) or body is None:
+        await exchange.respond(response.status, body or b"", response.headers)
+    else:
+        await exchange.respond(response.status, msgspec.json.encode(body), (JSON, *response.headers))
+
+
+def _explain(error: str) -> str:
+    """`Expected int, got str - at `$.x`` as a sentence."""
+    why, _, path = error.replace("`", "").partition(" - at ")
+    where = path.removeprefix("$.") or "the body"
+    return f"{where}: {why[:1].lower()}{why[1:]}"
