@@ -1,6 +1,7 @@
 """Who may import whom. Downwards only.
 
     cli                                  wires everything; nobody imports it
+       console                           all below; the hub's own screens come with the hub's console
        hub                               all below
        server.application .runtime       put a server together, and run it: all below but the hub
        executor                          agent engine
@@ -54,6 +55,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "push",
         "dialects",
         "auth",
+        "model",
+        "errors",
+    ),
+    "console": (
+        "agent",
+        "server",
+        "client",
+        "engine",
+        "observe",
+        "stores",
+        "buses",
+        "push",
+        "dialects",
+        "auth",
+        "hub",
         "model",
         "errors",
     ),

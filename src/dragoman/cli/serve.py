@@ -26,6 +26,7 @@ One agent has the path /, several have the paths /<id>. All versions of A2A use 
   dragoman serve hello.py --store postgresql://db.example.com/tasks     on several machines
   dragoman serve hello.py --grpc-port 50051                     also over gRPC
   dragoman serve hello.py --public-url https://agents.example.com   behind a proxy
+  dragoman serve hello.py --console                             with pages that show its tasks: open the URL it prints
 """
 
 
@@ -189,10 +190,42 @@ def register(commands: Any) -> None:
         action="store_true",
         help="send OpenTelemetry spans to OTEL_TRACES_EXPORTER (extra: otel)",
     )
+    add_console(parser)
     parser.add_argument(
         "--insecure", action="store_true", help="allow a public address without authentication"
     )
     parser.set_defaults(run=run)
+
+
+def add_console(parser: argparse.ArgumentParser) -> None:
+    """The options of the console."""
+    group = parser.add_argument_group("console")
+    group.add_argument(
+        "--console",
+        action="store_true",
+        help="serve pages and an API for operators at /console (default: off)",
+    )
+    group.add_argument(
+        "--console-token-file",
+        default="",
+        metavar="FILE",
+        help="the operator token of the console is in this file; else in DRAGOMAN_CONSOLE_TOKEN. Required on a public "
+        "address (default: one is made and kept beside the SQLite store)",
+    )
+
+
+def read_console_token(args: argparse.Namespace) -> str:
+    """The operator token that was given; empty if none was."""
+    if not args.console_token_file:
+        return os.environ.get("DRAGOMAN_CONSOLE_TOKEN", "")
+    try:
+        with open(args.console_token_file, encoding="utf-8") as file:
+            token = file.read(10_000).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemExit(f"dragoman: --console-token-file: {error}") from None
+    if not token:
+        raise SystemExit(f"dragoman: --console-token-file: {args.console_token_file} is empty")
+    return token
 
 
 def _store(url: str) -> str:
@@ -276,8 +309,19 @@ def run(args: argparse.Namespace) -> int:
         audit=not args.no_audit,
         tracer=_tracer() if args.otel else None,
         insecure=args.insecure,
+        console=_console(args),
     )
     return 0
+
+
+def _console(args: argparse.Namespace) -> Any:
+    if not args.console:
+        if args.console_token_file:
+            raise SystemExit("dragoman: --console-token-file needs --console")
+        return None
+    from dragoman.console import AgentConsole
+
+    return AgentConsole(read_console_token(args))
 
 
 def _push(args: argparse.Namespace) -> Any:

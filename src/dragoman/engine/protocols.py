@@ -214,6 +214,9 @@ class Store(Protocol):
     @property
     def audit(self) -> Audit: ...
 
+    @property
+    def index(self) -> TaskIndex: ...
+
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
@@ -372,6 +375,87 @@ class Audit(Protocol):
         The newest always stays: the next one follows from it.
         """
         ...
+
+
+class TaskInfo(Struct, frozen=True, kw_only=True, gc=False):
+    """The row of a task, and the beginning of its log: what a list of tasks shows."""
+
+    scope: Scope
+    id: str
+    context: str
+    key: int
+    """The store's own name for the task."""
+    seq: int
+    size: int
+    """Bytes of its log."""
+    state: TaskState
+    updated: str
+    done: bool
+    hidden: bool
+    """See `Snapshot.hidden`."""
+    ready: bool
+    """There is work: mail that no turn has settled."""
+    node: str
+    """The node that holds the lease; empty if none does."""
+    expires: float
+    """When the lease ends unless the node renews it, in `time.time()` seconds; 0 if no node holds it or the node is gone."""
+    attempt: int
+    head: bytes
+    """The first `HEAD_BYTES` of its log."""
+
+
+class TaskQuery(Struct, frozen=True, kw_only=True):
+    """Which tasks of all scopes. None and an empty string filter nothing."""
+
+    tenant: str | None = None
+    agent: str | None = None
+    owner: str | None = None
+    states: frozenset[TaskState] = frozenset()
+    context: str = ""
+    since: str = ""
+    """The oldest `updated` wanted."""
+    until: str = ""
+    """The first `updated` that is not wanted."""
+    before: tuple[str, int] | None = None
+    """`(updated, key)` after which a page goes on."""
+
+
+class FoundInfos(Struct, frozen=True):
+    tasks: Sequence[TaskInfo]
+    next: tuple[str, int] | None
+    """Where the next page goes on; None on the last."""
+
+
+class NodeInfo(Struct, frozen=True, kw_only=True):
+    id: str
+    expires: float
+    """When its leases end unless it renews them, in `time.time()` seconds."""
+    leases: int
+
+
+class TaskIndex(Protocol):
+    """Tasks of every scope, for operators. What peers ask goes through `Log`, which knows one scope."""
+
+    async def find(self, query: TaskQuery, *, limit: int) -> FoundInfos:
+        """Tasks by `updated`, newest first, ties by key. A page may have fewer than `limit` tasks, or none, and a `next`:
+        one search looks at `SCAN_TASKS` of them at most."""
+        ...
+
+    async def get(self, scope: Scope, task: str) -> TaskInfo:
+        """Raises `TaskNotFound`."""
+        ...
+
+    async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
+        """How many tasks that peers can see are in each state, by tenant and agent."""
+        ...
+
+    async def nodes(self) -> Sequence[NodeInfo]:
+        """The nodes that are known, also those whose leases have lapsed."""
+        ...
+
+
+HEAD_BYTES = 4 << 10
+SCAN_TASKS = 10_000
 
 
 def topic(scope: Scope, task: str) -> str:

@@ -9,6 +9,7 @@ lifespan it starts with the first request.
     <mount>/message:send, /tasks ...   HTTP+JSON; below /v1 that of 0.3
     <mount>/.well-known/agent-card.json, <mount>/.well-known/agent.json, <mount>/agent-card.json
     /.well-known/...                   the card of the agent at the root, or of the first; jwks.json, if cards are signed
+    /console/...                       pages and an API for operators, if they are asked for
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ Callback = Callable[[], Awaitable[object]]
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Elsewhere = Callable[[Exchange], Awaitable[Mount | None]]
 """Called for a path that no mount has: it responds, or returns the mount of the path."""
+Operators = Callable[[Exchange], Awaitable[None]]
+"""Called for the paths of operators: it responds, errors included."""
+
+CONSOLE_PATH = "/console"
 
 _SERVER_PATHS = ("/healthz", "/readyz", "/metrics")
 """Paths of the server, not of an agent. They have no CORS headers."""
@@ -66,6 +71,7 @@ class App:
     `cors_origins`: web pages that may call the agents, by where they come from (`https://app.example.com`); a card that is
     public may be read by all (`card_origin`). `connections`: where our own server counts them, with those of gRPC;
     `bodies`: and their large bodies. `ready` raises when requests would fail, because something that we need is away.
+    `console` serves /console and what is below it; agents keep all other paths.
     """
 
     def __init__(
@@ -89,10 +95,13 @@ class App:
         metrics_token: str = "",
         ready: Callback | None = None,
         busy: Callable[[], str] | None = None,
+        console: Operators | None = None,
     ) -> None:
         self._mounts = {mount.prefix: mount for mount in mounts}
         if len(self._mounts) != len(mounts):
             raise ValueError("two agents are mounted at one path")
+        if console is not None and CONSOLE_PATH in self._mounts:
+            raise ValueError(f"an agent and the console cannot both have the path {CONSOLE_PATH}")
         self._first = mounts[0] if mounts else None
         self._deepest = max((prefix.count("/") for prefix in self._mounts), default=0)
         self._elsewhere = elsewhere
@@ -121,6 +130,7 @@ class App:
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
         self._metrics, self._metrics_token = metrics, metrics_token
         self._ready, self._busy = ready, busy
+        self._console = console
         self._starting = asyncio.Lock()
         self.started = self.stopped = False
 
@@ -203,6 +213,16 @@ class App:
                 await _respond_error(exchange, 500, "INTERNAL", "internal error")
 
     async def _answer(self, exchange: Exchange) -> None:
+        if (
+            self._console is not None
+            and exchange.path.startswith(CONSOLE_PATH)
+            and _is_console(exchange.path)
+        ):
+            if self.stopped:
+                await _respond_error(exchange, 503, "UNAVAILABLE", "shutting down", (b"retry-after", b"1"))
+            else:
+                await self._console(exchange)  # before CORS: no other origin may use it
+            return
         if self._cors is not None and exchange.path not in _SERVER_PATHS:
             exchange.always = self._cors.headers(exchange)
             if exchange.method == "OPTIONS" and self._cors.allows(exchange):
@@ -300,6 +320,10 @@ class App:
         await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _is_console(path: str) -> bool:
+    return path[len(CONSOLE_PATH) : len(CONSOLE_PATH) + 1] in ("", "/")
 
 
 def _below(scope: AsgiScope) -> str:

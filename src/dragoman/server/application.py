@@ -42,7 +42,7 @@ from dragoman.server.cards import JWKS
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.mount import Mount
-from dragoman.server.options import AppOptions
+from dragoman.server.options import AppOptions, ServerConsole, ServerParts
 from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.stores import default_store, open_store
@@ -79,6 +79,7 @@ def application(
     metrics_token: str = "",
     audit: bool = True,
     tracer: Tracer | None = None,
+    console: ServerConsole | None = None,
     **engine: Unpack[NodeOptions],
 ) -> App:
     """Agents as one ASGI app: a single one at `path`, several at `/<id>`.
@@ -96,6 +97,7 @@ def application(
     `quota`: limits of callers and agents (`observe.limit.Quota`). `shared_counters`: memory shared with the other workers.
     `metrics`: serve /metrics, to this machine or with `metrics_token`.
     `audit`: keep a record of who did what. `tracer`: make spans, as `observe.otel.OpenTelemetry` does.
+    `console`: pages and an API for operators at /console (`dragoman.console`).
     """
     if not agents:
         raise ValueError("there is no agent to serve")
@@ -200,8 +202,22 @@ def application(
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
 
+    operators = None
+    if console is not None:
+        parts = ServerParts(
+            store=opened,
+            bus=told,
+            engine=service,
+            agents=agents,
+            mounts=mounts,
+            metrics=numbers.text if numbers else None,
+            audit=record,
+            push=messenger is not None,
+        )
+        operators = console.open(parts)
     return App(
         mounts,
+        console=operators,
         bindings=bindings,
         limits=limits,
         connections=connections,

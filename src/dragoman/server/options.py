@@ -5,15 +5,49 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from dragoman.agent.agent import Agent
 from dragoman.auth.keys import KeyRing
+from dragoman.engine.engine import Engine
+from dragoman.engine.protocols import Audit, Bus, Store
 from dragoman.engine.runner import NodeOptions
 from dragoman.observe.instrument import Tracer
 from dragoman.observe.limit import Quota
 from dragoman.push.options import PushOptions
+from dragoman.server.app import Operators
 from dragoman.server.limits import Limits
+from dragoman.server.mount import Mount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParts:
+    """What a server is made of: what a console shows."""
+
+    store: Store
+    bus: Bus
+    engine: Engine
+    agents: Sequence[Agent] = ()
+    mounts: Sequence[Mount] = ()
+    metrics: Callable[[], bytes] | None = None
+    audit: Audit | None = None
+    """Where operators' actions are recorded; None: nowhere."""
+    push: bool = False
+    """Webhooks are called."""
+
+
+class ServerConsole(Protocol):
+    """Pages and an API for operators (`dragoman.console`), as far as a server needs to know."""
+
+    def prepare(self, *, host: str, url: str, store: str, public_url: str, tls: bool) -> Sequence[str]:
+        """Called once, before workers start. Returns lines to print. Raises `SystemExit` if it would not be safe."""
+        ...
+
+    def open(self, parts: ServerParts) -> Operators:
+        """Called in each worker."""
+        ...
 
 
 class AppOptions(NodeOptions, total=False):
@@ -43,6 +77,7 @@ class AppOptions(NodeOptions, total=False):
     metrics_token: str
     audit: bool
     tracer: Tracer | None
+    console: ServerConsole | None
 
 
 class ServeOptions(AppOptions, total=False):

@@ -78,7 +78,13 @@ def serve(
             pair = {"certificate": tls_cert, "key": tls_key or tls_cert}
             options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
     grpc = f"{_bracket(host)}:{grpc_port}" if grpc_port else ""
-    (announce or _announce(agents, grpc, say=say_json if log_lines == "json" else _say))(url)
+    say, lines = say_json if log_lines == "json" else _say, list[str]()
+    if (console := options.get("console")) is not None:
+        store, public_url = options.get("store") or default_store(), options.get("public_url", "")
+        lines += console.prepare(host=host, url=url, store=store, public_url=public_url, tls=tls is not None)
+    (announce or _announce(agents, grpc, say=say))(url)
+    for line in lines:
+        say(line)
     if workers > 1:
         shared_counters = SharedCounters.create(workers)
         options["shared"] = True

@@ -13,3 +13,8 @@ import time
 
 def now() -> float:
     return time.monotonic() if sys.platform != "win32" else time.time()
+
+
+def wall_time(at: float) -> float:
+    """A time of this clock in `time.time()` seconds, as of now."""
+    return time.time() + at - now()

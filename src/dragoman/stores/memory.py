@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count, islice
+from itertools import count, groupby, islice
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.engine import push_configs
 from dragoman.engine.protocols import (
+    HEAD_BYTES,
+    SCAN_TASKS,
     Admit,
     AuditEntry,
     Delivered,
+    FoundInfos,
     FoundTasks,
     Head,
     HeldLease,
     Lease,
     LeaseLost,
+    NodeInfo,
     TaskExists,
+    TaskInfo,
+    TaskQuery,
 )
 from dragoman.engine.push_configs import Delivery, StoredPushConfig
-from dragoman.engine.records import Cancel, Mail, Record, Snapshot
+from dragoman.engine.records import Cancel, Mail, Record, Snapshot, pack
 from dragoman.engine.transition import (
     Advance,
     Append,
@@ -52,6 +59,7 @@ from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores import heartbeat
+from dragoman.stores.heartbeat import wall_time
 from dragoman.stores.pages import Row, merge, read_filters
 
 DAY = 24 * 60 * 60.0
@@ -60,6 +68,8 @@ MOVED_TASKS = 256
 """How many tasks may have changed before they are indexed."""
 _LAST_KEY = 1 << 63
 """After every key."""
+_LAST_ID = "\U0010ffff" * 300
+"""After every id."""
 
 
 class _Task:
@@ -123,6 +133,15 @@ class _Sorted:
         """Those that are older, the oldest first."""
         return islice(self._entries, bisect_left(self._entries, (updated,)))
 
+    def newest(self, before: tuple[str, int] | None, until: str) -> Iterator[tuple[str, str, int]]:
+        """Those up to the time of `before` and older than `until`, newest first."""
+        end = len(self._entries)
+        if before is not None:
+            end = bisect_right(self._entries, (before[0], _LAST_ID))
+        if until:
+            end = min(end, bisect_left(self._entries, (until,)))
+        return (self._entries[n] for n in range(end - 1, -1, -1))
+
     def page(self, since: str, after: tuple[str, str] | None, limit: int) -> list[int]:
         """The keys of the first `limit` tasks after `after`, newest first, ties in the order of their ids."""
         entries, keys = self._entries, list[int]()
@@ -155,6 +174,7 @@ class MemoryStore:
         """All tasks by age: finished or not."""
         self.push_configs = self.push_queue = MemoryPushQueue(self)
         self.audit = MemoryAudit()
+        self.index = MemoryIndex(self)
 
     async def open(self) -> None:
         pass
@@ -472,6 +492,90 @@ class MemoryLog:
         if task is None:
             raise LeaseLost(lease.task)
         return task
+
+
+class MemoryIndex:
+    """Tasks of every scope, for operators."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def find(self, query: TaskQuery, *, limit: int) -> FoundInfos:
+        self._store._index()
+        sides = [self._newest(query, done) for done in (False, True)]
+        found: list[TaskInfo] = []
+        last: tuple[str, int] | None = None
+        for looked, (updated, key) in enumerate(heapq.merge(*sides, reverse=True)):
+            if len(found) == limit or looked == SCAN_TASKS:
+                return FoundInfos(found, last)
+            last = updated, key
+            task = self._store._tasks[key]
+            if _matches(query, task.snapshot):
+                found.append(self._info(task))
+        return FoundInfos(found, None)
+
+    def _newest(self, query: TaskQuery, done: bool) -> Iterator[tuple[str, int]]:
+        """The finished tasks, or the others, newest first."""
+        for updated, ties in groupby(
+            self._store._aged[done].newest(query.before, query.until), key=lambda entry: entry[0]
+        ):
+            if updated < query.since:
+                return
+            keys = sorted((key for _, _, key in ties), reverse=True)
+            yield from (
+                (updated, key) for key in keys if query.before is None or (updated, key) < query.before
+            )
+
+    async def get(self, scope: Scope, task: str) -> TaskInfo:
+        return self._info(MemoryLog(self._store, scope)._task(task))
+
+    async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
+        self._store._index()
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for (scope, context), states in self._store._found.items():
+            if context is None:
+                for state, tasks in states.items():
+                    counts[scope.tenant, scope.agent, state] += len(tasks)
+        return [(tenant, agent, TaskState(state), n) for (tenant, agent, state), n in counts.items()]
+
+    async def nodes(self) -> Sequence[NodeInfo]:
+        leases = Counter(task.row.node for task in self._store._tasks.values() if task.row.node)
+        nodes = self._store._nodes
+        return [
+            NodeInfo(id=node, expires=wall_time(nodes[node]), leases=leases[node]) for node in sorted(nodes)
+        ]
+
+    def _info(self, task: _Task) -> TaskInfo:
+        snapshot, row = task.snapshot, task.row
+        until = self._store._nodes.get(row.node, 0.0) if row.node else 0.0
+        return TaskInfo(
+            scope=snapshot.scope,
+            id=snapshot.task_id,
+            context=snapshot.context_id,
+            key=task.key,
+            seq=snapshot.seq,
+            size=snapshot.size,
+            state=snapshot.state,
+            updated=snapshot.status.timestamp,
+            done=row.done,
+            hidden=snapshot.hidden,
+            ready=row.ready,
+            node=row.node,
+            expires=wall_time(until) if until else 0.0,
+            attempt=row.attempt,
+            head=pack(task.records[:1])[:HEAD_BYTES],
+        )
+
+
+def _matches(query: TaskQuery, task: Snapshot) -> bool:
+    scope = task.scope
+    return (
+        (query.tenant is None or scope.tenant == query.tenant)
+        and (query.agent is None or scope.agent == query.agent)
+        and (query.owner is None or scope.owner == query.owner)
+        and (not query.states or task.state in query.states)
+        and (not query.context or task.context_id == query.context)
+    )
 
 
 class _Webhook:

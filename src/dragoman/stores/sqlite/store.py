@@ -23,6 +23,7 @@ from dragoman.stores.sqlite import purge, push_queue
 from dragoman.stores.sqlite.audit import SqliteAudit
 from dragoman.stores.sqlite.commits import Finish
 from dragoman.stores.sqlite.file import SqliteFile
+from dragoman.stores.sqlite.index import SqliteIndex
 from dragoman.stores.sqlite.log import SqliteLog, release
 from dragoman.stores.sqlite.node_locks import NodeLocks
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
@@ -84,6 +85,7 @@ class SqliteStore:
         self._locks = NodeLocks(Path(f"{path}-nodes"))
         self.push_configs = self.push_queue = SqlitePushQueue(self.file, self._remove_dead_nodes)
         self.audit = SqliteAudit(self.file)
+        self.index = SqliteIndex(self.file, self._locks)
         self._logs: dict[Scope, SqliteLog] = {}
         self._ttls: dict[str, float] = {}
         """How long each node that joined here is alive after it says so."""

@@ -1,0 +1,97 @@
+"""The console: pages and an API for operators, at /console of a server.
+
+It is a layer above the server, the client and the engine: none of them imports it. It is off unless somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dragoman.console import tasks
+from dragoman.console.access import (
+    OPERATOR,
+    Access,
+    OneTimeToken,
+    TokenFile,
+    Viewer,
+    check_token,
+    same,
+    signing_key,
+)
+from dragoman.console.api import Console
+from dragoman.server.app import Operators
+from dragoman.server.options import ServerParts
+from dragoman.server.routes import Route
+
+__all__ = ["AgentConsole", "Console"]
+
+Module = Callable[[Console], Sequence[Route]]
+
+MODULES: tuple[Module, ...] = (tasks.routes,)
+"""What the console of a server is made of."""
+FEATURES = ("agents", "tasks")
+
+
+class AgentConsole:
+    """The console of a server of agents (`dragoman serve --console`): a `ServerConsole`.
+
+    `token` is the operator's own. Without one, a token is made and kept beside a SQLite store, or, for other stores, lasts as
+    long as the process.
+    """
+
+    def __init__(
+        self, token: str = "", *, modules: Sequence[Module] = (), features: Sequence[str] = ()
+    ) -> None:
+        if token:
+            check_token(token, "the console")
+        self._given = self._token = token
+        self._modules, self._features = (*MODULES, *modules), (*FEATURES, *features)
+        self._one_time: OneTimeToken | None = None
+        self._hosts: list[str] = []
+
+    def prepare(self, *, host: str, url: str, store: str, public_url: str, tls: bool) -> Sequence[str]:
+        loopback = is_loopback(host)
+        if not self._given and not loopback:
+            raise SystemExit(
+                f"dragoman: {host} can be reached from other machines, and the console shows every task: give it a token "
+                "(DRAGOMAN_CONSOLE_TOKEN or --console-token-file; `dragoman keys token` makes one)"
+            )
+        lines: list[str] = []
+        if not self._given:
+            if store.startswith("sqlite:///"):
+                file = TokenFile(Path(f"{store.removeprefix('sqlite:///')}-console"))
+                self._token = file.read()
+            else:
+                self._token = OneTimeToken().text
+        self._hosts = [name for name in (host, urlsplit(public_url).hostname or "") if name]
+        if loopback:
+            self._one_time = OneTimeToken()
+            lines.append(f"console: {url}/console/#token={self._one_time.text}")
+        else:
+            lines.append(
+                f"console: {public_url.rstrip('/') or url}/console/ (log in with the operator token)"
+            )
+        return lines
+
+    def open(self, parts: ServerParts) -> Operators:
+        token = self._token
+        key = signing_key(token)
+        access = Access(
+            key=lambda: key,
+            check=lambda shown: Viewer(OPERATOR) if same(shown, token) else None,
+            one_time=self._one_time,
+            hosts=self._hosts,
+        )
+        return Console(access, kind="server", features=self._features, modules=self._modules, server=parts)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

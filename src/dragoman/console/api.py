@@ -1,0 +1,272 @@
+"""The operator API at /console/api, and the files of the page at /console.
+
+Each module contributes its routes (`routes(console)`). A handler gets a `ConsoleRequest` and returns the body of the answer. An
+error is `{"error": {"code", "message"}}`, with the HTTP status of the `A2AError` that was raised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from typing import Any, TypeAlias
+
+import msgspec
+
+from dragoman.console.access import OPERATOR, Access, Viewer
+from dragoman.errors import A2AError, Forbidden, InvalidParams, TaskNotFound, Unavailable
+from dragoman.server.app import CONSOLE_PATH
+from dragoman.server.exchange import JSON, Disconnected, Exchange
+from dragoman.server.mount import Header
+from dragoman.server.options import ServerParts
+from dragoman.server.routes import HEAD_OF_STREAM, ApiRequest, ApiResponse, Route, RouteList, Table, send
+
+logger = logging.getLogger("dragoman.console")
+
+API = f"{CONSOLE_PATH}/api"
+ANYBODY = "anybody"
+"""Access of a route that needs no session."""
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: tuple[Header, ...] = (
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "ico": "image/x-icon",
+    "woff2": "font/woff2",
+    "json": "application/json",
+    "txt": "text/plain; charset=utf-8",
+    "webmanifest": "application/manifest+json",
+}
+
+ConsoleRequest: TypeAlias = ApiRequest[Viewer]
+
+
+class NotFound(A2AError):
+    """There is nothing there, or nothing that this viewer may know of."""
+
+    reason, http = "NOT_FOUND", 404
+
+
+class Console:
+    """Serves /console. `modules` are called with this object, and return their routes.
+
+    `server` is what the console is for; an inspector of other agents has none.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        kind: str,
+        features: Sequence[str],
+        modules: Iterable[Callable[[Console], Sequence[Route]]] = (),
+        server: ServerParts | None = None,
+    ) -> None:
+        self.access, self.kind, self.features, self.server = access, kind, list(features), server
+        self.table = Table([*routes(self), *(route for module in modules for route in module(self))])
+
+    async def __call__(self, exchange: Exchange) -> None:
+        exchange.always = HEADERS
+        try:
+            self.access.check_host(exchange)
+            if exchange.path == API or exchange.path.startswith(f"{API}/"):
+                await self._api(exchange)
+            else:
+                await self._file(exchange)
+        except Disconnected:
+            raise
+        except A2AError as error:
+            await _fail(exchange, error)
+        except Exception:
+            logger.exception("%s %s failed", exchange.method, exchange.path)
+            await _fail(exchange, A2AError())
+
+    async def _api(self, exchange: Exchange) -> None:
+        found = self.table.find(exchange.path.removeprefix(API))
+        methods, values = found or ({}, {})
+        route = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        viewer = None
+        if route is None or route.access != ANYBODY:
+            viewer = self.access.viewer(exchange)
+        if found is None:
+            raise NotFound("there is nothing at this path")
+        if route is None:
+            allow = ", ".join(methods)
+            body = {"error": {"code": "METHOD_NOT_ALLOWED", "message": f"this path takes {allow}"}}
+            await send(exchange, ApiResponse(body, 405, ((b"allow", allow.encode()),)))
+            return
+        if route.access == OPERATOR and viewer is not None and viewer.role != OPERATOR:
+            raise Forbidden("only operators may do this")
+        request: ApiRequest[Any] = ApiRequest(exchange, viewer, values)
+        if unknown := [name for name in request.queries() if name not in route.query]:
+            raise InvalidParams(
+                f"there is no parameter {unknown[0][:40]!r} here", fields=((unknown[0][:40], "is unknown"),)
+            )
+        if exchange.method == "HEAD" and route.streams:
+            await send(exchange, HEAD_OF_STREAM)
+            return
+        answer = await route.answer(request)
+        if answer is not None:
+            await send(exchange, answer)
+
+    # -- files -------------------------------------------------------------------------------------------------
+
+    async def _file(self, exchange: Exchange) -> None:
+        if exchange.path == CONSOLE_PATH:
+            await exchange.respond(308, b"", ((b"location", b"console/"),))
+            return
+        name = exchange.path.removeprefix(f"{CONSOLE_PATH}/") or "index.html"
+        path = self._files.get(name)
+        if path is None:
+            raise NotFound("there is nothing at this path")
+        if exchange.method not in ("GET", "HEAD"):
+            await exchange.respond(405, b"", ((b"allow", b"GET, HEAD"),))
+            return
+        body = path.read_bytes()
+        tag = b'"%b"' % hashlib.sha256(body).hexdigest()[:24].encode()
+        media = MEDIA_TYPES.get(name.rpartition(".")[2], "application/octet-stream").encode()
+        headers = ((b"content-type", media), (b"etag", tag), (b"cache-control", b"no-cache"))
+        if tag in exchange.headers.get(b"if-none-match", b""):
+            await exchange.respond(304, b"", headers[1:])
+        else:
+            await exchange.respond(200, body, headers)
+
+    @cached_property
+    def _files(self) -> dict[str, Any]:
+        """The files of the page by their names; a path in a request is only ever looked up here."""
+        found: dict[str, Any] = {}
+        folders = [("", files("dragoman.console").joinpath("page"))]
+        while folders:
+            prefix, folder = folders.pop()
+            for file in folder.iterdir() if folder.is_dir() else ():
+                if file.is_dir():
+                    folders.append((f"{prefix}{file.name}/", file))
+                elif not file.name.startswith("."):
+                    found[prefix + file.name] = file
+        return found
+
+
+async def _fail(exchange: Exchange, error: A2AError) -> None:
+    if exchange.responding:
+        logger.error("%s %s: a response could not be finished", exchange.method, exchange.path)
+        return
+    body: dict[str, Any] = {"code": error.reason, "message": error.message}
+    if error.fields:
+        body["fields"] = [{"field": field, "reason": why} for field, why in error.fields]
+    headers: list[Header] = []
+    if error.retry_after is not None or isinstance(error, Unavailable):
+        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after or 1))))
+    await send(exchange, ApiResponse({"error": body}, error.http, headers))
+
+
+# -- streams -----------------------------------------------------------------------------------------------------
+
+
+class Ready:
+    """Frames that are bytes already."""
+
+    def batch(self, batch: bytes) -> tuple[bytes, bool]:
+        return batch, False
+
+
+def frame(data: Any, *, event: str = "", id: int | None = None) -> bytes:
+    """One event of a stream."""
+    return encoded_frame(msgspec.json.encode(data), event=event, id=id)
+
+
+def encoded_frame(data: bytes, *, event: str = "", id: int | None = None) -> bytes:
+    """One event whose data is JSON already. JSON has no line breaks."""
+    head = b"id: %d\n" % id if id is not None else b""
+    if event:
+        head += b"event: %b\n" % event.encode()
+    return b"%bdata: %b\n\n" % (head, data)
+
+
+async def stream(exchange: Exchange, chunks: AsyncIterator[bytes]) -> None:
+    """Write frames as they come, with keep-alives between them, until `chunks` or the client ends."""
+    await exchange.shared.streams.serve(exchange, chunks, Ready(), failed=_last_frame)
+
+
+def _last_frame(error: Exception) -> bytes:
+    if not isinstance(error, A2AError):
+        logger.error("a stream failed", exc_info=error)
+        error = A2AError()
+    return frame({"code": error.reason, "message": error.message}, event="error")
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------
+
+
+class NewSession(msgspec.Struct, forbid_unknown_fields=True):
+    token: str
+
+
+def product_version() -> str:
+    try:
+        return version("dragoman")
+    except PackageNotFoundError:
+        return ""
+
+
+def routes(console: Console) -> Sequence[Route]:
+    api = RouteList("session")
+
+    @api.add(
+        "POST",
+        "/session",
+        "Log in with a token; the answer sets a cookie.",
+        access=ANYBODY,
+        body=NewSession,
+        status=204,
+    )
+    async def log_in(request: ConsoleRequest) -> Any:
+        body = await request.json(NewSession)
+        _, cookie = console.access.log_in(request.exchange, body.token)
+        return ApiResponse(status=204, headers=((b"set-cookie", cookie.encode("latin-1")),))
+
+    @api.add("DELETE", "/session", "Log out in this browser.", status=204)
+    async def log_out(request: ConsoleRequest) -> Any:
+        cookie = console.access.log_out(request.exchange)
+        return ApiResponse(status=204, headers=((b"set-cookie", cookie.encode("latin-1")),))
+
+    @api.add("GET", "/me", "Who is logged in, and what this console can do.")
+    async def me(request: ConsoleRequest) -> Any:
+        viewer = request.caller
+        return {
+            "role": viewer.role,
+            "tenant": viewer.name or viewer.tenant or None,
+            "kind": console.kind,
+            "version": product_version(),
+            "features": console.features,
+        }
+
+    return api
+
+
+__all__ = [
+    "API",
+    "JSON",
+    "Console",
+    "ConsoleRequest",
+    "NotFound",
+    "TaskNotFound",
+    "encoded_frame",
+    "frame",
+    "stream",
+]

@@ -1,0 +1,166 @@
+"""A record of a log as the console shows it: a line for people, and its JSON without secrets and without very long strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from dragoman.console.redact import redact, redact_text, suspicious
+from dragoman.engine.records import (
+    Cancel,
+    Child,
+    Differs,
+    Mail,
+    Note,
+    Question,
+    Record,
+    Step,
+    TurnStarted,
+)
+from dragoman.model.content import Message, Part
+from dragoman.model.task import ArtifactUpdate, StatusUpdate
+
+MAX_STRING = 64 << 10
+"""Characters of a string in `data`; the record itself has all of them."""
+SUMMARY = 160
+"""Characters of a summary."""
+
+_encoder = msgspec.json.Encoder()
+
+
+class RecordView(Struct, frozen=True, kw_only=True):
+    seq: int
+    time: str | None
+    """When it was written, as far as that is known."""
+    kind: str
+    private: bool
+    """Peers do not see it."""
+    attempt: int
+    summary: str
+    data: Raw
+    cut: int | UnsetType = UNSET
+    """How many characters of long strings were left out of `data`."""
+
+
+def view(record: Record, attempt: int, *, full: bool = False) -> RecordView:
+    """`full`: with long strings."""
+    raw = record.raw
+    cut: int | UnsetType = UNSET
+    if suspicious(raw) or (not full and len(raw) > MAX_STRING):
+        value = redact(msgspec.json.decode(raw))
+        if not full:
+            value, left_out = shorten(value)
+            cut = left_out or UNSET
+        raw = _encoder.encode(value)
+    return RecordView(
+        seq=record.seq,
+        time=time_of(record),
+        kind=record.kind,
+        private=not record.public and record.kind != "message",
+        attempt=attempt,
+        summary=summary(record),
+        data=Raw(raw),
+        cut=cut,
+    )
+
+
+def time_of(record: Record) -> str | None:
+    body = record.body
+    if isinstance(body, Mail):
+        return body.at or None
+    if isinstance(body, StatusUpdate):
+        return body.status.timestamp or None
+    return None
+
+
+def shorten(value: Any) -> tuple[Any, int]:
+    """A JSON value with its long strings cut, and how many characters that left out."""
+    if isinstance(value, str):
+        return (value[:MAX_STRING], len(value) - MAX_STRING) if len(value) > MAX_STRING else (value, 0)
+    if isinstance(value, dict):
+        pairs = [(name, *shorten(item)) for name, item in value.items()]
+        return {name: item for name, item, _ in pairs}, sum(cut for _, _, cut in pairs)
+    if isinstance(value, list):
+        items = [shorten(item) for item in value]
+        return [item for item, _ in items], sum(cut for _, cut in items)
+    return value, 0
+
+
+# -- summaries -----------------------------------------------------------------------------------------------------
+
+
+def summary(record: Record) -> str:
+    """One line about a record."""
+    body = record.body
+    match body:
+        case Mail():
+            return one_line(describe_parts(body.message.parts))
+        case Cancel():
+            return one_line(f"cancel requested by {body.principal}" if body.principal else "cancel requested")
+        case TurnStarted():
+            return f"turn {body.n} answers message {body.mail}"
+        case StatusUpdate():
+            said = describe_parts(body.status.message.parts) if body.status.message else ""
+            return one_line(f"{body.status.state.word}: {said}" if said else body.status.state.word)
+        case ArtifactUpdate():
+            said = describe_parts(body.artifact.parts)
+            name = body.artifact.name or body.artifact.artifact_id
+            return one_line(f"{name}: {said}" if said else name)
+        case Message():
+            return one_line(describe_parts(body.parts))
+        case Step():
+            return one_line(f"{body.key} = {_json(bytes(body.value))}")
+        case Child():
+            return one_line(f"{body.peer}: task {body.task}")
+        case Note():
+            return one_line(f"{body.name} {_json(_encoder.encode(body.data))}")
+        case Question():
+            return one_line(body.text or body.key)
+        case Differs():
+            return one_line(
+                f"{body.what} {body.recorded} differs now: {body.now}"
+                if body.now
+                else f"{body.what} {body.recorded} is missing now"
+            )
+
+
+def describe_parts(parts: Sequence[Part]) -> str:
+    """The text of parts, or what they are."""
+    words: list[str] = []
+    size = 0
+    for part in parts:
+        if size > SUMMARY:
+            break
+        words.append(_describe_part(part))
+        size += len(words[-1])
+    return " ".join(word for word in words if word)
+
+
+def _describe_part(part: Part) -> str:
+    if part.text is not None:
+        return part.text[: SUMMARY * 2]
+    if part.data is not UNSET:
+        return _json(_encoder.encode(part.data))
+    kind = f" ({part.media_type})" if part.media_type else ""
+    return f"file {part.filename or 'without a name'}{kind}"
+
+
+def _json(raw: bytes) -> str:
+    """The beginning of JSON, without secrets."""
+    if suspicious(raw):
+        raw = _encoder.encode(redact(msgspec.json.decode(raw)))
+    return raw[: SUMMARY * 2].decode("utf-8", "replace")
+
+
+def one_line(text: str) -> str:
+    """A text as one short line without control characters and without secrets."""
+    line = " ".join(redact_text(text).split())[: SUMMARY + 1]
+    line = "".join(c if c.isprintable() else "�" for c in line) if not line.isprintable() else line
+    return line if len(line) <= SUMMARY else line[: SUMMARY - 1] + "…"
+
+
+def encode_views(views: Iterable[RecordView]) -> list[bytes]:
+    return [_encoder.encode(each) for each in views]

@@ -1,0 +1,80 @@
+"""Takes secrets out of what the console shows.
+
+Values are masked by the name of their member (`token`, `client_secret`, `Authorization`), and secrets inside texts by their shape
+(`Bearer ...`, a JWT, the user and password of a URL, keys of well-known makers). A text may lose more than a secret; what is
+stored does not change.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+MASK = "***"
+
+_NAMES = re.compile(
+    r"(^|.*[-_. ]|.*(?<=[a-z])(?=[A-Z]))"
+    r"(authorization|token|secrets?|passw(or)?d|passphrase|credentials?|api[-_ ]?key|private[-_ ]?key|cookie|signature)$",
+    re.IGNORECASE,
+)
+_TEXTS = re.compile(
+    r"""
+    (?P<scheme>\b(?:Bearer|Basic|DPoP)\s+)[A-Za-z0-9._~+/=-]{12,}
+    | (?P<url>\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@"'<>]{1,500}@
+    | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?
+    | \b(?:atr|adm|op|dgm|sk|pk|rk|ghp|gho|ghs|xoxb|xoxp|glpat)[_-][A-Za-z0-9_-]{16,}
+    | \bAKIA[A-Z0-9]{16}\b
+    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z ]*-----|\Z)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_SUSPECT = re.compile(
+    rb"(?i)authoriz|token|secret|passw|passphrase|credential|api[-_ ]?key|private[-_ ]?key|cookie|signature|bearer|basic |dpop"
+    rb"|://[^/\s\"]{1,500}@|eyJ|AKIA|(?:atr|adm|op|dgm|sk|pk|rk|gh[pos]|xox[bp]|glpat)[-_]"
+)
+
+
+def suspicious(raw: bytes) -> bool:
+    """False if JSON surely holds nothing to mask. Most records are not read any further."""
+    return _SUSPECT.search(raw) is not None
+
+
+def redact(value: Any, *, masked: bool = False) -> Any:
+    """A JSON value without its secrets. `masked`: every string in it is one."""
+    if isinstance(value, str):
+        return (MASK if value else "") if masked else redact_text(value)
+    if isinstance(value, dict):
+        return {name: redact(item, masked=masked or is_secret_name(name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact(item, masked=masked) for item in value]
+    return value
+
+
+def redact_text(text: str) -> str:
+    """A text without the secrets that can be known by their shape."""
+    return _TEXTS.sub(_mask, text)
+
+
+def _mask(match: re.Match[str]) -> str:
+    if scheme := match["scheme"]:
+        return scheme + MASK
+    if url := match["url"]:
+        return f"{url}{MASK}@"
+    return MASK
+
+
+def is_secret_name(name: str) -> bool:
+    """True for the names of members and headers that hold secrets."""
+    return len(name) < 100 and _NAMES.match(name) is not None
+
+
+def redact_url(url: str) -> str:
+    """A URL without its user, password, query and fragment."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return MASK
+    user = f"{MASK}@" if "@" in parts.netloc else ""
+    return urlunsplit((parts.scheme, user + host, parts.path, MASK if parts.query else "", ""))

@@ -1,0 +1,391 @@
+"""Agents, tasks and their logs, for operators: over the store's own index, whatever store it is.
+
+A tenant sees what is in its own scope. For anything else it gets 404, as for what does not exist.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.console.access import OPERATOR, Viewer
+from dragoman.console.api import Console, ConsoleRequest, NotFound, encoded_frame, frame, stream
+from dragoman.console.records import RecordView, describe_parts, encode_views, one_line, view
+from dragoman.console.redact import redact
+from dragoman.dialects import cards
+from dragoman.engine.follow import Reader
+from dragoman.engine.protocols import TaskInfo, TaskQuery
+from dragoman.engine.records import Mail, Record, unpack
+from dragoman.errors import InvalidParams, TaskNotFound
+from dragoman.model.ids import read_timestamp
+from dragoman.model.ops import Scope
+from dragoman.model.task import INTERRUPTED, StatusUpdate, TaskState
+from dragoman.server.cards import placed
+from dragoman.server.options import ServerParts
+from dragoman.server.routes import Route, RouteList
+
+PAGE_TASKS, MAX_PAGE_TASKS = 50, 200
+PAGE_RECORDS, MAX_PAGE_RECORDS = 500, 2000
+PAGE_BYTES = 1 << 20
+"""Bytes of a log that a page is made from. A single record may be larger."""
+SEARCH_PAGES = 20
+"""Pages of tasks that one search for a text looks at."""
+STATE_KINDS = frozenset({"message", "cancel", "turn", "status", "ask", "reply"})
+"""Records that change the row of a task."""
+
+_TEXT = re.compile(rb'"text":"((?:[^"\\]|\\.)*)')
+
+
+class TaskRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A task in a list."""
+
+    key: str
+    id: str
+    agent: str
+    scope: str
+    """Whose task it is: `tenant/owner`."""
+    context_id: str
+    state: str
+    created: str | None
+    updated: str | None
+    records: int
+    attempts: int
+    text: str
+    """Of the first message."""
+    node: str | None
+    lease_expires: str | None
+    question: str | None
+    """What it waits for."""
+    reply: bool
+    """The answer is a bare message: peers see no task."""
+
+
+def key_of(scope: Scope, task: str) -> str:
+    """The name of a task in URLs."""
+    words = (scope.tenant, scope.agent, scope.owner, task)
+    return urlsafe_b64encode(msgspec.json.encode(words)).rstrip(b"=").decode()
+
+
+def read_key(key: str, viewer: Viewer) -> tuple[Scope, str]:
+    """Raises `NotFound` for what is no key, and for a task that is not the viewer's."""
+    try:
+        raw = urlsafe_b64decode(key + "=" * (-len(key) % 4))
+        tenant, agent, owner, task = msgspec.json.decode(raw, type=tuple[str, str, str, str])
+    except (ValueError, msgspec.MsgspecError):
+        raise _no_task() from None
+    if viewer.role != OPERATOR and tenant != viewer.tenant:
+        raise _no_task()
+    return Scope(tenant, agent, owner), task
+
+
+def _no_task() -> NotFound:
+    return NotFound("there is no such task")
+
+
+class Tasks:
+    """Reads tasks of all scopes for viewers."""
+
+    def __init__(self, server: ServerParts) -> None:
+        self._server = server
+        self._store = server.store
+
+    async def info(self, request: ConsoleRequest) -> TaskInfo:
+        """The task of the path. Raises `NotFound`."""
+        scope, task = read_key(request.path["key"], request.caller)
+        try:
+            info = await self._store.index.get(scope, task)
+        except TaskNotFound:
+            raise _no_task() from None
+        return info
+
+    async def row(self, info: TaskInfo) -> TaskRow:
+        """A task as a list shows it."""
+        first = _first_record(info.head)
+        mail = first.body if first is not None and isinstance(first.body, Mail) else None
+        if mail is not None:
+            text = one_line(describe_parts(mail.message.parts))
+        else:
+            text = _text_of_prefix(info.head)
+        replied = info.done and info.state is TaskState.SUBMITTED
+        return TaskRow(
+            key=key_of(info.scope, info.id),
+            id=info.id,
+            agent=info.scope.agent,
+            scope=scope_text(info.scope),
+            context_id=info.context,
+            state=TaskState.COMPLETED.value if replied else info.state.value,
+            created=(mail.at if mail is not None else "") or None,
+            updated=info.updated or None,
+            records=info.seq,
+            attempts=max(1, info.attempt),
+            text=text,
+            node=info.node or None,
+            lease_expires=iso(info.expires) if info.expires else None,
+            question=await self._question(info) if info.state in INTERRUPTED else None,
+            reply=info.hidden,
+        )
+
+    async def _question(self, info: TaskInfo) -> str:
+        try:
+            records = await self._store.scope(info.scope).read(info.id, after=info.seq - 1, limit=1)
+        except TaskNotFound:
+            return ""
+        for record in records:
+            if isinstance(record.body, StatusUpdate) and record.body.status.message is not None:
+                return one_line(describe_parts(record.body.status.message.parts))
+        return ""
+
+    async def find(
+        self, query: TaskQuery, text: str, limit: int
+    ) -> tuple[list[TaskRow], tuple[str, int] | None]:
+        """A page of tasks. With a `text`, those whose first message has it, among the tasks that one search looks at."""
+        rows: list[TaskRow] = []
+        wanted = text.casefold()
+        for _ in range(SEARCH_PAGES if text else 1):
+            found = await self._store.index.find(query, limit=MAX_PAGE_TASKS if text else limit)
+            for info in found.tasks:
+                row = await self.row(info)
+                if wanted in row.text.casefold():
+                    rows.append(row)
+                    if len(rows) == limit and info is not found.tasks[-1]:
+                        return rows, (info.updated, info.key)
+            if found.next is None or len(rows) >= limit:
+                return rows, found.next
+            query = msgspec.structs.replace(query, before=found.next)
+        return rows, query.before
+
+    async def counts(self, viewer: Viewer) -> dict[str, dict[str, int]]:
+        """How many tasks are in each state, by agent."""
+        counts: dict[str, dict[str, int]] = {}
+        for tenant, agent, state, n in await self._store.index.counts():
+            if viewer.role == OPERATOR or tenant == viewer.tenant:
+                states = counts.setdefault(agent, {})
+                states[state.value] = states.get(state.value, 0) + n
+        return counts
+
+    async def records(self, info: TaskInfo, after: int, limit: int) -> list[RecordView]:
+        read = await self._store.scope(info.scope).read(
+            info.id, after=after, limit=limit, max_bytes=PAGE_BYTES
+        )
+        return self.views(read)
+
+    def views(self, records: Sequence[Record]) -> list[RecordView]:
+        return [view(record, 1) for record in records]
+
+    async def events(self, info: TaskInfo, after: int) -> AsyncIterator[bytes]:
+        """The log from `after` on, live; and the row when it changes."""
+        log = self._store.scope(info.scope)
+        head = await log.head(info.id)
+        with Reader(log, self._server.bus, head, after, others=self._server.engine.readers) as reader:
+            yield frame(await self.row(info), event="state")
+            while True:
+                records = await reader.next()
+                views = self.views(records)
+                encoded = encode_views(views)
+                chunk = [encoded_frame(data, id=each.seq) for each, data in zip(views, encoded, strict=True)]
+                if any(each.kind in STATE_KINDS for each in views):
+                    chunk.append(
+                        frame(await self.row(await self._store.index.get(info.scope, info.id)), event="state")
+                    )
+                yield b"".join(chunk)
+
+
+def _first_record(head: bytes) -> Record | None:
+    """The first record of a log, if it is whole in `head`."""
+    line = head.partition(b"\n")[0]
+    try:
+        return unpack(line, 1)[0]
+    except (msgspec.MsgspecError, KeyError, UnicodeDecodeError):
+        return None
+
+
+def _text_of_prefix(head: bytes) -> str:
+    """The first text in a message that is too long for `head`."""
+    match = _TEXT.search(head)
+    if match is None:
+        return ""
+    try:
+        text = msgspec.json.decode(b'"%b"' % match[1], type=str)
+    except msgspec.MsgspecError:
+        text = match[1].decode("utf-8", "replace")
+    return one_line(text)
+
+
+def scope_text(scope: Scope) -> str:
+    return f"{scope.tenant}/{scope.owner}" if scope.tenant or scope.owner else ""
+
+
+def iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# -- queries -------------------------------------------------------------------------------------------------------
+
+
+def _query(request: ConsoleRequest) -> TaskQuery:
+    """Raises `InvalidParams`."""
+    viewer = request.caller
+    tenant = owner = None
+    if scope := request.query("scope"):
+        tenant, _, name = scope.partition("/")
+        owner = name or None
+    if viewer.role != OPERATOR:
+        tenant = viewer.tenant
+    states = {_state(word) for word in request.query("state").split(",") if word}
+    if request.query_flag("waiting", default=False):
+        states |= INTERRUPTED
+    return TaskQuery(
+        tenant=tenant,
+        owner=owner,
+        agent=request.query("agent") or None,
+        states=frozenset(states),
+        context=request.query("context"),
+        since=_moment(request, "since"),
+        until=_moment(request, "until"),
+        before=_cursor(request),
+    )
+
+
+def _state(word: str) -> TaskState:
+    for state in TaskState:
+        if word in (state.value, state.word):
+            return state
+    raise InvalidParams(
+        f"there is no state {word[:40]!r}", fields=(("state", "is TASK_STATE_WORKING, for example"),)
+    )
+
+
+def _moment(request: ConsoleRequest, name: str) -> str:
+    text = request.query(name)
+    try:
+        return read_timestamp(text) if text else ""
+    except ValueError:
+        raise InvalidParams(
+            f"{name} is not a time", fields=((name, "is 2026-11-15T14:40:54Z, for example"),)
+        ) from None
+
+
+def _cursor(request: ConsoleRequest) -> tuple[str, int] | None:
+    text = request.query("cursor")
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=tuple[str, int])
+    except (ValueError, msgspec.MsgspecError):
+        raise InvalidParams(
+            "cursor is not from a page of this list", fields=(("cursor", "is unknown"),)
+        ) from None
+
+
+def _write_cursor(at: tuple[str, int] | None) -> str | None:
+    return None if at is None else urlsafe_b64encode(msgspec.json.encode(at)).rstrip(b"=").decode()
+
+
+# -- routes --------------------------------------------------------------------------------------------------------
+
+_FILTERS = {
+    "state": "States, with commas between them: TASK_STATE_WORKING.",
+    "agent": "The id of an agent.",
+    "scope": "Whose tasks: tenant/owner, or tenant/.",
+    "context": "The id of a context.",
+    "text": "A part of the first message.",
+    "since": "Changed at this time or later.",
+    "until": "Changed before this time.",
+    "waiting": "1: only those that wait for a person.",
+    "cursor": "`next` of the page before.",
+    "limit": "50, at most 200.",
+}
+
+
+def routes(console: Console) -> Sequence[Route]:
+    api, server = RouteList("tasks"), console.server
+    assert server is not None
+    tasks = Tasks(server)
+
+    @api.add("GET", "/agents", "The agents, their cards, and how many tasks they have.")
+    async def agents(request: ConsoleRequest) -> Any:
+        counts = await tasks.counts(request.caller)
+        return {"agents": [_agent(request, mount, counts.get(mount.agent, {})) for mount in server.mounts]}
+
+    @api.add("GET", "/tasks", "Tasks of all scopes, newest first.", query=_FILTERS)
+    async def list_tasks(request: ConsoleRequest) -> Any:
+        limit = max(1, request.query_int("limit", PAGE_TASKS, MAX_PAGE_TASKS))
+        rows, at = await tasks.find(_query(request), request.query("text"), limit)
+        counts: dict[str, int] = {}
+        for states in (await tasks.counts(request.caller)).values():
+            for state, n in states.items():
+                counts[state] = counts.get(state, 0) + n
+        return {"tasks": rows, "next": _write_cursor(at), "counts": counts}
+
+    @api.add("GET", "/tasks/{key}", "One task: its row, and its fold.")
+    async def one_task(request: ConsoleRequest) -> Any:
+        info = await tasks.info(request)
+        snapshot = await server.store.scope(info.scope).load(info.id)
+        task = redact(msgspec.json.decode(msgspec.json.encode(snapshot.task)))
+        row = msgspec.to_builtins(await tasks.row(info))
+        return {**row, "task": task, "webhooks": [], "children": [], "parent": None}
+
+    pages = {"after": "Records after this one.", "limit": "500, at most 2000."}
+
+    @api.add("GET", "/tasks/{key}/records", "A page of a task's log.", query=pages)
+    async def records(request: ConsoleRequest) -> Any:
+        info = await tasks.info(request)
+        after, limit = request.query_int("after"), request.query_int("limit", PAGE_RECORDS, MAX_PAGE_RECORDS)
+        found = await tasks.records(info, after, max(1, limit))
+        last = found[-1].seq if found else min(after, info.seq)
+        return {"records": found, "last": last, "more": last < info.seq}
+
+    @api.add(
+        "GET", "/tasks/{key}/events", "A task's log, live.", query={"after": pages["after"]}, streams=True
+    )
+    async def events(request: ConsoleRequest) -> None:
+        info = await tasks.info(request)
+        after = request.last_event_id
+        if after is None:
+            after = request.query_int("after")
+        await stream(request.exchange, tasks.events(info, min(after, info.seq)))
+
+    return api
+
+
+def _agent(request: ConsoleRequest, mount: Any, counts: Mapping[str, int]) -> dict[str, Any]:
+    exchange = request.exchange
+    card = placed(mount.current_card(), exchange, mount)
+    document = cards.write_card(card, "1.0")
+    return {
+        "id": mount.agent,
+        "name": card.name,
+        "description": card.description,
+        "path": mount.path,
+        "url": exchange.base_url() + mount.path,
+        "card": document,
+        "skills": [
+            {
+                "id": skill.id,
+                "name": skill.name,
+                "description": skill.description,
+                "tags": skill.tags,
+                "examples": skill.examples,
+                "inputSchema": None,
+                "outputSchema": None,
+            }
+            for skill in card.skills
+        ],
+        "interfaces": [
+            {
+                "url": each.url,
+                "protocolBinding": each.protocol_binding,
+                "protocolVersion": each.protocol_version,
+            }
+            for each in card.supported_interfaces
+        ],
+        "counts": counts,
+        "running": counts.get(TaskState.WORKING.value, 0),
+        "error": None,
+    }

@@ -1,0 +1,145 @@
+"""Tasks of every scope in a PostgreSQL database, for operators.
+
+A search goes through the tasks by age, a batch at a time, and stops after `SCAN_TASKS`: the index by age is there for the purge
+anyway, so operators cost the writers nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeInfo, TaskInfo, TaskQuery
+from dragoman.errors import TaskNotFound
+from dragoman.model.ops import Scope
+from dragoman.model.task import TaskState
+from dragoman.stores.pages import FIRST_PAGE, visible
+from dragoman.stores.postgres.address import Connection
+from dragoman.stores.postgres.database import Database
+from dragoman.stores.postgres.text import fits
+
+_COLUMNS = f"""
+select tenant, agent, owner, tasks.id, context, key, seq, size, state, updated, done, reply, ready, tasks.node,
+until - dragoman.clock(), attempt,
+(select substring(body from 1 for {HEAD_BYTES}) from dragoman.log where log.key = tasks.key order by log.seq limit 1)
+"""
+_ONE = (
+    _COLUMNS
+    + """
+from dragoman.scopes join dragoman.tasks using (scope) left join dragoman.nodes on nodes.node = tasks.node
+where tenant = $1 and agent = $2 and owner = $3 and tasks.id = $4
+"""
+)
+_SCAN = """
+select updated, key from dragoman.tasks where done = $1 and updated <= $2 and updated >= $4 and updated < $5
+and (updated < $2 or key < $3) order by updated desc, key desc limit $6
+"""
+_PAGE = (
+    _COLUMNS
+    + """
+from unnest($1::bigint[]) with ordinality as asked(task, place) join dragoman.tasks on tasks.key = asked.task
+join dragoman.scopes using (scope) left join dragoman.nodes on nodes.node = tasks.node
+where ($2::text is null or tenant = $2) and ($3::text is null or agent = $3) and ($4::text is null or owner = $4)
+and ($5::text = '' or context = $5) and (cardinality($6::text[]) = 0 or state = any($6::text[]))
+order by asked.place limit $7
+"""
+)
+_COUNTS = """
+select tenant, agent, state, sum(n)::bigint from dragoman.counts join dragoman.scopes using (scope)
+group by tenant, agent, state having sum(n) > 0
+"""
+_NODES = """
+select node, until - dragoman.clock(),
+(select count(*) from dragoman.tasks where ready and tasks.node = nodes.node) from dragoman.nodes order by node
+"""
+_BATCH = 1000
+"""Tasks that one read looks at."""
+
+
+class PostgresIndex:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, query: TaskQuery, *, limit: int) -> FoundInfos:
+        found: list[TaskInfo] = []
+        at, looked = query.before, 0
+        words = (
+            query.tenant or "",
+            query.agent or "",
+            query.owner or "",
+            query.context,
+            query.since,
+            query.until,
+        )
+        if not fits(*words, at[0] if at else ""):
+            return FoundInfos((), None)
+        while len(found) < limit and looked < SCAN_TASKS:
+            scan = partial(_scan, query=query, before=at, limit=limit - len(found))
+            rows, at, more = await self._database.read(scan)
+            found += map(_info, rows)
+            looked += _BATCH
+            if not more:
+                return FoundInfos(found, None)
+        return FoundInfos(found, at)
+
+    async def get(self, scope: Scope, task: str) -> TaskInfo:
+        names = (scope.tenant, scope.agent, scope.owner, task)
+        row = await self._database.read(lambda db: db.fetchrow(_ONE, *names)) if fits(*names) else None
+        if row is None:
+            raise TaskNotFound(task)
+        return _info(row)
+
+    async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
+        rows = await self._database.read(lambda db: db.fetch(_COUNTS))
+        return [(tenant, agent, TaskState(state), n) for tenant, agent, state, n in rows]
+
+    async def nodes(self) -> Sequence[NodeInfo]:
+        rows = await self._database.read(lambda db: db.fetch(_NODES))
+        now = time.time()
+        return [NodeInfo(id=node, expires=now + left, leases=leases) for node, left, leases in rows]
+
+
+def _info(row: Sequence[Any]) -> TaskInfo:
+    (tenant, agent, owner, id, context, key, seq, size, state, updated, done, reply, ready, node, left, attempt,
+     head) = row  # fmt: skip
+    return TaskInfo(
+        scope=Scope(tenant, agent, owner),
+        id=id,
+        context=context,
+        key=key,
+        seq=seq,
+        size=size,
+        state=TaskState(state),
+        updated=updated,
+        done=done,
+        hidden=not visible(state, reply),
+        ready=ready,
+        node=(node or "") if ready else "",
+        expires=time.time() + left if ready and node is not None and left is not None else 0.0,
+        attempt=attempt,
+        head=bytes(head or b""),
+    )
+
+
+async def _scan(
+    db: Connection, *, query: TaskQuery, before: tuple[str, int] | None, limit: int
+) -> tuple[list[Any], tuple[str, int] | None, bool]:
+    """The rows that match among the next tasks, the last one looked at, and whether there are more."""
+    updated, key = before or (FIRST_PAGE, 0)
+    candidates: list[tuple[str, int]] = []
+    async with db.transaction(isolation="repeatable_read", readonly=True):
+        for done in (False, True):
+            until = query.until or FIRST_PAGE
+            rows = await db.fetch(_SCAN, done, updated, key, query.since, until, _BATCH + 1)
+            candidates += map(tuple, rows)
+        candidates.sort(reverse=True)
+        batch = candidates[:_BATCH]
+        keys, states = [key for _, key in batch], [state.value for state in query.states]
+        names = (query.tenant, query.agent, query.owner)
+        rows = list(await db.fetch(_PAGE, keys, *names, query.context, states, limit))
+    if len(rows) == limit:
+        last = (rows[-1][9], rows[-1][5])
+        return rows, last, last != candidates[-1] if candidates else False
+    return rows, batch[-1] if batch else before, len(candidates) > len(batch)

@@ -1,0 +1,143 @@
+"""Tasks of every scope in a SQLite file, for operators.
+
+A search goes through the tasks by age, a batch at a time on the reading thread, and stops after `SCAN_TASKS`: the index by age
+is there for the purge anyway, so operators cost the writers nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeInfo, TaskInfo, TaskQuery
+from dragoman.errors import TaskNotFound
+from dragoman.model.ops import Scope
+from dragoman.model.task import TaskState
+from dragoman.stores.heartbeat import wall_time
+from dragoman.stores.pages import FIRST_PAGE, visible
+from dragoman.stores.sqlite.file import SqliteFile
+from dragoman.stores.sqlite.node_locks import NodeLocks
+
+_COLUMNS = f"""
+select tenant, agent, owner, tasks.id, context, tasks.key, seq, size, state, updated, done, reply, ready, tasks.node, until, attempt,
+(select substr(body, 1, {HEAD_BYTES}) from log where place > tasks.key << 28 and place < (tasks.key + 1) << 28
+order by place limit 1)
+"""
+_ONE = (
+    _COLUMNS
+    + """
+from scopes join tasks using (scope) left join nodes on nodes.node = tasks.node
+where tenant = ? and agent = ? and owner = ? and tasks.id = ?
+"""
+)
+# The tie of a page's last task first: the index has no key, and there are few ties.
+_SCAN = """
+select updated, key from tasks indexed by tasks_by_age
+where done = :done and updated <= :updated and updated >= :since and updated < :until
+and (updated < :updated or key < :key) order by updated desc, key desc limit :limit
+"""
+_PAGE = (
+    _COLUMNS
+    + """
+from json_each(:keys) as asked cross join tasks on tasks.key = asked.value
+cross join scopes using (scope) left join nodes on nodes.node = tasks.node
+where (:tenant is null or tenant = :tenant) and (:agent is null or agent = :agent) and (:owner is null or owner = :owner)
+and (:context = '' or context = :context) and (:states = '[]' or state in (select value from json_each(:states)))
+order by asked.key limit :limit
+"""
+)
+_COUNTS = """
+select tenant, agent, state, sum(n) from counts cross join scopes using (scope) where n > 0 group by tenant, agent, state
+"""
+_NODES = """
+select node, until, (select count(*) from tasks where ready = 1 and tasks.node = nodes.node) from nodes order by node
+"""
+_BATCH = 1000
+"""Tasks that one read looks at."""
+
+
+class SqliteIndex:
+    def __init__(self, file: SqliteFile, locks: NodeLocks) -> None:
+        self._file, self._locks = file, locks
+
+    async def find(self, query: TaskQuery, *, limit: int) -> FoundInfos:
+        found: list[TaskInfo] = []
+        at, looked = query.before, 0
+        while len(found) < limit and looked < SCAN_TASKS:
+            step = partial(_scan, query=query, before=at, limit=limit - len(found))
+            rows, at, more = await self._file.reads.in_thread(step)
+            found += [self._info(row) for row in rows]
+            looked += _BATCH
+            if not more:
+                return FoundInfos(found, None)
+        return FoundInfos(found, at)
+
+    async def get(self, scope: Scope, task: str) -> TaskInfo:
+        row = self._file.reads.one(_ONE, (scope.tenant, scope.agent, scope.owner, task))
+        if row is None:
+            raise TaskNotFound(task)
+        return self._info(row)
+
+    async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
+        rows = await self._file.reads.in_thread(lambda db: db.execute(_COUNTS).fetchall())
+        return [(tenant, agent, TaskState(state), n) for tenant, agent, state, n in rows]
+
+    async def nodes(self) -> Sequence[NodeInfo]:
+        rows = await self._file.reads.in_thread(lambda db: db.execute(_NODES).fetchall())
+        return [
+            NodeInfo(id=node, expires=0.0 if self._locks.dead(node) else wall_time(until), leases=leases)
+            for node, until, leases in rows
+        ]
+
+    def _info(self, row: Sequence[Any]) -> TaskInfo:
+        (tenant, agent, owner, id, context, key, seq, size, state, updated, done, reply, ready, node, until, attempt,
+         head) = row  # fmt: skip
+        alive = node is not None and until is not None and not self._locks.dead(node)
+        return TaskInfo(
+            scope=Scope(tenant, agent, owner),
+            id=id,
+            context=context,
+            key=key,
+            seq=seq,
+            size=size,
+            state=TaskState(state),
+            updated=updated,
+            done=bool(done),
+            hidden=not visible(state, reply),
+            ready=bool(ready),
+            node=(node or "") if ready else "",
+            expires=wall_time(until) if alive and ready else 0.0,
+            attempt=attempt,
+            head=head or b"",
+        )
+
+
+def _scan(
+    db: sqlite3.Connection, *, query: TaskQuery, before: tuple[str, int] | None, limit: int
+) -> tuple[list[Any], tuple[str, int] | None, bool]:
+    """The rows that match among the next tasks, the last one looked at, and whether there are more."""
+    updated, key = before or (FIRST_PAGE, 0)
+    values = {"updated": updated, "key": key, "since": query.since, "until": query.until or FIRST_PAGE}
+    values["limit"] = _BATCH + 1
+    db.execute("begin")
+    try:
+        candidates = [row for done in (0, 1) for row in db.execute(_SCAN, values | {"done": done}).fetchall()]
+        candidates.sort(reverse=True)
+        batch = candidates[:_BATCH]
+        keys = "[" + ",".join([str(key) for _, key in batch]) + "]"
+        states = "[" + ",".join(sorted(f'"{state.value}"' for state in query.states)) + "]"
+        filters = {
+            "tenant": query.tenant,
+            "agent": query.agent,
+            "owner": query.owner,
+            "context": query.context,
+        }
+        rows = db.execute(_PAGE, {**filters, "keys": keys, "states": states, "limit": limit}).fetchall()
+    finally:
+        db.execute("rollback")
+    if len(rows) == limit:
+        last = (rows[-1][9], rows[-1][5])
+        return rows, last, last != candidates[-1] if candidates else False
+    return rows, batch[-1] if batch else before, len(candidates) > len(batch)
