@@ -15,7 +15,6 @@ from dragoman.hub.agents import routing as intent
 from dragoman.hub.agents.constitution import MAX_CONSTITUTION_BYTES, Constitution, Intent
 from dragoman.hub.agents.event_writer import EventWriter
 from dragoman.hub.api import about as api_about
-from dragoman.hub.api import routes as routing
 from dragoman.hub.conversations import conversations
 from dragoman.hub.conversations.conversations import Conversations
 from dragoman.hub.conversations.events import EventReader
@@ -30,6 +29,7 @@ from dragoman.hub.tenants.tenants import Tenants
 from dragoman.hub.tools.planning import TodoTool
 from dragoman.model.content import Artifact, Part
 from dragoman.model.task import ArtifactUpdate
+from dragoman.server import routes as routing
 from tests.growth import assert_linear
 from tests.hub.house import house
 
