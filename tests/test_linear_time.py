@@ -277,6 +277,8 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("sub", "://a:", ":", "/"),
         ("sub", "", "://a:b", ""),
         ("sub", "", "sk-", " "),
+        ("sub", "", "dgm_a ", ""),
+        ("sub", "", "adm_", " "),
         ("sub", "", "-----BEGIN PRIVATE ", ""),
         ("sub", "", "-", ""),
         ("sub", "-----BEGIN ", "A", ""),
@@ -285,6 +287,8 @@ WORST: dict[str, tuple[Case, ...]] = {
     "logs._JWT": (
         ("sub", "", "eyJ-", ""),
         ("sub", "", "eyJ", ""),
+        ("sub", "", "aeyJ", ""),
+        ("sub", "", "a", "eyJ"),
         ("sub", "", "-eyJ", "!"),
         ("sub", "", "eyJ-eyJ.", ""),
         ("sub", "", "eyJ ", ""),

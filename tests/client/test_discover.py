@@ -227,6 +227,36 @@ async def test_the_card_at_the_root_is_not_that_of_an_agent_below_that_does_not_
         await reach(site, "http://agent/sub", credentials="wrong").open()
 
 
+async def test_a_card_that_needs_credentials_is_asked_for_once_without_them() -> None:
+    def get(asked: Asked) -> Answer:
+        return page(card()) if asked.headers.get("authorization") == "Bearer right" else page({}, 401)
+
+    paths = [f"/sub{path}" for path in ("", NEW, OLD, "/agent-card.json")]
+    site = Site(dict.fromkeys(paths, get))
+    async with reach(site, "http://agent/sub", credentials="right") as agent:
+        assert agent.card.name == "Fake"
+    assert site.paths() == ["/sub" + NEW] * 2
+
+
+@pytest.mark.parametrize("credentials", [None, "wrong"])
+async def test_the_search_ends_where_a_dragoman_server_asks_for_credentials(credentials: str | None) -> None:
+    """It has a private card at one place only."""
+    site = Site({"/sub" + NEW: page({}, 401, dragoman="1"), "/sub" + OLD: page({}, 401, dragoman="1")})
+    with pytest.raises(Unauthenticated, match=r"http://agent/sub.* needs credentials that it accepts"):
+        await reach(site, "http://agent/sub", credentials=credentials).open()
+    assert set(site.paths()) == {"/sub" + NEW}
+
+
+async def test_a_public_card_is_found_though_its_server_asks_for_credentials_everywhere_else() -> None:
+    """The key goes where the card says, which is not where a token would go."""
+    scheme = {"k": {"apiKeySecurityScheme": {"name": "X-Key", "location": "header"}}}
+    public = card(securitySchemes=scheme, securityRequirements=[{"schemes": {"k": {"list": []}}}])
+    site = Site({NEW: page({}, 401), OLD: page(public)})
+    async with reach(site, credentials="key") as agent:
+        assert agent.card.security_schemes
+    assert site.paths() == [NEW, NEW, OLD]
+
+
 async def test_the_error_says_that_there_is_no_card() -> None:
     with pytest.raises(Unreachable, match="there is no agent card at http://agent"):
         await reach(Site()).open()

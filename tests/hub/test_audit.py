@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
+import pytest
+
+from dragoman.client import connect
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.errors import Unauthenticated
 from tests.hub.house import Caller, House, house, message
 from tests.waiting import until
 
@@ -52,3 +58,16 @@ async def test_who_is_not_let_in_is_on_record_and_cannot_fill_it() -> None:
         assert entries[-1] == ("", "authenticate", "admin", "UNAUTHENTICATED")
         assert len(entries) == 61
         assert "wrong" not in str(await hub.hub._store.audit.entries())
+
+
+async def test_the_log_says_which_path_was_refused(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dragoman.requests")
+    async with house([]) as hub:
+        where = "http://hub/v1/a2a/agents/index"
+        with pytest.raises(Unauthenticated, match="needs credentials"):
+            await connect(where, transport=AsgiTransport(hub.app), credentials="wrong").open()
+        lines = await until(
+            lambda: [line for line in caplog.messages if line.startswith("authenticate")],
+            lambda lines: len(lines) >= 2,
+        )
+    assert lines == ["authenticate UNAUTHENTICATED path=/v1/a2a/agents/index/.well-known/agent-card.json"] * 2

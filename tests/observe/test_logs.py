@@ -72,6 +72,9 @@ def test_secrets_are_redacted_by_name_and_by_form(text: str) -> None:
     "text",
     [
         "x-eyJhbGciOi.eyJzdWIi.c2ln after",
+        "aeyJhbGciOi.eyJzdWIi.c2ln",
+        "token_eyJhbGciOi.eyJzdWIi.c2ln",
+        "monkeyJhbGciOi.eyJzdWIi.c2ln",
         "Bearer eyJhbGciOi.eyJzdWIi.c2ln",
         "eyJhbGciOi.eyJzdWIi",  # the rest was cut off
         "(eyJhbGciOi.eyJzdWIi.)",
@@ -83,6 +86,8 @@ def test_tokens_are_redacted_anywhere_in_a_line(text: str) -> None:
 
 def test_a_secret_after_a_word_that_starts_like_a_token_is_redacted() -> None:
     assert redact("eyJ-eyJ_no-token") == "eyJ-eyJ_no-token"
+    assert redact("keyJob.name task-0123456789") == "keyJob.name task-0123456789"
+    assert redact("xdgm_0123456789") == "x***"
     assert redact("eyJ-sk-0123456789 eyJ_token=s3cretvalue") == "eyJ-*** eyJ_token=***"
 
 

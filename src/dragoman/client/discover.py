@@ -111,6 +111,8 @@ class AgentCache:
             cached.expires = _expiry(response)
             return _found_card(cached.document, url, cached.is_dragoman)
         if response.status != 200:
+            if response.status == 401 and "dragoman" in response.headers:
+                raise _PrivateCard(f"{url} needs credentials that it accepts")
             raise to_error(response, body, url, lambda document, status: Rejected(f"{url}: HTTP {status}"))
         try:
             document = decode_json(body)
@@ -236,8 +238,9 @@ async def find_card(
 ) -> FoundCard:
     """Look for a card at all the URLs where it may be. Raises `Unauthenticated` if it is there and not for us.
 
-    `has_credentials`: if the agent at `url` asks for credentials, the caller has some, so a card at the root of the
-    server, which may be another agent's, is not taken instead.
+    `has_credentials`: the caller has credentials for the agent at `url`. If that asks for some, a card at the root of the
+    server, which may be another agent's, is not taken instead. If they have not been sent (`private` is False), the first
+    answer that asks for them ends the search.
     """
     failures: list[A2AError] = []
     for place in card_urls(url):
@@ -252,15 +255,21 @@ async def find_card(
                 _check_agent_at(found, url)
             return found
         except A2AError as error:
-            if isinstance(error, _AnotherAgent) or (
+            if isinstance(error, _AnotherAgent | _PrivateCard) or (
                 isinstance(error, Unreachable) and not isinstance(error, Rejected)
             ):
                 raise  # the card may be there, so no other card may be taken for it
+            if isinstance(error, Unauthenticated) and has_credentials and not private and not above:
+                raise
             failures.append(error)
     informative = [error for error in failures if isinstance(error, _INFORMATIVE)]
     if informative:
         raise informative[0]
     raise Rejected(f"there is no agent card at {url}: {failures[0]}")
+
+
+class _PrivateCard(Unauthenticated):
+    """A Dragoman server has the card there, for others. It has it nowhere else."""
 
 
 class _AnotherAgent(Rejected):

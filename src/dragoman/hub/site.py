@@ -94,7 +94,7 @@ class Site:
         if path == "/v1/admin" or path.startswith("/v1/admin/"):
             self._administrator(exchange)
         else:
-            tenant = await authenticate(self._hub, exchange.header(b"authorization"))
+            tenant = await authenticate(self._hub, exchange.header(b"authorization"), path)
             if path.startswith(AGENTS_PATH):
                 return self._agent(exchange, tenant)
         if found is None:
@@ -121,7 +121,7 @@ class Site:
             raise NotConfigured("this hub has no admin token: give it one with DRAGOMAN_ADMIN_TOKEN")
         if not self._hub.tenants.is_admin(bearer(exchange.header(b"authorization"))):
             error = Unauthenticated("missing or invalid admin token")
-            self._hub.record.refused("admin", error)
+            self._hub.record.refused("admin", error, exchange.path)
             raise error
 
     # -- agents ------------------------------------------------------------------------------------------------

@@ -109,9 +109,9 @@ class Instrumentation:
                 )
             )
 
-    def record_refusal(self, agent: str, error: A2AError) -> None:
-        """Log, count and audit a failed authentication."""
-        log_refusal(agent, error.reason)
+    def record_refusal(self, agent: str, error: A2AError, path: str = "") -> None:
+        """Log, count and audit a failed authentication. A caller chose the path, so only the log has it."""
+        log_refusal(agent, error.reason, path)
         if self.metrics is not None:
             self.metrics.count_refused(agent, error.reason)
         if self.audit is not None:

@@ -41,13 +41,13 @@ _SECRETS = re.compile(
           (?: (?: bearer | basic | apikey | digest | hmac ) \s+ )? )
       [^\s"'\\&,;}]{4,}
     | (?P<url> :// [^\s/@:]* : ) [^\s/@]+ (?= @ )
-    | \b (?: dgm_ | atr_ | adm_ | sk- | whsec_ ) [A-Za-z0-9_-]{8,}
+    | (?: dgm_ | atr_ | adm_ | \b sk- | whsec_ ) [A-Za-z0-9_-]{8,}
     | -----BEGIN [A-Z ]* PRIVATE\ KEY----- .*? (?: -----END | \Z )
     """,
     re.DOTALL,
 )
-_JWT = re.compile(r"(?<![\w-])(?P<before>(?>[\w-]*?\b(?=eyJ)))[\w-]++\.[\w.-]*+")
-"""Looks only for the first `eyJ` of a word (an atomic group), so each word is read once."""
+_JWT = re.compile(r"(?<![\w-])(?P<before>(?>[\w-]*?(?=eyJ)))[\w-]{10,}+\.[\w.-]*+")
+"""Looks only for the first `eyJ` of a word (an atomic group), so each word is read once. `token_eyJ...` is found, too."""
 _CONTROL = re.compile(f"[{UNSAFE}]")
 _PLAIN = re.compile(r"[!#-<>-~\xa1-\uffff]+")
 
@@ -88,9 +88,10 @@ def _fields() -> dict[str, str]:
     return {key: value[:MAX_CHARACTERS] for key, value in get().items() if value} if get is not None else {}
 
 
-Entry = tuple[float, str, str, float | None, str, str, str, str, str]
-"""Time, operation, outcome, seconds, agent, tenant, principal, task, trace."""
-_ENTRY_FIELDS = ("agent", "tenant", "principal", "task", "trace")
+Entry = tuple[float, str, str, float | None, str, str, str, str, str, str]
+"""Time, operation, outcome, seconds, agent, tenant, principal, task, trace, path."""
+_ENTRY_FIELDS = ("agent", "tenant", "principal", "task", "trace", "path")
+MAX_PATH_CHARACTERS = 200
 
 
 def format_entry(entry: Entry) -> str:
@@ -223,13 +224,16 @@ def log_request(
 ) -> None:
     if requests_logger.isEnabledFor(logging.INFO):
         scope, who = call.scope, call.principal.id
-        _add_entry((time.time(), operation, outcome, seconds, scope.agent, scope.tenant, who, task, trace))
+        _add_entry(
+            (time.time(), operation, outcome, seconds, scope.agent, scope.tenant, who, task, trace, "")
+        )
 
 
-def log_refusal(agent: str, reason: str) -> None:
+def log_refusal(agent: str, reason: str, path: str = "") -> None:
     """Log a failed authentication."""
     if requests_logger.isEnabledFor(logging.INFO):
-        _add_entry((time.time(), "authenticate", reason, None, agent, "", "", "", ""))
+        path = redact(path[:MAX_PATH_CHARACTERS])
+        _add_entry((time.time(), "authenticate", reason, None, agent, "", "", "", "", path))
 
 
 def log_task(snapshot: Snapshot) -> None:
@@ -238,7 +242,7 @@ def log_task(snapshot: Snapshot) -> None:
         now, scope, first = time.time(), snapshot.scope, snapshot.mails[0][1]
         seconds = max(0.0, now - datetime.fromisoformat(first.at).timestamp()) if first.at else None
         who, task = first.principal, snapshot.task_id
-        _add_entry((now, "task", snapshot.state.word, seconds, scope.agent, scope.tenant, who, task, ""))
+        _add_entry((now, "task", snapshot.state.word, seconds, scope.agent, scope.tenant, who, task, "", ""))
 
 
 _entries: list[Entry] = []

@@ -42,12 +42,13 @@ class TokenAuthenticator:
         return (await authenticate(self._hub, headers.get("authorization", ""))).principal
 
 
-async def authenticate(hub: Hub, header: str) -> Tenant:
-    """The tenant of an `Authorization` header. Raises `Unauthenticated`, and adds that to the audit."""
+async def authenticate(hub: Hub, header: str, path: str = "") -> Tenant:
+    """The tenant of an `Authorization` header. Raises `Unauthenticated`, and adds that to the log (with the path of the
+    request) and to the audit."""
     tenant = hub.tenants.by_token(bearer(header))
     if tenant is None:
         error = Unauthenticated("missing or invalid bearer token")
-        hub.record.refused("", error)
+        hub.record.refused("", error, path)
         raise error
     await hub.tenants.touch(tenant)
     return tenant

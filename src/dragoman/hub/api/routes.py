@@ -11,6 +11,7 @@ from dragoman.hub.tenants.tenants import Tenant
 from dragoman.server import routes as common
 from dragoman.server.exchange import Exchange
 from dragoman.server.mount import Header
+from dragoman.server.pipeline import OURS
 from dragoman.server.routes import (
     HEAD_OF_STREAM,
     MAX_STRINGS,
@@ -89,5 +90,5 @@ def error_response(error: A2AError) -> ApiResponse:
         body["retry_after_seconds"] = wait
         headers.append((b"retry-after", b"%d" % wait))
     if error.http == 401:
-        headers.append((b"www-authenticate", b'Bearer realm="dragoman"'))
+        headers += [(b"www-authenticate", b'Bearer realm="dragoman"'), OURS]
     return ApiResponse(body, error.http, headers)
