@@ -38,13 +38,14 @@ class Server:
         store: Path | str | None = None,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {**os.environ, **(env or {})}
         named = store if isinstance(store, str) else f"sqlite:///{store}" if store is not None else "memory:"
         self.command = [
-            sys.executable, "-m", "dragoman.cli", "serve", *map(str, files),
+            python, "-m", "dragoman.cli", "serve", *map(str, files),
             "--port", str(self.port), "--store", named, *options,
         ]  # fmt: skip
         self.process: asyncio.subprocess.Process | None = None

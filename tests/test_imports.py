@@ -27,6 +27,7 @@ HEAVY = (
         "import dragoman",
         "import dragoman.client",
         "from dragoman import Agent, connect, connect_sync",
+        "from dragoman import wrap",
         "from dragoman.cli import parser; parser(['send'])",
         "from dragoman.cli import parser; parser(['card'])",
         "from dragoman.cli import parser; parser(['chat'])",

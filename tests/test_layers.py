@@ -4,6 +4,7 @@
        console                           all below; the hub's own screens come with the hub's console
        hub                               all below
        server.application .runtime       put a server together, and run it: all below but the hub
+       adapters                          executor agent engine client dialects
        executor                          agent engine
        agent      server client push     agent: engine auth      server, client: dialects auth (not engine)
        observe                           engine
@@ -44,6 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "client": ("dialects", "auth", "model", "errors"),
     "agent": ("engine", "auth", "model", "errors"),
     "executor": ("agent", "engine", "model", "errors"),
+    "adapters": ("agent", "executor", "engine", "client", "dialects", "model", "errors"),
     "hub": (
         "agent",
         "server",
@@ -108,7 +110,12 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "starlette": ("executor.routes", "executor.server"),
     "fastapi": ("executor.routes",),
     "grpc_reflection": ("server.grpc",),
-    "google": ("dialects.proto",),
+    "google": ("dialects.proto", "adapters.a2a_sdk"),
+    "langgraph": ("adapters.langgraph",),
+    "langchain_core": ("adapters.langgraph",),
+    "pydantic_ai": ("adapters.pydantic_ai",),
+    "agents": ("adapters.openai_agents",),
+    "a2a": ("adapters.a2a_sdk",),
     "nats": ("buses.nats",),
     "asyncpg": (
         "stores.postgres.address",

@@ -3,6 +3,7 @@
 Agent         write an agent: `@agent.skill` on a function, then `agent.run()`
 Turn          what a skill holds while it works: status, artifacts, questions, steps
 connect       talk to any agent, of any version
+wrap          serve an agent of LangGraph, pydantic-ai, the OpenAI Agents SDK and others
 serve         several agents in one process; `application` is the same as an ASGI app
 
 The public modules are `dragoman`, `dragoman.auth` (who is calling), `dragoman.client` (credentials, retries),
@@ -26,6 +27,7 @@ from dragoman.model.ops import AuthenticationInfo, Principal, PushConfig
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 
 if TYPE_CHECKING:
+    from dragoman.adapters.wrap import wrap
     from dragoman.client import Client, Reply, TaskFailed, connect, connect_sync
     from dragoman.observe.limit import Quota
     from dragoman.observe.otel import OpenTelemetry
@@ -72,6 +74,7 @@ __all__ = [
     "connect_sync",
     "errors",
     "serve",
+    "wrap",
 ]
 
 _LAZY = {
@@ -86,6 +89,7 @@ _LAZY = {
     "connect": "dragoman.client",
     "connect_sync": "dragoman.client",
     "serve": "dragoman.server.runtime",
+    "wrap": "dragoman.adapters.wrap",
 }
 
 

@@ -25,11 +25,17 @@ PYTHON = {
     "a2a-sdk-0.3.26": ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
     "fasta2a-2.1.1": ("fasta2a==2.1.1", "uvicorn", "uvloop", "httptools"),
 }
+FRAMEWORKS = {
+    "langgraph": ("langgraph==1.2.20",),
+    "pydantic-ai": ("pydantic-ai-slim==2.66.0",),
+    "openai-agents": ("openai-agents==0.24.0",),
+}
+"""Frameworks whose agents `dragoman.wrap` serves: each with Dragoman itself in one environment."""
 NODE = {
     "a2a-js-1.3.0": ("@a2a-js/sdk@1.3.0", "express@5", "@grpc/grpc-js@1", "@bufbuild/protobuf@2"),
 }
 NODE_VERSION = 20
-NAMES = (*PYTHON, *NODE)
+NAMES = (*PYTHON, *FRAMEWORKS, *NODE)
 
 
 def installed(name: str) -> bool:
@@ -50,7 +56,7 @@ def install(name: str) -> None:
         print(f"installing {name} into {HOME.relative_to(ROOT)}/ ...", flush=True)
         shutil.rmtree(HOME / name, ignore_errors=True)
         try:
-            _install_python(name) if name in PYTHON else _install_node(name)
+            _install_node(name) if name in NODE else _install_python(name)
         except subprocess.CalledProcessError as error:
             raise SystemExit(f"{name} could not be installed: {shlex.join(error.cmd)} failed") from None
         (HOME / name / ".ready").write_text(_wanted(name))
@@ -60,7 +66,8 @@ def _install_python(name: str) -> None:
     home = HOME / name
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
     pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *PYTHON[name]], check=True)
+    ours = ["--editable", str(ROOT)] if name in FRAMEWORKS else []
+    subprocess.run([*pip, *_packages(name), *ours], check=True)
 
 
 def _install_node(name: str) -> None:
@@ -95,8 +102,17 @@ def command(name: str, program: str, *arguments: str) -> list[str]:
     return ["node", str(copy), *arguments]
 
 
+def python(name: str) -> str:
+    """The Python of an environment."""
+    return str(HOME / name / "bin" / "python")
+
+
+def _packages(name: str) -> tuple[str, ...]:
+    return (PYTHON | FRAMEWORKS | NODE)[name]
+
+
 def _wanted(name: str) -> str:
-    return "\n".join((PYTHON | NODE)[name])
+    return "\n".join(_packages(name))
 
 
 def main(names: list[str]) -> None:

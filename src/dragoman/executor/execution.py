@@ -341,8 +341,16 @@ class ExecutorAgent(Agent):
     def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         return True  # it decides while it runs whether it answers with a Message or a Task
 
+    def request_context(self, turn: Turn) -> Any:
+        """What the executor is asked."""
+        return RequestContext(turn)
+
+    def event_queue(self, turn: Turn) -> EventQueue:
+        """Where the executor says what happens."""
+        return EventQueue(turn)
+
     async def work(self, turn: Turn) -> None:
-        context, queue = RequestContext(turn), EventQueue(turn)
+        context, queue = self.request_context(turn), self.event_queue(turn)
         try:
             await self.executor.execute(context, queue)
             queue.close()
@@ -351,7 +359,7 @@ class ExecutorAgent(Agent):
                 await self._cancel(turn, context, queue)
             raise
 
-    async def _cancel(self, turn: Turn, context: RequestContext, queue: EventQueue) -> None:
+    async def _cancel(self, turn: Turn, context: Any, queue: EventQueue) -> None:
         """Let the executor tidy up. What it says of it is the last that is said; the task is canceled by the engine."""
         turn.finish(TaskState.CANCELED)
         try:

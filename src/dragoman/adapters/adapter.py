@@ -1,0 +1,426 @@
+"""Run the agent of a framework inside a turn.
+
+An adapter is a generator of events (`Adapter.run`): text as it comes, tool calls, usage, and in the end `Finished` or
+`Paused` with the framework's state as JSON. `work` sends the events out and records them with the state as steps of the
+turn, so the task's log holds all that the framework needs to continue:
+
+* the turn runs again after a crash or an answer: recorded events are sent again (the record of the turn drops what
+  peers have seen), and the framework continues with the last recorded state;
+* a pause becomes `turn.ask`, one question after the other, and the answers go back by the id of their question;
+* the next message of the context begins with the state that the last finished task of the context recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.engine.records import Step
+from dragoman.engine.turn import Turn, record_of
+from dragoman.model.answers import yes_or_no
+from dragoman.model.content import Message, Part
+from dragoman.model.ops import ListTasks
+from dragoman.model.task import TaskState
+
+logger = logging.getLogger("dragoman.adapters")
+
+MAX_SHOWN_CHARACTERS = 2000
+"""Characters of a tool's arguments or result that peers see."""
+_TASKS_PER_PAGE = 5
+_LOG_BYTES = 1 << 20
+
+
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Something that happened in a run."""
+
+
+class Text(Event, frozen=True):
+    """A piece of the answer. A new `message` replaces the text of the one before it: only the last is the answer."""
+
+    text: str
+    message: str = ""
+
+
+class ToolCall(Event, frozen=True):
+    id: str
+    name: str
+    arguments: Any = None
+
+
+class ToolResult(Event, frozen=True):
+    id: str
+    name: str = ""
+    result: Any = None
+    failed: bool = False
+
+
+class Progress(Event, frozen=True):
+    """Something to report that is not the answer."""
+
+    text: str = ""
+    metadata: dict[str, Any] = {}
+
+
+class File(Event, frozen=True):
+    """A file that was made: its bytes or its address."""
+
+    name: str = ""
+    raw: bytes | None = None
+    url: str = ""
+    media_type: str = ""
+
+
+class Data(Event, frozen=True):
+    """The answer as JSON."""
+
+    value: Any
+
+
+class Usage(Event, frozen=True):
+    """Tokens of one model call, or of several together."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 1
+    model: str = ""
+
+
+class Saved(Event, frozen=True):
+    """The run can continue from here if the process dies."""
+
+    state: Any
+
+
+class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a paused run wants to know. `approval`: yes or no."""
+
+    id: str
+    text: str
+    approval: bool = False
+    details: Any = None
+    schema: Any = None
+    auth: bool = False
+    """The caller has to authorise something, not to answer."""
+
+
+class Paused(Event, frozen=True):
+    """The run waits for answers, and needs this state to continue."""
+
+    questions: tuple[Question, ...]
+    state: Any
+
+
+class Finished(Event, frozen=True):
+    """The run is over. The next message of the context begins with this state."""
+
+    state: Any
+    failed: str = ""
+    """Why it did not succeed, in a sentence for the caller."""
+
+
+AnyEvent = Text | ToolCall | ToolResult | Progress | File | Data | Usage | Saved | Paused | Finished
+_END = (Saved, Paused, Finished)
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """An answer to a question."""
+
+    text: str
+    value: Any
+    """Its data, else its text. For an approval: whether it was given."""
+    reason: str = ""
+    """Why an approval was refused, if the answer says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run begins with. One of three: a new `message`; `answers` to the questions of a pause; or neither, if a run
+    that yielded `Saved` was interrupted."""
+
+    turn: Turn
+    state: Any
+    message: Message | None = None
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the user for the framework's own function."""
+
+
+class Adapter(Protocol):
+    """Runs the agents of one framework."""
+
+    def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        """Run until the end or a pause. The last event is `Paused` or `Finished`. If it is closed or cancelled, the model
+        call stops."""
+        ...
+
+
+class _Segment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is recorded at a time: events, up to one of `Saved`, `Paused` and `Finished`."""
+
+    events: list[AnyEvent]
+
+
+RunOptions = Mapping[str, Any] | Callable[[Turn], Mapping[str, Any]]
+
+
+async def work(adapter: Adapter, turn: Turn, *, options: RunOptions, show_tools: bool) -> None:
+    """Answer the message of a turn with the framework's agent."""
+    output = _Output(turn, show_tools)
+    start = Start(
+        turn=turn,
+        state=await _state_of_context(turn),
+        message=turn.message,
+        options=options(turn) if callable(options) else options,
+    )
+    for n in count(1):
+        end = await _run_once(adapter, start, output, f"run/{n}")
+        if isinstance(end, Finished):
+            output.close(end)
+            return
+        answers = await _ask(turn, end.questions, f"run/{n}")
+        start = Start(turn=turn, state=end.state, answers=answers, options=start.options)
+
+
+async def _run_once(adapter: Adapter, start: Start, output: _Output, key: str) -> Paused | Finished:
+    """One run, up to a pause or the end: what is recorded of it, then the rest."""
+    record = record_of(start.turn)
+    n = 0
+    while (step := record.steps.get(f"{key}/{n}")) is not None:
+        segment = msgspec.json.decode(step.value, type=_Segment)
+        output.segment = f"{key}/{n}"
+        for event in segment.events:
+            await output.put(event)
+        end = segment.events[-1]
+        if isinstance(end, Paused | Finished):
+            return end
+        assert isinstance(end, Saved)
+        start = Start(turn=start.turn, state=end.state, options=start.options)
+        n += 1
+    events: list[AnyEvent] = []
+    output.segment = f"{key}/{n}"
+    await record.may_begin()
+    async with aclosing(adapter.run(start)) as run:
+        async for event in run:
+            await output.put(event)
+            last = events[-1] if events else None
+            if isinstance(event, Text) and isinstance(last, Text) and last.message == event.message:
+                events[-1] = Text(text=last.text + event.text, message=event.message)
+                continue
+            events.append(event)
+            if isinstance(event, _END):
+                await record.record(f"{key}/{n}", msgspec.to_builtins(_Segment(events=events)))
+                if isinstance(event, Paused | Finished):
+                    return event
+                events, n = [], n + 1
+                output.segment = f"{key}/{n}"
+                await record.may_begin()
+    raise RuntimeError(f"{type(adapter).__name__} ended without Paused or Finished")
+
+
+# -- what peers see ------------------------------------------------------------------------------------------------
+
+
+class _Output:
+    """Sends events out: text as chunks of the artifact `result`, tool calls and progress as status, files as artifacts."""
+
+    def __init__(self, turn: Turn, show_tools: bool) -> None:
+        self._turn, self._show_tools = turn, show_tools
+        self.segment = ""
+        """What is being sent: ids of messages differ within a segment, and need not beyond it."""
+        self._message: tuple[str, str] | None = None
+        self._text = ""
+        """What is in `result` now."""
+        self._tools: dict[str, str] = {}
+        self._files = 0
+        self._usage: dict[str, Any] = {}
+
+    async def put(self, event: AnyEvent) -> None:
+        turn = self._turn
+        match event:
+            case Text():
+                await self._put_text(event)
+            case ToolCall():
+                known = event.id in self._tools  # a framework that resumes may tell of a call again
+                self._tools[event.id] = event.name
+                if self._show_tools and not known:
+                    call = {"id": event.id, "name": event.name, "arguments": _short(event.arguments)}
+                    await turn.status(f"Calling {event.name}", {"toolCall": call})
+            case ToolResult() if self._show_tools:
+                name = event.name or self._tools.get(event.id, "")
+                result = {
+                    "id": event.id,
+                    "name": name,
+                    "result": _short(event.result),
+                    "failed": event.failed,
+                }
+                said = f"{name or 'A tool'} {'failed' if event.failed else 'answered'}"
+                await turn.status(said, {"toolResult": result})
+            case Progress():
+                await turn.status(event.text or (), event.metadata)
+            case File():
+                self._files += 1
+                name = event.name or f"file-{self._files}"
+                source = event.raw if event.raw is not None else event.url
+                await turn.file(source, name, event.media_type)
+            case Data():
+                await turn.artifact("data").write(Part(data=event.value), last=True)
+            case Usage():
+                self._add_usage(event)
+
+    async def _put_text(self, event: Text) -> None:
+        result = self._turn.artifact("result")
+        message = (self.segment, event.message)
+        if self._message is not None and message != self._message and self._text:
+            # What the model said before it called a tool is progress, not the answer.
+            await self._turn.status(self._text)
+            result.restart()
+            self._text = ""
+        self._message = message
+        if event.text:
+            self._text += event.text
+            await result.write(event.text)
+
+    def _add_usage(self, event: Usage) -> None:
+        usage = self._usage
+        for name, value in (
+            ("inputTokens", event.input_tokens),
+            ("outputTokens", event.output_tokens),
+            ("requests", event.requests),
+        ):
+            usage[name] = usage.get(name, 0) + value
+        if event.model:
+            usage["model"] = event.model
+
+    def close(self, end: Finished) -> None:
+        if self._text:
+            self._turn.artifact("result").close()
+        metadata = {"usage": self._usage} if self._usage else {}
+        state = TaskState.FAILED if end.failed else TaskState.COMPLETED
+        if end.failed or metadata:
+            self._turn.finish(state, end.failed or None, metadata)
+
+
+def _short(value: Any) -> Any:
+    """A value to show to peers: as it is if it is small, else the beginning of its text."""
+    try:
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    except (TypeError, ValueError):
+        value = text = str(value)
+    return value if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "…"
+
+
+# -- questions -----------------------------------------------------------------------------------------------------
+
+
+async def _ask(turn: Turn, questions: Sequence[Question], key: str) -> dict[str, Answer]:
+    """Ask one question after the other. A data part that maps ids of questions to answers answers several at once."""
+    answers: dict[str, Answer] = {}
+    for place, question in enumerate(questions):
+        if question.id in answers:
+            continue
+        left = [each for each in questions[place:] if each.id not in answers]
+        metadata = {"questions": [msgspec.to_builtins(each) for each in left]}
+        text, attempt = question.text, 1
+        while True:
+            this = f"{key}/{question.id}" if attempt == 1 else f"{key}/{question.id}/{attempt}"
+            if question.auth:
+                message = await turn.need_auth(text, key=this, metadata=metadata)
+            else:
+                message = await turn.ask(text, Message, key=this, metadata=metadata)
+            data = message.data
+            if isinstance(data, dict) and data and data.keys() <= {each.id for each in left}:
+                found = {each.id: _read(each, "", data[each.id]) for each in left if each.id in data}
+            else:
+                found = {question.id: _read(question, message.text, data)}
+            answers |= {id: answer for id, answer in found.items() if answer is not None}
+            if question.id in answers:
+                break
+            text, attempt = f"{question.text} (Please answer yes or no.)", attempt + 1
+    return answers
+
+
+def _read(question: Question, text: str, data: Any) -> Answer | None:
+    """An answer as the question wants it; None if it does not fit."""
+    if not question.approval:
+        value = data if data is not None else _from_json(text) if question.schema is not None else text
+        return Answer(text=text or (data if isinstance(data, str) else ""), value=value)
+    reason = ""
+    if isinstance(data, dict):
+        reason = str(data.get("reason") or data.get("message") or "")
+        data = data.get("approved", data.get("approve"))
+    if isinstance(data, str):
+        text, data = data, None
+    if isinstance(data, bool):
+        return Answer(text=text, value=data, reason=reason)
+    if (said := yes_or_no(text)) is not None:
+        return Answer(text=text, value=said)
+    first, _, rest = text.strip().partition(" ")
+    if yes_or_no(first.strip(",.;:!")) is False:  # "no, it is too expensive"
+        return Answer(text=text, value=False, reason=rest.strip() or text)
+    return None
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+# -- what is known of the context ----------------------------------------------------------------------------------
+
+
+async def _state_of_context(turn: Turn) -> Any:
+    """The state that the last finished run of this context recorded; None if there is none."""
+    record = record_of(turn)
+    if turn.n > 1:
+        found = await _state_before_turn(turn)
+        if found is not None:
+            return found.state
+    token = ""
+    while True:
+        query = ListTasks(context_id=turn.context_id, page_token=token)
+        page = await record.journal.log.find(query, limit=_TASKS_PER_PAGE)
+        for snapshot in page.snapshots:
+            other = snapshot.task_id != turn.task_id and snapshot.terminal
+            if other and (end := _end_of(snapshot.steps)) is not None:
+                return end.state
+        token = page.next
+        if not token:
+            return None
+
+
+async def _state_before_turn(turn: Turn) -> Finished | None:
+    """What an earlier turn of this task recorded last. (A message that comes during a turn begins another.)"""
+    log, after = record_of(turn).journal.log, 0
+    found: Finished | None = None
+    steps: dict[str, Step] = {}
+    turns = 0
+    while records := await log.read(turn.task_id, after=after, max_bytes=_LOG_BYTES):
+        after = records[-1].seq
+        for each in records:
+            if each.kind == "turn":
+                found = _end_of(steps) or found
+                steps, turns = {}, turns + 1
+                if turns == turn.n:
+                    return found
+            elif isinstance(each.body, Step):
+                steps[each.body.key] = each.body
+    return _end_of(steps) or found
+
+
+def _end_of(steps: Mapping[str, Step]) -> Finished | None:
+    """How the run ended whose steps these are, if it finished."""
+    for key in reversed(list(steps)):
+        if key.startswith("run/"):
+            events = msgspec.json.decode(steps[key].value, type=_Segment).events
+            if events and isinstance(events[-1], Finished):
+                return events[-1]
+    return None

@@ -1,0 +1,377 @@
+"""LangGraph: a graph, or a function with `@entrypoint`.
+
+The graph's checkpoints go to the task's log. A checkpointer that the graph was compiled with is not used.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from typing import Any, get_type_hints
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.pregel import Pregel
+from langgraph.types import Command
+
+from dragoman.adapters.adapter import (
+    Answer,
+    AnyEvent,
+    Data,
+    Finished,
+    Paused,
+    Progress,
+    Question,
+    Saved,
+    Start,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from dragoman.errors import InvalidParams
+from dragoman.model.content import Message
+from dragoman.model.values import plain
+
+_MODES = ["messages", "updates", "custom", "checkpoints"]
+_STOPPED = "next"
+"""The id of the question of a graph that stopped at a breakpoint."""
+
+
+def make_adapter(
+    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+) -> LangGraphAdapter:
+    graph = obj if isinstance(obj, Pregel) else obj.compile()  # a graph that is not compiled yet
+    return LangGraphAdapter(graph, input, output)
+
+
+class LangGraphAdapter:
+    def __init__(
+        self, graph: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+    ) -> None:
+        self._graph, self._output = graph, output
+        self._input = input or self._default_input
+
+    async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        saver = LogSaver(start.state)
+        graph = self._graph.copy({"checkpointer": saver})
+        options = dict(start.options)
+        config = dict(options.pop("config", None) or {})
+        config["configurable"] = {**config.get("configurable", {}), "thread_id": start.turn.context_id}
+        given: Any = None  # it continues where it was interrupted
+        if start.message is not None:
+            given = self._input(start.message)
+        elif _STOPPED in start.answers:
+            if not start.answers[_STOPPED].value:
+                yield Finished(state=saver.dump(finished=True), failed="The caller stopped it.")
+                return
+        elif start.answers:
+            resumed = {id: _resume_value(saver, id, answer) for id, answer in start.answers.items()}
+            given = Command(resume=resumed)
+        seen = _Seen()
+        stream = graph.astream(
+            given, config, stream_mode=_MODES, subgraphs=True, durability="sync", **options
+        )
+        async with aclosing(stream):
+            async for namespace, mode, content in stream:
+                if mode == "messages":
+                    for event in seen.message(*content):
+                        yield event
+                elif mode == "updates":
+                    for event in seen.update(content):
+                        yield event
+                elif mode == "custom":
+                    yield _progress(content)
+                elif not namespace and content["metadata"].get("source") == "loop" and content["next"]:
+                    yield Saved(state=saver.dump())
+        state = await graph.aget_state(config, subgraphs=False)
+        if questions := tuple(_questions(state)):
+            yield Paused(questions=questions, state=saver.dump())
+            return
+        for event in self._answer(state.values, seen):
+            yield event
+        yield Finished(state=saver.dump(finished=True))
+
+    def _default_input(self, message: Message) -> Any:
+        """A message for the graph: as one of `messages`, as the state that its data gives, or as the only text."""
+        fields = self._input_fields()
+        if "messages" in fields:
+            given = message.data if isinstance(message.data, dict) else {}
+            more = {name: value for name, value in given.items() if name in fields and name != "messages"}
+            return {"messages": [HumanMessage(content=_content(message, bool(more)))], **more}
+        if message.data is not None:
+            return message.data
+        if not fields:
+            return message.text
+        texts = [name for name, kind in fields.items() if kind is str]
+        if len(texts) != 1:
+            raise InvalidParams(f"send data with {', '.join(fields)}")
+        return {texts[0]: message.text}
+
+    def _input_fields(self) -> dict[str, Any]:
+        """The fields of the state that the graph begins with; none for a function with `@entrypoint`."""
+        builder = getattr(self._graph, "builder", None)
+        schema = getattr(builder, "input_schema", None) or getattr(builder, "state_schema", None)
+        return get_type_hints(schema) if schema is not None else {}
+
+    def _answer(self, values: Any, seen: _Seen) -> Iterator[AnyEvent]:
+        """What of the final state is the answer and was not sent yet."""
+        if self._output is not None:
+            found = self._output(values)
+            yield Text(text=found, message="output") if isinstance(found, str) else Data(value=plain(found))
+            return
+        messages = values.get("messages") if isinstance(values, dict) else None
+        if isinstance(messages, list):
+            last = messages[-1] if messages else None
+            if isinstance(last, AIMessage) and (last.id or "") != seen.last and (text := _text_of(last)):
+                yield Text(text=text, message=last.id or "last")
+            if values.get("structured_response") is not None:
+                yield Data(value=_json(values["structured_response"]))
+        elif isinstance(values, str):
+            yield Text(text=values, message="output")
+        elif values is not None and not seen.last:
+            yield Data(value=_json(values))
+
+
+class _Seen:
+    """What of a run was sent already: messages are in the stream several times."""
+
+    def __init__(self) -> None:
+        self.last = ""
+        """The id of the message whose text was sent last."""
+        self._called: set[str] = set()
+        self._returned: set[str] = set()
+        self._counted: dict[str, tuple[int, int]] = {}
+
+    def message(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[AnyEvent]:
+        if not isinstance(message, AIMessage):  # of which the pieces of a message are a kind
+            return
+        if text := _text_of(message):
+            self.last = message.id or ""
+            yield Text(text=text, message=self.last)
+        yield from self._usage(message, metadata.get("ls_model_name") or "")
+
+    def _usage(self, message: AIMessage, model: str) -> Iterator[AnyEvent]:
+        used = message.usage_metadata
+        if not used:
+            return
+        now = (used.get("input_tokens", 0), used.get("output_tokens", 0))
+        before = self._counted.get(message.id or "")
+        if before == now:
+            return  # the whole message after its pieces
+        self._counted[message.id or ""] = now
+        model = message.response_metadata.get("model_name") or model
+        yield Usage(input_tokens=now[0], output_tokens=now[1], requests=int(before is None), model=model)
+
+    def update(self, update: Any) -> Iterator[AnyEvent]:
+        """Tool calls and their results, from what nodes returned."""
+        for message in _messages_in(update):
+            if isinstance(message, AIMessage):
+                for call in message.tool_calls:
+                    id = call.get("id") or f"{message.id}/{call['name']}"
+                    if id not in self._called:
+                        self._called.add(id)
+                        yield ToolCall(id=id, name=call["name"], arguments=_json(call["args"]))
+            elif isinstance(message, ToolMessage) and message.tool_call_id not in self._returned:
+                self._returned.add(message.tool_call_id)
+                yield ToolResult(
+                    id=message.tool_call_id,
+                    name=message.name or "",
+                    result=_text_of(message),
+                    failed=message.status == "error",
+                )
+
+
+def _messages_in(value: Any, depth: int = 0) -> Iterator[BaseMessage]:
+    if isinstance(value, BaseMessage):
+        yield value
+    elif isinstance(value, dict) and depth < 4:
+        for member in value.values():
+            yield from _messages_in(member, depth + 1)
+    elif isinstance(value, list | tuple) and depth < 4:
+        for member in value:
+            yield from _messages_in(member, depth + 1)
+
+
+def _text_of(message: BaseMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    blocks = [block if isinstance(block, str) else block.get("text", "") for block in message.content]
+    return "".join(block for block in blocks if isinstance(block, str))
+
+
+def _content(message: Message, without_data: bool) -> Any:
+    """What a person sent, as LangChain has it: text, or blocks if there are files."""
+    blocks: list[Any] = []
+    for part in message.parts:
+        if part.text is not None:
+            blocks.append({"type": "text", "text": part.text})
+        elif part.raw is not None or part.url is not None:
+            kind = (part.media_type or "application/octet-stream").partition("/")[0]
+            block = {"type": kind if kind in ("image", "audio", "video") else "file"}
+            if part.raw is not None:
+                block["base64"] = base64.b64encode(part.raw).decode()
+            else:
+                block["url"] = part.url or ""
+            blocks.append({**block, "mime_type": part.media_type or "application/octet-stream"})
+        elif not without_data:
+            blocks.append({"type": "text", "text": Message(parts=(part,)).text or _dump(part.data)})
+    if all(block["type"] == "text" for block in blocks):
+        return "\n".join(block["text"] for block in blocks)
+    return blocks
+
+
+def _dump(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _json(value: Any) -> Any:
+    """A value of a graph's state as JSON; what has no JSON form as its text."""
+    if isinstance(value, dict):
+        return {str(key): _json(member) for key, member in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_json(member) for member in value]
+    try:
+        return plain(value)
+    except TypeError:
+        return str(value)
+
+
+def _progress(content: Any) -> Progress:
+    if isinstance(content, str):
+        return Progress(text=content)
+    return Progress(metadata={"custom": _json(content)})
+
+
+# -- pauses --------------------------------------------------------------------------------------------------------
+
+
+def _questions(state: Any) -> Iterator[Question]:
+    """The questions of a graph that stopped: its interrupts, or the breakpoint where it is."""
+    for interrupt in state.interrupts:
+        yield _question(interrupt)
+    if not state.interrupts and state.next:
+        where = ", ".join(state.next)
+        yield Question(id=_STOPPED, text=f"The graph stopped before {where}. Continue?", approval=True)
+
+
+def _question(interrupt: Any) -> Question:
+    value, schema = interrupt.value, getattr(interrupt, "response_schema", None)
+    if requests := _action_requests(value):
+        calls = "; ".join(
+            f"{request.get('name')}({_dump(_json(request.get('args', {})))})" for request in requests
+        )
+        return Question(id=interrupt.id, text=f"Allow {calls}?", approval=True, details=_json(value))
+    if isinstance(value, str):
+        return Question(id=interrupt.id, text=value, schema=schema)
+    details = _json(value)
+    text = ""
+    if isinstance(details, dict):
+        text = next((str(details[key]) for key in ("question", "message", "prompt") if details.get(key)), "")
+    return Question(id=interrupt.id, text=text or _dump(details), details=details, schema=schema)
+
+
+def _action_requests(value: Any) -> list[Any]:
+    """The tool calls that LangChain's middleware wants a person to allow."""
+    requests = value.get("action_requests") if isinstance(value, dict) else None
+    return requests if isinstance(requests, list) else []
+
+
+def _resume_value(saver: LogSaver, id: str, answer: Answer) -> Any:
+    """An answer as the graph expects it: what the caller sent, or the decisions that LangChain's middleware wants."""
+    requests = _action_requests(saver.interrupt_value(id))
+    if not requests or not isinstance(answer.value, bool):
+        return answer.value
+    if answer.value:
+        return {"decisions": [{"type": "approve"} for _ in requests]}
+    refused = {"type": "reject", **({"message": answer.reason} if answer.reason else {})}
+    return {"decisions": [refused for _ in requests]}
+
+
+# -- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+class LogSaver(InMemorySaver):  # type: ignore[misc]
+    """Checkpoints of one run, which `dump` makes JSON for the log: the last of each namespace, and what it needs."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        if state is None:
+            return
+        thread = self._thread = state["thread"]
+        for namespace, checkpoints in state["checkpoints"].items():
+            for id, saved in checkpoints.items():
+                self.storage[thread][namespace][id] = (
+                    _load(saved["checkpoint"]),
+                    _load(saved["metadata"]),
+                    saved["parent"],
+                )
+                for task, index, channel, value, path in saved["writes"]:
+                    self.writes[(thread, namespace, id)][(task, index)] = (task, channel, _load(value), path)
+                for channel, version, value in saved["blobs"]:
+                    self.blobs[(thread, namespace, channel, version)] = _load(value)
+
+    def dump(self, *, finished: bool = False) -> Any:
+        """The state as JSON. After the end, what subgraphs kept for this run only is left out."""
+        kept: dict[str, Any] = {}
+        thread = next(iter(self.storage), "")
+        for namespace, checkpoints in self.storage.get(thread, {}).items():
+            if not checkpoints or (finished and ":" in namespace):
+                continue
+            ids = self._needed(checkpoints)
+            kept[namespace] = {
+                id: self._dump_checkpoint(thread, namespace, id, checkpoints[id]) for id in ids
+            }
+        return {"thread": thread, "checkpoints": kept}
+
+    def _needed(self, checkpoints: dict[str, Any]) -> list[str]:
+        """The last checkpoint, or all of them if channels keep only what changed."""
+        last = max(checkpoints)
+        metadata = self.serde.loads_typed(checkpoints[last][1])
+        return sorted(checkpoints) if metadata.get("counters_since_delta_snapshot") else [last]
+
+    def _dump_checkpoint(self, thread: str, namespace: str, id: str, saved: Any) -> dict[str, Any]:
+        checkpoint, metadata, parent = saved
+        versions = self.serde.loads_typed(checkpoint)["channel_versions"]
+        blobs = [
+            [channel, version, _dumped(self.blobs[(thread, namespace, channel, version)])]
+            for channel, version in versions.items()
+            if (thread, namespace, channel, version) in self.blobs
+        ]
+        writes = [
+            [task, index, channel, _dumped(value), path]
+            for (task, index), (_, channel, value, path) in self.writes.get(
+                (thread, namespace, id), {}
+            ).items()
+        ]
+        return {
+            "checkpoint": _dumped(checkpoint),
+            "metadata": _dumped(metadata),
+            "parent": parent,
+            "writes": writes,
+            "blobs": blobs,
+        }
+
+    def interrupt_value(self, id: str) -> Any:
+        """What the interrupt with this id asked; None if there is none."""
+        for stored in self.writes.values():
+            for _, channel, value, _ in stored.values():
+                if channel == "__interrupt__":
+                    found = self.serde.loads_typed(value)
+                    for interrupt in found if isinstance(found, list | tuple) else [found]:
+                        if interrupt.id == id:
+                            return interrupt.value
+        return None
+
+
+def _dumped(value: tuple[str, bytes]) -> list[str]:
+    kind, raw = value
+    return [kind, base64.b64encode(raw).decode()]
+
+
+def _load(value: list[str]) -> tuple[str, bytes]:
+    kind, raw = value
+    return kind, base64.b64decode(raw)

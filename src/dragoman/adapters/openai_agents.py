@@ -1,0 +1,225 @@
+"""OpenAI Agents SDK: an `Agent`, with its tools and handoffs.
+
+A tool that needs approval asks the caller. The state of a paused run (`RunState`) and the items of the conversation go to
+the task's log. A run that the process did not survive is run again from its last pause.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+from agents import (
+    Agent,
+    InputGuardrailTripwireTriggered,
+    ItemHelpers,
+    OutputGuardrailTripwireTriggered,
+    Runner,
+    RunState,
+)
+
+from dragoman.adapters.adapter import (
+    AnyEvent,
+    Data,
+    Finished,
+    Paused,
+    Progress,
+    Question,
+    Start,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from dragoman.model.content import Message
+from dragoman.model.values import plain
+
+
+def make_adapter(
+    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+) -> OpenAIAgentsAdapter:
+    return OpenAIAgentsAdapter(obj, input or items_of, output)
+
+
+class OpenAIAgentsAdapter:
+    def __init__(self, agent: Any, input: Callable[[Any], Any], output: Callable[[Any], Any] | None) -> None:
+        self._agent, self._input, self._output = agent, input, output
+
+    async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        state = start.state or {}
+        options = dict(start.options)
+        agent, given = self._agent, await self._given(start, options)
+        if start.message is not None:
+            agent = _find(self._agent, state.get("agent", "")) or agent
+        result = Runner.run_streamed(agent, given, **options)
+        stream = result.stream_events()
+        seen = _Seen()
+        try:
+            async for event in stream:
+                for each in seen.event(event):
+                    yield each
+        except InputGuardrailTripwireTriggered as error:
+            start.turn.reject(f"A guardrail refused the message: {_name(error)}.")
+        except OutputGuardrailTripwireTriggered as error:
+            yield Finished(state=start.state, failed=f"A guardrail withheld the answer: {_name(error)}.")
+            return
+        finally:
+            if not result.is_complete:
+                result.cancel()
+            await stream.aclose()
+        if result.interruptions:
+            paused = result.to_state().to_json()
+            yield Paused(questions=tuple(map(_question, result.interruptions)), state={"run": paused})
+            return
+        output = result.final_output
+        if self._output is not None:
+            output = self._output(output)
+        if not isinstance(output, str):
+            if output is not None:
+                yield Data(value=plain(output))
+        elif output != seen.text:
+            yield Text(text=output, message="output")
+        yield Finished(state={"items": plain(result.to_input_list()), "agent": result.last_agent.name})
+
+    async def _given(self, start: Start, options: dict[str, Any]) -> Any:
+        """The input of a run: the conversation with the new message, or a paused run with its answers."""
+        if start.message is not None:
+            new = self._input(start.message)
+            new = [{"role": "user", "content": new}] if isinstance(new, str) else list(new)
+            return [*(start.state or {}).get("items", []), *new]
+        override = {"context_override": options.pop("context")} if "context" in options else {}
+        run = await RunState.from_json(self._agent, start.state["run"], **override)
+        for item in run.get_interruptions():
+            answer = start.answers[_id(item)]
+            if answer.value:
+                run.approve(item)
+            else:
+                run.reject(item, rejection_message=answer.reason or None)
+        return run
+
+
+class _Seen:
+    """Turns the events of a run into ours."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        """What the model said last."""
+        self._response = 0
+
+    def event(self, event: Any) -> Iterator[AnyEvent]:
+        if event.type == "raw_response_event":
+            yield from self._raw(event.data)
+        elif event.type == "agent_updated_stream_event":
+            if self._response:
+                yield Progress(
+                    text=f"Handing over to {event.new_agent.name}", metadata={"agent": event.new_agent.name}
+                )
+        elif event.name == "tool_called":
+            raw = event.item.raw_item
+            yield ToolCall(
+                id=event.item.call_id or "",
+                name=event.item.tool_name or _get(raw, "type") or "tool",
+                arguments=_arguments(raw),
+            )
+        elif event.name == "tool_output":
+            raw = event.item.raw_item
+            output = event.item.output
+            yield ToolResult(
+                id=_get(raw, "call_id") or "", result=output if _is_json(output) else str(output)
+            )
+        elif event.name == "message_output_created":
+            text = ItemHelpers.text_message_output(event.item)
+            if text and text != self.text:  # a model that does not stream
+                self.text = text
+                yield Text(text=text, message=f"response-{self._response}/whole")
+
+    def _raw(self, data: Any) -> Iterator[AnyEvent]:
+        if data.type == "response.output_text.delta":
+            message = f"response-{self._response + 1}"
+            yield Text(text=data.delta, message=message)
+            self.text = data.delta if self._message != message else self.text + data.delta
+            self._message = message
+        elif data.type == "response.completed":
+            self._response += 1
+            used = data.response.usage
+            yield Usage(
+                input_tokens=used.input_tokens if used else 0,
+                output_tokens=used.output_tokens if used else 0,
+                model=str(data.response.model or ""),
+            )
+
+    _message = ""
+
+
+def items_of(message: Message) -> Any:
+    """A message as input: text, or an item with its files."""
+    content: list[Any] = []
+    for part in message.parts:
+        media_type = part.media_type or "application/octet-stream"
+        if part.text is not None:
+            content.append({"type": "input_text", "text": part.text})
+        elif part.raw is not None or part.url is not None:
+            url = part.url or f"data:{media_type};base64,{base64.b64encode(part.raw or b'').decode()}"
+            if media_type.startswith("image/"):
+                content.append({"type": "input_image", "image_url": url, "detail": "auto"})
+            elif part.url is not None:
+                content.append({"type": "input_file", "file_url": url})
+            else:
+                content.append({"type": "input_file", "file_data": url, "filename": part.filename or "file"})
+        else:
+            content.append({"type": "input_text", "text": json.dumps(part.data, ensure_ascii=False)})
+    if all(each["type"] == "input_text" for each in content):
+        return "\n".join(each["text"] for each in content)
+    return [{"role": "user", "content": content}]
+
+
+def _find(agent: Any, name: str) -> Any:
+    """The agent with this name among those that `agent` may hand over to."""
+    seen: list[Any] = []
+    waiting = [agent]
+    while waiting and name:
+        each = waiting.pop()
+        if each.name == name:
+            return each
+        seen.append(each)
+        waiting += [other for other in each.handoffs if isinstance(other, Agent) and other not in seen]
+    return None
+
+
+def _question(item: Any) -> Question:
+    arguments = _arguments(item.raw_item)
+    given = arguments
+    if isinstance(arguments, dict):
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return Question(
+        id=_id(item),
+        text=f"Allow {item.tool_name}({given or ''})?",
+        approval=True,
+        details={"tool": item.tool_name, "arguments": arguments},
+    )
+
+
+def _id(item: Any) -> str:
+    return str(_get(item.raw_item, "call_id") or _get(item.raw_item, "id") or "")
+
+
+def _get(raw: Any, name: str) -> Any:
+    return raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)
+
+
+def _arguments(raw: Any) -> Any:
+    given = _get(raw, "arguments")
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
+
+
+def _is_json(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool | dict | list | None)
+
+
+def _name(error: Any) -> str:
+    return str(error.guardrail_result.guardrail.get_name())

@@ -1,0 +1,193 @@
+"""pydantic-ai: an `Agent`.
+
+Its message history goes to the task's log, also between the model and its tools. A tool that requires approval, and a
+tool that is deferred, asks the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import msgspec
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    DocumentUrl,
+    ImageUrl,
+    ToolDenied,
+)
+from pydantic_ai.messages import (
+    FilePart,
+    FunctionToolCallEvent,
+    FunctionToolResultEvent,
+    ModelMessagesTypeAdapter,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+)
+
+from dragoman.adapters.adapter import (
+    AnyEvent,
+    Data,
+    File,
+    Finished,
+    Paused,
+    Question,
+    Saved,
+    Start,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from dragoman.model.content import Message
+from dragoman.model.values import plain
+
+
+def make_adapter(
+    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+) -> PydanticAIAdapter:
+    return PydanticAIAdapter(obj, input or prompt_of, output)
+
+
+class PydanticAIAdapter:
+    def __init__(self, agent: Any, input: Callable[[Any], Any], output: Callable[[Any], Any] | None) -> None:
+        self._agent, self._input, self._output = agent, input, output
+        declared = getattr(agent, "output_type", str)
+        kinds = list(declared) if isinstance(declared, list | tuple) else [declared]
+        self._pauses = DeferredToolRequests in kinds
+        self._output_type = [*kinds, DeferredToolRequests]
+
+    async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        state = start.state or {}
+        options: dict[str, Any] = {
+            "message_history": ModelMessagesTypeAdapter.validate_python(state.get("messages", [])),
+            "conversation_id": start.turn.context_id,
+        }
+        if not self._pauses:
+            options["output_type"] = self._output_type
+        if start.answers:
+            options["deferred_tool_results"] = _results(start, state["external"])
+        prompt = None if start.message is None else self._input(start.message)
+        called: set[str] = set()
+        number = len(options["message_history"])
+        async with self._agent.iter(prompt, **(options | dict(start.options))) as run:
+            async for node in run:
+                if Agent.is_model_request_node(node):
+                    if called:  # tools have answered: what they did need not be done again
+                        yield Saved(state={"messages": _dump([*run.ctx.state.message_history, node.request])})
+                    number += 1
+                    async with node.stream(run.ctx) as stream:
+                        async for event in stream:
+                            for each in _text_of(event, f"message-{number}"):
+                                yield each
+                elif Agent.is_call_tools_node(node):
+                    used = node.model_response.usage
+                    if start.message is not None or called or not start.answers:
+                        yield Usage(
+                            input_tokens=used.input_tokens,
+                            output_tokens=used.output_tokens,
+                            model=node.model_response.model_name or "",
+                        )
+                    async with node.stream(run.ctx) as stream:
+                        async for event in stream:
+                            if isinstance(event, FunctionToolCallEvent):
+                                called.add(event.part.tool_call_id)
+                                yield ToolCall(
+                                    id=event.part.tool_call_id,
+                                    name=event.part.tool_name,
+                                    arguments=event.part.args_as_dict(),
+                                )
+                            elif isinstance(event, FunctionToolResultEvent):
+                                yield _result(event)
+            result = run.result
+        messages = _dump(result.all_messages())
+        output = result.output
+        if isinstance(output, DeferredToolRequests):
+            external = [call.tool_call_id for call in output.calls]
+            yield Paused(
+                questions=tuple(_questions(output)), state={"messages": messages, "external": external}
+            )
+            return
+        if self._output is not None:
+            output = self._output(output)
+            if isinstance(output, str):
+                yield Text(text=output, message="output")
+        if not isinstance(output, str) and output is not None:
+            yield Data(value=plain(output))
+        yield Finished(state={"messages": messages})
+
+
+def _dump(messages: Any) -> Any:
+    return ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+
+
+def prompt_of(message: Message) -> Any:
+    """A message as a prompt: text, or a list if there are files."""
+    content: list[Any] = []
+    for part in message.parts:
+        media_type = part.media_type or "application/octet-stream"
+        if part.text is not None:
+            content.append(part.text)
+        elif part.raw is not None:
+            content.append(BinaryContent(data=part.raw, media_type=media_type))
+        elif part.url is not None:
+            content.append(
+                ImageUrl(url=part.url) if media_type.startswith("image/") else DocumentUrl(url=part.url)
+            )
+        else:
+            content.append(msgspec.json.encode(part.data).decode())
+    return "\n".join(content) if all(isinstance(each, str) for each in content) else content
+
+
+def _text_of(event: Any, message: str) -> Iterator[AnyEvent]:
+    if isinstance(event, PartStartEvent):
+        if isinstance(event.part, TextPart) and event.part.content:
+            yield Text(text=event.part.content, message=message)
+        elif isinstance(event.part, FilePart):
+            yield File(raw=event.part.content.data, media_type=event.part.content.media_type)
+    elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+        yield Text(text=event.delta.content_delta, message=message)
+
+
+def _result(event: Any) -> ToolResult:
+    part = event.part
+    outcome = getattr(part, "outcome", "success")
+    return ToolResult(
+        id=part.tool_call_id,
+        name=part.tool_name or "",
+        result=part.model_response_str() if hasattr(part, "model_response_str") else str(part.content),
+        failed=outcome not in ("success", "denied"),
+    )
+
+
+def _questions(requests: Any) -> Iterator[Question]:
+    for calls, approval in ((requests.approvals, True), (requests.calls, False)):
+        for call in calls:
+            arguments = call.args_as_dict()
+            given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+            asked = requests.metadata.get(call.tool_call_id, {}).get("question")
+            text = f"Allow {call.tool_name}({given})?" if approval else f"{call.tool_name}({given})?"
+            yield Question(
+                id=call.tool_call_id,
+                text=asked if isinstance(asked, str) else text,
+                approval=approval,
+                details={"tool": call.tool_name, "arguments": arguments},
+            )
+
+
+def _results(start: Start, external: list[str]) -> Any:
+    """The answers, as pydantic-ai wants them."""
+    results = DeferredToolResults()
+    for id, answer in start.answers.items():
+        if id in external:
+            results.calls[id] = answer.value
+        elif answer.value:
+            results.approvals[id] = True
+        else:
+            results.approvals[id] = ToolDenied(answer.reason) if answer.reason else ToolDenied()
+    return results

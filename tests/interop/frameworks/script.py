@@ -1,0 +1,112 @@
+"""What the scripted model of every framework says. It decides by the texts of the conversation and nothing else.
+
+| the caller says | the model |
+|---|---|
+| `stream` | says "one two three" in pieces; it waits for the file `gate` after the first |
+| `tool` | calls `weather(city="Rome")`, then says what it answered |
+| `pause` | says "Let me see.", calls `book(city="Rome")`, which asks a person, then says what it answered |
+| `two` | calls `book` for Rome and for Paris at once, then says what they answered |
+| `hang` | makes the file `started`, and never answers; when it is cancelled, it makes the file `stopped` |
+| `my name is X` | says "Hello X" |
+| `who am I` | says the name that it was told in this conversation, else "unknown" |
+
+Each answer of the model costs 10 tokens in and 5 out. Files are in the folder `SCRIPT_DIR`.
+"""
+
+import asyncio
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+INPUT_TOKENS, OUTPUT_TOKENS = 10, 5
+HOME = Path(os.environ["SCRIPT_DIR"])
+
+
+@dataclass
+class Call:
+    name: str
+    arguments: dict
+
+
+@dataclass
+class Answer:
+    """What the model says next. `gated`: after the first piece it waits for the file `gate`."""
+
+    pieces: list = field(default_factory=list)
+    calls: list = field(default_factory=list)
+    gated: bool = False
+    hangs: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+def respond(said: list, results: list) -> Answer:
+    """The next answer. `said`: all that the caller said, in order. `results`: what tools answered since the last of it."""
+    last = said[-1].strip()
+    if results:
+        return Answer([", ".join(results)])
+    if last == "stream":
+        return Answer(["one ", "two ", "three"], gated=True)
+    if last == "tool":
+        return Answer(calls=[Call("weather", {"city": "Rome"})])
+    if last == "pause":
+        return Answer(["Let me ", "see."], calls=[Call("book", {"city": "Rome"})])
+    if last == "two":
+        return Answer(calls=[Call("book", {"city": "Rome"}), Call("book", {"city": "Paris"})])
+    if last == "hang":
+        return Answer(hangs=True)
+    if found := re.fullmatch("my name is (.*)", last):
+        return Answer(["Hello ", found[1]])
+    if last == "who am I":
+        names = [found[1] for text in said if (found := re.fullmatch("my name is (.*)", text.strip()))]
+        return Answer([names[-1] if names else "unknown"])
+    return Answer([f"I do not know {last!r}"])
+
+
+async def pieces(answer: Answer):
+    """The text of an answer as it comes."""
+    if answer.hangs:
+        await hang()
+    for n, piece in enumerate(answer.pieces):
+        if n and answer.gated:
+            while not (HOME / "gate").exists():
+                await asyncio.sleep(0.005)
+        yield piece
+
+
+async def hang() -> None:
+    (HOME / "started").touch()
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        (HOME / "stopped").touch()
+
+
+def blocking_pieces(answer: Answer, stop: threading.Event):
+    """`pieces`, for frameworks whose models block. `stop` is set when the run is cancelled."""
+    if answer.hangs:
+        (HOME / "started").touch()
+        stop.wait(3600)
+        (HOME / "stopped").touch()
+        return
+    for n, piece in enumerate(answer.pieces):
+        while n and answer.gated and not (HOME / "gate").exists() and not stop.is_set():
+            time.sleep(0.005)
+        yield piece
+
+
+def weather(city: str) -> str:
+    """Tell the weather of a city."""
+    return f"sunny in {city}"
+
+
+def book(city: str) -> str:
+    """Book a trip to a city."""
+    with (HOME / "booked").open("a") as file:
+        file.write(f"{city}\n")
+    return f"booked {city}"

@@ -1,0 +1,206 @@
+"""One contract for the agents of every framework, with a scripted model and no network.
+
+Each agent runs on its framework, in an environment of its own, behind `dragoman serve`; `frameworks/script.py` says what
+its model does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from dragoman import Part, TaskState, connect
+from dragoman.client import Client
+from tests.interop.environments import install, python
+from tests.serving import Server
+from tests.waiting import until
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio(loop_scope="module")]
+
+PROGRAMS = Path(__file__).parent / "frameworks"
+FRAMEWORKS = {
+    "langgraph": "langgraph_agent.py",
+    "pydantic-ai": "pydantic_ai_agent.py",
+    "openai-agents": "openai_agents_agent.py",
+}
+
+
+class Served:
+    """An agent of a framework, the client of it, and the folder where its model and tools leave files."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server, self.folder = server, folder
+        self.client: Client
+
+    def made(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+    @property
+    def booked(self) -> list[str]:
+        file = self.folder / "booked"
+        return sorted(file.read_text().split()) if file.exists() else []
+
+    def forget(self) -> None:
+        for file in self.folder.iterdir():
+            file.unlink()
+
+    async def crash(self) -> None:
+        """`kill -9`, and start again."""
+        await self.server.kill()
+        await self.server.start()
+
+
+async def serve(program: str, framework: str, home: Path) -> AsyncIterator[Served]:
+    install(framework)
+    folder = home / "script"
+    folder.mkdir()
+    env = {"SCRIPT_DIR": str(folder), "PYTHONWARNINGS": "ignore", "OPENAI_API_KEY": "none"}
+    server = Server(PROGRAMS / program, store=home / "tasks.db", env=env, python=python(framework))
+    async with server:
+        served = Served(server, folder)
+        async with connect(server.url) as served.client:
+            yield served
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(FRAMEWORKS))
+async def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Served]:
+    name = request.param
+    async for each in serve(FRAMEWORKS[name], name, tmp_path_factory.mktemp(name)):
+        yield each
+
+
+@pytest.fixture(autouse=True)
+def _fresh(request: pytest.FixtureRequest) -> None:
+    if "served" in request.fixturenames:
+        request.getfixturevalue("served").forget()
+
+
+def tool_updates(pieces: list[Any]) -> list[tuple[str, str]]:
+    """The names of tools that status updates tell of: `toolCall` or `toolResult`, and the name."""
+    found = []
+    for piece in pieces:
+        metadata = getattr(piece.event, "metadata", {})
+        found += [(kind, metadata[kind]["name"]) for kind in ("toolCall", "toolResult") if kind in metadata]
+    return found
+
+
+async def test_text_goes_out_while_the_model_still_writes(served: Served) -> None:
+    texts = []
+    stream = served.client.stream("stream")
+    async for piece in stream:
+        if piece.text:
+            texts.append(piece.text)
+            (served.folder / "gate").touch()  # not before the first piece is here
+    assert texts[0] == "one "
+    assert str(stream.reply) == "one two three"
+    assert stream.reply.state is TaskState.COMPLETED
+
+
+async def test_a_tool_call_is_progress_and_the_model_gets_its_result(served: Served) -> None:
+    stream = served.client.stream("tool")
+    pieces = [piece async for piece in stream]
+    assert tool_updates(pieces) == [("toolCall", "weather"), ("toolResult", "weather")]
+    assert str(stream.reply) == "sunny in Rome"
+
+
+async def test_usage_counts_every_answer_of_the_model(served: Served) -> None:
+    reply = await served.client("tool")
+    assert reply.task is not None
+    usage = reply.task.metadata["usage"]
+    assert (usage["inputTokens"], usage["outputTokens"], usage["requests"]) == (20, 10, 2)
+
+
+async def test_a_pause_asks_and_continues_with_the_answer_after_a_kill(served: Served) -> None:
+    reply = await served.client("pause")
+    assert reply.state is TaskState.INPUT_REQUIRED
+    assert "Rome" in str(reply)
+    assert served.booked == []
+    await served.crash()
+    reply = await served.client("yes", task=reply.id)
+    assert reply.state is TaskState.COMPLETED
+    assert str(reply) == "booked Rome"
+    assert served.booked == ["Rome"]
+
+
+async def test_a_refusal_reaches_the_tool_or_the_model(served: Served) -> None:
+    reply = await served.client("pause")
+    reply = await reply.answer("no")
+    assert reply.state is TaskState.COMPLETED
+    assert "booked Rome" not in str(reply)
+    assert served.booked == []
+
+
+async def test_of_two_pauses_at_once_each_gets_its_own_answer(served: Served) -> None:
+    reply = await served.client("two")
+    assert reply.state is TaskState.INPUT_REQUIRED
+    given = []
+    for _ in range(2):
+        city = "Paris" if "Paris" in str(reply) else "Rome"
+        given.append(city)
+        await served.crash()
+        reply = await served.client("yes" if city == "Paris" else "no", task=reply.id)
+    assert sorted(given) == ["Paris", "Rome"]
+    assert reply.state is TaskState.COMPLETED
+    assert "booked Paris" in str(reply)
+    assert served.booked == ["Paris"]
+
+
+async def test_one_message_may_answer_both_pauses(served: Served) -> None:
+    reply = await served.client("two")
+    assert reply.task is not None
+    questions = reply.task.metadata["questions"]
+    answers = {each["id"]: "yes" if "Paris" in each["text"] else "no" for each in questions}
+    assert sorted(answers.values()) == ["no", "yes"]
+    reply = await reply.answer(Part(data=answers))
+    assert reply.state is TaskState.COMPLETED
+    assert served.booked == ["Paris"]
+
+
+async def test_a_kill_in_the_middle_of_the_answer_does_not_double_it(served: Served) -> None:
+    stream = served.client.stream("stream")
+    async for piece in stream:
+        if piece.text:
+            break
+    assert stream.task is not None
+    await served.crash()
+    (served.folder / "gate").touch()
+    reply = await served.client.wait(stream.task.id)
+    assert str(reply) == "one two three"
+
+
+async def test_cancel_stops_the_model_call(served: Served) -> None:
+    sent = await served.client.send("hang", wait=False)
+    await until(lambda: served.made("started"))
+    await served.client.cancel(sent.id)
+    await until(lambda: served.made("stopped"))
+    task = await served.client.get(sent.id)
+    assert task.state is TaskState.CANCELED
+
+
+async def test_the_next_message_of_a_context_remembers_the_last_after_a_kill(served: Served) -> None:
+    first = await served.client("my name is Ada")
+    assert str(first) == "Hello Ada"
+    await served.crash()
+    second = await served.client("who am I", context=first.context_id)
+    assert (str(second), second.context_id) == ("Ada", first.context_id)
+    assert second.id != first.id
+    assert str(await served.client("who am I")) == "unknown"
+
+
+async def test_a_graph_with_two_interrupts_gets_the_right_answer_to_each(tmp_path: Path) -> None:
+    answers = {"Which city?": "Rome", "First day?": "Monday", "Monday, and last day?": "Friday"}
+    async for served in serve("langgraph_interrupts.py", "langgraph", tmp_path):
+        reply = await served.client("a trip")
+        asked = []
+        while reply.asks:
+            asked.append(str(reply))
+            await served.crash()
+            reply = await served.client(answers[str(reply)], task=reply.id)
+        assert sorted(asked) == sorted(answers)
+        assert str(reply) == "city=Rome; from Monday to Friday"
