@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman import errors
 from dragoman.agent.agent import Agent
-from dragoman.engine.conversation import ChatMessage
+from dragoman.engine.conversation import ConversationMessage
 from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.streamed import Result, StartOver, Status
 from dragoman.engine.turn import Turn
@@ -25,6 +25,7 @@ from dragoman.model.card import AgentCard, Extension, Provider, Skill
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ops import AuthenticationInfo, Principal, PushConfig
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+from dragoman.model.usage import TaskUsage, TokenUsage
 
 if TYPE_CHECKING:
     from dragoman.adapters.wrap import wrap
@@ -45,8 +46,8 @@ __all__ = [
     "ArtifactUpdate",
     "ArtifactWriter",
     "AuthenticationInfo",
-    "ChatMessage",
     "Client",
+    "ConversationMessage",
     "Extension",
     "Limits",
     "Message",
@@ -68,6 +69,8 @@ __all__ = [
     "TaskFailed",
     "TaskState",
     "TaskStatus",
+    "TaskUsage",
+    "TokenUsage",
     "Turn",
     "application",
     "connect",

@@ -39,6 +39,18 @@ async def test_what_a_provider_says_about_its_use_goes_before_an_estimate() -> N
         assert (counted["input_tokens"], counted["output_tokens"]) == (7, 2) and "estimated" not in counted
 
 
+async def test_the_tokens_of_models_are_in_the_metrics_by_tenant_and_model() -> None:
+    async with house([("one two", Usage(input_tokens=7, output_tokens=2, cache_read_tokens=3))]) as hub:
+        await (await hub.tenant("acme")).ask("hello")
+        lines = (await hub.nobody("GET", "/v1/metrics")).body.decode().splitlines()
+        counted = {
+            line.split('kind="')[1].split('"')[0]: line.split()[-1]
+            for line in lines
+            if "_tokens_total{" in line
+        }
+        assert counted == {"input": "7", "output": "2", "cached": "3"}
+
+
 async def test_a_provider_that_never_began_is_paid_nothing() -> None:
     async with house([FAILED_CODE]) as hub:
         told = await (await hub.tenant("acme")).ask("hello")

@@ -95,6 +95,24 @@ async def test_a_scrape_after_a_known_load_gives_the_known_numbers(tmp_path) -> 
     assert value(text, "dragoman_commit_seconds_count") > 0
 
 
+async def test_tokens_and_money_that_agents_report_are_counted() -> None:
+    agent = Agent("Model")
+
+    @agent.skill
+    async def answer(turn: Turn) -> str:
+        turn.usage("small", input_tokens=7, output_tokens=2, cost=0.25, currency="EUR")
+        return "done"
+
+    async with running(application(agent, store="memory:")) as url:
+        async with connect(url) as client:
+            for _ in range(2):
+                assert (await client("go")).usage is not None
+        _, text = await get(url, "/metrics")
+    assert value(text, "dragoman_tokens_total", agent="model", model="small", kind="input") == 14
+    assert value(text, "dragoman_tokens_total", agent="model", model="small", kind="output") == 4
+    assert value(text, "dragoman_cost_total", agent="model", model="small", currency="EUR") == 0.5
+
+
 async def test_metrics_need_a_token_from_other_machines() -> None:
     async with running(application(echo(), store="memory:", metrics_token="m3trics")) as url:
         assert (await get(url, "/metrics"))[0] == 404

@@ -15,6 +15,7 @@ from dragoman.model.content import text_of as text_of_parts
 from dragoman.model.fold import GrowingArtifact, LazyFold
 from dragoman.model.ops import Batch
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
+from dragoman.model.usage import TaskUsage, usage_in
 from dragoman.model.values import convert, convert_text
 
 T = TypeVar("T")
@@ -102,6 +103,12 @@ class Reply(str):
         if found is None and self.task is not None and self.task.status.message is not None:
             found = self.task.status.message.data
         return found
+
+    @property
+    def usage(self) -> TaskUsage | None:
+        """Tokens and money that the task used, if the agent reports them."""
+        about = self.task or self.message
+        return usage_in(about.metadata) if about is not None else None
 
     @property
     def files(self) -> tuple[Part, ...]:

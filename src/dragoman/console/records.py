@@ -22,6 +22,7 @@ from dragoman.engine.records import (
 )
 from dragoman.model.content import Message, Part
 from dragoman.model.task import ArtifactUpdate, StatusUpdate
+from dragoman.model.usage import TokenUsage
 
 MAX_STRING = 64 << 10
 """Characters of a string in `data`; the record itself has all of them."""
@@ -100,6 +101,9 @@ def summary(record: Record) -> str:
             return one_line(describe_parts(body.message.parts))
         case Cancel():
             return one_line(f"cancel requested by {body.principal}" if body.principal else "cancel requested")
+        case TokenUsage():
+            said = f"{body.input_tokens} tokens in, {body.output_tokens} out"
+            return one_line(f"{body.model}: {said}" if body.model else said)
         case TurnStarted():
             return f"turn {body.n} answers message {body.mail}"
         case StatusUpdate():

@@ -20,7 +20,7 @@ from dragoman.model.task import ArtifactUpdate
 MIN_PAGE_TASKS = 20
 
 
-class ChatMessage(Wire, frozen=True):
+class ConversationMessage(Wire, frozen=True):
     """One entry of a conversation."""
 
     role: Role
@@ -34,10 +34,10 @@ class ChatMessage(Wire, frozen=True):
 
 async def read_conversation(
     log: Log, context: str, task: str, mail: Mail, seq: int, *, limit: int, characters: int
-) -> list[ChatMessage]:
+) -> list[ConversationMessage]:
     """The last `limit` entries before `mail`, the message at `seq` of `task`, and that message. The oldest are left out if
     there are more than so many characters."""
-    newest = [ChatMessage(role=Role.USER, text=_text(mail.message), task_id=task)]
+    newest = [ConversationMessage(role=Role.USER, text=_text(mail.message), task_id=task)]
     room = characters - len(newest[0].text)
     if seq > 1:
         room = _take(newest, await _entries(log, task, before=seq), limit, room)
@@ -62,7 +62,9 @@ async def read_conversation(
     return newest[::-1]
 
 
-def _take(newest: list[ChatMessage], entries: Sequence[ChatMessage], limit: int, room: int) -> int:
+def _take(
+    newest: list[ConversationMessage], entries: Sequence[ConversationMessage], limit: int, room: int
+) -> int:
     """Add the last of `entries`, newest first, while there is room. Returns what is left of it."""
     for entry in reversed(entries):
         if len(newest) >= limit or len(entry.text) > room:
@@ -72,7 +74,7 @@ def _take(newest: list[ChatMessage], entries: Sequence[ChatMessage], limit: int,
     return room
 
 
-async def _entries(log: Log, task: str, before: int = 0) -> list[ChatMessage]:
+async def _entries(log: Log, task: str, before: int = 0) -> list[ConversationMessage]:
     """What was said in one task, oldest first; only what came before record `before`, if given."""
     reader, after = _Reader(task), 0
     while records := await log.read(task, after=after, max_bytes=PIECE_BYTES):
@@ -90,7 +92,7 @@ async def _entries(log: Log, task: str, before: int = 0) -> list[ChatMessage]:
 class _Reader:
     def __init__(self, task: str) -> None:
         self._task = task
-        self.entries: list[ChatMessage] = []
+        self.entries: list[ConversationMessage] = []
         self._artifacts: dict[str, list[str]] = {}
         """The texts of this turn's artifacts, since the last question."""
         self._told: dict[str, str] = {}
@@ -131,7 +133,7 @@ class _Reader:
 
     def _say(self, role: Role, text: str) -> None:
         if text:
-            self.entries.append(ChatMessage(role=role, text=text, task_id=self._task))
+            self.entries.append(ConversationMessage(role=role, text=text, task_id=self._task))
 
 
 def _text(message: Message) -> str:

@@ -41,6 +41,7 @@ from dragoman.model.answers import hint
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role, text_of
 from dragoman.model.ids import timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
+from dragoman.model.usage import USAGE, TaskUsage, TokenUsage
 from dragoman.model.values import Unfit, answer_as, checked, decode_result, part_of, parts_of, plain
 
 logger = logging.getLogger("dragoman.turn")
@@ -89,9 +90,9 @@ class Recorded:
     """The record of one turn. `Turn` is what agent code sees of it."""
 
     __slots__ = ("_confirmed", "_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
-                 "_stored", "_uncalled", "_unasked", "_used_keys", "_writers", "artifacts", "begins_at", "cancelled", "children",
+                 "_stored", "_uncalled", "_unasked", "_usage", "_used_keys", "_writers", "artifacts", "begins_at", "cancelled", "children",
                  "context_id", "final", "handed_out", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "rewound", "scope",
-                 "steps", "task_id", "visible")  # fmt: skip
+                 "steps", "task_id", "used", "used_now", "visible")  # fmt: skip
 
     def __init__(
         self,
@@ -116,6 +117,12 @@ class Recorded:
         self._status_updates: Sequence[StatusUpdate] = ()
         self._status_message_ids: frozenset[str] = frozenset()
         self._noted: Counter[bytes] | None = None
+        self._usage: Counter[bytes] | None = None
+        """The usage that is on record, until this run reports it, too."""
+        self.used: TaskUsage | None = snapshot.used
+        """What the task used so far."""
+        self.used_now: list[TokenUsage] | None = None
+        """What this run added to it."""
         self._uncalled: frozenset[str] = frozenset()
         """Calls on record that this run has not made yet."""
         self._unasked: Question | None = None
@@ -169,6 +176,8 @@ class Recorded:
             update.status.message.message_id for update in self._status_updates if update.status.message
         )
         self._noted = Counter(msgspec.json.encode(note) for note in snapshot.notes)
+        if snapshot.usage:
+            self._usage = Counter(map(msgspec.json.encode, snapshot.usage))
         self._uncalled = frozenset(key for key in (*self.children, *self.steps) if key.startswith("call/"))
         if snapshot.asked is None:
             return
@@ -210,6 +219,23 @@ class Recorded:
                 return
         self.journal.put(Record("note", note))
 
+    def add_usage(self, usage: TokenUsage) -> None:
+        """Add what a call of a model used, unless it is on record; each of those there counts once."""
+        if self._usage:
+            raw = msgspec.json.encode(usage)
+            if self._usage[raw] > 0:
+                self._usage[raw] -= 1
+                return
+        self.journal.put(Record("usage", usage))
+        self.used = (self.used or TaskUsage()).plus(usage)
+        self.used_now = [*(self.used_now or ()), usage]
+
+    def with_usage(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """The metadata of a status that ends the turn or asks, with what the task used."""
+        if self.used is None or USAGE in metadata:
+            return metadata
+        return {**metadata, USAGE: msgspec.to_builtins(self.used)}
+
     def message(self, content: Any, key: str = "") -> Message:
         """A message of the agent. Its id is the turn and its place in it, after those that an earlier run used."""
         if not key:
@@ -240,6 +266,8 @@ class Recorded:
     ) -> Record:
         if not isinstance(metadata, dict):
             raise TypeError(f"metadata is a dict, not {metadata!r}")
+        if self.used is not None and state.over:
+            metadata = self.with_usage(metadata)
         status = TaskStatus(state=state, message=message, timestamp=timestamp())
         update = StatusUpdate(
             task_id=self.task_id, context_id=self.context_id, status=status, metadata=metadata or NOTHING

@@ -5,6 +5,7 @@
 | message cancel          | outside (mail)      | history / nothing                    | makes the task claimable           |
 | status ask artifact reply | the lease's holder | StatusUpdate, ArtifactUpdate, Message | what peers see; `ask` parks the turn |
 | turn step child note    | the lease's holder  | nothing                              | which mail is being answered; a recorded result; where a delegation went; a remark |
+| usage                   | the lease's holder  | nothing; the sum goes into the next status | what a call of a model used        |
 | question differs        | the lease's holder  | nothing                              | which question the `ask` after it is; what a re-run did otherwise than the run before it |
 
 The body of a public record is the event's JSON in 1.0's own shape, so one encoding serves the disk and the newest wire.
@@ -23,6 +24,7 @@ from dragoman.model.content import NOTHING, Message, Wire
 from dragoman.model.fold import GrowingArtifact
 from dragoman.model.ops import Scope, StreamResponse
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+from dragoman.model.usage import TaskUsage, TokenUsage
 
 
 class Mail(Wire, frozen=True, kw_only=True):
@@ -110,6 +112,7 @@ Body = (
     | Note
     | Question
     | Differs
+    | TokenUsage
 )
 
 KINDS: dict[str, type[Any]] = {
@@ -125,6 +128,7 @@ KINDS: dict[str, type[Any]] = {
     "note": Note,
     "question": Question,
     "differs": Differs,
+    "usage": TokenUsage,
 }
 PUBLIC = frozenset({"status", "ask", "artifact", "reply"})
 
@@ -242,7 +246,7 @@ class Snapshot:
 
     __slots__ = ("_question", "_task", "answering", "artifacts", "asked", "canceling", "children", "context_id", "history",
                  "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates", "scope", "seq", "size", "status",
-                 "steps", "task_id", "turn")  # fmt: skip
+                 "steps", "task_id", "turn", "usage", "used")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
         self.scope = scope
@@ -274,6 +278,10 @@ class Snapshot:
         self.children: dict[str, Child] = {}
         self.notes: list[Note] = []
         """The notes of the running turn, in order."""
+        self.usage: list[TokenUsage] | None = None
+        """What the running turn used, in order; None if nothing."""
+        self.used: TaskUsage | None = None
+        """What the whole task used; None if nothing."""
         self.asked: tuple[int, Question] | None = None
         """The last question of the running turn that peers saw, and the record that asked it."""
         self._question: Question | None = None
@@ -379,7 +387,7 @@ class Snapshot:
             self.turn, self.answering, self.running = body.n, body.mail, True
             self.read = max(self.read, body.mail)
             self.status_updates, self.steps, self.children, self.notes = [], {}, {}, []
-            self.asked = self._question = None
+            self.asked = self._question = self.usage = None
         elif kind == "step":
             self.steps[body.key] = body
             self.read = max(self.read, body.mail)
@@ -387,6 +395,10 @@ class Snapshot:
             self.children[body.key] = body
         elif kind == "note":
             self.notes.append(body)
+        elif kind == "usage":
+            self.usage = self.usage or []
+            self.usage.append(body)
+            self.used = (self.used or TaskUsage()).plus(body)
         elif kind == "question":
             self._question = body
         elif kind == "reply":

@@ -21,6 +21,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol, TypedDict
 
+from msgspec.structs import replace
+
 from dragoman.engine.delegate import cancel_children, unfinished_children
 from dragoman.engine.journal import Journal, catch_up
 from dragoman.engine.load import Load
@@ -40,7 +42,7 @@ from dragoman.engine.records import Child, Mail, Record, Snapshot
 from dragoman.engine.turn import Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable, keep_going
 from dragoman.model.card import AgentCard
-from dragoman.model.content import Message, Part, Role
+from dragoman.model.content import NOTHING, Message, Part, Role
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
@@ -560,7 +562,7 @@ class Run:
             if journal.dead:
                 raise journal.broken or LeaseLost(lease.task)
             if final is None:
-                await self.end(records, TaskState.CANCELED)
+                await self.end(records, TaskState.CANCELED, metadata=record.with_usage(NOTHING))
                 return True
             if final.kind == "ask" and record.question is not None:
                 records.append(Record("question", record.question))  # which one the `ask` after it is
@@ -599,7 +601,10 @@ class Run:
                 logger.warning("task %s: the agent asked and did not wait for the answer", record.task_id)
                 final = record.status_record(*record.parked, "ask")
             elif record.reply is not None and not record.visible:
-                final = Record("reply", record.reply)
+                reply = record.reply
+                if record.used is not None:
+                    reply = replace(reply, metadata=record.with_usage(reply.metadata))
+                final = Record("reply", reply)
             else:
                 final = record.status_record(*record.final)
         finally:
@@ -649,9 +654,13 @@ class Run:
         if why in ("lost", "broken"):
             raise LeaseLost(self.lease.task)
 
-    async def end(self, records: list[Record], state: TaskState, text: str = "") -> None:
+    async def end(
+        self, records: list[Record], state: TaskState, text: str = "", metadata: dict[str, Any] = NOTHING
+    ) -> None:
         """Settle whatever mail there is."""
-        while not await self._settle([*records, _status(self.snapshot, state, text)], self.snapshot.mail):
+        while not await self._settle(
+            [*records, _status(self.snapshot, state, text, metadata)], self.snapshot.mail
+        ):
             self.snapshot = await self.log.load(self.lease.task)
 
     async def _settle(self, records: list[Record], mail: int) -> bool:
@@ -701,7 +710,9 @@ def _failed(record: Recorded, text: str) -> Record:
     return record.status_record(TaskState.FAILED, record.message(text))
 
 
-def _status(snapshot: Snapshot, state: TaskState, text: str = "") -> Record:
+def _status(
+    snapshot: Snapshot, state: TaskState, text: str = "", metadata: dict[str, Any] = NOTHING
+) -> Record:
     message = None
     if text:
         message = Message(
@@ -712,6 +723,7 @@ def _status(snapshot: Snapshot, state: TaskState, text: str = "") -> Record:
             context_id=snapshot.context_id,
         )
     status = TaskStatus(state=state, message=message, timestamp=timestamp())
-    return Record(
-        "status", StatusUpdate(task_id=snapshot.task_id, context_id=snapshot.context_id, status=status)
+    update = StatusUpdate(
+        task_id=snapshot.task_id, context_id=snapshot.context_id, status=status, metadata=metadata
     )
+    return Record("status", update)

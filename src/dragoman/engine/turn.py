@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from os import PathLike
 from typing import Any, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
-from dragoman.engine.conversation import ChatMessage, read_conversation
+from dragoman.engine.conversation import ConversationMessage, read_conversation
 from dragoman.engine.delegate import (
     WAIT_SECONDS,
     CallOptions,
@@ -30,6 +30,7 @@ from dragoman.model.fold import Fold
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.options import check_options
 from dragoman.model.task import Event, Task, TaskState
+from dragoman.model.usage import TaskUsage, TokenUsage
 from dragoman.model.values import file_part, plain
 
 T = TypeVar("T")
@@ -142,7 +143,7 @@ class Turn:
                 break
         return tasks[:limit][::-1]
 
-    async def conversation(self, limit: int = 100, *, characters: int = 100_000) -> list[ChatMessage]:
+    async def conversation(self, limit: int = 100, *, characters: int = 100_000) -> list[ConversationMessage]:
         """What was said in this context, oldest first: role and text, without status lines. The last is `turn.message`.
 
         It has the questions and answers, and the text of artifacts, of this task's earlier turns and of the other tasks that had
@@ -219,6 +220,44 @@ class Turn:
         """
         self._record.note(Note(name=name, data=data or {}))
         await self._make_room()
+
+    def usage(
+        self,
+        model: str = "",
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_tokens: int = 0,
+        reasoning_tokens: int = 0,
+        cost: float = 0.0,
+        currency: str = "USD",
+        calls: int = 1,
+    ) -> None:
+        """Report what a call of a model used. `cached_tokens` are part of the input, `reasoning_tokens` of the output.
+
+        The sum is in the metadata of the status that ends the turn or asks, and in the server's metrics. What an
+        interrupted run reported counts once if this run reports the same.
+        """
+        counts = (input_tokens, output_tokens, cached_tokens, reasoning_tokens, calls)
+        if any(count < 0 for count in counts) or cost < 0:
+            raise ValueError("tokens, calls and cost are not negative")
+        self._record.add_usage(
+            TokenUsage(
+                model=model,
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                cached_tokens=cached_tokens,
+                reasoning_tokens=reasoning_tokens,
+                cost=float(cost),
+                currency=currency if cost else "",
+                calls=calls,
+            )
+        )
+
+    @property
+    def used(self) -> TaskUsage:
+        """What the task used so far, of all that was reported with `usage`."""
+        return self._record.used or TaskUsage()
 
     def reply(self, message: str | Message | Part | Sequence[Part]) -> None:
         """Answer with a bare Message: what a `reply=True` skill does, unless it has shown a task."""

@@ -11,11 +11,13 @@ from datetime import datetime
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Store
 from dragoman.engine.records import Snapshot
+from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
 from dragoman.hub.conversations.events import state_of
 from dragoman.hub.metadata import VIA
 from dragoman.hub.tenants.tenants import Tenant
 from dragoman.model.ops import Call, SendMessage, Service
+from dragoman.model.usage import TokenUsage
 from dragoman.observe.audit import RateLimitedAudit
 from dragoman.observe.instrument import Instrumentation, InstrumentedService
 from dragoman.observe.logs import log_request
@@ -35,6 +37,8 @@ _HELP = {
     "provider_429_total": "Model calls that the provider rate-limited.",
     "provider_5xx_total": "Model calls that failed at the provider or on the network.",
     "provider_circuit_open_total": "Model calls refused by an open circuit.",
+    "tokens_total": "Tokens that models used: input, output, cached (of the input), reasoning (of the output).",
+    "cost_total": "Money that agents reported.",
     "sandbox_exec_total": "Commands run in the sandbox.",
     "sandbox_exec_ms_sum": "Total duration of commands in milliseconds.",
     "sandbox_exec_timeout_total": "Commands killed by the time limit.",
@@ -109,12 +113,34 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
+class _HubInstrumentation(Instrumentation):
+    """Counts the tokens of models by tenant, in the hub's own metrics."""
+
+    def __init__(self, metrics: Metrics, audit: RateLimitedAudit) -> None:
+        super().__init__(metrics=None, audit=audit)
+        self._hub_metrics = metrics
+
+    def count_usage(self, turn: Turn, used: TokenUsage) -> None:
+        about = {"tenant": turn.scope.tenant, "agent": turn.scope.agent, "model": used.model}
+        tokens = (
+            ("input", used.input_tokens),
+            ("output", used.output_tokens),
+            ("cached", used.cached_tokens),
+            ("reasoning", used.reasoning_tokens),
+        )
+        for kind, count in tokens:
+            if count:
+                self._hub_metrics.count("tokens_total", count, **about, kind=kind)
+        if used.cost:
+            self._hub_metrics.count("cost_total", used.cost, **about, currency=used.currency)
+
+
 class HubObserver:
     """An `Observer` of the engine. It counts, logs and audits what callers do."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._audit = RateLimitedAudit(store.audit)
-        self._instruments = Instrumentation(metrics=None, audit=self._audit)
+        self._instruments = _HubInstrumentation(metrics, self._audit)
         self._metrics = metrics
         self.turn = self._instruments.turn
         self.refused = self._instruments.record_refusal

@@ -78,6 +78,8 @@ class Fold:
         self._task: Task | None = None
         """The last snapshot a peer sent: history and metadata come from it."""
         self._said: list[Message] = []
+        self._metadata: dict[str, Any] | None = None
+        """The metadata of the statuses since that snapshot."""
 
     @property
     def state(self) -> TaskState:
@@ -98,8 +100,11 @@ class Fold:
             status=self.status or TaskStatus(state=TaskState.UNSPECIFIED),
             artifacts=tuple(growing.artifact() for growing in self.artifacts.values()),
             history=(*base.history, *self._said) if base else tuple(self._said),
-            metadata=base.metadata if base else NOTHING,
+            metadata=self._all_metadata(base.metadata if base else NOTHING),
         )
+
+    def _all_metadata(self, base: dict[str, Any]) -> dict[str, Any]:
+        return {**base, **self._metadata} if self._metadata else base
 
     def apply(self, event: Event) -> None:
         if isinstance(event, ArtifactUpdate):
@@ -115,9 +120,14 @@ class Fold:
             if self.status is not None and self.status.message is not None:
                 self._said.append(self.status.message)
             self.status = event.status
+            if event.metadata:
+                if self._metadata is None:
+                    self._metadata = {}
+                self._metadata.update(event.metadata)
         elif isinstance(event, Task):
             self._named(event.id, event.context_id)
             self._task, self._said, self.status = event, [], event.status
+            self._metadata = None
             self.artifacts = {artifact.artifact_id: GrowingArtifact(artifact) for artifact in event.artifacts}
         else:
             self.message = event

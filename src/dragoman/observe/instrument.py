@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.engine.protocols import Audit, AuditEntry
 from dragoman.engine.records import Snapshot
-from dragoman.engine.turn import Turn
+from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError
 from dragoman.model.content import Message
 from dragoman.model.ids import timestamp
@@ -34,6 +34,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import Task
+from dragoman.model.usage import TokenUsage
 from dragoman.observe.logs import LOG_FIELDS, log_refusal, log_request, log_task
 from dragoman.observe.metrics import Metrics
 
@@ -71,6 +72,10 @@ class Instrumentation:
         log_task(snapshot)
         if self.metrics is not None:
             self.metrics.count_settled(snapshot)
+
+    def count_usage(self, turn: Turn, used: TokenUsage) -> None:
+        if self.metrics is not None:
+            self.metrics.count_usage(turn.scope.agent, used)
 
     # -- audit -------------------------------------------------------------------------------------------------
 
@@ -147,6 +152,8 @@ class _InstrumentedTurn:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if self._instruments.metrics is not None:
             self._instruments.metrics.count_running(self._turn.scope.agent, -1)
+        for used in record_of(self._turn).used_now or ():
+            self._instruments.count_usage(self._turn, used)
         if error is None:  # the runner logs an agent's error after this, and its line needs our fields
             LOG_FIELDS.reset(self._before)
         if self._instruments.tracer is not None:

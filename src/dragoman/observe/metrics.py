@@ -32,6 +32,7 @@ from prometheus_client.registry import Collector
 
 from dragoman.engine.records import Snapshot
 from dragoman.errors import keep_going
+from dragoman.model.usage import TokenUsage
 from dragoman.observe.shared_memory import SharedReports
 
 logger = logging.getLogger("dragoman.metrics")
@@ -68,6 +69,8 @@ class Counts(Struct):
     refused: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
     commits: dict[_Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
     pushes: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
+    tokens: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
+    cost: dict[_Key, float] = field(default_factory=lambda: defaultdict(float))
     streams: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
     running: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -143,6 +146,19 @@ class Metrics(Collector):
         if snapshot.terminal and snapshot.mails and (since := _epoch(snapshot.mails[0][1].at)):
             self._mine.task_seconds[agent, state].add(max(0.0, time.time() - since))
 
+    def count_usage(self, agent: str, used: TokenUsage) -> None:
+        tokens = (
+            ("input", used.input_tokens),
+            ("output", used.output_tokens),
+            ("cached", used.cached_tokens),
+            ("reasoning", used.reasoning_tokens),
+        )
+        for kind, count in tokens:
+            if count:
+                self._mine.tokens[agent, used.model, kind] += count
+        if used.cost:
+            self._mine.cost[agent, used.model, used.currency] += used.cost
+
     def count_refused(self, agent: str, reason: str) -> None:
         self._mine.refused[agent, reason] += 1
 
@@ -194,10 +210,19 @@ class Metrics(Collector):
         yield _histogram(
             "dragoman_commit_seconds", "How long the store's transactions took", (), counts.commits
         )
+        yield _counter(
+            "dragoman_tokens",
+            "Tokens that agents reported: input, output, cached (of the input), reasoning (of the output)",
+            ("agent", "model", "kind"),
+            counts.tokens,
+        )
+        yield _counter(
+            "dragoman_cost", "Money that agents reported", ("agent", "model", "currency"), counts.cost
+        )
         yield _counter("dragoman_push", "Notifications, by what became of them", ("outcome",), counts.pushes)
 
 
-def _counter(name: str, about: str, labels: tuple[str, ...], counts: Mapping[_Key, int]) -> Metric:
+def _counter(name: str, about: str, labels: tuple[str, ...], counts: Mapping[_Key, float]) -> Metric:
     family = CounterMetricFamily(name, about, labels=labels)
     for key, count in counts.items():
         family.add_metric(key, count)

@@ -74,6 +74,12 @@ class Session(Struct, kw_only=True):
     async def count_usage(self, usage: Usage, model: str) -> None:
         """Count the tokens of a model call, and report them."""
         self.budget.spent += usage.total
+        self.turn.usage(
+            model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cache_read_tokens,
+        )
         more = {name: value for name in _ONLY_IF if (value := getattr(usage, name))}
         await self.writer.emit(
             "token_usage",

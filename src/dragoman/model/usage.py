@@ -1,0 +1,82 @@
+"""Tokens and money that a task used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.model.content import Wire
+
+USAGE = "urn:dragoman:extension:usage:v1"
+"""The URI of the extension, and the key of its data in metadata. See `docs/extensions.md`."""
+
+_COST_DIGITS = 9
+
+
+class TokenUsage(Wire, frozen=True):
+    """What one call of a model used."""
+
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the input that came from the provider's cache."""
+    reasoning_tokens: int = 0
+    """Those of the output that were not shown."""
+    cost: float = 0.0
+    currency: str = ""
+    calls: int = 1
+
+
+class TaskUsage(Wire, frozen=True):
+    """What a task used so far, of all models together and of each."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: dict[str, float] = {}
+    """By currency."""
+    models: dict[str, TaskUsage] = {}
+    """By the name of the model, where it is known."""
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def plus(self, used: TokenUsage) -> TaskUsage:
+        """The sum after one more call."""
+        out = self._add(used)
+        if not used.model:
+            return out
+        known = self.models.get(used.model) or TaskUsage()
+        return replace(out, models={**self.models, used.model: known._add(used)})
+
+    def _add(self, used: TokenUsage) -> TaskUsage:
+        cost = self.cost
+        if used.cost:
+            sum = cost.get(used.currency, 0.0) + used.cost
+            cost = {**cost, used.currency: round(sum, _COST_DIGITS)}
+        return TaskUsage(
+            calls=self.calls + used.calls,
+            input_tokens=self.input_tokens + used.input_tokens,
+            output_tokens=self.output_tokens + used.output_tokens,
+            cached_tokens=self.cached_tokens + used.cached_tokens,
+            reasoning_tokens=self.reasoning_tokens + used.reasoning_tokens,
+            cost=cost,
+            models=self.models,
+        )
+
+
+def usage_in(metadata: dict[str, Any]) -> TaskUsage | None:
+    """The usage that metadata of a task or a message reports; None if there is none."""
+    found = metadata.get(USAGE)
+    if found is None:
+        return None
+    try:
+        return msgspec.convert(found, TaskUsage, strict=False)
+    except msgspec.ValidationError:
+        return None
