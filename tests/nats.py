@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sysconfig
-import time
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from tests.serving import WAIT, lasting_port
+from tests.waiting import block_until
 
 BINARY = Path(sysconfig.get_path("scripts")) / "nats-server"
 
@@ -37,13 +37,13 @@ class Nats:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + WAIT
-        while time.monotonic() < deadline:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
-            assert self._process.poll() is None, "nats-server did not start"
-            time.sleep(0.01)
-        raise TimeoutError("nats-server does not listen")
+        block_until(self._listens, WAIT)
+
+    def _listens(self) -> bool:
+        assert self._process.poll() is None, "nats-server did not start"
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
 
     def reload(self) -> None:
         """Have it read its configuration again."""

@@ -1,4 +1,8 @@
-"""Wait for what a test cannot be told of: look again and again, up to a deadline. The only sleep that polls is here."""
+"""The only sleeps of the tests are here.
+
+`until` waits for what a test gets no event for: it looks again and again, up to a deadline. `elapse` is for tests in which
+time itself matters.
+"""
 
 from __future__ import annotations
 
@@ -24,3 +28,40 @@ async def until(look: Callable[[], Any], good: Callable[[Any], Any] = bool, seco
         if time.monotonic() > latest:
             raise TimeoutError(f"still {found!r} after {seconds} s")
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def until_works(
+    attempt: Callable[[], Awaitable[Any]], *errors: type[BaseException], seconds: float = SECONDS
+) -> Any:
+    """Try until `attempt()` raises none of `errors`, and return its result. Raises the last error."""
+    latest = time.monotonic() + seconds
+    while True:
+        try:
+            return await attempt()
+        except errors:
+            if time.monotonic() > latest:
+                raise
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def block_until(look: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """`until`, for code without an event loop."""
+    latest = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > latest:
+            raise TimeoutError(f"still {found!r} after {seconds} s")
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+async def elapse(seconds: float) -> None:
+    """Let time pass where time is what the test is about: a kill at a random moment, a lease that expires, slow work.
+
+    Never to wait for something: that is `until`.
+    """
+    await asyncio.sleep(seconds)
+
+
+async def forever() -> None:
+    """Wait until somebody cancels it: work that never ends."""
+    await asyncio.Event().wait()

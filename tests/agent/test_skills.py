@@ -16,6 +16,7 @@ import pytest
 
 from dragoman import Agent, Artifact, ArtifactUpdate, Message, Part, Role, Task, TaskState, Turn, errors
 from dragoman.client import Reply, TaskFailed
+from tests.waiting import forever
 
 
 def task_of(reply: Reply) -> Task:
@@ -598,7 +599,7 @@ async def test_a_task_is_rejected_whatever_the_function_catches() -> None:
     async def work(turn: Turn) -> str:
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(asyncio.sleep(60))
+                group.create_task(forever())
                 if turn.text == "in a group":
                     turn.reject("not in a group")
                 try:

@@ -24,7 +24,7 @@ from dragoman.server.tls import ServerTls, server_context
 from tests.auth.certificates import Authority
 from tests.requirements import requirement
 from tests.serving import Server, lasting_port
-from tests.waiting import until
+from tests.waiting import until, until_works
 
 TOKEN = "alice-token"
 
@@ -291,11 +291,10 @@ async def test_a_server_notices_a_new_authority_of_clients(tmp_path: Path) -> No
     async with server:
         theirs.ca(files.directory)
         trusting = ssl.create_default_context(cadata=server_ca)
-        while True:
-            with suppress(A2AError):
-                async with connect(
-                    server.url, tls=trusting, credentials=credential, binding="JSONRPC", timeout=10
-                ) as agent:
-                    assert (await agent("?")).text == "?"
-                    break
-            await asyncio.sleep(0.05)
+        options: dict[str, Any] = {"tls": trusting, "credentials": credential, "binding": "JSONRPC"}
+
+        async def ask() -> str:
+            async with connect(server.url, timeout=10, **options) as agent:
+                return (await agent("?")).text
+
+        assert await until_works(ask, A2AError) == "?"

@@ -41,14 +41,12 @@ class Deaf:
 
     async def read(self, until: str) -> set[str]:
         """What was sent, until that was."""
-        heard: set[str] = set()
+        received: set[str] = set()
         async with asyncio.timeout(10):
-            while until not in heard:
-                try:
-                    heard |= set(msgspec.json.decode(self._socket.recv(1 << 17), type=list[str]))
-                except BlockingIOError:
-                    await asyncio.sleep(0.001)
-        return heard
+            while until not in received:
+                datagram = await asyncio.get_running_loop().sock_recv(self._socket, 1 << 17)
+                received |= set(msgspec.json.decode(datagram, type=list[str]))
+        return received
 
     def die(self) -> None:
         self._socket.close()

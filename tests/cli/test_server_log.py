@@ -34,7 +34,7 @@ async def work(turn: Turn) -> str:
             raise RuntimeError("no")
         case "wait":
             await turn.status("waiting")
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
     return turn.text
 """
 

@@ -11,6 +11,7 @@ import pytest
 from dragoman.client.fetch import MAX_DOCUMENT_BYTES, Fetcher
 from dragoman.errors import Unreachable
 from tests.requirements import requirement
+from tests.waiting import forever
 
 
 @asynccontextmanager
@@ -89,7 +90,7 @@ async def test_a_document_that_does_not_end_is_given_up() -> None:
 
 async def test_a_document_that_never_begins_is_given_up() -> None:
     async def silent(writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(10)
+        await forever()
 
     async with answering(silent) as (url, _):
         with pytest.raises(Unreachable, match="did not answer"):

@@ -21,7 +21,7 @@ from dragoman.errors import Unreachable
 from tests.client.certificates import Authority
 from tests.client.fakes import card
 from tests.requirements import requirement
-from tests.waiting import until
+from tests.waiting import elapse, until
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -282,9 +282,9 @@ async def test_a_reader_that_falls_behind_holds_up_the_server() -> None:
     async with serving(flood) as port, transport() as http:
         response = await http.request("GET", f"http://127.0.0.1:{port}/", {})
         before = -1
-        while before != written:
+        while before != written:  # the server stands still
             before = written
-            await asyncio.sleep(0.05)
+            await elapse(0.05)
         assert written < 100 << 20
         await response.close()
 

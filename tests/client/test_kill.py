@@ -15,6 +15,7 @@ from dragoman.client import Piece, Policy
 from dragoman.model.task import TaskState
 from tests.client.counting import text, told
 from tests.ports import free_port
+from tests.waiting import elapse
 
 ROOT = Path(__file__).parent.parent.parent
 N = 60
@@ -77,7 +78,7 @@ async def test_a_call_is_answered_once_through_a_kill(tmp_path: Path, moment: fl
     async with asyncio.timeout(60), serving(tmp_path) as server:
         async with connect(server.url, policy=Policy(shortest=0.05, longest=0.2)) as agent:
             call = asyncio.create_task(agent.send(str(N)))
-            await asyncio.sleep(moment)
+            await elapse(moment)
             await server.kill()
             await server.start()
             assert await call == text(N)

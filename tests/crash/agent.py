@@ -122,7 +122,7 @@ async def stubborn(turn: Turn) -> None:
     note(f"{turn.task_id} began {turn.attempt}")
     while True:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             await turn.status("I will not stop")
 

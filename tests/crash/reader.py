@@ -10,6 +10,7 @@ from typing import Any
 from tests import raw
 from tests.raw import Heard
 from tests.serving import Server
+from tests.waiting import elapse
 
 TERMINAL = {f"TASK_STATE_{word}" for word in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
 OVER = TERMINAL | {"TASK_STATE_INPUT_REQUIRED"}
@@ -48,9 +49,7 @@ async def persist(server: Server, events: Callable[[], AsyncIterator[Heard]]) ->
             pass
         failures += 1
         assert failures < 100, "the server breaks every connection"
-        await asyncio.sleep(
-            min(failures * 0.005, 0.1)
-        )  # one that is dying takes connections until it is dead
+        await elapse(min(failures * 0.005, 0.1))  # a dying server takes connections until it is dead
 
 
 async def insist(server: Server, method: str, params: Any, **headers: str) -> dict[str, Any]:
@@ -66,7 +65,7 @@ async def insist(server: Server, method: str, params: Any, **headers: str) -> di
                 raise
             await server.life_after(lives)
         except BROKEN:
-            await asyncio.sleep(0.01)
+            await elapse(0.01)  # as above
 
 
 class Teller:

@@ -18,12 +18,11 @@ from tests.waiting import until
 
 async def finished(stage: Stage) -> set[str]:
     """The tasks that there are, when all of them are finished."""
-    async with asyncio.timeout(15):
-        while True:
-            tasks = (await raw.result(stage.server.url, "ListTasks", {}))["tasks"]
-            if all(task["status"]["state"] == "TASK_STATE_COMPLETED" for task in tasks):
-                return {task["id"] for task in tasks}
-            await asyncio.sleep(0.02)
+    page = await until(
+        lambda: raw.result(stage.server.url, "ListTasks", {}),
+        lambda page: all(task["status"]["state"] == "TASK_STATE_COMPLETED" for task in page["tasks"]),
+    )
+    return {task["id"] for task in page["tasks"]}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

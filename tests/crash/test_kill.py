@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.stage import Stage, rise
+from tests.waiting import elapse
 
 EVERY = 5
 
@@ -45,7 +46,7 @@ async def test_killed_at_any_moment_while_many_stories_are_told(seed: int, tmp_p
             for n in range(6):
                 group.create_task(stage.tell(f"story {n}"))
             for _ in range(4):
-                await asyncio.sleep(dice.uniform(0.0, 0.15))
+                await elapse(dice.uniform(0.0, 0.15))
                 await stage.restart()
         await stage.check()
 

@@ -17,6 +17,7 @@ from tests.crash.checks import check_log, check_order, check_readers, check_step
 from tests.crash.reader import TERMINAL, Listener, Teller, message, state_of
 from tests.raw import Heard
 from tests.serving import Server
+from tests.waiting import elapse
 
 pytestmark = pytest.mark.skipif(not postgres.available(), reason="there is no PostgreSQL here")
 
@@ -95,12 +96,12 @@ async def test_nodes_and_the_database_may_die_at_any_moment_while_stories_are_to
             telling = [group.create_task(teller.tell()) for teller in tellers]
             listening = [group.create_task(listener.listen()) for listener in listeners]
             for victim in [*dice.choices(("node", "database"), k=2), "node", "database"]:
-                await asyncio.sleep(dice.uniform(0.1, 0.4))
+                await elapse(dice.uniform(0.1, 0.4))
                 if victim == "node":
                     deaths += 1
                     node = dice.choice((one, two))
                     await node.kill()
-                    await asyncio.sleep(dice.uniform(0.0, 0.4))
+                    await elapse(dice.uniform(0.0, 0.4))
                     await node.start()
                 else:
                     await asyncio.to_thread(database.stop, "immediate")

@@ -6,7 +6,6 @@ begins that somebody else may have done.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sqlite3
@@ -23,7 +22,7 @@ from tests import postgres, raw
 from tests.crash.reader import message
 from tests.crash.stage import AGENT
 from tests.serving import Server
-from tests.waiting import until
+from tests.waiting import elapse, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -110,7 +109,7 @@ class Counting:
 
 async def silent() -> None:
     """As long as it takes until every lease has lapsed that nobody renews."""
-    await asyncio.sleep(TTL * 1.3)  # the pause is what is tested
+    await elapse(TTL * 1.3)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests import raw
 from tests.crash.reader import message
 from tests.crash.stage import Stage
 from tests.serving import Server
-from tests.waiting import until
+from tests.waiting import elapse, until, until_works
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 
@@ -48,7 +48,7 @@ async def test_a_worker_that_is_killed_is_replaced_and_the_other_goes_on_with_it
             for n in range(6):
                 group.create_task(stage.tell(f"story {n}"))
             for _ in range(3):
-                await asyncio.sleep(dice.uniform(0.1, 0.3))
+                await elapse(dice.uniform(0.1, 0.3))
                 stage.deaths += 1
                 os.kill(dice.choice(workers(stage)), signal.SIGKILL)
         await stage.check()
@@ -70,7 +70,7 @@ async def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
         async with asyncio.TaskGroup() as group:
             for n in range(4):
                 group.create_task(stage.tell(f"story {n}"))
-            await asyncio.sleep(0.3)
+            await elapse(0.3)
             await stage.restart()  # returns when nobody holds its standard error: when all of them are gone
         await stage.check()
 
@@ -199,14 +199,8 @@ async def test_what_a_killed_worker_had_under_way_does_not_count_for_ever(tmp_pa
         for pid in workers(stage):
             os.kill(pid, signal.SIGKILL)
         await asyncio.gather(*sends, return_exceptions=True)
-        while True:
-            try:
-                assert not await refused(
-                    stage, {**message("0"), "configuration": {"returnImmediately": True}}
-                )
-                break
-            except OSError:
-                await asyncio.sleep(0.02)
+        again = {**message("0"), "configuration": {"returnImmediately": True}}
+        assert not await until_works(lambda: refused(stage, again), OSError)
 
 
 async def settled(stage: Stage) -> float:

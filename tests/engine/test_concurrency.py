@@ -33,7 +33,7 @@ from dragoman.model.ops import (
 from dragoman.model.task import TaskState
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.engine.conftest import Start, call, events, say
-from tests.waiting import until
+from tests.waiting import elapse, until
 
 
 async def opened(path: str, *agents: Agent, keep: int = 1000, **options: Any) -> Engine:
@@ -136,9 +136,9 @@ async def test_a_node_that_is_kept_busy_stays_alive(start: Start) -> None:
     other = await start(gates.agent, ttl=0.3)
     for _ in range(100):  # more than its time to live
         busy._bus.wake(MAIL_TOPIC)
-        await asyncio.sleep(0.01)
+        await elapse(0.01)
     other._bus.wake(MAIL_TOPIC)
-    await asyncio.sleep(0.05)
+    await elapse(0.05)
     assert other.runner.running == 0
     gates.gate("x").set()
     await events(busy.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))

@@ -14,6 +14,7 @@ from dragoman.errors import Unavailable
 from dragoman.model.ops import CancelTask, GetTask
 from dragoman.model.task import Task, TaskState
 from tests.engine.conftest import Start, call, say
+from tests.waiting import until
 
 
 class Gate:
@@ -37,12 +38,10 @@ async def burst(engine: Engine, many: int) -> list[Task]:
 
 
 async def ended(engine: Engine, task: Task) -> TaskState:
-    async with asyncio.timeout(10):
-        while True:
-            known: Task = await engine.call(call(), GetTask(id=task.id))
-            if known.state.over:
-                return known.state
-            await asyncio.sleep(0.001)
+    known: Task = await until(
+        lambda: engine.call(call(), GetTask(id=task.id)), lambda found: found.state.over
+    )
+    return known.state
 
 
 @pytest.mark.parametrize("options", [{"queue": 10}, {"max_running": 10}, {"max_running": 4, "queue": 10}])

@@ -35,13 +35,14 @@ def talker() -> Agent:
 
 
 async def gone(engine: Engine, task: str) -> None:
-    async with asyncio.timeout(5):
-        while True:
-            try:
-                await engine.call(call(), GetTask(id=task))
-            except TaskNotFound:
-                return
-            await asyncio.sleep(0.001)
+    async def is_gone() -> bool:
+        try:
+            await engine.call(call(), GetTask(id=task))
+        except TaskNotFound:
+            return True
+        return False
+
+    await until(is_gone)
 
 
 async def later() -> None:

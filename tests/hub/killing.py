@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,17 @@ from dragoman.errors import A2AError
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.serving import lasting_port
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 ADMIN = "adm_" + "1" * 64
+
+
+async def _is_healthy(http: HttpTransport, url: str) -> bool:
+    with suppress(A2AError):
+        response = await http.request("GET", f"{url}/v1/health", {})
+        return await response.read() == b"ok\n"
+    return False
 
 
 class Process:
@@ -61,12 +70,7 @@ class Process:
     async def _ready(self) -> None:
         http = HttpTransport()
         try:
-            while True:
-                with suppress(A2AError):
-                    response = await http.request("GET", f"{self.url}/v1/health", {})
-                    if await response.read() == b"ok\n":
-                        return
-                await asyncio.sleep(0.02)
+            await until(partial(_is_healthy, http, self.url), seconds=30)
         finally:
             await http.close()
 

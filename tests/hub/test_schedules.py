@@ -20,6 +20,7 @@ from dragoman.hub.schedules import natural_dates, schedules
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.schedules.schedules import Schedules
 from tests.hub.house import SCOUT, Caller, House, events, house
+from tests.waiting import until
 
 MONDAY = datetime(2100, 1, 4, 10, 30)
 """Far away, so that nothing is due by the clock on the wall."""
@@ -92,13 +93,12 @@ async def scheduling(replies: Any, **options: Any) -> AsyncIterator[tuple[House,
 
 async def ended(scheduler: Scheduler, caller: Caller, id: int) -> Any:
     """A run, when it has ended."""
-    async with asyncio.timeout(10):
-        while True:
-            await scheduler.look()
-            run = (await caller("GET", f"/v1/runs/{id}")).json["run"]
-            if run["status"] != "running":
-                return run
-            await asyncio.sleep(0.01)
+
+    async def look() -> Any:
+        await scheduler.look()
+        return (await caller("GET", f"/v1/runs/{id}")).json["run"]
+
+    return await until(look, lambda run: run["status"] != "running")
 
 
 async def test_what_is_due_is_done_and_on_record() -> None:

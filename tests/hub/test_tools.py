@@ -560,8 +560,10 @@ async def test_defect_11_a_cancel_reaches_the_remote_agent(shed: Begin, database
         asking = asyncio.create_task(home.ask("go"))
         async with asyncio.timeout(10):
             await stuck.wait()
-            while not any(r.kind == "child" for r in await home.records((await tasks(home))[0])):
-                await asyncio.sleep(0.01)
+            (task,) = await tasks(home)
+            await until(
+                lambda: home.records(task), lambda records: any(record.kind == "child" for record in records)
+            )
             await home.engine.call(home.call(), CancelTask(id=(await tasks(home))[0]))
             await ended.wait()
         assert (await asking).state is TaskState.CANCELED

@@ -123,13 +123,16 @@ async def test_a_message_that_is_streamed_is_audited_once(tmp_path: Path) -> Non
 
 async def outcome(url: str, operation: str) -> str:
     """How the one operation of this kind ended, once it has."""
-    async with asyncio.timeout(10):
-        while True:
-            async with raw.post(url + "/metrics", b"", {}, method="GET") as response:
-                for line in (await raw.read(response)).decode().splitlines():
-                    if line.startswith("dragoman_requests_total{") and f'operation="{operation}"' in line:
-                        return line.partition('outcome="')[2].partition('"')[0]
-            await asyncio.sleep(0.01)
+
+    async def look() -> str:
+        async with raw.post(url + "/metrics", b"", {}, method="GET") as response:
+            for line in (await raw.read(response)).decode().splitlines():
+                if line.startswith("dragoman_requests_total{") and f'operation="{operation}"' in line:
+                    return line.partition('outcome="')[2].partition('"')[0]
+        return ""
+
+    found: str = await until(look)
+    return found
 
 
 async def test_a_reader_that_leaves_a_stream_is_counted_as_ok() -> None:

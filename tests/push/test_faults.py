@@ -16,7 +16,7 @@ from tests.push.conftest import SCOPE, Open, PushSetup
 from tests.push.counting import by_task, check_all_told, expected, first_times
 from tests.push.webhook import Answer, Receiver, Told
 from tests.serving import Server
-from tests.waiting import until
+from tests.waiting import elapse, until
 
 AGENT = Path(__file__).parent / "agent.py"
 PER_TASK = 12
@@ -60,9 +60,9 @@ async def test_a_webhook_that_comes_and_goes(setup: Open, webhook: Receiver, see
 
     async def flap() -> None:
         while True:
-            await asyncio.sleep(dice.uniform(0.01, 0.05))
+            await elapse(dice.uniform(0.01, 0.05))
             await webhook.down()
-            await asyncio.sleep(dice.uniform(0.0, 0.03))
+            await elapse(dice.uniform(0.0, 0.03))
             await webhook.up()
 
     webhook.answer = answer
@@ -102,7 +102,7 @@ async def test_a_slow_webhook(setup: Open, webhook: Receiver) -> None:
         nonlocal together, most
         together += 1
         most = max(most, together)
-        await asyncio.sleep(dice.uniform(0.0, 0.02))
+        await elapse(dice.uniform(0.0, 0.02))
         together -= 1
         return 200
 
@@ -150,7 +150,7 @@ async def test_a_killed_server_loses_no_notification(tmp_path: Path, webhook: Re
     async with server:
         tasks = [await _begin(server, webhook, f"{seed}/{n}", words) for n in range(count)]
         for life in range(4):
-            await asyncio.sleep(dice.uniform(0.0, 0.15))
+            await elapse(dice.uniform(0.0, 0.15))
             if life == 2:
                 await webhook.down()
             await server.kill()

@@ -17,6 +17,7 @@ from dragoman.auth.keys import KeyRing, new_key
 from dragoman.model.ops import AuthenticationInfo, Call, DeletePushConfig
 from tests.push.conftest import SCOPE, TRACE, Open, brief
 from tests.push.webhook import Answer, Receiver, Told
+from tests.waiting import forever, until
 
 
 def states(told: list[Told]) -> list[str]:
@@ -321,7 +322,7 @@ async def test_a_webhook_that_does_not_answer_times_out(setup: Open, webhook: Re
     async def answer(told: Told) -> Answer:
         if not silence.is_set():
             silence.set()
-            await asyncio.sleep(60)
+            await forever()
         return 200
 
     webhook.answer = answer
@@ -376,7 +377,7 @@ async def test_a_webhook_that_is_gone_is_given_up_at_once(setup: Open, webhook: 
 
 async def test_a_dead_webhook_delays_no_other(setup: Open, webhook: Receiver) -> None:
     async def answer(told: Told) -> Answer:
-        await asyncio.sleep(60)
+        await forever()
         return 200
 
     async with Receiver(answer) as tarpit:
@@ -388,9 +389,4 @@ async def test_a_dead_webhook_delays_no_other(setup: Open, webhook: Receiver) ->
 
 async def _waiting(here: Any, so: Any) -> Any:
     """What was not told, once it is `so`."""
-    async with asyncio.timeout(10):
-        while True:
-            found = await here.store.push_queue.find(limit=10)
-            if found and so(found):
-                return found
-            await asyncio.sleep(0.01)
+    return await until(lambda: here.store.push_queue.find(limit=10), lambda found: found and so(found))

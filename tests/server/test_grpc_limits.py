@@ -173,18 +173,14 @@ async def test_large_bodies_count_for_what_the_process_works_on() -> None:
     async with served(service, bodies=bodies) as channel:
         stub = Stub(channel, v1_0.CODEC)
         large = stub.unary(ops.SEND, message(v1_0.CODEC, text="x" * (MEGABYTE // 2)))
-        async with asyncio.timeout(10):
-            while not bodies._waiting:
-                await asyncio.sleep(0.01)
+        await until(lambda: bodies._waiting)
         await stub.unary(ops.SEND, message(v1_0.CODEC))  # small ones are not counted
         assert len(service.calls) == 1
         freed.set()
         await large
         await other
         assert len(service.calls) == 2
-        async with asyncio.timeout(10):
-            while bodies.used:
-                await asyncio.sleep(0.01)
+        await until(lambda: not bodies.used)
 
 
 async def test_silent_grpc_connection_is_closed() -> None:

@@ -118,7 +118,8 @@ async def test_half_closed_clients_are_served_on_uvloop(tmp_path: Path) -> None:
     file = tmp_path / "agent.py"
     file.write_text(
         "import asyncio\nfrom dragoman import Agent\nagent = Agent('A')\n@agent.skill\n"
-        "async def a(x: str) -> str:\n    await asyncio.sleep(0.2)\n    return 'here you are'\n"
+        "async def a(x: str) -> str:\n    work_seconds = 0.2\n    await asyncio.sleep(work_seconds)\n"
+        "    return 'here you are'\n"
     )
     async with Server(file) as server:
         said: list[Any] = []

@@ -25,7 +25,7 @@ from dragoman.server.tls import server_context
 from tests.auth.certificates import Authority
 from tests.raw import result, rpc
 from tests.serving import Server
-from tests.waiting import until
+from tests.waiting import elapse, until
 
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -260,7 +260,7 @@ async def test_a_stream_whose_reader_nibbles_is_ended() -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while len(app.streams):
                 await reader.readexactly(1)
-                await asyncio.sleep(0.005)
+                await elapse(0.005)
     assert not len(app.streams)
 
 

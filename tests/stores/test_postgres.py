@@ -32,6 +32,7 @@ import asyncpg
 from dragoman.stores.postgres import database, reads
 from dragoman.stores.postgres import store as postgres_store
 from dragoman.stores.postgres.store import PostgresStore
+from tests.waiting import elapse
 
 SCOPE = Scope("acme", "echo", "alice")
 DONE = TaskState.COMPLETED
@@ -236,9 +237,11 @@ async def test_nobody_is_taken_for_dead_because_the_database_was_away(
         await store.close()
 
 
-async def test_who_waits_for_a_database_that_is_restarted_notices_nothing(
-    store: PostgresStore, log: Log
-) -> None:
+async def test_writers_and_readers_wait_for_a_database_that_restarts(url: str) -> None:
+    store = PostgresStore(url, patience=60)  # a busy machine takes a while to start a database
+    await store.open()
+    await store.join("n1", ttl=60)
+    log = store.scope(SCOPE)
     lease = await begun(log)
 
     async def restart() -> None:
@@ -253,6 +256,7 @@ async def test_who_waits_for_a_database_that_is_restarted_notices_nothing(
     written.append(await log.append(lease, [chunk()]))
     assert written == list(range(1, len(written) + 1))
     assert [record.seq for record in await log.read("t")] == written
+    await store.close()
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not-committed"])
@@ -387,13 +391,13 @@ async def test_who_stands_still_in_a_transaction_keeps_nobody_from_a_task(
 ) -> None:
     monkeypatch.setattr(database, "_IDLE", 300)
     await log.create("t", "c", mail())
-    stalled, still = PostgresStore(url, patience=0.1), asyncio.Event()
+    stalled, still, closed = PostgresStore(url, patience=0.1), asyncio.Event(), asyncio.Event()
     await stalled.open()
 
     async def lock(db: Any) -> None:
         await db.execute("select 1 from dragoman.tasks for update")
         still.set()
-        await asyncio.sleep(1)
+        await closed.wait()
         await db.execute("select 1")
 
     frozen = asyncio.ensure_future(stalled._database.write(lock))
@@ -401,6 +405,7 @@ async def test_who_stands_still_in_a_transaction_keeps_nobody_from_a_task(
     assert list(await store.claim("n1", limit=1)) == []
     assert (await log.deliver("t", mail())).seq == 2
     assert [lease.task for lease in await store.claim("n1", limit=1)] == ["t"]
+    closed.set()
     with pytest.raises(Unavailable):
         await frozen
     await stalled.close()
@@ -417,17 +422,17 @@ async def test_connections_that_are_cut_all_the_time_cost_nobody_a_record(
     async def write(lease: Lease) -> None:
         for n in range(25):
             await here.append(lease, [chunk(f"{n},")])
-            await asyncio.sleep(0.005)
+            await elapse(0.005)
 
     async def send(task: str) -> None:
         for n in range(25):
             await there.deliver(task, mail(f"{n},"))
-            await asyncio.sleep(0.005)
+            await elapse(0.005)
 
     async def cut() -> None:
         while True:
             await asyncio.to_thread(postgres.server().execute, CUT)
-            await asyncio.sleep(0.1)
+            await elapse(0.1)
 
     cutting = asyncio.ensure_future(cut())
     await asyncio.gather(*(write(lease) for lease in leases), *(send(lease.task) for lease in leases))
@@ -462,8 +467,7 @@ async def test_a_caller_that_leaves_gives_back_the_lease_it_was_given(store: Pos
     given = 0
     for n in range(40):
         leaving = asyncio.ensure_future(log.create(f"t{n}", "c", mail(), node="n1"))
-        for _ in range(n):
-            await asyncio.sleep(0.0005)
+        await elapse(n * 0.0005)
         leaving.cancel()
         (outcome,) = await asyncio.gather(leaving, return_exceptions=True)
         given += not isinstance(outcome, BaseException)
