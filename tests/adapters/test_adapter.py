@@ -17,6 +17,7 @@ from dragoman.adapters.adapter import (
     Data,
     File,
     Finished,
+    Instances,
     Paused,
     Progress,
     Question,
@@ -258,6 +259,24 @@ def test_wrap_refuses_a_class_and_an_option_that_does_not_exist() -> None:
         wrap(3, descripton="x")  # type: ignore[call-arg]
 
 
+async def test_tasks_share_one_instance_one_after_the_other_or_get_one_each() -> None:
+    alone = Instances("only")
+    async with alone.take() as first:
+        second = asyncio.create_task(_taken(alone))
+        await asyncio.sleep(0)
+        assert first == "only" and not second.done()
+    assert await second == "only"
+    made = iter("abc")
+    many = Instances(next(made), lambda: next(made))
+    async with many.take() as one, many.take() as other:
+        assert (one, other) == ("b", "c")
+
+
+async def _taken(instances: Instances) -> Any:
+    async with instances.take() as taken:
+        return taken
+
+
 async def test_wrap_serves_an_executor() -> None:
     from dragoman.executor import AgentExecutor, EventQueue, RequestContext, new_agent_text_message
 
@@ -265,7 +284,7 @@ async def test_wrap_serves_an_executor() -> None:
         async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
             await event_queue.enqueue_event(new_agent_text_message(context.get_user_input().upper()))
 
-    agent = wrap(Echo(), name="Echo", description="Repeats you")
+    agent = wrap(lambda: Echo(), name="Echo", description="Repeats you")
     async with agent.test() as client:
         assert str(await client("hi")) == "HI"
         assert (client.card.name, client.card.description) == ("Echo", "Repeats you")

@@ -29,6 +29,9 @@ FRAMEWORKS = {
     "langgraph": ("langgraph==1.2.20",),
     "pydantic-ai": ("pydantic-ai-slim==2.66.0",),
     "openai-agents": ("openai-agents==0.24.0",),
+    "google-adk": ("google-adk==2.13.0",),
+    "agent-framework": ("agent-framework-core==1.23.0",),
+    "strands": ("strands-agents==1.62.0",),
 }
 """Frameworks whose agents `dragoman.wrap` serves: each with Dragoman itself in one environment."""
 NODE = {

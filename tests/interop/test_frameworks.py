@@ -26,6 +26,9 @@ FRAMEWORKS = {
     "langgraph": "langgraph_agent.py",
     "pydantic-ai": "pydantic_ai_agent.py",
     "openai-agents": "openai_agents_agent.py",
+    "google-adk": "google_adk_agent.py",
+    "agent-framework": "agent_framework_agent.py",
+    "strands": "strands_agent.py",
 }
 
 

@@ -12,12 +12,14 @@ turn, so the task's log holds all that the framework needs to continue:
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -159,6 +161,23 @@ class Adapter(Protocol):
         """Run until the end or a pause. The last event is `Paused` or `Finished`. If it is closed or cancelled, the model
         call stops."""
         ...
+
+
+class Instances:
+    """Agents of a framework whose agents hold the conversation themselves, and can do one thing at a time."""
+
+    def __init__(self, first: Any, make: Callable[[], Any] | None = None) -> None:
+        self.first, self._make = first, make
+        self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[Any]:
+        """An agent for one run: a new one if there is a function that makes them, else the only one when it is free."""
+        if self._make is not None:
+            yield self._make()
+            return
+        async with self._free.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            yield self.first
 
 
 class _Segment(Struct, frozen=True, kw_only=True, omit_defaults=True):

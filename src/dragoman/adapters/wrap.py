@@ -6,11 +6,12 @@ already there.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, TypedDict, Unpack
 
-from dragoman.adapters.adapter import Adapter, RunOptions, work
+from dragoman.adapters.adapter import Adapter, Instances, RunOptions, work
 from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
 from dragoman.model.card import Extension, Provider, Skill
@@ -21,6 +22,9 @@ ADAPTERS = {
     "langgraph": "langgraph",
     "pydantic_ai": "pydantic_ai",
     "agents": "openai_agents",
+    "google.adk": "google_adk",
+    "agent_framework": "agent_framework",
+    "strands": "strands",
     "a2a": "a2a_sdk",
     "dragoman.executor": "a2a_sdk",
 }
@@ -29,6 +33,9 @@ EXTRAS = {
     "langgraph": "langgraph",
     "pydantic_ai": "pydantic-ai",
     "openai_agents": "openai-agents",
+    "google_adk": "google-adk",
+    "agent_framework": "agent-framework",
+    "strands": "strands",
     "a2a_sdk": "a2a-sdk",
 }
 """The module here, and the extra that installs its framework."""
@@ -75,13 +82,18 @@ MODES = ("text/plain", "application/json", "*/*")
 def wrap(obj: Any, name: str = "", description: str = "", **options: Unpack[WrapOptions]) -> Agent:
     """The agent of another framework as an `Agent`, to be served: `wrap(graph, name="Travel").run()`.
 
-    `obj` is a LangGraph graph, an agent of pydantic-ai or of the OpenAI Agents SDK, or an `AgentExecutor` of a2a-sdk;
-    `docs/frameworks.md` lists all. Text is streamed, tool calls are status updates, an interrupt or an approval is
+    `obj` is a LangGraph graph, an agent of pydantic-ai, the OpenAI Agents SDK, Google ADK, Microsoft Agent Framework or
+    Strands, or an `AgentExecutor` of a2a-sdk; `docs/frameworks.md` lists all. It may also be a function without parameters that makes one. Text is streamed, tool calls are status updates, an interrupt or an approval is
     `input-required`, and the framework's state is in the task's log: a task that waits survives a restart.
     """
     check_options(options, WrapOptions, "wrap", ("name", "description"))
     if isinstance(obj, Agent):
         raise TypeError(f"{obj.name!r} is an Agent already: it needs no wrap")
+    make: Callable[[], Any] | None = None
+    if inspect.isfunction(obj) and not any(
+        parameter.default is parameter.empty for parameter in inspect.signature(obj).parameters.values()
+    ):
+        make, obj = obj, obj()
     module = _adapter_for(obj)
     given: dict[str, Any] = dict(options)
     ours = {option: given.pop(option) for option in _OURS if option in given}
@@ -92,7 +104,12 @@ def wrap(obj: Any, name: str = "", description: str = "", **options: Unpack[Wrap
             raise TypeError(f"wrap: {option!r} is not for an object of {type(obj).__module__}")
         made: Agent = module.make_agent(obj, name, description, given)
         return made
-    adapter: Adapter = module.make_adapter(obj, ours.pop("input", None), ours.pop("output", None))
+    functions = ours.pop("input", None), ours.pop("output", None)
+    adapter: Adapter
+    if hasattr(module, "make_stateful_adapter"):
+        adapter = module.make_stateful_adapter(Instances(obj, make), *functions)
+    else:
+        adapter = module.make_adapter(obj, *functions)
     inputs, outputs = given.pop("input_modes", MODES), given.pop("output_modes", MODES)
     agent = Agent(name, description, input_modes=inputs, output_modes=outputs, **given)
     run_options, show_tools = ours.pop("run", {}), ours.pop("show_tools", True)

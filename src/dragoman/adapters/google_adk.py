@@ -1,0 +1,217 @@
+"""Google ADK: an agent, a workflow or an `App`.
+
+The session goes to the task's log. A tool that wants confirmation and a request for input ask the caller; a request for
+credentials is `auth-required`. A run that the process did not survive is run again from its last pause.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+from google.adk.agents import BaseAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.apps import App
+from google.adk.artifacts import InMemoryArtifactService
+from google.adk.runners import Runner
+from google.adk.sessions import InMemorySessionService, Session
+from google.genai import types
+
+from dragoman.adapters.adapter import (
+    Answer,
+    AnyEvent,
+    Data,
+    File,
+    Finished,
+    Paused,
+    Question,
+    Start,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from dragoman.model.content import Message
+from dragoman.model.values import plain
+
+_CONFIRMATION = "adk_request_confirmation"
+_INPUT = "adk_request_input"
+_CREDENTIAL = "adk_request_credential"
+_REQUESTS = (_CONFIRMATION, _INPUT, _CREDENTIAL)
+_USER = "caller"
+
+
+def make_adapter(
+    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+) -> GoogleADKAdapter:
+    return GoogleADKAdapter(obj, input or content_of, output)
+
+
+class GoogleADKAdapter:
+    def __init__(self, obj: Any, input: Callable[[Any], Any], output: Callable[[Any], Any] | None) -> None:
+        self._obj, self._input, self._output = obj, input, output
+        self._app = obj.name
+
+    async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        sessions, session_id = InMemorySessionService(), start.turn.context_id
+        if start.state is None:
+            await sessions.create_session(app_name=self._app, user_id=_USER, session_id=session_id)
+        else:
+            session = Session.model_validate(start.state["session"])
+            sessions.sessions.setdefault(self._app, {}).setdefault(_USER, {})[session.id] = session
+        options = dict(start.options)
+        options.setdefault("run_config", RunConfig(streaming_mode=StreamingMode.SSE))
+        if start.message is not None:
+            content = self._input(start.message)
+        else:
+            content = _answers(start)
+        seen = _Seen()
+        events = self._runner(sessions).run_async(
+            user_id=_USER, session_id=session_id, new_message=content, **options
+        )
+        async with aclosing(events):
+            async for event in events:
+                for each in seen.event(event):
+                    yield each
+        session = await sessions.get_session(app_name=self._app, user_id=_USER, session_id=session_id)
+        state = {"session": session.model_dump(mode="json", by_alias=True)}
+        if seen.requests:
+            state["requests"] = {call.id: call.name for call in seen.requests}
+            yield Paused(questions=tuple(map(_question, seen.requests)), state=state)
+            return
+        if seen.error:
+            yield Finished(state=state, failed=seen.error)
+            return
+        if self._output is not None:
+            found = self._output(seen.output if seen.output is not None else seen.text)
+            yield Text(text=found, message="output") if isinstance(found, str) else Data(value=plain(found))
+        elif seen.output is not None and not isinstance(seen.output, str):
+            yield Data(value=plain(seen.output))
+        elif isinstance(seen.output, str) and not seen.text:
+            yield Text(text=seen.output, message="output")
+        yield Finished(state=state)
+
+    def _runner(self, sessions: Any) -> Any:
+        services = {"session_service": sessions, "artifact_service": InMemoryArtifactService()}
+        if isinstance(self._obj, App):
+            return Runner(app=self._obj, **services)
+        kind = "agent" if isinstance(self._obj, BaseAgent) else "node"
+        return Runner(app_name=self._app, **{kind: self._obj}, **services)
+
+
+class _Seen:
+    """Turns the events of a run into ours."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        """Calls that the caller has to answer."""
+        self.text, self.error = "", ""
+        self.output: Any = None
+        self._message, self._streamed = 0, False
+
+    def event(self, event: Any) -> Iterator[AnyEvent]:
+        if event.error_code and event.error_message:
+            self.error = str(event.error_message)
+        parts = event.content.parts or [] if event.content else []
+        for part in parts:
+            if part.text and not part.thought and event.author != "user":
+                if event.partial or not self._streamed:
+                    self._streamed = self._streamed or bool(event.partial)
+                    self.text = part.text
+                    yield Text(text=part.text, message=f"message-{self._message}")
+            elif part.function_call and not event.partial:
+                yield from self._call(part.function_call)
+            elif part.function_response and event.author != "user":
+                yield from self._response(part.function_response)
+            elif part.inline_data and not event.partial:
+                data = part.inline_data
+                yield File(name=data.display_name or "", raw=data.data, media_type=data.mime_type or "")
+        if event.partial:
+            return
+        if parts:
+            self._message, self._streamed = self._message + 1, False
+        if event.output is not None:
+            self.output = event.output
+        if used := event.usage_metadata:
+            yield Usage(
+                input_tokens=used.prompt_token_count or 0,
+                output_tokens=used.candidates_token_count or 0,
+                model=event.model_version or "",
+            )
+
+    def _call(self, call: Any) -> Iterator[AnyEvent]:
+        if call.name in _REQUESTS:
+            self.requests.append(call)
+        else:
+            yield ToolCall(id=call.id or call.name, name=call.name, arguments=call.args)
+
+    def _response(self, response: Any) -> Iterator[AnyEvent]:
+        waits = any(_original(call).get("id") == response.id for call in self.requests)
+        asks = isinstance(response.response, dict) and "requires confirmation" in str(
+            response.response.get("error", "")
+        )
+        if response.name not in _REQUESTS and not waits and not asks:
+            found = response.response
+            result = found.get("result", found) if isinstance(found, dict) else found
+            failed = isinstance(found, dict) and "error" in found
+            yield ToolResult(
+                id=response.id or response.name, name=response.name, result=result, failed=failed
+            )
+
+
+def content_of(message: Message) -> Any:
+    """A message as ADK's content."""
+    parts = []
+    for part in message.parts:
+        media_type = part.media_type or "application/octet-stream"
+        if part.text is not None:
+            parts.append(types.Part(text=part.text))
+        elif part.raw is not None:
+            parts.append(types.Part.from_bytes(data=part.raw, mime_type=media_type))
+        elif part.url is not None:
+            parts.append(types.Part.from_uri(file_uri=part.url, mime_type=media_type))
+        else:
+            parts.append(types.Part(text=json.dumps(part.data, ensure_ascii=False)))
+    return types.Content(role="user", parts=parts)
+
+
+def _original(call: Any) -> dict[str, Any]:
+    found = (call.args or {}).get("originalFunctionCall")
+    return found if isinstance(found, dict) else {}
+
+
+def _question(call: Any) -> Question:
+    details = call.args or {}
+    if call.name == _CONFIRMATION:
+        original, hint = _original(call), details.get("toolConfirmation", {}).get("hint", "")
+        given = ", ".join(f"{name}={value!r}" for name, value in original.get("args", {}).items())
+        return Question(
+            id=call.id,
+            text=f"Allow {original.get('name')}({given})?",
+            approval=True,
+            details={"tool": original.get("name"), "arguments": original.get("args", {}), "hint": hint},
+        )
+    if call.name == _CREDENTIAL:
+        return Question(id=call.id, text="Credentials are needed.", details=details, auth=True)
+    text = details.get("message") or "Input is needed."
+    schema = details.get("responseSchema") or details.get("response_schema")
+    return Question(id=call.id, text=text, details=details, schema=schema)
+
+
+def _answers(start: Start) -> Any:
+    parts = []
+    for id, answer in start.answers.items():
+        name = start.state["requests"][id]
+        response = types.FunctionResponse(id=id, name=name, response=_response(name, answer))
+        parts.append(types.Part(function_response=response))
+    return types.Content(role="user", parts=parts)
+
+
+def _response(name: str, answer: Answer) -> dict[str, Any]:
+    if name == _CONFIRMATION:
+        return {"confirmed": bool(answer.value)}
+    if isinstance(answer.value, dict):
+        return answer.value
+    return {"result": answer.value}

@@ -1,0 +1,145 @@
+"""Strands Agents: an `Agent`, or a function that makes one.
+
+An agent of Strands holds one conversation and does one thing at a time. Before each run it is set to the state of the
+context (a snapshot, which goes to the task's log). Tasks wait for each other unless `wrap` has a function that makes agents.
+An interrupt of a tool or a hook asks the caller. A run that the process did not survive is run again from its last pause.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+from strands.handlers import PrintingCallbackHandler
+from strands.types._snapshot import Snapshot
+from strands.types.session import decode_bytes_values, encode_bytes_values
+
+from dragoman.adapters.adapter import (
+    AnyEvent,
+    Data,
+    Finished,
+    Instances,
+    Paused,
+    Question,
+    Start,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from dragoman.model.content import Message
+from dragoman.model.values import plain
+
+
+def make_stateful_adapter(
+    agents: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+) -> StrandsAdapter:
+    return StrandsAdapter(agents, input or prompt_of, output)
+
+
+class StrandsAdapter:
+    def __init__(
+        self, agents: Instances, input: Callable[[Any], Any], output: Callable[[Any], Any] | None
+    ) -> None:
+        self._agents, self._input, self._output = agents, input, output
+        self._begin = agents.first.take_snapshot(preset="session").to_dict()
+
+    async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        async with self._agents.take() as agent:
+            if isinstance(agent.callback_handler, PrintingCallbackHandler):
+                agent.callback_handler = _quiet
+            agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(start.state or self._begin)))
+            if start.message is not None:
+                given = self._input(start.message)
+            else:
+                given = [
+                    {"interruptResponse": {"interruptId": id, "response": answer.value}}
+                    for id, answer in start.answers.items()
+                ]
+            seen = _Seen()
+            stream = agent.stream_async(given, **start.options)
+            async with aclosing(stream):
+                async for event in stream:
+                    for each in seen.event(event):
+                        yield each
+            state = plain(encode_bytes_values(agent.take_snapshot(preset="session").to_dict()))
+        result = seen.result
+        if result.interrupts:
+            yield Paused(questions=tuple(map(_question, result.interrupts)), state=state)
+            return
+        if self._output is not None:
+            found = self._output(result)
+            yield Text(text=found, message="output") if isinstance(found, str) else Data(value=plain(found))
+        elif result.structured_output is not None:
+            yield Data(value=plain(result.structured_output))
+        yield Finished(state=state)
+
+
+class _Seen:
+    """Turns the events of a run into ours."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+        self._message = 0
+
+    def event(self, event: dict[str, Any]) -> Iterator[AnyEvent]:
+        if "data" in event and isinstance(event["data"], str):
+            yield Text(text=event["data"], message=f"message-{self._message}")
+        elif "message" in event:
+            yield from self._content(event["message"])
+            self._message += 1
+        elif "result" in event:
+            self.result = event["result"]
+        elif isinstance(event.get("event"), dict) and (metadata := event["event"].get("metadata")):
+            used = metadata.get("usage", {})
+            yield Usage(
+                input_tokens=used.get("inputTokens", 0),
+                output_tokens=used.get("outputTokens", 0),
+            )
+
+    def _content(self, message: dict[str, Any]) -> Iterator[AnyEvent]:
+        for block in message["content"]:
+            if "toolUse" in block:
+                use = block["toolUse"]
+                yield ToolCall(id=use["toolUseId"], name=use["name"], arguments=use["input"])
+            elif "toolResult" in block:
+                result = block["toolResult"]
+                texts = [each.get("text") or json.dumps(each.get("json")) for each in result["content"]]
+                yield ToolResult(
+                    id=result["toolUseId"], result="\n".join(texts), failed=result["status"] == "error"
+                )
+
+
+def _quiet(**event: Any) -> None:
+    """Strands prints what happens unless it is given a handler."""
+
+
+def prompt_of(message: Message) -> Any:
+    """A message as a prompt: text, or blocks if there are files."""
+    blocks: list[Any] = []
+    for part in message.parts:
+        if part.text is not None:
+            blocks.append({"text": part.text})
+        elif part.raw is not None:
+            kind, _, format = (part.media_type or "application/octet-stream").partition("/")
+            source = {"bytes": part.raw}
+            if kind in ("image", "video"):
+                blocks.append({kind: {"format": format, "source": source}})
+            else:
+                name = part.filename or "file"
+                blocks.append({"document": {"format": format, "name": name, "source": source}})
+        elif part.url is not None:
+            blocks.append({"text": part.url})
+        else:
+            blocks.append({"text": json.dumps(part.data, ensure_ascii=False)})
+    return "\n".join(block["text"] for block in blocks) if all("text" in each for each in blocks) else blocks
+
+
+def _question(interrupt: Any) -> Question:
+    reason = interrupt.reason
+    text = reason if isinstance(reason, str) else ""
+    if isinstance(reason, dict):
+        text = next((str(reason[key]) for key in ("question", "message", "prompt") if reason.get(key)), "")
+    return Question(id=interrupt.id, text=text or interrupt.name, details=plain(reason))
