@@ -43,6 +43,28 @@ def reply(text: str = "hi") -> Record:
     return Record("reply", Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),)))
 
 
+def seq_of(snapshot: Snapshot | None) -> int:
+    """The last record of a settled task."""
+    assert snapshot is not None
+    return snapshot.seq
+
+
+def everything_in(snapshot: Snapshot) -> dict[str, Any]:
+    """A copy of all members of a snapshot."""
+    artifacts = {id: (a.artifact(), a.turn, a.before, a.closed) for id, a in snapshot.artifacts.items()}
+    copied = ("mails", "history", "metadata", "status_updates", "steps", "children", "notes")
+    return {
+        **folded(snapshot),
+        **{name: type(value)(value) for name in copied for value in [getattr(snapshot, name)]},
+        "artifacts": artifacts,
+        "status": snapshot.status,
+        "size": snapshot.size,
+        "asked": snapshot.asked,
+        "answering": snapshot.answering,
+        "usage": (list(snapshot.usage or ()), snapshot.used),
+    }
+
+
 def folded(snapshot: Snapshot) -> dict[str, Any]:
     """All that a snapshot says, in a form that can be compared."""
     return {

@@ -22,7 +22,7 @@ from dragoman.errors import A2AError
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from tests.conformance.conftest import SHARED, STORES
-from tests.conformance.records import chunk, folded, mail, reply, status, turn
+from tests.conformance.records import chunk, folded, mail, reply, seq_of, status, turn
 
 TASKS, NODES, KEYS = (
     st.sampled_from(["t1", "t2", "t3"]),
@@ -183,7 +183,7 @@ class Agreement(RuleBasedStateMachine):
         async def act(store: Store, side: int) -> int:
             log = store.scope(leases[0].scope)
             seen = 1 if stale else (await log.load(leases[0].task)).mail
-            return await log.settle(leases[side], records[side], mail=seen)
+            return seq_of(await log.settle(leases[side], records[side], mail=seen))
 
         self.both(handle, act)
 

@@ -236,7 +236,7 @@ class Tasks(RuleBasedStateMachine):
 
     async def _end(self, engine: Engine) -> None:
         jobs = [run.job for run in engine.runner._runs]
-        jobs += engine.runner._tasks
+        jobs += engine.runner._tasks + engine._background
         for job in jobs:
             job.cancel()
         if jobs:

@@ -164,9 +164,7 @@ class TaskMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_row_is_the_fold_of_the_log(self) -> None:
-        fold = Snapshot(Scope("", "a", ""), "t", "c")
-        for record in self.log:
-            fold.apply(record)
+        fold = Snapshot(Scope("", "a", ""), "t", "c").after(self.log)
         assert (self.row.seq, self.row.mail) == (fold.seq, fold.mail)
         if fold.reply is None:
             assert (self.row.state, self.row.updated) == (fold.state, fold.status.timestamp)

@@ -436,10 +436,10 @@ async def test_an_interrupted_turn_says_once_what_is_said_about_an_artifact(tmp_
 async def test_an_executor_that_says_much_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     append = journal.Journal.append
 
-    async def slowly(self: journal.Journal, batch: list[Record]) -> None:
+    async def slowly(self: journal.Journal, batch: list[Record], size: int) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
-        await append(self, batch)
+        await append(self, batch, size)
 
     monkeypatch.setattr(journal, "MAX_WAITING_RECORDS", 4)
     monkeypatch.setattr(journal.Journal, "append", slowly)

@@ -121,9 +121,9 @@ async def test_readers_are_looked_for_after_an_unexpected_error(monkeypatch: pyt
     readers = follow.Readers(open_store("memory:"))
     look = Stumbles(readers.look, *ERRORS)
     monkeypatch.setattr(readers, "look", look)
-    readers.start()
+    polling = asyncio.create_task(readers.poll())
     await asyncio.wait_for(look.did.wait(), 10)
-    readers.close()
+    polling.cancel()
 
 
 async def test_workers_share_their_numbers_after_an_unexpected_error() -> None:

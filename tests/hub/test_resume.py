@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from dragoman.engine.protocols import LeaseLost, Log
+from dragoman.engine.records import Snapshot
 from dragoman.errors import Unavailable
 from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.agents.dispatch import INTERRUPTED
@@ -116,7 +117,7 @@ class DyingLog:
         self._store.breathe()
         return await self._log.append(*args, **options)
 
-    async def settle(self, *args: Any, **options: Any) -> int:
+    async def settle(self, *args: Any, **options: Any) -> Snapshot | None:
         self._store.breathe()
         return await self._log.settle(*args, **options)
 

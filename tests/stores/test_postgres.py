@@ -22,7 +22,7 @@ from dragoman.stores import NewerDatabase, open_store
 from dragoman.stores.audit_chain import examine
 from dragoman.stores.pages import read_filters
 from tests import postgres
-from tests.conformance.records import chunk, mail, status, turn
+from tests.conformance.records import chunk, mail, seq_of, status, turn
 
 if not postgres.available():
     pytest.skip("there is no PostgreSQL here", allow_module_level=True)
@@ -270,7 +270,7 @@ async def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_repeated(
         if what == "append":
             assert await log.append(lease, [chunk("a"), chunk("b")]) == 3
         elif what == "settle":
-            assert await log.settle(lease, [turn(), status(DONE)], mail=1) == 3
+            assert seq_of(await log.settle(lease, [turn(), status(DONE)], mail=1)) == 3
         elif what == "create":
             assert (await log.create("t2", "c", mail(), node="n1", dedupe="k")).lease is not None
         else:

@@ -29,11 +29,9 @@ def test_small_values_count_for_what_they_take_in_memory(value: Any) -> None:
     tracemalloc.start()
     try:
         for key in range(200):
-            snapshot = Snapshot(Scope("t", "a", "p"), str(key), "c")
-            for record in unpack(packed, 1):
-                snapshot.apply(record)
+            snapshot = Snapshot(Scope("t", "a", "p"), str(key), "c").after(unpack(packed, 1))
             cache.keep(key, snapshot)
-            del snapshot, record
+            del snapshot
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

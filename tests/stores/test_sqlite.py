@@ -21,7 +21,7 @@ from dragoman.stores import NewerDatabase, open_store
 from dragoman.stores.migrations import scripts
 from dragoman.stores.sqlite import purge, reads
 from dragoman.stores.sqlite.store import SqliteStore
-from tests.conformance.records import chunk, mail, status, turn
+from tests.conformance.records import chunk, mail, seq_of, status, turn
 
 SCOPE = Scope("acme", "echo", "alice")
 DONE = TaskState.COMPLETED
@@ -293,7 +293,7 @@ async def test_a_task_that_began_and_could_not_be_stored_leaves_no_lease_that_fi
             with pytest.raises(LeaseLost):
                 await write
         await store.release(begun.lease)
-        assert await log.settle(kept, [turn(), status(DONE)], mail=1) == 3
+        assert seq_of(await log.settle(kept, [turn(), status(DONE)], mail=1)) == 3
 
 
 async def test_a_task_that_began_and_ended_is_stored_although_its_transaction_failed(
@@ -309,7 +309,7 @@ async def test_a_task_that_began_and_ended_is_stored_although_its_transaction_fa
 
     with pytest.raises(ZeroDivisionError):
         await store.file.commits.submit(fail)
-    assert await settling == 4
+    assert seq_of(await settling) == 4
     assert [(r.seq, r.kind) for r in await log.read("t")] == [
         (1, "message"), (2, "turn"), (3, "artifact"), (4, "status")
     ]  # fmt: skip

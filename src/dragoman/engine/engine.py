@@ -104,7 +104,7 @@ class Engine:
         self.runner = Runner(store, bus, programs, peers=self, **runner)
         self.readers = Readers(store)
         self._large = ByteBudget(LARGE_TASKS_BYTES, hold=LARGE_TASKS_SECONDS)
-        self._retention: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
 
     async def start(self, *, retain: float | None = None, retain_unfinished: float | None = None) -> None:
         """Open the store, take over what was interrupted.
@@ -115,12 +115,12 @@ class Engine:
         await self._store.open()
         await self._bus.open()
         await self.runner.start()
-        self.readers.start()
         if self._push is not None:
             await self._push.start()
-        self._retention = asyncio.create_task(
-            self._purge_old(retain, retain_unfinished), name="dragoman-retention"
-        )
+        self._background = [
+            asyncio.create_task(self.readers.poll(), name="dragoman-readers"),
+            asyncio.create_task(self._purge_old(retain, retain_unfinished), name="dragoman-retention"),
+        ]
 
     def waits_for(self, drain: float) -> str:
         """What `stop(drain)` would wait for, in a sentence; empty if for nothing."""
@@ -130,8 +130,9 @@ class Engine:
         return f"{what} {drain:g} s to finish; what is not finished then goes on at the next start"
 
     async def stop(self, drain: float = 10.0) -> None:
-        if self._retention is not None:
-            self._retention.cancel()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self.runner.stop(drain)
         self.readers.close()
         if self._push is not None:
@@ -197,7 +198,7 @@ class Engine:
         snapshot = delivered.snapshot
         if now:
             if snapshot.undecided:
-                await self._wait_for_decision(call, snapshot, delivered.seq)
+                snapshot = await self._wait_for_decision(call, delivered)
             return snapshot.reply or trimmed(snapshot.task, length)
         if run is not None and (settled := await run.settled) is not None:
             snapshot = settled
@@ -205,7 +206,7 @@ class Engine:
             await asyncio.shield(delivered.stored)
         if not _over(snapshot, delivered.seq):  # another node runs it, or another message came
             with self._reader(call, snapshot, snapshot.seq, look=True) as reader:
-                await _until(reader, snapshot, lambda: _over(snapshot, delivered.seq))
+                snapshot = await _until(reader, snapshot, lambda now: _over(now, delivered.seq))
         return snapshot.reply or trimmed(snapshot.task, length)
 
     async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
@@ -214,7 +215,7 @@ class Engine:
         delivered, _ = await self._accept_message(program, call, request)
         snapshot = delivered.snapshot
         if undecided := snapshot.undecided:
-            await self._wait_for_decision(call, snapshot, delivered.seq)
+            snapshot = await self._wait_for_decision(call, delivered)
         if snapshot.reply is not None:
             yield (StreamResponse(snapshot.reply, snapshot.seq),)
             return
@@ -236,10 +237,11 @@ class Engine:
                 if batch:
                     yield batch
 
-    async def _wait_for_decision(self, call: Call, snapshot: Snapshot, after: int) -> None:
+    async def _wait_for_decision(self, call: Call, delivered: Delivered) -> Snapshot:
         """Wait until it is known whether the answer is a Message or a task."""
-        with self._reader(call, snapshot, after) as reader:
-            await _until(reader, snapshot, lambda: not snapshot.undecided)
+        snapshot = delivered.snapshot
+        with self._reader(call, snapshot, snapshot.seq, look=delivered.duplicate) as reader:
+            return await _until(reader, snapshot, lambda now: not now.undecided)
 
     async def _as_of(self, call: Call, snapshot: Snapshot, seq: int) -> Snapshot:
         """A task as it was at `seq`."""
@@ -251,8 +253,7 @@ class Engine:
             )
             if not records:
                 raise TaskNotFound(snapshot.task_id)  # purged meanwhile
-            for record in records:
-                then.apply(record)
+            then = then.after(records)
         return then
 
     # -- accepting messages ------------------------------------------------------------------------------------
@@ -520,8 +521,8 @@ class Engine:
             self._bus.wake(MAIL_TOPIC)
         if not snapshot.terminal:
             self._bus.wake(topic(call.scope, request.id), [Record("cancel", mail, delivered.seq)])
-            with self._reader(call, snapshot, delivered.seq, look=True) as reader:
-                await _until(reader, snapshot, lambda: snapshot.terminal)
+            with self._reader(call, snapshot, snapshot.seq, look=True) as reader:
+                snapshot = await _until(reader, snapshot, lambda now: now.terminal)
         return snapshot.task
 
     # -- agents that call agents -------------------------------------------------------------------------------
@@ -566,11 +567,11 @@ class Engine:
             await asyncio.sleep(time.perf_counter() - began if more else every)
 
 
-async def _until(reader: Reader, snapshot: Snapshot, enough: Callable[[], bool]) -> None:
-    """Read, and move `snapshot` on, until that is `enough`."""
-    while not enough():
-        for record in await reader.next():
-            snapshot.apply(record)
+async def _until(reader: Reader, snapshot: Snapshot, enough: Callable[[Snapshot], bool]) -> Snapshot:
+    """Read until `enough` is true of the task, and return it as it is then."""
+    while not enough(snapshot):
+        snapshot = snapshot.after(await reader.next())
+    return snapshot
 
 
 def _public(records: Sequence[Record], *, question_ends: bool) -> tuple[list[StreamResponse], bool]:

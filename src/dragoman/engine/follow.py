@@ -172,19 +172,14 @@ class Readers(set[Reader]):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
-        self._looking: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._looking = asyncio.create_task(self._poll(), name="dragoman-readers")
 
     def close(self) -> None:
         """Have all readers read to the end of their logs, and wait for nothing more."""
-        if self._looking is not None:
-            self._looking.cancel()
         for reader in tuple(self):
             reader.close()
 
-    async def _poll(self) -> None:
+    async def poll(self) -> None:
+        """Look again and again, until it is cancelled."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             with keep_going(logger, "looking for records that readers missed", Unavailable):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from dragoman.engine.protocols import Bus, Lease, LeaseLost, Log, topic
@@ -17,13 +17,15 @@ from dragoman.errors import Unavailable
 
 MAX_WAITING_RECORDS, MAX_WAITING_BYTES = 1024, 1 << 20
 """How much may wait for the disk before a writer waits for it."""
+MAX_UNFOLDED_BYTES = 1 << 20
+"""Of records on disk that a journal remembers, to fold them when somebody asks for the task."""
 
 logger = logging.getLogger("dragoman.turn")
 
 
 class Journal:
-    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_scheduled", "_stop", "broken", "dead", "full", "lease", "log",
-                 "snapshot", "waiting")  # fmt: skip
+    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_scheduled", "_seq", "_snapshot", "_stop", "_unfolded",
+                 "_unfolded_bytes", "broken", "dead", "full", "lease", "log", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -35,7 +37,11 @@ class Journal:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`stop` is called with the reason when nothing more can be written: `lost`, or `broken`."""
-        self.log, self.lease, self.snapshot = log, lease, snapshot
+        self.log, self.lease = log, lease
+        self._snapshot, self._seq = snapshot, snapshot.seq
+        self._unfolded: list[Record] = []
+        """On disk, up to record `_seq`, and not in `_snapshot`."""
+        self._unfolded_bytes = 0
         self.waiting: list[Record] = []
         """Not on disk yet."""
         self._bytes = 0
@@ -51,6 +57,14 @@ class Journal:
         self._scheduled = False
         self._committed: asyncio.Future[None] | None = None
         self._loop = loop
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The task as it is on disk, as far as this run knows."""
+        if self._unfolded:
+            self._snapshot = self._snapshot.after(self._unfolded)
+            self._unfolded, self._unfolded_bytes = [], 0
+        return self._snapshot.share()
 
     def put(self, record: Record) -> None:
         """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit.
@@ -94,22 +108,22 @@ class Journal:
         rest, self.waiting, self._bytes, self.full = self.waiting, [], 0, False
         return rest
 
-    def _take_piece(self) -> list[Record]:
-        """What the next append writes: all that waits, or as much as fits in a piece of a log."""
-        batch, self.full = self.waiting, False
-        if self._bytes <= PIECE_BYTES:
+    def _take_piece(self) -> tuple[list[Record], int]:
+        """What the next append writes: all that waits, or as much as fits in a piece of a log; and its bytes."""
+        batch, size, self.full = self.waiting, self._bytes, False
+        if size <= PIECE_BYTES:
             self.waiting, self._bytes = [], 0
-            return batch
+            return batch, size
         size = upto = 0
         while upto < len(batch) and (upto == 0 or size + len(batch[upto].raw) <= PIECE_BYTES):
             size += len(batch[upto].raw)
             upto += 1
         self.waiting = batch[upto:]
         self._bytes -= size
-        return batch[:upto]
+        return batch[:upto], size
 
-    async def append(self, batch: list[Record]) -> None:
-        """Write records now, however long the store is away. Raises `LeaseLost`."""
+    async def append(self, batch: list[Record], size: int) -> None:
+        """Write records of `size` bytes now, however long the store is away. Raises `LeaseLost`."""
         task, pause = self.lease.task, 0.05
         while True:
             try:
@@ -122,9 +136,14 @@ class Journal:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
         self._bus.wake(topic(self.lease.scope, task), batch)
-        if self.snapshot.seq < batch[-1].seq:
+        if batch[0].seq == self._seq + 1 and self._unfolded_bytes < MAX_UNFOLDED_BYTES:
+            self._unfolded += batch
+            self._unfolded_bytes += size
+            self._seq = batch[-1].seq
+        else:  # somebody else wrote in between, or it is much: the store has folded it
             with suppress(Unavailable):
-                self.snapshot = await catch_up(self.log, self.snapshot, batch)
+                self._snapshot = await self.log.load(task)
+                self._seq, self._unfolded, self._unfolded_bytes = self._snapshot.seq, [], 0
 
     def _start_flush(self) -> None:
         self._scheduled = False
@@ -134,7 +153,7 @@ class Journal:
     async def _flush(self) -> None:
         try:
             while self.waiting and not self.dead:
-                await self.append(self._take_piece())
+                await self.append(*self._take_piece())
                 if self._committed is not None and not self.waiting:
                     self._committed.set_result(None)
                     self._committed = None
@@ -151,14 +170,3 @@ class Journal:
                     self._committed.set_exception(LeaseLost(self.lease.task))
                     self._committed.exception()
                 self._committed = None
-
-
-async def catch_up(log: Log, snapshot: Snapshot, records: Sequence[Record]) -> Snapshot:
-    """`snapshot` with `records`, which are on disk. A store that keeps it has moved it on; one that forgot it has not."""
-    if snapshot.seq >= records[-1].seq:
-        return snapshot
-    if snapshot.seq + 1 < records[0].seq:
-        return await log.load(snapshot.task_id)  # somebody else wrote in between
-    for record in records:
-        snapshot.apply(record)
-    return snapshot

@@ -94,8 +94,7 @@ Admit = Callable[[int], Awaitable[None]]
 class Log(Protocol):
     """One scope's tasks. A task outside it cannot be named: it is `TaskNotFound`.
 
-    What these methods return is on disk. A returned `Snapshot` is shared and moves on as the log does: read what you
-    need from it before the next `await`.
+    What these methods return is on disk. A `Snapshot` that they return does not change.
     """
 
     def create(
@@ -148,8 +147,11 @@ class Log(Protocol):
         """
         ...
 
-    def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[int]:
-        """`append`, and give the lease back. Raises `NewMail` (and writes nothing) if mail came after `mail`."""
+    def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[Snapshot | None]:
+        """`append`, and give the lease back: the task as it is then, or None if the store would have to read it.
+
+        Raises `NewMail` (and writes nothing) if mail came after `mail`.
+        """
         ...
 
     async def read(

@@ -231,24 +231,40 @@ def number(records: Sequence[Record], first: int) -> None:
 class ArtifactInProgress(GrowingArtifact):
     """An artifact in the log: which turn wrote to it last, and whether it was said to be whole."""
 
-    __slots__ = ("turn", "closed", "before")
+    __slots__ = ("turn", "closed", "before", "owner")
 
-    def __init__(self, update: ArtifactUpdate, turn: int) -> None:
+    def __init__(self, update: ArtifactUpdate, turn: int, owner: object) -> None:
         super().__init__(update.artifact)
         self.turn = turn
         self.closed = update.last_chunk
         self.before = 0
         """How many of its parts were there before that turn."""
+        self.owner = owner
+        """The only fold that may change it."""
+
+    def copy_for(self, owner: object) -> ArtifactInProgress:
+        new = ArtifactInProgress.__new__(ArtifactInProgress)
+        self.copy_to(new)
+        new.turn, new.closed, new.before, new.owner = self.turn, self.closed, self.before, owner
+        return new
 
 
 class Snapshot:
-    """A log folded so far. `apply` moves it on; `task` is what a peer may see of it now."""
+    """A task as its log tells it, up to record `seq`. `task` is what a peer may see of it.
 
-    __slots__ = ("_question", "_task", "answering", "artifacts", "asked", "canceling", "children", "context_id", "history",
-                 "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates", "scope", "seq", "size", "status",
-                 "steps", "task_id", "turn", "usage", "used")  # fmt: skip
+    A snapshot that a store has returned never changes: `after` returns another one. To fold a long log does not copy what is
+    folded for each record: `after` changes a snapshot that nobody else has.
+    """
+
+    __slots__ = ("_owner", "_question", "_shared", "_task", "answering", "artifacts", "asked", "canceling", "children", "context_id",
+                 "history", "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates",
+                 "scope", "seq", "size", "status", "steps", "task_id", "turn", "usage", "used")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
+        self._shared = False
+        """Others have it: it may not change."""
+        self._owner = object()
+        """Marks the artifacts that no other snapshot has."""
         self.scope = scope
         self.task_id = task_id
         self.context_id = context_id
@@ -267,7 +283,7 @@ class Snapshot:
         self.running = False
         """A turn has begun and not ended; it may be parked on a question."""
         self.canceling: Cancel | None = None
-        self.mails: list[tuple[int, Mail]] = []
+        self.mails: tuple[tuple[int, Mail], ...] = ()
         self.history: list[Message] = []
         self.status = TaskStatus(state=TaskState.SUBMITTED, timestamp=created)
         self.artifacts: dict[str, ArtifactInProgress] = {}
@@ -338,8 +354,35 @@ class Snapshot:
             self._task = (self.seq, task)
         return self._task[1]
 
-    def apply(self, record: Record) -> None:
-        """Move on by one record: the next one. One that is already in here is passed over."""
+    def share(self) -> Snapshot:
+        """Return it to somebody else: from now on it does not change."""
+        self._shared = True
+        return self
+
+    def after(self, records: Iterable[Record]) -> Snapshot:
+        """The task after `records` too, which come next in the log. Records that are in here already are passed over."""
+        folded = self._copy() if self._shared else self
+        for record in records:
+            folded._apply(record)
+        return folded
+
+    def _copy(self) -> Snapshot:
+        new = Snapshot.__new__(Snapshot)
+        new._shared, new._owner = False, object()
+        new.scope, new.task_id, new.context_id = self.scope, self.task_id, self.context_id
+        new.seq, new.size, new.memory = self.seq, self.size, self.memory
+        new.mail, new.mails, new.read = self.mail, self.mails, self.read
+        new.turn, new.answering, new.running = self.turn, self.answering, self.running
+        new.status, new.metadata, new._task = self.status, self.metadata, self._task
+        new.canceling, new.reply = self.canceling, self.reply
+        new.asked, new._question = self.asked, self._question
+        new.history, new.artifacts = self.history[:], self.artifacts.copy()
+        new.status_updates, new.notes = self.status_updates[:], self.notes[:]
+        new.steps, new.children = self.steps.copy(), self.children.copy()
+        new.usage, new.used = self.usage and self.usage[:], self.used
+        return new
+
+    def _apply(self, record: Record) -> None:
         if record.seq <= self.seq:
             return
         assert record.seq == self.seq + 1, f"gap in the log of {self.task_id}: {self.seq} -> {record.seq}"
@@ -352,18 +395,20 @@ class Snapshot:
         if kind == "artifact":
             have = self.artifacts.get(body.artifact.artifact_id)
             if body.append and have is not None:
+                if have.owner is not self._owner:
+                    have = self.artifacts[body.artifact.artifact_id] = have.copy_for(self._owner)
                 if have.turn != self.turn:
                     have.turn, have.before = self.turn, len(have.parts)
                 have.extend(body.artifact)
                 have.closed = body.last_chunk
             else:
-                self.artifacts[body.artifact.artifact_id] = ArtifactInProgress(body, self.turn)
+                self.artifacts[body.artifact.artifact_id] = ArtifactInProgress(body, self.turn, self._owner)
         elif kind == "status" or kind == "ask":
             if self.status.message is not None:
                 self._move_status_to_history()
             self.status = body.status
             if body.metadata:
-                self.metadata.update(body.metadata)
+                self.metadata = {**self.metadata, **body.metadata}
             if kind == "ask":
                 if self._question is not None:
                     self.asked = record.seq, self._question
@@ -373,7 +418,7 @@ class Snapshot:
                 self.status_updates.append(body)
         elif kind == "message":
             self.mail = record.seq
-            self.mails.append((record.seq, body))
+            self.mails += ((record.seq, body),)
             if self.status.message is not None:
                 self._move_status_to_history()
             self.history.append(body.message)

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypedDict
 from msgspec.structs import replace
 
 from dragoman.engine.delegate import cancel_children, unfinished_children
-from dragoman.engine.journal import Journal, catch_up
+from dragoman.engine.journal import Journal
 from dragoman.engine.load import Load
 from dragoman.engine.protocols import (
     MAIL_TOPIC,
@@ -38,7 +38,7 @@ from dragoman.engine.protocols import (
     topic,
 )
 from dragoman.engine.recorded import Recorded
-from dragoman.engine.records import Child, Mail, Record, Snapshot
+from dragoman.engine.records import Child, Mail, Record, Snapshot, size_of
 from dragoman.engine.turn import Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable, keep_going
 from dragoman.model.card import AgentCard
@@ -569,7 +569,7 @@ class Run:
             if self.snapshot.mail <= record.read and await self._settle([*records, final], record.read):
                 return True
             if records:
-                await journal.append(records)
+                await journal.append(records, size_of(records))
             resume = final.kind == "ask"  # the mail may be the answer; anything else begins a turn of its own
             self.snapshot = await log.load(lease.task)
         return False
@@ -668,7 +668,7 @@ class Run:
         lease, runner, pause = self.lease, self._runner, 0.05
         while True:
             try:
-                await self.log.settle(lease, records, mail=mail)
+                settled = await self.log.settle(lease, records, mail=mail)
                 break
             except NewMail:
                 return False
@@ -679,11 +679,10 @@ class Run:
                 pause = min(pause * 2, 5.0)
         if records:
             runner.bus.wake(self._topic, records)
-            if self.snapshot.seq < records[-1].seq:
-                try:
-                    self.snapshot = await catch_up(self.log, self.snapshot, records)
-                except (TaskNotFound, Unavailable):
-                    return True
+            try:
+                self.snapshot = settled or await self.log.load(lease.task)
+            except (TaskNotFound, Unavailable):
+                return True
             if runner.observer is not None:
                 runner.observer.settled(self.snapshot)
             self.resolve(self.snapshot)

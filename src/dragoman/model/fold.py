@@ -46,6 +46,12 @@ class GrowingArtifact:
                 self._extensions = dict.fromkeys(self._head.extensions)
             self._extensions.update(dict.fromkeys(chunk.extensions))
 
+    def copy_to(self, new: GrowingArtifact) -> None:
+        """Make `new` the same artifact, which then grows by itself."""
+        new._head, new._whole, new.parts = self._head, self._whole, self.parts[:]
+        new._metadata = None if self._metadata is None else self._metadata.copy()
+        new._extensions = None if self._extensions is None else self._extensions.copy()
+
     @property
     def head(self) -> Artifact:
         """The artifact without its parts."""

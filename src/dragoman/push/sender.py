@@ -308,8 +308,7 @@ async def _task_at(log: Log, task: str, seq: int) -> Task:
         records = await log.read(task, after=then.seq, limit=seq - then.seq, max_bytes=PIECE_BYTES)
         if not records:
             raise TaskNotFound(task)  # purged meanwhile
-        for record in records:
-            then.apply(record)
+        then = then.after(records)
     return then.task
 
 

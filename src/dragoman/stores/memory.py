@@ -277,9 +277,8 @@ class MemoryStore:
     def _change(self, task: _Task, decision: Decision) -> int:
         """Do what was decided; return the last record."""
         task.row = decision.row
-        for record in decision.records:
-            task.records.append(record)
-            task.snapshot.apply(record)
+        task.records += decision.records
+        task.snapshot = task.snapshot.after(decision.records)
         self._moved[task.key] = task
         if len(self._moved) >= MOVED_TASKS:
             self._index()
@@ -402,9 +401,10 @@ class MemoryLog:
         task = self._held(lease)
         return self._store._change(task, decide(task.row, Append(lease.task, lease.fence, records)))
 
-    async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
+    async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Snapshot:
         task = self._held(lease)
-        return self._store._change(task, decide(task.row, Settle(lease.task, lease.fence, records, mail)))
+        self._store._change(task, decide(task.row, Settle(lease.task, lease.fence, records, mail)))
+        return task.snapshot.share()
 
     async def read(
         self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
@@ -442,7 +442,7 @@ class MemoryLog:
         found = self._task(task).snapshot
         if admit is not None and found.size >= LARGE_BYTES:
             await admit(found.size)
-        return self._task(task).snapshot
+        return self._task(task).snapshot.share()
 
     async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         filters = read_filters(self._scope, query)
@@ -458,7 +458,7 @@ class MemoryLog:
                     updated = known.status.timestamp
                     rows.append((key, known.seq, known.task_id, known.context_id, updated, known.size))
         page, next = merge(rows, filters, limit)
-        return FoundTasks([self._store._tasks[row[0]].snapshot for row in page], next, total)
+        return FoundTasks([self._store._tasks[row[0]].snapshot.share() for row in page], next, total)
 
     def _take(
         self, task: _Task, decision: Decision, dedupe: str, webhook: StoredPushConfig | None
@@ -468,7 +468,8 @@ class MemoryLog:
             self._store.push_configs.add(task.key, webhook, task.snapshot, PushRow(cursor=seq, last=seq))
         if dedupe:
             self._store._seen[self._scope, dedupe] = (task.key, seq, time.time())
-        return Delivered(task.snapshot, seq, task.lease if decision.leased else None, waits=not task.row.node)
+        lease = task.lease if decision.leased else None
+        return Delivered(task.snapshot.share(), seq, lease, waits=not task.row.node)
 
     def _earlier(self, dedupe: str) -> Delivered | None:
         if not dedupe or (self._scope, dedupe) not in self._store._seen:
@@ -477,7 +478,7 @@ class MemoryLog:
         task = self._store._tasks.get(key)
         if task is None or at <= time.time() - DAY:
             return None
-        return Delivered(task.snapshot, seq, duplicate=True)
+        return Delivered(task.snapshot.share(), seq, duplicate=True)
 
     def _task(self, task: str) -> _Task:
         key = self._store._keys.get(self._scope, {}).get(task)

@@ -46,15 +46,14 @@ class SnapshotCache:
             self.bytes -= self._sizes.pop(key)
 
     def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
-        """Apply what was just committed to the kept snapshot. None if there is none, or if records are missing in between."""
+        """Add what was just committed to the kept snapshot. None if there is none, or if records are missing in between."""
         snapshot = self._snapshots.get(key)
         if snapshot is None or not records:
             return snapshot
         if snapshot.seq < records[0].seq - 1:  # another process wrote in between
             self.drop(key)
             return None
-        for record in records:
-            snapshot.apply(record)
+        snapshot = self._snapshots[key] = snapshot.after(records)
         size = snapshot.memory
         self.bytes += size - self._sizes[key]
         self._sizes[key] = size

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dragoman.engine.protocols import Lease, LeaseLost, NewMail, TaskExists
 from dragoman.engine.push_configs import StoredPushConfig
-from dragoman.engine.records import Cancel, Mail, Record, pack
+from dragoman.engine.records import Cancel, Mail, Record, Snapshot, pack
 from dragoman.engine.transition import Append, Create, Deliver, Settle, TaskRow, decide
 from dragoman.errors import InvalidParams, TaskClosed, TaskNotFound
 from dragoman.model.ops import Scope
@@ -102,6 +102,8 @@ class Outcome(Struct):
     """No node has the task: it waits for one."""
     news: bool = False
     """Somebody is to be told of it."""
+    snapshot: Snapshot | None = None
+    """The task after this job, if its snapshot is kept."""
 
 
 class _Held:

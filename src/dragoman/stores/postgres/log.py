@@ -85,7 +85,7 @@ class PostgresLog:
         future = self._state.commits.submit(job, self._release_later)
         try:
             done: Outcome = await future
-            snapshot = self._state.reads.kept(done.key)
+            snapshot = done.snapshot
             if snapshot is None or snapshot.seq < done.seq:
                 snapshot = await self._state.reads.load_key(self._scope, done.key)
             return Delivered(snapshot, done.seq, done.lease, done.duplicate, waits=done.waits)
@@ -110,17 +110,17 @@ class PostgresLog:
         return None
 
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
-        return await self._put(lease, records, None)
+        return (await self._put(lease, records, None)).seq
 
-    async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> int:
-        return await self._put(lease, records, mail)
+    async def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Snapshot | None:
+        return (await self._put(lease, records, mail)).snapshot
 
-    async def _put(self, lease: Lease, records: Sequence[Record], mail_read: int | None) -> int:
+    async def _put(self, lease: Lease, records: Sequence[Record], mail_read: int | None) -> Outcome:
         if lease.scope != self._scope:
             raise TaskNotFound(lease.task)
         job = Job(self._scope, 0, lease.task, lease=lease, records=records, mail_read=mail_read)
         done: Outcome = await self._state.commits.submit(job)
-        return done.seq
+        return done
 
     async def read(
         self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None

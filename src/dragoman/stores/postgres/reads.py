@@ -109,23 +109,22 @@ class Reads:
         return await self._caught_up(key, seq, self._snapshots.get(key) or Snapshot(scope, task, context))
 
     async def _caught_up(self, key: int, seq: int, snapshot: Snapshot) -> Snapshot:
-        await self._fold(snapshot, key, seq)
+        snapshot = await self._fold(snapshot, key, seq)
         newer = self._snapshots.get(key)
         if newer is not None and newer.seq >= snapshot.seq:
             snapshot = newer  # somebody else was reading, too
         self._snapshots.keep(key, snapshot)
-        return snapshot
+        return snapshot.share()
 
-    async def _fold(self, snapshot: Snapshot, key: int, seq: int) -> None:
-        """Move `snapshot` on to `seq`, or a little further, in pieces: a long log is not in memory at once."""
+    async def _fold(self, snapshot: Snapshot, key: int, seq: int) -> Snapshot:
+        """`snapshot` at record `seq`. The log is read in pieces: a long one is not in memory at once."""
         task = snapshot.task_id
         while snapshot.seq < seq:
             records = await self._records(task, key, snapshot.seq, None, PIECE_BYTES)
             if not records:
                 raise TaskNotFound(task)  # purged between the two reads
-            for record in records:
-                if record.seq <= seq:
-                    snapshot.apply(record)
+            snapshot = snapshot.after(record for record in records if record.seq <= seq)
+        return snapshot
 
     async def read(
         self, scope: Scope, task: str, after: int, limit: int | None, max_bytes: int | None
@@ -163,9 +162,9 @@ class Reads:
         """The task was purged."""
         self._snapshots.drop(key)
 
-    def move(self, key: int, records: Sequence[Record]) -> None:
-        """Apply what was just committed to the kept snapshot."""
-        self._snapshots.move(key, records)
+    def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
+        """Add what was just committed to the kept snapshot. None if there is none."""
+        return self._snapshots.move(key, records)
 
     async def find(self, scope: Scope, query: ListTasks, limit: int) -> FoundTasks:
         filters = read_filters(scope, query)
@@ -189,7 +188,7 @@ class Reads:
                 break
             folded |= await self._fold_all(scope, behind)
         found = [folded[row[0]] if row[0] in folded else self._snapshots.get(row[0]) for row in rows]
-        return [snapshot for snapshot in found if snapshot is not None]
+        return [snapshot.share() for snapshot in found if snapshot is not None]
 
     async def _fold_all(self, scope: Scope, rows: Sequence[Row]) -> dict[int, Snapshot | None]:
         """The tasks of these rows, by key; None for one that cannot be read. Small ones are read together."""
@@ -200,15 +199,11 @@ class Reads:
             for key, seq, body in await self._database.read(lambda db: db.fetch(MAX_CACHED_LOGS, keys, seqs)):
                 bodies.setdefault(key, []).append((seq, body))
         for key, seq, task, context, _, _ in rows:
-            snapshot: Snapshot | None = Snapshot(scope, task, context)
-            assert snapshot is not None
             try:
-                for record in self._unpack(task, bodies.pop(key, ()), 0):
-                    snapshot.apply(record)
-                await self._fold(snapshot, key, seq)
+                records = self._unpack(task, bodies.pop(key, ()), 0)
+                folded[key] = await self._fold(Snapshot(scope, task, context).after(records), key, seq)
             except (TaskNotFound, TaskUnreadable):  # purged meanwhile; or damaged, and the log says so
-                snapshot = None
-            folded[key] = snapshot
+                folded[key] = None
         return folded
 
     def _is_at(self, key: int, seq: int) -> bool:

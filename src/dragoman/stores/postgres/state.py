@@ -111,10 +111,11 @@ class StoreState:
         job = done.job
         if job.new and not done.duplicate:
             assert isinstance(job.mail, Mail)
-            snapshot = Snapshot(job.scope, job.task, job.context, job.mail.at)
-            snapshot.apply(done.records[0])
-            self.reads.keep(done.key, snapshot)
+            done.snapshot = Snapshot(job.scope, job.task, job.context, job.mail.at).after(done.records)
+            self.reads.keep(done.key, done.snapshot)
         else:
-            self.reads.move(done.key, done.records)
+            done.snapshot = self.reads.move(done.key, done.records)
+        if done.snapshot is not None and (job.lease is None or job.mail_read is not None):
+            done.snapshot.share()  # for whoever delivered or settled
         if done.news:
             self._webhooks.wake()

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 from sqlite3 import Connection, IntegrityError
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Struct
 
@@ -60,8 +60,8 @@ class Opening(Lease, kw_only=True, gc=True):
     end: Sequence[Record] = ()
     open: bool = False
     """Its end can still be stored together with its beginning."""
-    stored: asyncio.Future[int] | None = None
-    """The last record, when it is on disk."""
+    stored: asyncio.Future[Snapshot] | None = None
+    """The task, when it is on disk."""
 
     @property
     def lost(self) -> bool:
@@ -69,14 +69,14 @@ class Opening(Lease, kw_only=True, gc=True):
         stored = self.stored
         return stored is not None and stored.done() and (stored.cancelled() or stored.exception() is not None)
 
-    def settle(self, records: Sequence[Record], mail: int) -> asyncio.Future[int] | None:
+    def settle(self, records: Sequence[Record], mail: int) -> asyncio.Future[Snapshot] | None:
         """End it in the row that it begins with. None if it is too late for that."""
         if not self.open or mail != 1 or not records:
             return None
         self.open, self.end = False, records
         return self.stored
 
-    def store(self, db: Connection) -> Finish[int]:
+    def store(self, db: Connection) -> Finish[Snapshot]:
         """The job that does it."""
         self.open = False
         file, mail, records = self.file, self.mail.body, [self.mail, *self.end]
@@ -103,11 +103,10 @@ class Opening(Lease, kw_only=True, gc=True):
             self.webhooks.add(db, key, self.webhook, cursor=1, last=1)
         return partial(self._kept, records)
 
-    def _kept(self, records: Sequence[Record]) -> int:
-        for record in records:
-            self.snapshot.apply(record)
+    def _kept(self, records: Sequence[Record]) -> Snapshot:
+        self.snapshot = self.snapshot.after(records)
         self.file.reads.keep(self.key, self.snapshot)
-        return len(records)
+        return self.snapshot.share()
 
 
 def new_scope(db: Connection, scope: Scope) -> int:
@@ -187,7 +186,7 @@ class SqliteLog:
         opening = self._opening(task, context, mail, node, webhook)
         opening.open = webhook is None
         opening.stored = commits.submit(opening.store)
-        return Delivered(opening.snapshot, 1, opening, stored=opening.stored)
+        return Delivered(opening.snapshot.share(), 1, opening, stored=opening.stored)
 
     def deliver(
         self,
@@ -243,7 +242,7 @@ class SqliteLog:
             lease.open = False
         return self._file.commits.submit(partial(self._append, lease, records))
 
-    def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[int]:
+    def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[Snapshot | None]:
         if isinstance(lease, Opening):
             if lease.lost:
                 return _lost(lease)
@@ -288,8 +287,7 @@ class SqliteLog:
             db.execute(_REMEMBER, (scope, dedupe, opening.key, 1, time.time()))
 
         def finish() -> Delivered:
-            kept()
-            return Delivered(opening.snapshot, 1, opening if node else None, waits=not node)
+            return Delivered(kept(), 1, opening if node else None, waits=not node)
 
         return finish
 
@@ -297,8 +295,8 @@ class SqliteLog:
         self, task: str, context: str, mail: Mail, node: str, webhook: StoredPushConfig | None
     ) -> Opening:
         claims = 1 if node else 0
-        snapshot, record = Snapshot(self._scope, task, context, mail.at), Record("message", mail, 1)
-        snapshot.apply(record)
+        record = Record("message", mail, 1)
+        snapshot = Snapshot(self._scope, task, context, mail.at).after((record,))
         return Opening(
             self._scope,
             task,
@@ -348,7 +346,7 @@ class SqliteLog:
         def finish() -> Delivered | _Unfolded:
             snapshot = reads.move(key, (record,))
             if snapshot:
-                return Delivered(snapshot, seq, lease, waits=not row.node)
+                return Delivered(snapshot.share(), seq, lease, waits=not row.node)
             return _Unfolded(key, seq, lease, waits=not row.node)
 
         return finish
@@ -364,7 +362,9 @@ class SqliteLog:
                 return partial(self._moved, lease.key, records, seq, 0)
         return self._write(lease, Append(lease.task, lease.fence, records), db)
 
-    def _settle(self, lease: Lease, records: Sequence[Record], mail: int, db: Connection) -> Finish[int]:
+    def _settle(
+        self, lease: Lease, records: Sequence[Record], mail: int, db: Connection
+    ) -> Finish[Snapshot | None]:
         done, status = outcome(records)
         snapshot = self._file.reads.kept(lease.key)
         if snapshot is not None and status is not None and lease.scope == self._scope:
@@ -374,9 +374,15 @@ class SqliteLog:
                 scope, reply = self._file.reads.scope(self._scope), snapshot.mails[0][1].reply
                 assert scope is not None
                 self._count(scope, reply, snapshot.status.state, status.state)  # at `seq`, as in the row
-                seq = self._add(lease.key, seq, records, body)
-                return partial(self._moved, lease.key, records, seq, 0)
-        return self._write(lease, Settle(lease.task, lease.fence, records, mail), db)
+                self._add(lease.key, seq, records, body)
+                return partial(self._settled, lease.key, records)
+        written = self._write(lease, Settle(lease.task, lease.fence, records, mail), db)
+
+        def finish() -> Snapshot | None:
+            seq, kept = written(), self._file.reads.kept(lease.key)
+            return kept.share() if kept is not None and kept.seq == seq else None
+
+        return finish
 
     def _write(self, lease: Lease, job: Append | Settle, db: Connection) -> Finish[int]:
         """Do what `decide` makes of a job of the holder of a lease."""
@@ -433,12 +439,16 @@ class SqliteLog:
             self._webhooks.wake()
         return seq
 
+    def _settled(self, key: int, records: Sequence[Record]) -> Snapshot | None:
+        snapshot = self._file.reads.move(key, records)
+        return snapshot and snapshot.share()
+
     def _earlier(self, db: Connection, scope: int, dedupe: str) -> Finish[_Unfolded] | None:
         row = db.execute(_SEEN, (scope, dedupe, time.time() - DAY)).fetchone()
         return None if row is None else partial(_Unfolded, row[0], row[1], duplicate=True)
 
 
-async def _lost(lease: Lease) -> int:
+async def _lost(lease: Lease) -> NoReturn:
     raise LeaseLost(lease.task)
 
 

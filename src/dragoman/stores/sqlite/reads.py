@@ -102,13 +102,12 @@ class Reads:
             records = await self._records(task, key, snapshot.seq, None, PIECE_BYTES, few=few)
             if not records:
                 raise TaskNotFound(task)  # purged between the two reads
-            for record in records:
-                snapshot.apply(record)
+            snapshot = snapshot.after(records)
         newer = self._snapshots.get(key)
         if newer is not None and newer.seq > snapshot.seq:
             snapshot = newer  # somebody else was reading, too
         self._snapshots.keep(key, snapshot)
-        return snapshot
+        return snapshot.share()
 
     async def read(
         self, scope: Scope, task: str, after: int, limit: int | None, max_bytes: int | None
@@ -150,7 +149,7 @@ class Reads:
         return snapshot.seq if snapshot is not None else 0
 
     def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
-        """Apply what was just committed to the kept snapshot. None if there is none."""
+        """Add what was just committed to the kept snapshot. None if there is none."""
         return self._snapshots.move(key, records)
 
     async def find(self, scope: Scope, query: ListTasks, limit: int) -> FoundTasks:
@@ -167,7 +166,7 @@ class Reads:
                 again = partial(self._fold, Snapshot(scope, task, context), key=key, seq=seq)
                 snapshot = await self.in_thread(again)
             if snapshot.seq == seq:  # else it was purged meanwhile
-                snapshots.append(snapshot)
+                snapshots.append(snapshot.share())
         return FoundTasks(snapshots, next, total)
 
     def _task(self, scope: Scope, task: str) -> tuple[int, int, str, int]:
@@ -243,9 +242,7 @@ class Reads:
     def _fold(self, snapshot: Snapshot, db: sqlite3.Connection, *, key: int, seq: int) -> Snapshot:
         """`snapshot` at record `seq`, one append after the other: a long log is not in memory at once."""
         for records in self._read_log(db, snapshot.task_id, key, 0):
-            for record in records:
-                if record.seq <= seq:
-                    snapshot.apply(record)
+            snapshot = snapshot.after(record for record in records if record.seq <= seq)
             if snapshot.seq >= seq:
                 break
         return snapshot
