@@ -132,13 +132,13 @@ class Agent:
                 capabilities=about.capabilities,
                 default_input_modes=inputs,
                 default_output_modes=outputs,
-                skills=tuple(self._shown(s) for s in self._skills.values()),
+                skills=tuple(self._describe(s) for s in self._skills.values()),
                 security_schemes=self.auth.schemes,
                 security_requirements=self.auth.needing(),
             )
         return self._card
 
-    def _shown(self, skill: SkillFunction) -> Skill:
+    def _describe(self, skill: SkillFunction) -> Skill:
         """A skill as the card has it: with what it needs beyond what the agent needs."""
         if not skill.scopes or not self.auth:
             return skill.skill

@@ -143,8 +143,13 @@ def _constrained(hint: Any) -> Any:
     if get_origin(hint) is not Annotated:
         return hint
     kind, *notes = get_args(hint)
-    said = [each for note in notes for each in (note, *getattr(note, "metadata", ()))]
-    found = {name: getattr(each, name, None) for each in said for name in _CONSTRAINTS if hasattr(each, name)}
+    annotations = [each for note in notes for each in (note, *getattr(note, "metadata", ()))]
+    found = {
+        name: getattr(each, name, None)
+        for each in annotations
+        for name in _CONSTRAINTS
+        if hasattr(each, name)
+    }
     constraints = {name: value for name, value in found.items() if value is not None}
     return Annotated[kind, Meta(**constraints)] if constraints else hint
 

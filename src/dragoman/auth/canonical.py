@@ -83,8 +83,8 @@ def sdk_ascii(form: Mapping[str, Any]) -> bytes:
 
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {name: inner for name, each in value.items() if (inner := _without_empty(each)) is not None}
-        return kept or None
+        members = {name: inner for name, each in value.items() if (inner := _without_empty(each)) is not None}
+        return members or None
     if isinstance(value, list):
         return [inner for each in value if (inner := _without_empty(each)) is not None] or None
     return None if value == "" and isinstance(value, str) else value

@@ -97,11 +97,11 @@ class Requirements:
         if len(self._alternatives) < 2:
             return self._alternatives
         places_checked = [_places(schemes, presented) for schemes in self._alternatives]
-        shown = frozenset().union(*(places for places in places_checked if places is not None))
+        seen_places = frozenset().union(*(places for places in places_checked if places is not None))
         fitting = [
             schemes
             for schemes, places in zip(self._alternatives, places_checked, strict=True)
-            if places is None or places >= shown
+            if places is None or places >= seen_places
         ]
         if not fitting:
             raise Unauthenticated("there are two credentials in this request: send one")

@@ -247,14 +247,14 @@ class MutualTLS:
         return ""
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
-        shown = presented.certificate
-        if not shown:
+        given = presented.certificate
+        if not given:
             return None
-        certificate = self._read.get(shown)
+        certificate = self._read.get(given)
         if certificate is None:
             if len(self._read) >= _MAX_CACHED_CERTIFICATES:
                 self._read.clear()
-            certificate = self._read[shown] = _read_certificate(shown)
+            certificate = self._read[given] = _read_certificate(given)
         if (
             not certificate.begins <= time.time() < certificate.ends
         ):  # it may expire while the connection is open

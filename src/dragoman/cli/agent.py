@@ -163,10 +163,10 @@ async def _delete(hub: _Hub, args: argparse.Namespace) -> None:
 
 def _reason(raw: bytes, status: int) -> str:
     try:
-        said = msgspec.json.decode(raw, type=_Error)
+        failure = msgspec.json.decode(raw, type=_Error)
     except NOT_JSON:
         return f"the hub answered HTTP {status}"
-    lines = [said.error]
-    if not any(field.reason in said.error for field in said.fields):
-        lines += [f"  {field.field}: {field.reason}" for field in said.fields]
+    lines = [failure.error]
+    if not any(field.reason in failure.error for field in failure.fields):
+        lines += [f"  {field.field}: {field.reason}" for field in failure.fields]
     return "\n".join(lines)

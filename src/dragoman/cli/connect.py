@@ -264,8 +264,8 @@ def _classify(
         case TimeoutError():
             return local + "TIMEOUT", TIMED_OUT, None
         case Unauthenticated():
-            shown = args is not None and (args.auth or args.bearer or args.api_key or args.cert)
-            if shown or (args is not None and _secret_from_environment(args.url)):
+            has_credentials = args is not None and (args.auth or args.bearer or args.api_key or args.cert)
+            if has_credentials or (args is not None and _secret_from_environment(args.url)):
                 return local + "AUTH_FAILED", REFUSED, None
             return local + "CREDENTIALS_MISSING", REFUSED, "use --bearer, --api-key or --auth"
         case Forbidden():

@@ -144,10 +144,10 @@ class AgentProcess:
         """Wait until the process says `state`. Returns what it says with it; empty if it failed."""
         with suppress(OSError):
             while line := await self._reader.readline():
-                said: dict[str, Any] = json.loads(line)
-                if said["state"] == state:
-                    return said
-                self.error = said.get("message", "")
+                notice: dict[str, Any] = json.loads(line)
+                if notice["state"] == state:
+                    return notice
+                self.error = notice.get("message", "")
         code = await self.ended
         self.error = self.error or f"the process of the agent ended ({describe_exit(code)})"
         return {}
@@ -257,8 +257,8 @@ class Reloader:
             await self._first(hearing, self._changed, self._stop)
             if not hearing.done():
                 return None
-            if said := hearing.result():
-                self._watch.add(Path(file) for file in said["files"])
+            if notice := hearing.result():
+                self._watch.add(Path(file) for file in notice["files"])
                 loaded, child = child, None  # type: ignore[assignment]
                 return loaded
             self._report(child.error)
@@ -280,7 +280,7 @@ class Reloader:
     async def _switch(self, loaded: AgentProcess) -> None:
         """Stop the process that serves, then let `loaded` serve."""
         if self._serving is not None:
-            changed = ", ".join(_shown(path) for path in self._paths[:3]) or "a file"
+            changed = ", ".join(_relative(path) for path in self._paths[:3]) or "a file"
             say(f"{_now()} {changed} changed: restarting")
             self._serving.tell(reload={"state": "restarting", "message": f"{changed} changed"})
             await self._serving.stop(self._args.drain + _STOP_SECONDS)
@@ -293,23 +293,23 @@ class Reloader:
         if not hearing.done():
             hearing.cancel()
             return
-        if not (said := hearing.result()):
+        if not (notice := hearing.result()):
             self._serving = None
             await loaded.stop(0)
             self._report(loaded.error)
             return
         if not self._announced:
             self._announced = True
-            self._announce(said)
+            self._announce(notice)
 
-    def _announce(self, said: dict[str, Any]) -> None:
-        for name, url in said["agents"]:
+    def _announce(self, notice: dict[str, Any]) -> None:
+        for name, url in notice["agents"]:
             say(f"{name}: {url}")
         if self._args.grpc_port is not None:
             say(f"gRPC: {self._args.host}:{self._args.grpc_port}")
-        if said.get("console"):
-            say(f"console: {said['console']}")
-        folders = ", ".join(_shown(folder) for folder in self._watch.folders) or "the agent's file"
+        if notice.get("console"):
+            say(f"console: {notice['console']}")
+        folders = ", ".join(_relative(folder) for folder in self._watch.folders) or "the agent's file"
         cut = " (the first of very many)" if self._watch.cut else ""
         say(f"watching {len(self._watch)} files in {folders}{cut}; Ctrl-C stops")
 
@@ -347,7 +347,7 @@ def _now() -> str:
     return time.strftime("%H:%M:%S")
 
 
-def _shown(path: Path) -> str:
+def _relative(path: Path) -> str:
     with suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)

@@ -51,7 +51,7 @@ def register(commands: Any) -> None:
 async def run(args: argparse.Namespace) -> int:
     """Exit 1 if the hub could not start like this."""
     given = read(args)
-    show.fields([(name, _said(value)) for name, value in given.describe().items()])
+    show.fields([(name, _format(value)) for name, value in given.describe().items()])
     print()
     findings = [*_python(), *_model(given), *_folder(given), *_files(given)]
     findings += [*await _commands(given), *await _tenants(given)]
@@ -60,7 +60,7 @@ async def run(args: argparse.Namespace) -> int:
     return 1 if any(kind == _BAD for kind, _ in findings) else 0
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
@@ -142,7 +142,7 @@ def _files(given: Settings) -> Iterator[tuple[str, str]]:
 async def _commands(given: Settings) -> list[tuple[str, str]]:
     if not given.allow_exec:
         return []
-    found = [(_WARN, said)] if (said := root_warning()) else []
+    found = [(_WARN, warning)] if (warning := root_warning()) else []
     if given.exec_image:
         there = shutil.which("docker") is not None
         how = f"commands run in containers of {given.exec_image}"

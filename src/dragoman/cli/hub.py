@@ -177,16 +177,16 @@ async def _admin(hub: Hub, given: Settings) -> dict[str, str]:
     return {"admin": made} if made else {}
 
 
-def _demo(hub: Hub, kept: Path, tokens: dict[str, str]) -> dict[str, str]:
+def _demo(hub: Hub, file: Path, tokens: dict[str, str]) -> dict[str, str]:
     """A tenant and agents to try. Their tokens are for trying, so they are kept beside the data, for this user alone."""
-    if kept.is_file():
-        before = msgspec.json.decode(kept.read_bytes(), type=dict[str, str])
+    if file.is_file():
+        before = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
         if "admin" in before and hub.tenants.is_admin(before["admin"]):  # else it was rotated
             print(f"admin:  {before['admin']}", flush=True)
         return before
     tokens = {**tokens, "demo": asyncio.run(_settle(hub))}
-    kept.touch(mode=0o600)
-    kept.write_bytes(msgspec.json.encode(tokens))
+    file.touch(mode=0o600)
+    file.write_bytes(msgspec.json.encode(tokens))
     return tokens
 
 

@@ -143,10 +143,10 @@ def _collect_served() -> Iterator[list[Agent]]:
         runtime.serve = was
 
 
-def _format_syntax_error(error: SyntaxError, file: Path, shown: str) -> str:
+def _format_syntax_error(error: SyntaxError, file: Path, label: str) -> str:
     """Format as `hello.py, line 3: invalid syntax`, with the line."""
     formatted = TracebackException.from_exception(error)
-    name = shown if error.filename == str(file) else error.filename
+    name = label if error.filename == str(file) else error.filename
     _, *line = list(formatted.format_exception_only())[:-1]
     return "".join([f"{name}, line {error.lineno}: {error.msg}\n", *line]).rstrip()
 

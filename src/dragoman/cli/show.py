@@ -150,22 +150,22 @@ class Progress:
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
-        self._shown = ""
+        self._line = ""
 
     def say(self, text: str) -> None:
         """Show `text`. The cursor is at the beginning of a line, or behind what `say` showed before."""
         line = _fit(" ".join(sanitize(text[:4096]).split()))
-        if self._live and line and line != self._shown:
-            sys.stderr.write(f"\r\x1b[K\x1b[2m{line}\x1b[0m" if self._shown else f"\x1b[2m{line}\x1b[0m")
+        if self._live and line and line != self._line:
+            sys.stderr.write(f"\r\x1b[K\x1b[2m{line}\x1b[0m" if self._line else f"\x1b[2m{line}\x1b[0m")
             sys.stderr.flush()
-            self._shown = line
+            self._line = line
 
     def leave(self) -> None:
         """Go to the next line, so that what was shown stays."""
-        if self._shown:
+        if self._line:
             sys.stderr.write("\n")
             sys.stderr.flush()
-            self._shown = ""
+            self._line = ""
 
 
 def _fit(line: str) -> str:
@@ -237,8 +237,8 @@ class Answer:
             self._write(text)
 
     def _void(self, artifacts: Sequence[str]) -> None:
-        shown = [text for each in artifacts for text in self._pieces.pop(each, ())]
-        if shown and self._live:
+        printed = [text for each in artifacts for text in self._pieces.pop(each, ())]
+        if printed and self._live:
             self.progress.leave()
             self._break_line()
             self._write("(the answer starts again)\n")

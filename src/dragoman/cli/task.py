@@ -173,6 +173,6 @@ def _print(task: Task, args: argparse.Namespace) -> int:
             for part in artifact.parts:
                 if line := show.describe_schemes(part):
                     show.say(line)
-        if not task.artifacts and (said := text_of(task)):
-            show.say(f"\n{said}")
+        if not task.artifacts and (text := text_of(task)):
+            show.say(f"\n{text}")
     return exit_code(args, task.state)

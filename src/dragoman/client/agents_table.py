@@ -79,9 +79,9 @@ def _fault(name: str, given: Any) -> tuple[list[str], str]:
     try:
         entry = msgspec.convert(given, AgentEntry)
     except msgspec.ValidationError as error:
-        said, _, path = str(error).partition(" - at ")
+        reason, _, path = str(error).partition(" - at ")
         setting = re.findall(r"\w+", path)[:1]
-        return setting, f"{' '.join(setting)} of {name}: {said}"
+        return setting, f"{' '.join(setting)} of {name}: {reason}"
     if entry.certificate and entry.credentials is not None:
         return ["certificate"], f"{name} has both a certificate and credentials"
     return [], ""

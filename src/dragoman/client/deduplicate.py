@@ -166,18 +166,18 @@ class ReplayFilter:
         self._history_ahead = self._unreceived_history(now)
         for artifact in now.artifacts:
             id = artifact.artifact_id
-            shown = self._text_beyond(id, artifact.parts)
+            task_text = self._text_beyond(id, artifact.parts)
             if id in self._positions:
-                self._positions[id].shown = shown
+                self._positions[id].task_text = task_text
             elif id in self._followed:
                 known = self._fold.artifacts[id].parts
                 if parts_after(artifact.parts, known):
                     self._followed.discard(id)
-                    self._positions[id] = StreamPosition(shown, [len(self._text_beyond(id, known))])
+                    self._positions[id] = StreamPosition(task_text, [len(self._text_beyond(id, known))])
             elif parts_after(artifact.parts, self._before.get(id, ())) == ():
                 self._followed.add(id)
             else:
-                self._positions[id] = StreamPosition(shown)
+                self._positions[id] = StreamPosition(task_text)
         return missed_events(self._fold, now, self._received, self._followed)
 
     def _text_beyond(self, id: str, parts: Sequence[Part]) -> str:
@@ -310,33 +310,33 @@ def _without_text(part: Part) -> Part | None:
 
 
 class StreamPosition:
-    """Where a stream may be in `shown`, the text that the peer's task has beyond what its streams have sent.
+    """Where a stream may be in `task_text`, the text that the peer's task has beyond what its streams have sent.
 
     The peer's task is newer than the start of the stream, so the stream may still send what the task has shown.
     """
 
-    def __init__(self, shown: str, positions: Sequence[int] | None = None) -> None:
-        self.shown = shown
+    def __init__(self, task_text: str, positions: Sequence[int] | None = None) -> None:
+        self.task_text = task_text
         self._positions = positions
         """All possible positions. None if nothing is known yet."""
 
     def contains(self, chunk: str) -> bool | None:
         """True if the next chunk was shown. None if it may also be new text that reads the same."""
         inside = self._after(chunk)
-        at_end = self._positions is None or len(self.shown) in self._positions
+        at_end = self._positions is None or len(self.task_text) in self._positions
         return None if inside and at_end else bool(inside)
 
     def advance(self, chunk: str) -> bool:
-        """Move past a chunk that was shown. False once the stream reaches the end of `shown`, or contradicts it."""
+        """Move past a chunk of it. False once the stream reaches the end of `task_text`, or contradicts it."""
         self._positions = self._after(chunk)
-        return bool(self._positions) and self._positions != [len(self.shown)]
+        return bool(self._positions) and self._positions != [len(self.task_text)]
 
     def _after(self, chunk: str) -> list[int]:
         if self._positions is not None:
             starts: Iterable[int] = self._positions
         else:
-            starts = islice(_occurrences(chunk, self.shown), _MAX_POSITIONS)
-        return [start + len(chunk) for start in starts if self.shown.startswith(chunk, start)]
+            starts = islice(_occurrences(chunk, self.task_text), _MAX_POSITIONS)
+        return [start + len(chunk) for start in starts if self.task_text.startswith(chunk, start)]
 
 
 def _occurrences(chunk: str, text: str) -> Iterator[int]:

@@ -344,8 +344,8 @@ def grpc_url(url: str, found_at: str) -> str:
         secure = here.scheme == "https"
     else:
         secure = not (host in ("localhost", "::1") or host.startswith("127."))
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'grpcs' if secure else 'grpc'}://{shown}:{port or (443 if secure else 80)}"
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"{'grpcs' if secure else 'grpc'}://{bracketed}:{port or (443 if secure else 80)}"
 
 
 async def verify_card(found: FoundCard, signed_by: Any, transport: Transport) -> FoundCard:

@@ -349,9 +349,9 @@ class Stream:
         if first and self._before is None and not task.state.over:
             return "", (), False
         replaces = any(new is None for new in news)
-        shown = [each.parts for each in task.artifacts] if replaces else [new for new in news if new]
-        text = "\n".join(filter(None, map(text_of_parts, shown)))
-        return text, tuple(part for parts in shown for part in parts), replaces
+        parts_of_each = [each.parts for each in task.artifacts] if replaces else [new for new in news if new]
+        text = "\n".join(filter(None, map(text_of_parts, parts_of_each)))
+        return text, tuple(part for parts in parts_of_each for part in parts), replaces
 
     def _was_asked_before(self, status: TaskStatus) -> bool:
         """True if the question was asked before this stream."""

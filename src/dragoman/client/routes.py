@@ -123,16 +123,16 @@ def find_routes(
                 f"{each.protocol_binding} {each.protocol_version}" for each in found.card.supported_interfaces
             )
         )
-        spoken = f"we speak {', '.join(bindings)}"
+        supported = f"we speak {', '.join(bindings)}"
         if binding:
-            spoken = f"{binding.upper()} was asked for" + (
-                "" if binding.upper() in bindings else f", and {spoken}"
+            supported = f"{binding.upper()} was asked for" + (
+                "" if binding.upper() in bindings else f", and {supported}"
             )
         missing = GRPC not in BINDINGS and GRPC in names and binding.upper() in ("", GRPC)
         hint = " (for gRPC: pip install 'dragoman[grpc]')" if missing else ""
         if GRPC in names and not channels and binding.upper() in ("", GRPC):
             hint = " (gRPC does not go through a transport, nor to an agent in this process)"
-        raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; {spoken}{hint}")
+        raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; {supported}{hint}")
     if version:
         return _routes_in_version(usable, version)
     usable.sort(key=lambda route: route.url.rstrip("/") != prefer.rstrip("/"))

@@ -68,12 +68,12 @@ class Arbiter(V0_3):
         if isinstance(result, Message):
             result = task_of(result, request.message if isinstance(request, ops.SendMessage) else None)
         if isinstance(result, Task):
-            status = _speaking(result.status, result.text, result.id, result.context_id)
+            status = _with_reply(result.status, result.text, result.id, result.context_id)
             result = replace(
                 result,
                 status=status,
-                artifacts=tuple(_whole(artifact) for artifact in result.artifacts),
-                history=_told(result.history, status, request),
+                artifacts=tuple(_join_texts(artifact) for artifact in result.artifacts),
+                history=_extend_history(result.history, status, request),
             )
         return super().write_result(op, result, request)
 
@@ -88,7 +88,7 @@ def _check(document: dict[str, Any], path: str, names: tuple[str, ...]) -> None:
             refuse(path + name, "must be a string")
 
 
-def _whole(artifact: Artifact) -> Artifact:
+def _join_texts(artifact: Artifact) -> Artifact:
     """With neighbouring texts as one: they are the pieces in which an answer came."""
     parts: list[Part] = []
     for part in artifact.parts:
@@ -99,7 +99,9 @@ def _whole(artifact: Artifact) -> Artifact:
     return replace(artifact, parts=tuple(parts))
 
 
-def _told(history: tuple[Message, ...], status: TaskStatus, request: Request | None) -> tuple[Message, ...]:
+def _extend_history(
+    history: tuple[Message, ...], status: TaskStatus, request: Request | None
+) -> tuple[Message, ...]:
     """The history with the last message, and no more of it than was asked for."""
     reply = status.message
     if reply is not None and status.state is TaskState.COMPLETED and reply not in history:
@@ -108,7 +110,7 @@ def _told(history: tuple[Message, ...], status: TaskStatus, request: Request | N
     return history if length is None else history[max(0, len(history) - length) :]
 
 
-def _speaking(status: TaskStatus, text: str, task_id: str, context_id: str) -> TaskStatus:
+def _with_reply(status: TaskStatus, text: str, task_id: str, context_id: str) -> TaskStatus:
     """The status with the artifacts' text as its message, if it has none."""
     if status.message is not None or status.state is not TaskState.COMPLETED or not text:
         return status
@@ -156,14 +158,14 @@ class ArbiterWriter:
         return [encode(self._dialect.write_event(update, last=True))]
 
     def _failing(self, status: TaskStatus, why: str) -> TaskStatus:
-        said = Message(
+        reply = Message(
             message_id=f"{self._task_id}-err",
             role=Role.AGENT,
             parts=(Part(text=why),),
             context_id=self._context_id,
             task_id=self._task_id,
         )
-        return replace(status, message=said)
+        return replace(status, message=reply)
 
     def _events(self, event: Event, *, last: bool) -> list[Event]:
         if isinstance(event, Message):
@@ -180,13 +182,13 @@ class ArbiterWriter:
     def _snapshot(self, task: Task, *, last: bool) -> list[Event]:
         update = status_of(task)
         if last and self._asked is None:
-            status = _speaking(task.status, task.text, task.id, task.context_id)
+            status = _with_reply(task.status, task.text, task.id, task.context_id)
             return [*([] if task.state.terminal else self._beginning()), replace(update, status=status)]
         artifacts = [
             ArtifactUpdate(
                 task_id=task.id,
                 context_id=task.context_id,
-                artifact=_whole(artifact),
+                artifact=_join_texts(artifact),
                 last_chunk=not text_of(artifact.parts),
             )
             for artifact in task.artifacts
@@ -200,9 +202,9 @@ class ArbiterWriter:
     def _status(self, update: StatusUpdate, *, last: bool) -> list[Event]:
         status = update.status
         if status.state.terminal or last:
-            text = "\n".join(said for said in self._texts.values() if said)
+            text = "\n".join(each for each in self._texts.values() if each)
             if self._whole:
-                status = _speaking(status, text, update.task_id, update.context_id)
+                status = _with_reply(status, text, update.task_id, update.context_id)
             if status.message is None and (why := _WHY.get(status.state)):
                 status = self._failing(status, why)
             return [*self._closing(), replace(update, status=status)]

@@ -132,8 +132,8 @@ def rest(
     if allowed is not None and not speaks(dialect, allowed):
         raise Refused(dialect, _unsupported(family, allowed))
     if (label and label not in fitting) or (strict and not label and family == "1.0"):
-        spoken = VERSIONS if label not in VERSIONS else fitting
-        raise Refused(dialect, _unsupported(label or "0.3", spoken, allowed))
+        supported = VERSIONS if label not in VERSIONS else fitting
+        raise Refused(dialect, _unsupported(label or "0.3", supported, allowed))
     return dialect
 
 
@@ -153,8 +153,8 @@ def before_body(version: str, *, mount: str = "", allowed: Collection[str] | Non
     label = version_of(version)
     if label in DIALECTS:
         return DIALECTS[label]
-    if not label and allowed is not None and len(spoken := [v for v in VERSIONS if v in allowed]) == 1:
-        return DIALECTS[spoken[0]]
+    if not label and allowed is not None and len(offered := [v for v in VERSIONS if v in allowed]) == 1:
+        return DIALECTS[offered[0]]
     return DIALECTS["1.0" if label.startswith("1.") else "0.3"]
 
 
@@ -240,10 +240,10 @@ def _unsupported(
     label: str, versions: Collection[str], allowed: Collection[str] | None = None
 ) -> VersionNotSupported:
     """`versions` would do, as far as the agent speaks them."""
-    spoken = ", ".join(v for v in VERSIONS if v in versions and (allowed is None or v in allowed))
+    supported = ", ".join(v for v in VERSIONS if v in versions and (allowed is None or v in allowed))
     return VersionNotSupported(
-        f"A2A version {label[:40]!r} is not supported here; supported: {spoken}",
-        metadata={"supported": spoken},
+        f"A2A version {label[:40]!r} is not supported here; supported: {supported}",
+        metadata={"supported": supported},
     )
 
 

@@ -369,6 +369,6 @@ class ExecutorAgent(Agent):
             logger.info("task %s: %s", turn.task_id, error)
         except Exception:
             logger.info("task %s: the executor's cancel raised", turn.task_id, exc_info=True)
-        _, said, metadata = record_of(turn).final
-        if said is not None or metadata:
-            turn.say(said or (), metadata)
+        _, message, metadata = record_of(turn).final
+        if message is not None or metadata:
+            turn.say(message or (), metadata)

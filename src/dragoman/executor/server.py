@@ -107,12 +107,12 @@ class DefaultRequestHandler:
 
     def _extended(self, card: Any) -> Any:
         async def extended_card(principal: Principal) -> Any:
-            shown = to_sdk(card)
+            sdk_card = to_sdk(card)
             if self.extended_card_modifier is not None:
-                shown = self.extended_card_modifier(shown, ServerCallContext(User(principal.id)))
-                if inspect.isawaitable(shown):
-                    shown = await shown
-            return to_model(shown)
+                sdk_card = self.extended_card_modifier(sdk_card, ServerCallContext(User(principal.id)))
+                if inspect.isawaitable(sdk_card):
+                    sdk_card = await sdk_card
+            return to_model(sdk_card)
 
         return extended_card
 

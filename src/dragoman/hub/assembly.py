@@ -324,8 +324,8 @@ def _read_registry(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str
 def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:
     cell: Cell
     whose = command_user()
-    if said := root_warning():
-        log.warning("%s", said)
+    if warning := root_warning():
+        log.warning("%s", warning)
     if settings.exec_image:
         cell = Container(
             settings.exec_image, memory_mb=settings.exec_memory_mb, owner=whose, counted=metrics.sandbox

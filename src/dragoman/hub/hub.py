@@ -172,7 +172,7 @@ class Hub:
         self,
         tenant: Tenant,
         agent: str,
-        said: Callable[[], Awaitable[tuple[Part, ...]]],
+        read_input: Callable[[], Awaitable[tuple[Part, ...]]],
         *,
         key: str = "",
         inline: Constitution | None = None,
@@ -181,7 +181,7 @@ class Hub:
     ) -> StoredRequest:
         """Start a request and return it. A `key` that was used before returns the request from then.
 
-        `said` is called once the request is admitted, because it may fetch images. `inline` is an agent for this request
+        `read_input` is called once the request is admitted, because it may fetch images. `inline` is an agent for this request
         alone.
         """
         id = secrets.token_hex(8)
@@ -211,7 +211,7 @@ class Hub:
         with self.admission.admit_message(
             call, request, via=NATIVE, conversation=conversation, inline=inline is not None
         ) as (call, request):
-            parts = await said()
+            parts = await read_input()
             metadata = request.metadata
             if inline is not None:
                 metadata = {
@@ -331,8 +331,8 @@ class Hub:
                 return True
             return False
 
-        told = await asyncio.gather(*(cancel(*key) for key in running))
-        return len(running), all(told)
+        stopped = await asyncio.gather(*(cancel(*key) for key in running))
+        return len(running), all(stopped)
 
     # ----------------------------------------------------------------------------------------------------------
 
@@ -375,6 +375,6 @@ def _broken(result: Any) -> bool:
     """True if the hub, not the agent, ended the task."""
     if not isinstance(result, Task) or result.state is not TaskState.FAILED:
         return False
-    said = result.status.message
-    raised = said is not None and said.text == FAILED
+    message = result.status.message
+    raised = message is not None and message.text == FAILED
     return raised or result.metadata.get("x-arbiter.error_type") == FAILED_CODE

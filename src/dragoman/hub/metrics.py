@@ -104,8 +104,8 @@ class Metrics:
             lines += [f"# HELP {full} {about}", f"# TYPE {full} {kind}"]
             for (each, labels), value in sorted(values.items()):
                 if each == name:
-                    said = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
-                    lines.append(f"{full}{{{said}}} {value:g}" if said else f"{full} {value:g}")
+                    label_text = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+                    lines.append(f"{full}{{{label_text}}} {value:g}" if label_text else f"{full} {value:g}")
         return ("\n".join(lines) + "\n").encode()
 
 

@@ -88,14 +88,14 @@ class HttpTransport:
         if self._closed:  # or a late call would open a connection that nobody closes
             raise RuntimeError("the client was closed")
         route, target = self._routes.get(url) or self._resolve(url)
-        shown = url.partition("?")[0]  # a query may hold a key, and errors are logged
+        address = url.partition("?")[0]  # a query may hold a key, and errors are logged
         head = _write_head(f"{method} {target} HTTP/1.1\r\nHost: {route.host_header}\r\n", headers)
         if body or method == "POST":
             head += b"Content-Length: %d\r\n" % len(body)
         connection = self._take(route)
         if connection is None:
-            connection = await self._connect(route, shown)
-        response = connection.send(b"%b%b\r\n%b" % (head, connection.extra, body), shown)
+            connection = await self._connect(route, address)
+        response = connection.send(b"%b%b\r\n%b" % (head, connection.extra, body), address)
         try:
             await response.begun()
         except asyncio.CancelledError:
@@ -111,7 +111,7 @@ class HttpTransport:
         self._idle.clear()
 
     def _resolve(self, url: str) -> tuple[_Route, str]:
-        shown = url.partition("?")[0]
+        address = url.partition("?")[0]
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
@@ -120,9 +120,9 @@ class HttpTransport:
             if not host.isascii():
                 host = host.encode("idna").decode()
         except ValueError as error:
-            raise NotSent(f"{shown!r} is not a URL: {error}") from error
+            raise NotSent(f"{address!r} is not a URL: {error}") from error
         if parts.scheme not in ("http", "https") or not host:
-            raise NotSent(f"{shown!r} is not an http or https URL")
+            raise NotSent(f"{address!r} is not an http or https URL")
         secure = parts.scheme == "https"
         port = port or (443 if secure else 80)
         name = f"[{host}]" if ":" in host else host

@@ -22,7 +22,7 @@ class Shape(NamedTuple):
 
     parts: str
     """The field in which a message has its parts."""
-    said: str
+    message_field: str
     """The field in which a status has its message."""
     message: str
     """The field in which an answer is a message."""
@@ -69,8 +69,8 @@ def read_artifact(message: Any, path: str, shape: Shape) -> Artifact:
 def read_status(message: Any, shape: Shape) -> TaskStatus:
     return TaskStatus(
         state=read_state(message.state, "status.state"),
-        message=read_message(getattr(message, shape.said), "status.message", shape)
-        if message.HasField(shape.said)
+        message=read_message(getattr(message, shape.message_field), "status.message", shape)
+        if message.HasField(shape.message_field)
         else None,
         timestamp=read_moment(message.timestamp, "status.timestamp") if message.HasField("timestamp") else "",
     )
@@ -173,7 +173,7 @@ def write_artifact(message: Any, value: Artifact, shape: Shape) -> None:
 def write_status(message: Any, value: TaskStatus, shape: Shape) -> None:
     message.state = STATE_NUMBERS[value.state]
     if value.message is not None:
-        write_message(getattr(message, shape.said), value.message, shape)
+        write_message(getattr(message, shape.message_field), value.message, shape)
     if value.timestamp:
         write_moment(message.timestamp, value.timestamp)
 
@@ -184,8 +184,8 @@ def write_task(message: Any, value: Task, shape: Shape) -> None:
     write_status(message.status, value.status, shape)
     for artifact in value.artifacts:
         write_artifact(message.artifacts.add(), artifact, shape)
-    for said in value.history:
-        write_message(message.history.add(), said, shape)
+    for each in value.history:
+        write_message(message.history.add(), each, shape)
     if value.metadata:
         write_struct(message.metadata, value.metadata)
 

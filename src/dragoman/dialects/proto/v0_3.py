@@ -108,18 +108,18 @@ def _name(task: str, config: str = "") -> str:
 
 
 def _read_config(message: Any, task: str = "", config: str = "") -> ops.PushConfig:
-    said = message.authentication
+    authentication = message.authentication
     return ops.PushConfig(
         url=message.url,
         id=config or message.id,
         task_id=task,
         token=message.token,
         authentication=ops.AuthenticationInfo(
-            scheme=said.schemes[0] if said.schemes else "",
-            credentials=said.credentials,
-            others=tuple(said.schemes[1:]),
+            scheme=authentication.schemes[0] if authentication.schemes else "",
+            credentials=authentication.credentials,
+            others=tuple(authentication.schemes[1:]),
         )
-        if said.schemes or said.credentials
+        if authentication.schemes or authentication.credentials
         else None,
     )
 

@@ -60,13 +60,15 @@ SHAPE = Shape("parts", "message", "message", True, _read_part, _write_part)
 
 
 def _read_config(message: Any) -> ops.PushConfig:
-    said = message.authentication
+    authentication = message.authentication
     return ops.PushConfig(
         url=message.url,
         id=message.id,
         task_id=message.task_id,
         token=message.token,
-        authentication=ops.AuthenticationInfo(scheme=said.scheme, credentials=said.credentials)
+        authentication=ops.AuthenticationInfo(
+            scheme=authentication.scheme, credentials=authentication.credentials
+        )
         if message.HasField("authentication")
         else None,
         tenant=message.tenant,

@@ -220,9 +220,9 @@ def _keep(db: sqlite3.Connection, tenant: int, constitution: Constitution, *, in
 
 
 def _put(db: sqlite3.Connection, tenant: int, constitution: Constitution) -> Entry:
-    kept = _keep(db, tenant, constitution)
-    db.execute(_PUT, (tenant, kept.id, kept.version, kept.created_at, kept.updated_at))
-    return _entry(db.execute(_ONE, (tenant, kept.id)).fetchone())
+    stored = _keep(db, tenant, constitution)
+    db.execute(_PUT, (tenant, stored.id, stored.version, stored.created_at, stored.updated_at))
+    return _entry(db.execute(_ONE, (tenant, stored.id)).fetchone())
 
 
 def _entry(row: sqlite3.Row) -> Entry:

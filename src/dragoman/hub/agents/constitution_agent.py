@@ -117,9 +117,9 @@ class ConstitutionTurn:
         judged = await self._judge_handed(*handed) if handed is not None else None
         if judged is not None and judged.signal != REDIRECT:
             return await self._leave(judged, "end_turn")
-        said = ChatMessage(role="user", content=await self._query(), images=images)
+        question = ChatMessage(role="user", content=await self._query(), images=images)
         sees = traits_of(self._agent.model, self._c.model).sees
-        self._messages = [*await self._before(), said if sees else without_images(said)]
+        self._messages = [*await self._before(), question if sees else without_images(question)]
         if handed is not None and judged is not None:
             self._send_back(ChatMessage(role="assistant", content=handed[1]), judged)
         i = 0
@@ -141,7 +141,7 @@ class ConstitutionTurn:
             if judged.signal != REDIRECT:
                 return await self._leave(judged, "max_iterations" if commands else reply.stop)
             self._held = None
-            self._send_back(_said(reply), judged)
+            self._send_back(_to_chat_message(reply), judged)
 
     async def _judge_handed(self, agent: str, answer: str) -> Verdict:
         """Let the gate judge the answer of the agent that the request was handed to."""
@@ -161,35 +161,35 @@ class ConstitutionTurn:
         await self._writer.emit("escalation", reason=judged.text)
         return self._fail(f"the advisor stopped the answer: {judged.text}", "advisor_halt")
 
-    def _send_back(self, said: ChatMessage, judged: Verdict) -> None:
+    def _send_back(self, answer: ChatMessage, judged: Verdict) -> None:
         """The gate returned the answer: tell the model what to do instead."""
         self._prose.pop()
-        self._messages += [said, ChatMessage(role="user", content=f"[ADVISOR]\n{judged.text}")]
+        self._messages += [answer, ChatMessage(role="user", content=f"[ADVISOR]\n{judged.text}")]
 
     async def _before(self) -> list[ChatMessage]:
         """Earlier messages of the conversation, of the A2A context, and of this task."""
-        told = list(await self._agent.history(self._session)) if self._agent.history is not None else []
+        messages = list(await self._agent.history(self._session)) if self._agent.history is not None else []
         wanted = self._c.context_history or self._turn.message.metadata.get("contextHistory") is True
         if wanted and not self._session.conversation:
-            told += await self._context()
+            messages += await self._context()
         for message in self._turn.history:
             if message.message_id == self._turn.message.message_id:
                 break
             role = "user" if message.role is Role.USER else "assistant"
-            told.append(ChatMessage(role=role, content=message.text))
-        return told
+            messages.append(ChatMessage(role=role, content=message.text))
+        return messages
 
     async def _context(self) -> list[ChatMessage]:
         """Earlier questions and answers of the same A2A context."""
 
         async def read() -> list[ChatMessage]:
-            told = []
+            messages = []
             for task in await self._turn.earlier():
                 answer = task.status.message
                 if task.state is TaskState.COMPLETED and answer is not None and task.history:
-                    told.append(ChatMessage(role="user", content=text_of(task.history[0])))
-                    told.append(ChatMessage(role="assistant", content=answer.text))
-            return told
+                    messages.append(ChatMessage(role="user", content=text_of(task.history[0])))
+                    messages.append(ChatMessage(role="assistant", content=answer.text))
+            return messages
 
         return await self._turn.step("context", read)
 
@@ -223,18 +223,18 @@ class ConstitutionTurn:
             else:
                 await self._writer.text(text)
 
-        async def heard(delta: str) -> None:
+        async def on_text(delta: str) -> None:
             if text := filter.feed(delta):
                 await out(text)
 
-        reply = await self._ask(f"model/{i}", self._messages, heard)
+        reply = await self._ask(f"model/{i}", self._messages, on_text)
         for n in range(1, MAX_CONTINUATIONS + 1):
             parsed = parse(reply.text, self._agent.names)
             if reply.error or not parsed.open or parsed.commands[-1].name != "/write":
                 break
             go_on = GO_ON.format(name=parsed.commands[-1].title, end=ENDS["/write"])
-            messages = [*self._messages, _said(reply), ChatMessage(role="user", content=go_on)]
-            reply = reply.followed_by(await self._ask(f"model/{i}/{n}", messages, heard))
+            messages = [*self._messages, _to_chat_message(reply), ChatMessage(role="user", content=go_on)]
+            reply = reply.followed_by(await self._ask(f"model/{i}/{n}", messages, on_text))
         await out(filter.close())
         if self._held is None:
             await self._writer.pause()
@@ -242,7 +242,7 @@ class ConstitutionTurn:
         return reply
 
     async def _ask(
-        self, key: str, messages: Sequence[ChatMessage], heard: Callable[[str], Awaitable[None]]
+        self, key: str, messages: Sequence[ChatMessage], on_text: Callable[[str], Awaitable[None]]
     ) -> Reply:
         native = self._agent.native
         left = self._session.budget.left
@@ -258,7 +258,7 @@ class ConstitutionTurn:
         )
         if recorded_reply(self._turn, key) is None and (written := self._writer.lost()):
             await self._session.count_usage(estimate(prompt, written), self._model)
-        reply = await ask(self._turn, key, self._agent.model, prompt, heard, self._lost)
+        reply = await ask(self._turn, key, self._agent.model, prompt, on_text, self._lost)
         await self._count_usage(reply.usage)
         return reply
 
@@ -284,7 +284,7 @@ class ConstitutionTurn:
         images = await self._pictures()
         for command, block in zip(commands, blocks, strict=False):
             self._calls.append(f"- {command.name} args={command.args[:200]} result={block[:300]}")
-        self._messages.append(_said(reply))
+        self._messages.append(_to_chat_message(reply))
         if reply.tool_calls:
             blocks += ["[not run: no room for its result]"] * (len(commands) - len(blocks))
             texts = len(commands) - len(reply.tool_calls)
@@ -377,7 +377,7 @@ def _int(given: dict[str, Any], name: str) -> int:
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _said(reply: Reply) -> ChatMessage:
+def _to_chat_message(reply: Reply) -> ChatMessage:
     return ChatMessage(role="assistant", content=reply.text, tool_calls=reply.tool_calls)
 
 

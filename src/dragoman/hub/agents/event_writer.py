@@ -46,7 +46,7 @@ class EventWriter:
         self._known: Counter[bytes] = Counter()
         self._line: list[str] = []
         """The current line of forwarded text, in pieces."""
-        self._said = self._gap = False
+        self._has_text = self._gap = False
         self._old = ""
         """Forwarded text from before a crash, until this run has repeated all of it."""
         self._again = 0
@@ -54,9 +54,9 @@ class EventWriter:
         if relayed:
             self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id) + self._later)
             self._remember([part.data for part in self._relay.keep()])
-        told = self._told()
+        written = self._text_in_progress()
         self._unsaid = len(self._old) + sum(
-            len(part.text or "") for part in (told.parts if told is not None else ())
+            len(part.text or "") for part in (written.parts if written is not None else ())
         )
         """Characters from before a crash that this run has not repeated."""
 
@@ -119,7 +119,7 @@ class EventWriter:
             return
         if self._gap:
             delta = "\n\n" + delta
-        self._said, self._gap = True, False
+        self._has_text, self._gap = True, False
         self._unsaid -= len(delta)
         if self._relay is None:
             await self._writer().write(delta)
@@ -136,7 +136,7 @@ class EventWriter:
         if self._line:
             line, self._line = "".join(self._line), []
             await self._relayed_text(line)
-        self._gap = self._said
+        self._gap = self._has_text
 
     async def close(self) -> None:
         """End the report. Text from before a crash that was not repeated is removed."""
@@ -144,13 +144,13 @@ class EventWriter:
             if self._old:
                 await self.emit("text", delta=self._old[: self._again], replaces=True)
             return
-        if self._text is None and self._told() is not None:
+        if self._text is None and self._text_in_progress() is not None:
             await self._writer().write("")
         if self._text is not None:
             self._text.finish()
             self._text.close()
 
-    def _told(self) -> ArtifactInProgress | None:
+    def _text_in_progress(self) -> ArtifactInProgress | None:
         """The recorded text of this turn."""
         known = record_of(self._turn).journal.snapshot.artifacts.get(self._text_id)
         return known if known is not None and known.turn == self._turn.n else None
@@ -175,10 +175,10 @@ class EventWriter:
         elif more := delta[len(old) - at :]:
             await self.emit("text", delta=more)
 
-    def _remember(self, told: list[dict[str, Any]]) -> None:
+    def _remember(self, events: list[dict[str, Any]]) -> None:
         """Load the events from before a crash."""
         text: list[str] = []
-        for event in told:
+        for event in events:
             payload = event["data"]
             if event["kind"] == "text" and payload["stream_id"] == self._stream:
                 if payload.get("replaces"):

@@ -169,10 +169,10 @@ class AgentProgram:
             raise
         except Exception:
             logger.exception("task %s: agent %s broke down", turn.task_id, self.agent)
-            said = Message(
+            message = Message(
                 message_id=f"{turn.task_id}-err", role=Role.AGENT, parts=(Part(text=AGENT_FAILED),)
             )
-            turn.finish(TaskState.FAILED, said, _failure(self.agent, FAILED_CODE, AGENT_FAILED))
+            turn.finish(TaskState.FAILED, message, _failure(self.agent, FAILED_CODE, AGENT_FAILED))
 
     async def _program(self, tenant: Tenant, turn: Turn) -> Program | None:
         """The agent in the version that the task started with."""

@@ -67,9 +67,9 @@ async def resolve(text: str, agents: Sequence[Constitution], how: Intent, model:
     )
     if how.mode == "heuristic" or found.confidence >= how.min_confidence:
         return found
-    said = [f"- {each.id}: {each.role}. {each.goal}" for each in agents if each.id != INDEX_ID]
+    lines = [f"- {each.id}: {each.role}. {each.goal}" for each in agents if each.id != INDEX_ID]
     content = "\n".join(
-        ["[AGENTS]", *said, "[END AGENTS]", "", "[REQUEST]", text[:_REQUEST_CHARACTERS], "[END REQUEST]"]
+        ["[AGENTS]", *lines, "[END AGENTS]", "", "[REQUEST]", text[:_REQUEST_CHARACTERS], "[END REQUEST]"]
     )
     reply = await ask(
         Prompt(

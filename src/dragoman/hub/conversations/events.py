@@ -81,16 +81,16 @@ class EventReader:
         self._files = 0
         self._used = Usage()
         """Tokens of the agent itself, for a request that ends without a sum."""
-        self._said: dict[str, list[str]] = {}
+        self._texts: dict[str, list[str]] = {}
         """The text by artifact, in pieces."""
         self._streams: dict[int, str] = {}
         """The open streams, and their agents."""
 
     def read(self, record: Record) -> list[HubEvent]:
         """The events of a record. Only the last one has the record's number."""
-        told = self._read(record)
-        return [HubEvent(kind, payload) for kind, payload in told[:-1]] + [
-            HubEvent(kind, payload, record.seq) for kind, payload in told[-1:]
+        events = self._read(record)
+        return [HubEvent(kind, payload) for kind, payload in events[:-1]] + [
+            HubEvent(kind, payload, record.seq) for kind, payload in events[-1:]
         ]
 
     def _read(self, record: Record) -> list[tuple[str, dict[str, Any]]]:
@@ -149,7 +149,7 @@ class EventReader:
     def _artifact(self, update: ArtifactUpdate) -> list[tuple[str, dict[str, Any]]]:
         artifact = update.artifact
         if artifact.artifact_id == self._text:
-            return self._delta(self._text, artifact.text, replaces=not update.append and bool(self._said))
+            return self._delta(self._text, artifact.text, replaces=not update.append and bool(self._texts))
         if not self._code:
             return []  # a note has the same
         out = []
@@ -166,8 +166,8 @@ class EventReader:
         if not text and not replaces:
             return []
         if replaces:
-            self._said.clear()
-        self._said.setdefault(id, []).append(text)
+            self._texts.clear()
+        self._texts.setdefault(id, []).append(text)
         return [("text", {**self._who, "delta": text, **({"replaces": True} if replaces else {})})]
 
     def _file(self, part: Part, name: str) -> dict[str, Any]:
@@ -197,10 +197,10 @@ class EventReader:
         self, state: TaskState, message: Message | None, metadata: dict[str, Any], at: str
     ) -> list[tuple[str, dict[str, Any]]]:
         ok = state is TaskState.COMPLETED
-        said = "\n".join("".join(pieces) for pieces in self._said.values())
-        text = message.text if message is not None else said
+        received = "\n".join("".join(pieces) for pieces in self._texts.values())
+        text = message.text if message is not None else received
         out = self._ends(ok)
-        end = self._end(ok, text if ok else said, metadata, at)
+        end = self._end(ok, text if ok else received, metadata, at)
         if not ok:
             error, code = _failure(state, text, metadata)
             out.append(("error", {"message": error, "reason": code}))
@@ -245,8 +245,8 @@ def state_of(snapshot: Snapshot) -> str:
 
 def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
     """The answer of a finished request, and the tokens `read` and `written`."""
-    said, used = snapshot.reply or snapshot.status.message, snapshot.metadata
-    text = said.text if said is not None else snapshot.task.text
+    message, used = snapshot.reply or snapshot.status.message, snapshot.metadata
+    text = message.text if message is not None else snapshot.task.text
     return text, {
         "read": used.get("x-arbiter.input_tokens", 0),
         "written": used.get("x-arbiter.output_tokens", 0),

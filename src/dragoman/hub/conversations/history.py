@@ -29,29 +29,29 @@ class ConversationHistory:
     async def __call__(self, session: Session) -> list[ChatMessage]:
         if not session.conversation or session.depth:
             return []  # a delegated agent sees only its task
-        summary, said = await self._conversations.before(session.conversation, session.turn.task_id)
+        summary, earlier = await self._conversations.before(session.conversation, session.turn.task_id)
         room = int(
             traits_of(self._model, session.constitution.model).window * _WINDOW_SHARE * CHARACTERS_PER_TOKEN
         )
         if (
             room
-            and len(said) > KEPT_MESSAGES
-            and len(summary) + sum(len(each.content) for each in said) > room
+            and len(earlier) > KEPT_MESSAGES
+            and len(summary) + sum(len(each.content) for each in earlier) > room
         ):
-            summary, said = await self._summarize(session, summary, said, room)
+            summary, earlier = await self._summarize(session, summary, earlier, room)
         elif (before := recorded_reply(session.turn, "summary")) is not None:
             await self._count_usage(session, before)  # summarized before a crash
-        messages = [ChatMessage(role=each.role, content=each.content) for each in said]
+        messages = [ChatMessage(role=each.role, content=each.content) for each in earlier]
         if summary:
             text = f"[EARLIER IN THIS CONVERSATION]\n{summary}\n[END EARLIER]"
             messages.insert(0, ChatMessage(role="user", content=text))
         return messages
 
     async def _summarize(
-        self, session: Session, summary: str, said: Sequence[EarlierMessage], room: int
+        self, session: Session, summary: str, earlier: Sequence[EarlierMessage], room: int
     ) -> tuple[str, Sequence[EarlierMessage]]:
         """A new summary, and the messages it does not cover. If the model fails, nothing changes."""
-        old, new = said[:-KEPT_MESSAGES], said[-KEPT_MESSAGES:]
+        old, new = earlier[:-KEPT_MESSAGES], earlier[-KEPT_MESSAGES:]
         lines = [f"(before that) {summary}"] if summary else []
         lines += [f"{each.role}: {each.content}" for each in old]
         prompt = Prompt(
@@ -62,7 +62,7 @@ class ConversationHistory:
         reply = await ask(session.turn, "summary", self._model, prompt)
         await self._count_usage(session, reply)
         if reply.error or not reply.text.strip():
-            return summary, said
+            return summary, earlier
         await self._conversations.store_summary(session.conversation, reply.text.strip(), old[-1].id)
         return reply.text.strip(), new
 

@@ -66,9 +66,9 @@ async def read_parts(message: str | list[MessagePart], fetcher: Fetcher | None) 
     return tuple(out)
 
 
-def message_text(said: tuple[Part, ...]) -> str:
+def message_text(parts: tuple[Part, ...]) -> str:
     """The text of a message in a conversation."""
-    lines = [part.text if part.text is not None else f"[a picture: {part.media_type}]" for part in said]
+    lines = [part.text if part.text is not None else f"[a picture: {part.media_type}]" for part in parts]
     return "\n".join(lines)
 
 

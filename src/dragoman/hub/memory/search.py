@@ -106,7 +106,7 @@ def recall(db: sqlite3.Connection, tenant: int, search: Search, moment: int) -> 
     if not (words := _words(search.query[:MAX_QUERY])):
         return []
     match = _match(words)
-    types = frozenset(search.types or (_meant(words) if search.ranking.intent_routing else ()))
+    types = frozenset(search.types or (_types_for(words) if search.ranking.intent_routing else ()))
     tags = {*words, search.tag.lower()}
 
     def found(more: str, *values: Any) -> Sequence[Entry]:
@@ -157,7 +157,7 @@ def _match(words: list[str]) -> str:
     return " OR ".join(ways)
 
 
-def _meant(words: list[str]) -> list[str]:
+def _types_for(words: list[str]) -> list[str]:
     """The types that the words of a question suggest."""
     return [type for type, cues in _CUES.items() if cues.intersection(words)]
 

@@ -50,19 +50,19 @@ async def ask(
     key: str,
     model: Model,
     prompt: Prompt,
-    heard: OnText | None = None,
-    lost: OnCancel | None = None,
+    on_text: OnText | None = None,
+    on_cancel: OnCancel | None = None,
 ) -> Reply:
-    """The model's reply to `prompt`, asked once in this turn. `heard` gets the text as it is generated.
+    """The model's reply to `prompt`, asked once in this turn. `on_text` gets the text as it is generated.
 
-    `lost` gets the estimated usage of a call that is canceled.
+    `on_cancel` gets the estimated usage of a call that is canceled.
     """
     if (reply := recorded_reply(turn, key)) is not None:
-        if heard is not None:
-            await heard(reply.text)
+        if on_text is not None:
+            await on_text(reply.text)
         return reply
     await record_of(turn).may_begin()
-    reply = await respond(model, prompt, heard, lost)
+    reply = await respond(model, prompt, on_text, on_cancel)
     await record_of(turn).record(key, reply)
     return reply
 
@@ -74,18 +74,18 @@ def recorded_reply(turn: Turn, key: str) -> Reply | None:
 
 
 async def respond(
-    model: Model, prompt: Prompt, heard: OnText | None = None, lost: OnCancel | None = None
+    model: Model, prompt: Prompt, on_text: OnText | None = None, on_cancel: OnCancel | None = None
 ) -> Reply:
     """`ask`, without a record of it."""
-    said: list[str] = []
+    pieces: list[str] = []
     calls: list[ToolCall] = []
     characters = TextRepair()
 
     async def say(text: str) -> None:
         if text:
-            said.append(text)
-            if heard is not None:
-                await heard(text)
+            pieces.append(text)
+            if on_text is not None:
+                await on_text(text)
 
     usage, stop, failed = Usage(), "end_turn", ModelError("", "")
     try:
@@ -105,10 +105,10 @@ async def respond(
     except ModelError as error:
         failed, stop, calls = error, "error", []
     except asyncio.CancelledError:
-        if said and lost is not None:
-            await lost(usage if usage.total else estimate(prompt, len("".join(said))))
+        if pieces and on_cancel is not None:
+            await on_cancel(usage if usage.total else estimate(prompt, len("".join(pieces))))
         raise
-    text = "".join(said)
+    text = "".join(pieces)
     if failed.message and text and not usage.total:
         usage = estimate(prompt, len(text))
     return Reply(

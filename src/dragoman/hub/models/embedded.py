@@ -65,11 +65,11 @@ class EmbeddedModel:
             queue: asyncio.Queue[Any] = asyncio.Queue()
             stop = threading.Event()
 
-            def heard(chunk: str) -> bool:
+            def on_chunk(chunk: str) -> bool:
                 loop.call_soon_threadsafe(queue.put_nowait, chunk)
                 return stop.is_set()
 
-            work = loop.run_in_executor(None, self._generate, self._request(prompt), heard)
+            work = loop.run_in_executor(None, self._generate, self._request(prompt), on_chunk)
             work.add_done_callback(lambda _: queue.put_nowait(None))
             try:
                 ended = "end_turn"
@@ -86,10 +86,10 @@ class EmbeddedModel:
                 stop.set()
                 await asyncio.wait([work])  # one generation at a time
 
-    def _generate(self, request: str, heard: Any) -> None:
+    def _generate(self, request: str, on_chunk: Any) -> None:
         if self._server is None:
             self._server = self._load()
-        self._server.handle_chat_completions(request, heard)
+        self._server.handle_chat_completions(request, on_chunk)
 
     def _load(self) -> Any:
         import xllamacpp
@@ -106,16 +106,16 @@ class EmbeddedModel:
     def _request(self, prompt: Prompt) -> str:
         messages = [{"role": "system", "content": prompt.system}]
         room = (self._context - prompt.max_tokens) * 3  # characters, about
-        kept: list[dict[str, str]] = []
+        recent: list[dict[str, str]] = []
         for message in reversed(prompt.messages):
             room -= len(message.content)
-            if room < 0 and kept:
+            if room < 0 and recent:
                 break
             role = message.role if message.role != "tool" else "user"
-            kept.append({"role": role, "content": message.content})
+            recent.append({"role": role, "content": message.content})
         return msgspec.json.encode(
             {
-                "messages": messages + kept[::-1],
+                "messages": messages + recent[::-1],
                 "max_tokens": min(prompt.max_tokens, self._most),
                 "temperature": prompt.temperature,
                 "repeat_penalty": 1.1,  # a model this small goes round in circles without it

@@ -58,12 +58,12 @@ class ScriptedModel:
         if reply is None:
             raise ModelError("provider_error", "the script has no more replies")
         pieces: Sequence[Piece] = (reply,) if isinstance(reply, str | ModelError) else reply
-        said, usage, stop = 0, None, Stop()
+        sent, usage, stop = 0, None, Stop()
         for piece in pieces:
             match piece:
                 case str():
                     for word in _words(piece):
-                        said += 1
+                        sent += 1
                         yield Delta(word)
                         await asyncio.sleep(0)
                 case ModelError():
@@ -77,7 +77,7 @@ class ScriptedModel:
                 case _:
                     yield piece
         asked = sum(len(message.content.split()) for message in prompt.messages)
-        yield usage or Usage(input_tokens=asked, output_tokens=said)
+        yield usage or Usage(input_tokens=asked, output_tokens=sent)
         yield stop
 
 
@@ -125,8 +125,8 @@ class ScriptFileModel:
         if not replies:
             raise ModelError("provider_error", "the script has no part for this agent")
         asked = max((n for n, m in enumerate(prompt.messages) if m.content.startswith("QUERY:")), default=-1)
-        said = sum(message.role == "assistant" for message in prompt.messages[asked + 1 :])
-        words = replies[min(said, len(replies) - 1)].split(" ")
+        answered = sum(message.role == "assistant" for message in prompt.messages[asked + 1 :])
+        words = replies[min(answered, len(replies) - 1)].split(" ")
         for n, word in enumerate(words):
             yield Delta(f" {word}" if n else word)
             await asyncio.sleep(self._script.pace)

@@ -146,9 +146,9 @@ def _descendants(root: int) -> Iterator[int]:
     for entry in os.scandir(_PROC):
         if entry.name.isdigit():
             with suppress(OSError, ValueError, IndexError):
-                said = Path(entry.path, "stat").read_bytes()
+                stat = Path(entry.path, "stat").read_bytes()
                 parent = int(
-                    said[said.rindex(b")") + 2 :].split()[1]
+                    stat[stat.rindex(b")") + 2 :].split()[1]
                 )  # the name may have blanks and brackets
                 children.setdefault(parent, []).append(int(entry.name))
     waiting = [root]

@@ -105,18 +105,18 @@ class Container:
                 await self.reap()
 
     async def _runs(self, name: str) -> bool:
-        code, said = await self._docker("inspect", "--format={{.State.Running}}", name)
-        return not code and said.strip() == "true"
+        code, output = await self._docker("inspect", "--format={{.State.Running}}", name)
+        return not code and output.strip() == "true"
 
     async def _start(self, tenant: str, name: str, folder: Path) -> None:
         await self._docker("rm", "--force", name)  # a killed hub may have left one
         mount = f"--mount=type=bind,source={folder},target={WORKSPACE}"
         named = [f"--name={name}", "--label=dragoman", "--init", f"--env=HOME={WORKSPACE}"]
-        code, said = await self._docker(
+        code, output = await self._docker(
             "run", "--detach", *named, *self._limits, mount, self._image, "sleep", "infinity"
         )
         if code:
-            log.error("docker could not start %s: %s", name, redact(said.strip()[:500]))
+            log.error("docker could not start %s: %s", name, redact(output.strip()[:500]))
             raise Unavailable("commands cannot run right now: the container does not start")
         self._counted("container_started", 1)
         if tenant not in self._used:
@@ -134,8 +134,8 @@ class Container:
             log.error("docker cannot be run: %s", error)
             raise Unavailable("commands cannot run right now: the container does not start") from error
         assert process.output is not None
-        said = await process.output.read()
-        return await process.wait(), said.decode("utf-8", "replace")
+        output = await process.output.read()
+        return await process.wait(), output.decode("utf-8", "replace")
 
 
 def _name(tenant: str, folder: Path) -> str:

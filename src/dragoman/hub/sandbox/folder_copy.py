@@ -201,12 +201,12 @@ def _copy(name: str, source: int, target: int, path: Path, known: os.stat_result
         finally:
             os.close(inside)
     elif stat.S_ISLNK(mode):
-        said = os.readlink(name, dir_fd=source)
-        if known is not None and os.readlink(name, dir_fd=target) == said:
+        link = os.readlink(name, dir_fd=source)
+        if known is not None and os.readlink(name, dir_fd=target) == link:
             return
         if known is not None:
             os.unlink(name, dir_fd=target)
-        os.symlink(said, name, dir_fd=target)
+        os.symlink(link, name, dir_fd=target)
     elif stat.S_ISREG(mode) and known is None:
         unlock(name, about, source)
         _copy_file(name, source, target)

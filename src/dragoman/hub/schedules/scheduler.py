@@ -33,7 +33,7 @@ _GONE = "its agent or its conversation is gone"
 class Scheduler:
     def __init__(self, hub: Hub, schedules: Schedules) -> None:
         self._hub, self.schedules = hub, schedules
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
         """Set and replaced when something happens to a run."""
         self._ticking: asyncio.Task[None] | None = None
 
@@ -57,13 +57,13 @@ class Scheduler:
         seen = await self.schedules.last(tenant.id) if after is None else after
         yield [HubEvent("open", {"ok": True})]
         while True:
-            told = self._told  # before reading, so that no notification is missed
+            changed = self._changed  # before reading, so that no notification is missed
             while news := await self.schedules.notifications(tenant.id, seen):
-                for seen, said in news:
-                    yield [HubEvent("notification", said, seen)]
+                for seen, notification in news:
+                    yield [HubEvent("notification", notification, seen)]
             with suppress(TimeoutError):  # another process does not wake this one
                 async with asyncio.timeout(CHECK_SECONDS):
-                    await told.wait()
+                    await changed.wait()
             now = self._hub.tenants.current(tenant.id)
             if now is None or now.disabled or now.generation != tenant.generation:
                 return
@@ -151,5 +151,5 @@ class Scheduler:
         self._wake()
 
     def _wake(self) -> None:
-        told, self._told = self._told, asyncio.Event()
-        told.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

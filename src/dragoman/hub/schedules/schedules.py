@@ -286,10 +286,10 @@ class Schedules:
         return int((await self._db.one(_LAST_NOTIFICATION, (tenant,)))[0])
 
 
-def _current(db: sqlite3.Connection, tenant: int, shown: int | None) -> int:
-    """The tenant's generation, if it equals `shown`. Raises `Unauthenticated`."""
+def _current(db: sqlite3.Connection, tenant: int, expected: int | None) -> int:
+    """The tenant's generation, if it equals `expected`. Raises `Unauthenticated`."""
     row = db.execute(_GENERATION, (tenant,)).fetchone()
-    if row is None or shown not in (None, row["generation"]):
+    if row is None or expected not in (None, row["generation"]):
         raise Unauthenticated("missing or invalid bearer token")
     generation: int = row["generation"]
     return generation

@@ -165,8 +165,8 @@ class Admission:
         """
         number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
         tenant, agent = self._tenants.current(number), call.scope.agent
-        shown = call.principal.generation
-        if tenant is None or tenant.disabled or shown not in (None, tenant.generation):
+        generation = call.principal.generation
+        if tenant is None or tenant.disabled or generation not in (None, tenant.generation):
             raise Unauthenticated("missing or invalid bearer token")
         found = self._catalogue.find(tenant.id, agent)
         message, native = request.message, via == NATIVE
@@ -272,7 +272,7 @@ class TenantWatch:
         """Stop one tenant's tasks if necessary. False: try again."""
         with keep_going(log, f"stopping what runs for tenant {key}", A2AError, sqlite3.Error):
             if (tenant := self._tenants.current(int(key))) is not None:
-                _, told = await self._silence(tenant)
-                return told
+                _, stopped = await self._silence(tenant)
+                return stopped
             return True
         return False

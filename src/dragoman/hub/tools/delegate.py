@@ -133,11 +133,11 @@ async def delegate(
         "channel": channel,
         "budget": max(1, left // share) if (left := session.budget.left) is not None else 0,
     }
-    shown, fold = {"agent": agent, "stream_id": stream}, Fold()
+    source, fold = {"agent": agent, "stream_id": stream}, Fold()
     metadata = {f"x-arbiter.{name}": value for name, value in about.items() if value}
 
     async def begin() -> None:
-        await writer.forward("stream_start", {**shown, "depth": depth})
+        await writer.forward("stream_start", {**source, "depth": depth})
 
     try:
         await _follow(session, agent, task, key, metadata, fold, begin)
@@ -146,8 +146,8 @@ async def delegate(
         ok, text = False, f"{error.message}. Do not try the same again."
         if not _begun(fold):
             return ok, text  # the task was not created
-    await writer.forward("sub_agent_response", {**shown, "depth": depth, "content": text})
-    await writer.forward("stream_end", {**shown, "ok": ok})
+    await writer.forward("sub_agent_response", {**source, "depth": depth, "content": text})
+    await writer.forward("stream_end", {**source, "ok": ok})
     return ok, text
 
 
@@ -188,12 +188,12 @@ def _outcome(agent: str, fold: Fold) -> tuple[bool, str]:
         return True, fold.message.text
     task = fold.task
     assert task is not None
-    said = task.status.message.text if task.status.message is not None else ""
+    text = task.status.message.text if task.status.message is not None else ""
     if task.state is TaskState.COMPLETED:
-        return True, said or task.text or "(no answer)"
+        return True, text or task.text or "(no answer)"
     if task.state.interrupted:
-        return False, f"{agent} asks: {said or task.text}. Ask it again with the answer in the task."
-    return False, f"{agent} ended {task.state.word}: {said or 'no reason given'}. Do not try the same again."
+        return False, f"{agent} asks: {text or task.text}. Ask it again with the answer in the task."
+    return False, f"{agent} ended {task.state.word}: {text or 'no reason given'}. Do not try the same again."
 
 
 def _context(session: Session, depth: int, more: list[str]) -> str:

@@ -104,12 +104,12 @@ class WriteTool:
         if self._artifacts is None or not session.conversation:
             return f"WARN: --persist requested but artifact store is unavailable: {NO_STORE}"
         try:
-            kept = await self._artifacts.put(
+            stored = await self._artifacts.put(
                 session.tenant, session.conversation, path, content.encode(), once=session.write_key
             )
         except A2AError as error:
             return f"ERR: not persisted: {error.message}"
-        return f"OK: persisted {kept.size} bytes (artifact #{kept.id})"
+        return f"OK: persisted {stored.size} bytes (artifact #{stored.id})"
 
 
 class ReadTool:
@@ -136,14 +136,14 @@ class ReadTool:
         if self._sandbox is not None and not command.args.startswith("#"):
             made = await self._sandbox.read(session.tenant, command.args)
         if self._artifacts is not None and session.conversation:
-            return await self._kept(self._artifacts, command, session, made)
+            return await self._read_stored(self._artifacts, command, session, made)
         if self._sandbox is None:
             return f"ERR: artifact store unavailable: {NO_STORE}"
         if made is None:
             return f"ERR: there is no file {command.args!r} in the workspace (try /list)"
-        return await self._shown(session, made, mimetypes.guess_type(command.args)[0] or "")
+        return await self._show(session, made, mimetypes.guess_type(command.args)[0] or "")
 
-    async def _kept(
+    async def _read_stored(
         self, artifacts: Artifacts, command: Command, session: Session, made: bytes | None
     ) -> str:
         """A file of the conversation, or else `made`, the file of the workspace."""
@@ -160,13 +160,13 @@ class ReadTool:
                 if entry is None or entry.artifact_id != found.id:
                     return f"ERR: #{named[1]} is of another conversation; name the memory that links it: via=mem:<entry>"
         if found is None and made is not None:
-            return await self._shown(session, made, mimetypes.guess_type(command.args)[0] or "")
+            return await self._show(session, made, mimetypes.guess_type(command.args)[0] or "")
         if found is None:
             return f"ERR: there is no file {command.args!r} (try /list)"
         content = await artifacts.content(session.tenant, found.id) or b""
-        return await self._shown(session, content, found.mime)
+        return await self._show(session, content, found.mime)
 
-    async def _shown(self, session: Session, content: bytes, mime: str) -> str:
+    async def _show(self, session: Session, content: bytes, mime: str) -> str:
         if mime.startswith("image/") and not mime.endswith("xml") and self._pictures is not None:
             if len(content) > READ_LIMIT:
                 return f"ERR: a picture may have {READ_LIMIT} bytes here"

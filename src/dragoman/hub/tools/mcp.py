@@ -149,8 +149,8 @@ class McpServers:
         connection = await self._connection(tenant, name)
         async with connection.used():
             result = await connection.within(connection.client.call_tool(tool, arguments))
-        said = [_content(content) for content in result.content]
-        return not result.is_error, "\n".join(said) or "(nothing)"
+        texts = [_content(content) for content in result.content]
+        return not result.is_error, "\n".join(texts) or "(nothing)"
 
     async def close(self) -> None:
         opened, self._open = list(self._open.values()), {}
@@ -353,8 +353,8 @@ class McpCommand:
             server, tool, arguments = _parse_call(rest)
             if server == BROWSER and (why := await refuse_addresses(self._check, arguments)):
                 return f"ERR: {why}"
-            ok, said = await self._servers.call(session.tenant, server, tool, arguments)
-            return said if ok else f"ERR: {said}"
+            ok, text = await self._servers.call(session.tenant, server, tool, arguments)
+            return text if ok else f"ERR: {text}"
         return f"ERR: usage: {self.usage}"
 
     async def _tools(self, servers: McpServers, only: str, session: Session) -> str:

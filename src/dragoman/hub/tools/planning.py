@@ -131,7 +131,7 @@ class ScheduleTool:
             )
             return f"OK: {_schedule_line(changed)}" if changed else f"ERR: there is no schedule {rest!r}"
         phrase, _, message = command.args.partition(": ")
-        made, said = await self._schedules.add(
+        made, note = await self._schedules.add(
             session.tenant,
             session.agent,
             phrase,
@@ -140,7 +140,7 @@ class ScheduleTool:
             once=session.write_key,
             generation=session.turn.mail.generation,
         )
-        return f"OK: scheduled #{made.id}: {said} ({_time(made.next_fire_at)}), for {made.agent_id}"
+        return f"OK: scheduled #{made.id}: {note} ({_time(made.next_fire_at)}), for {made.agent_id}"
 
 
 def _schedule_line(schedule: Schedule) -> str:

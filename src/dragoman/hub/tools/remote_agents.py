@@ -231,7 +231,7 @@ class RemoteAgents:
                     listed = connection.client.list(history=_HISTORY, page_size=_PAGE)
                     async with aclosing(listed) as tasks:  # type: ignore[type-var]
                         async for task in tasks:
-                            if any(said.message_id == message for said in task.history):
+                            if any(each.message_id == message for each in task.history):
                                 return task.id
                             looked += 1
                             if looked == _MAX_TASKS:
@@ -423,9 +423,9 @@ class A2ATool:
             return fold.message.text or "(remote agent returned no text)"
         task = fold.task
         assert task is not None
-        said = task.status.message.text if task.status.message is not None else ""
-        said = said or task.text or f"(remote agent returned no text; state={task.state.word})"
-        return f"ERR: {name} ended {task.state.word}: {said}" if task.state.word in _FAILED_STATES else said
+        text = task.status.message.text if task.status.message is not None else ""
+        text = text or task.text or f"(remote agent returned no text; state={task.state.word})"
+        return f"ERR: {name} ended {task.state.word}: {text}" if task.state.word in _FAILED_STATES else text
 
     async def _give_up(self, remotes: RemoteAgents, name: str, task: str) -> None:
         """Cancel the remote's task."""

@@ -159,11 +159,11 @@ class HelpTool:
     async def run(self, command: Command, session: Session) -> str:
         granted = session.constitution.granted
         every: tuple[Tool, ...] = (*self._tools, self)
-        shown = [tool for tool in every if not tool.bundle or tool.bundle in granted]
+        granted_tools = [tool for tool in every if not tool.bundle or tool.bundle in granted]
         topic = "/" + command.args.strip().removeprefix("/").partition(" ")[0]
         if topic == "/":
-            return "\n".join(tool.usage for tool in shown)
-        for tool in shown:
+            return "\n".join(tool.usage for tool in granted_tools)
+        for tool in granted_tools:
             if topic in tool.names:
                 return tool.usage
         return f"ERR: there is no command {topic} for this agent"

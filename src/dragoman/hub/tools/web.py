@@ -145,7 +145,7 @@ class BrowseTool:
         if why := await refuse_addresses(self._check, {"url": url}):
             return f"ERR: {why}"
         async with self._busy.setdefault(session.tenant, asyncio.Lock()):  # a browser shows one page
-            ok, said = await self._servers.call(session.tenant, BROWSER, NAVIGATE, {"url": url})
+            ok, text = await self._servers.call(session.tenant, BROWSER, NAVIGATE, {"url": url})
             if ok:
-                ok, said = await self._servers.call(session.tenant, BROWSER, SNAPSHOT, {})
-        return said if ok else f"ERR: {said}"
+                ok, text = await self._servers.call(session.tenant, BROWSER, SNAPSHOT, {})
+        return text if ok else f"ERR: {text}"
