@@ -68,7 +68,7 @@ results = [
 def test_a_mutated_request_is_read_or_refused_and_in_any_dialect(call: Any, data: st.DataObject) -> None:
     version, method, params = call
     raw = msgspec.json.encode(data.draw(mutated([params])))
-    chosen = select.rpc(version, method, raw)
+    chosen = select.choose_for_rpc(version, method, raw)
     for dialect in select.DIALECTS.values():
         if dialect.method(chosen.op):
             with suppress(InvalidParams):
@@ -106,6 +106,6 @@ def test_a_mutated_card_is_read_or_called_invalid(document: Any) -> None:
 @many
 @given(params=st.binary(max_size=40), method=st.sampled_from([method for _, method, _ in requests]) | names)
 def test_bytes_that_are_no_json_are_refused(params: bytes, method: str) -> None:
-    with suppress(select.Refused, InvalidParams):
-        chosen = select.rpc("", method, params)
+    with suppress(select.DialectRefused, InvalidParams):
+        chosen = select.choose_for_rpc("", method, params)
         chosen.dialect.read_request(chosen.op, params)

@@ -68,7 +68,7 @@ def test_a_request_is_recognized_as_what_it_is(name: str, data: st.DataObject) -
     op, request = data.draw(strategies.requests(name))
     params = dialect.write_request(op, request)
     for mount in (name, ""):
-        chosen = select.rpc(dialect.version, dialect.method(op), params, mount=mount)
+        chosen = select.choose_for_rpc(dialect.version, dialect.method(op), params, mount=mount)
         assert chosen.op is op
         if mount:
             assert chosen.dialect is dialect

@@ -49,15 +49,15 @@ NEITHER = b'{"message":{"parts":[{"text":"hi"},{"data":{"type":"text"}}]}}'
 def test_the_method_then_the_header_then_the_shape_decide(
     version: str, method: str, params: bytes, dialect: str, op: ops.Op
 ) -> None:
-    chosen = select.rpc(version, method, params)
+    chosen = select.choose_for_rpc(version, method, params)
     assert (chosen.dialect.name, chosen.op, chosen.certain) == (dialect, op, True)
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/cancel", "tasks/resubscribe"])
 def test_methods_of_every_old_version_need_the_tasks_origin(method: str) -> None:
-    assert select.rpc("", method).certain is False
+    assert select.choose_for_rpc("", method).certain is False
     for version in ("0.3", "0.2", "0.1"):
-        chosen = select.rpc(version, method)
+        chosen = select.choose_for_rpc(version, method)
         assert (chosen.dialect.name, chosen.certain) == (version, True)
 
 
@@ -92,15 +92,15 @@ def test_at_home_in_arbiters_only_the_oldest_origins_are_answered_in_their_own_w
     origin: str, dialect: str
 ) -> None:
     for method in ("tasks/get", "tasks/cancel", "tasks/resubscribe"):
-        chosen = select.rpc("", method, home="arbiter")
+        chosen = select.choose_for_rpc("", method, home="arbiter")
         assert (chosen.dialect.name, chosen.certain) == ("arbiter", False)
         assert select.by_origin(origin, home="arbiter").name == dialect
-        assert select.rpc("1.0", method, home="arbiter").certain
+        assert select.choose_for_rpc("1.0", method, home="arbiter").certain
 
 
 def refusal(*args: Any, **kw: Any) -> tuple[str, int, type]:
-    with pytest.raises(select.Refused) as caught:
-        select.rpc(*args, **kw)
+    with pytest.raises(select.DialectRefused) as caught:
+        select.choose_for_rpc(*args, **kw)
     refused = caught.value
     return refused.dialect.name, refused.dialect.write_error(refused.error)["code"], type(refused.error)
 
@@ -132,17 +132,17 @@ def test_a_call_is_refused_in_the_callers_tongue(
 
 def test_to_the_letter_no_header_means_0_3() -> None:
     assert refusal("", "SendMessage", strict=True) == ("1.0", -32009, VersionNotSupported)
-    assert select.rpc("", "message/send", KINDED, strict=True).dialect.name == "0.3"
-    assert select.rpc("1.0", "SendMessage", strict=True).dialect.name == "1.0"
+    assert select.choose_for_rpc("", "message/send", KINDED, strict=True).dialect.name == "0.3"
+    assert select.choose_for_rpc("1.0", "SendMessage", strict=True).dialect.name == "1.0"
 
 
 def test_an_agent_speaks_only_what_it_is_allowed_to() -> None:
-    assert select.rpc("", "SendMessage", allowed=("1.0",)).dialect.name == "1.0"
+    assert select.choose_for_rpc("", "SendMessage", allowed=("1.0",)).dialect.name == "1.0"
     assert refusal("", "message/send", KINDED, allowed=("1.0",)) == ("0.3", -32009, VersionNotSupported)
-    assert select.rpc("", "message/send", TYPED, allowed=("0.2",)).dialect.name == "0.2-type"
+    assert select.choose_for_rpc("", "message/send", TYPED, allowed=("0.2",)).dialect.name == "0.2-type"
     assert refusal("1.0", "message/send", allowed=("1.0",)) == ("1.0", -32601, MethodNotFound)
     assert refusal("1.0", "message/send", allowed=("0.2",)) == ("1.0", -32009, VersionNotSupported)
-    assert select.rpc("1.0", "message/send", allowed=("0.3", "arbiter")).dialect.name == "arbiter"
+    assert select.choose_for_rpc("1.0", "message/send", allowed=("0.3", "arbiter")).dialect.name == "arbiter"
     assert refusal("", "tasks/send", allowed=("1.0", "0.3")) == ("0.1", -32600, VersionNotSupported)
 
 
@@ -160,7 +160,7 @@ def test_an_agent_speaks_only_what_it_is_allowed_to() -> None:
 def test_who_says_no_version_speaks_the_newest_old_one_that_there_is(
     method: str, allowed: tuple[str, ...], dialect: str
 ) -> None:
-    assert select.rpc("", method, KINDED, allowed=allowed).dialect.name == dialect
+    assert select.choose_for_rpc("", method, KINDED, allowed=allowed).dialect.name == dialect
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_an_origin_counts_if_it_is_spoken(origin: str, allowed: tuple[str, ...],
 
 
 def test_a_refusal_names_versions_and_not_our_words_for_them() -> None:
-    with pytest.raises(select.Refused) as caught:
-        select.rpc("", "message/send", TYPED, allowed=("0.3", "arbiter", "1.0"))
+    with pytest.raises(select.DialectRefused) as caught:
+        select.choose_for_rpc("", "message/send", TYPED, allowed=("0.3", "arbiter", "1.0"))
     assert "'0.2'" in caught.value.error.message
     assert caught.value.error.metadata == {"supported": "1.0, 0.3"}
 
@@ -198,8 +198,8 @@ def test_a_refusal_names_versions_and_not_our_words_for_them() -> None:
 def test_a_refusal_promises_no_version_that_is_not_spoken(
     version: str, method: str, allowed: tuple[str, ...], unspoken: str, supported: str
 ) -> None:
-    with pytest.raises(select.Refused) as caught:
-        select.rpc(version, method, allowed=allowed)
+    with pytest.raises(select.DialectRefused) as caught:
+        select.choose_for_rpc(version, method, allowed=allowed)
     assert f"{unspoken!r} is not supported" in caught.value.error.message
     assert caught.value.error.metadata == {"supported": supported}
 
@@ -209,18 +209,18 @@ def test_a_refusal_promises_no_version_that_is_not_spoken(
     [("9.9", "1.0", ("1.0",), "1.0"), ("0.3", "1.0", ("0.3",), "0.3"), ("1.0", "0.3", ("0.3",), "0.3")],
 )
 def test_nor_does_that_of_a_path(version: str, family: str, allowed: tuple[str, ...], supported: str) -> None:
-    with pytest.raises(select.Refused) as caught:
-        select.rest(version, family, allowed=allowed)
+    with pytest.raises(select.DialectRefused) as caught:
+        select.choose_for_rest(version, family, allowed=allowed)
     assert caught.value.error.metadata == {"supported": supported}
 
 
 def test_a_mount_speaks_one_dialect() -> None:
     for version in ("", "1", "1.0"):
-        assert select.rpc(version, "message/send", mount="arbiter").dialect.name == "arbiter"
+        assert select.choose_for_rpc(version, "message/send", mount="arbiter").dialect.name == "arbiter"
     assert refusal("0.3", "message/send", mount="arbiter") == ("arbiter", -32007, VersionNotSupported)
     assert refusal("", "SendMessage", mount="arbiter") == ("arbiter", -32601, MethodNotFound)
-    assert select.rpc("", "tasks/get", mount="draft").certain
-    assert select.rpc("0.1", "tasks/send", mount="draft").dialect.name == "draft"
+    assert select.choose_for_rpc("", "tasks/get", mount="draft").certain
+    assert select.choose_for_rpc("0.1", "tasks/send", mount="draft").dialect.name == "draft"
 
 
 def test_a_body_that_cannot_be_parsed_is_answered_by_the_header() -> None:
@@ -278,4 +278,4 @@ def test_the_example_cards_are_tried_in_their_own_version() -> None:
 
 def test_a_typed_message_may_hold_anything() -> None:
     odd = msgspec.json.encode({"message": {"parts": "no list"}, "metadata": {"type": 1}})
-    assert select.rpc("", "message/send", odd).dialect.name == "0.3"
+    assert select.choose_for_rpc("", "message/send", odd).dialect.name == "0.3"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.hub.conversations.requests import IdempotencyKeys
 from dragoman.hub.database import Database
-from dragoman.hub.metrics import Metrics
+from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ModelError
@@ -82,7 +82,7 @@ async def test_a_provider_that_is_none_is_counted_without_its_name() -> None:
     async def completion(**_: Any) -> Any:
         raise LookupError("UnsupportedProviderError")
 
-    metrics = Metrics()
+    metrics = HubMetrics()
     model = RetryingModel(HostedModel("openai/x", completion=completion), waits=(), counted=metrics.provider)
     for name in ("made-up/x", "also made up", "mistral/y", ""):
         with pytest.raises(ModelError):
@@ -93,7 +93,7 @@ async def test_a_provider_that_is_none_is_counted_without_its_name() -> None:
 
 
 async def test_calls_of_models_are_counted_by_provider_and_by_how_they_failed() -> None:
-    metrics = Metrics()
+    metrics = HubMetrics()
 
     async def sleep(seconds: float) -> None:
         pass

@@ -13,11 +13,11 @@ import pytest
 from dragoman.engine.records import Record
 from dragoman.hub.agents import routing as intent
 from dragoman.hub.agents.constitution import MAX_CONSTITUTION_BYTES, Constitution, Intent
-from dragoman.hub.agents.event_writer import EventWriter
+from dragoman.hub.agents.event_writer import HubEventWriter
 from dragoman.hub.api import about as api_about
 from dragoman.hub.conversations import conversations
 from dragoman.hub.conversations.conversations import Conversations
-from dragoman.hub.conversations.events import EventReader
+from dragoman.hub.conversations.events import HubEventReader
 from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
@@ -46,7 +46,7 @@ async def database() -> AsyncIterator[Database]:
 def test_reading_a_long_answer_costs_as_much_as_it_is_long() -> None:
     def read(n: int) -> None:
         asked = StoredRequest(request_id="r", agent_id="a", conversation_id=0, via="native")
-        reading = EventReader(NS(id=1, name="acme"), asked)  # type: ignore[arg-type]
+        reading = HubEventReader(NS(id=1, name="acme"), asked)  # type: ignore[arg-type]
         for _ in range(n):
             chunk = Artifact(artifact_id="r-text-0", parts=(Part(text="word and more "),))
             reading.read(
@@ -88,7 +88,7 @@ class Writer:
         self.written.append(part.data)
 
 
-def _event_writer(lines: list[str]) -> tuple[EventWriter, Writer]:
+def _event_writer(lines: list[str]) -> tuple[HubEventWriter, Writer]:
     kept = [
         Part(data={"kind": "text", "data": {"delta": line, "agent": "a", "stream_id": 1}}) for line in lines
     ]
@@ -96,7 +96,7 @@ def _event_writer(lines: list[str]) -> tuple[EventWriter, Writer]:
     turn = NS(
         n=1, task_id="t", artifact=lambda name, id: writer, _record=NS(journal=NS(snapshot=NS(artifacts={})))
     )
-    return EventWriter(turn, "a", stream_id=1, relayed=True), writer  # type: ignore[arg-type]
+    return HubEventWriter(turn, "a", stream_id=1, relayed=True), writer  # type: ignore[arg-type]
 
 
 def test_saying_a_long_answer_again_after_a_crash_costs_as_much_as_it_is_long() -> None:
@@ -201,7 +201,7 @@ async def test_words_are_counted_off_the_event_loop(
     monkeypatch.setattr(recall, "_words", lambda text: list(counted(text)))
     await intent.resolve("word " * 1_000_000, [Constitution(id="a")], Intent(mode="heuristic"), "", None)  # type: ignore[arg-type]
     tenant, _ = await Tenants(database).add("acme")
-    await Memories(database).search(tenant.id, recall.Search(query="word " * 1_000_000))
+    await Memories(database).search(tenant.id, recall.MemorySearch(query="word " * 1_000_000))
     assert threading.main_thread().name not in {name for name, _ in seen}
     assert len(seen) == 4 and max(length for _, length in seen) <= 64 * 1024
 

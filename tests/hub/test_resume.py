@@ -13,7 +13,7 @@ from dragoman.engine.records import Snapshot
 from dragoman.errors import Unavailable
 from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.agents.dispatch import INTERRUPTED
-from dragoman.hub.conversations.events import EventReader
+from dragoman.hub.conversations.events import HubEventReader
 from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.models.model import ModelError, Prompt, ToolCall
 from dragoman.hub.models.scripted import ScriptedModel
@@ -290,7 +290,7 @@ async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it
         created_at=0,
         last_used_at=0,
     )
-    reading = EventReader(tenant, StoredRequest(request_id=root, agent_id="index"))
+    reading = HubEventReader(tenant, StoredRequest(request_id=root, agent_id="index"))
     heard = [event for record in records for event in reading.read(record)]
     assert spoken([(event.kind, event.payload) for event in heard], 0) == text
     await home.close()

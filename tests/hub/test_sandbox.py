@@ -19,7 +19,7 @@ import pytest
 from dragoman.errors import InvalidParams, Unavailable
 from dragoman.hub.conversations.artifacts import QuotaExceeded
 from dragoman.hub.database import Database
-from dragoman.hub.metrics import Metrics
+from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.sandbox import folder_copy as copying
 from dragoman.hub.sandbox import process
@@ -96,7 +96,7 @@ async def test_a_command_whose_hub_is_gone_ends_when_its_time_is_over(
 
 
 async def test_a_command_is_killed_when_its_time_is_over_with_all_it_began(tmp_path: Path) -> None:
-    metrics = Metrics()
+    metrics = HubMetrics()
     sandbox = Sandbox(tmp_path, Bare(), seconds=0.3, counted=metrics.sandbox)
     ran = await sandbox.run("1", "sleep 60 & setsid sleep 2 & echo begun; sleep 60")
     assert ran.timed_out and ran.output == "begun\n"
@@ -457,7 +457,7 @@ class Docker:
         self.running = folder / "running"
         self.program.write_text(DOCKER.format(log=self._log, running=self.running))
         self.program.chmod(0o755)
-        self.metrics, self.now = Metrics(), 0.0
+        self.metrics, self.now = HubMetrics(), 0.0
         self.cell = Container(
             "img", program=str(self.program), clock=lambda: self.now, counted=self.metrics.sandbox
         )

@@ -24,8 +24,8 @@ from dragoman.hub.conversations.todos import Todos
 from dragoman.hub.database import Database
 from dragoman.hub.memory.memories import Memories, RelationExists
 from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
-from dragoman.hub.memory.search import Search
-from dragoman.hub.metrics import Metrics
+from dragoman.hub.memory.search import MemorySearch
+from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.settings import Settings
 from dragoman.hub.tools.fetcher import HttpFetcher, html_text
@@ -232,7 +232,7 @@ async def test_nothing_of_one_tenant_is_another_tenants(database: Database) -> N
     entry = await memories.add("1", "user", "Likes tea", "Green tea.")
     other = await memories.add("2", "user", "Likes coffee")
     assert await memories.get("2", entry.id) is None
-    assert await memories.search("2", Search(query="tea")) == []
+    assert await memories.search("2", MemorySearch(query="tea")) == []
     assert not await memories.invalidate("2", entry.id)
     assert await memories.change("2", entry.id, title="x") is None
     with pytest.raises(InvalidParams):
@@ -249,7 +249,7 @@ async def test_memory_as_of_a_moment_and_double_relations(database: Database) ->
     now = int(time.time())
     assert [e.id for e in await memories.list("1", as_of=2000)] == [old.id]
     assert [e.id for e in await memories.list("1", as_of=now + 1)] == [new.id]
-    assert [e.id for e in await memories.search("1", Search(query="lives"), as_of=2000)] == [old.id]
+    assert [e.id for e in await memories.search("1", MemorySearch(query="lives"), as_of=2000)] == [old.id]
     assert [e.id for e in await memories.list("1", tag="city", as_of=2000)] == [old.id]
     with pytest.raises(RelationExists) as caught:
         await memories.relate("1", new.id, "supersedes", old.id)
@@ -261,7 +261,10 @@ async def test_entries_of_the_conversation_come_first(database: Database) -> Non
     await memories.add("1", "project", "Budget of the garden")
     ours = await memories.add("1", "project", "Budget of the house", conversation=10)
     elsewhere = await memories.add("1", "project", "Budget of the boat", conversation=11)
-    near, wide = Search(query="budget", conversation=10), Search(query="budget", conversation=10, wide=True)
+    near, wide = (
+        MemorySearch(query="budget", conversation=10),
+        MemorySearch(query="budget", conversation=10, wide=True),
+    )
     found = [e.id for e in await memories.search("1", near)]
     assert found[0] == ours.id and elsewhere.id not in found
     found = [e.id for e in await memories.search("1", wide)]
@@ -490,7 +493,7 @@ async def test_pages_are_opened_in_a_browser_if_there_is_one(
 
 async def test_a_browser_is_sent_only_where_the_guard_lets_it_go(tmp_path: Path) -> None:
     for private in (False, True):
-        reach = ExternalServices(Settings(data=str(tmp_path), allow_private=private), Metrics())
+        reach = ExternalServices(Settings(data=str(tmp_path), allow_private=private), HubMetrics())
         async with served(neighbour().app(store="memory:")) as url:
             if private:
                 await reach._check(f"{url}/page#part")

@@ -18,9 +18,9 @@ from tests.spec.shapes import shape_errors
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.dialect}-{e.name}")
 
 
-def chosen(example: Example) -> select.Chosen:
+def chosen(example: Example) -> select.ChosenDialect:
     params = msgspec.json.encode(example.request["params"])
-    return select.rpc(example.version, example.request["method"], params)
+    return select.choose_for_rpc(example.version, example.request["method"], params)
 
 
 def same_family(a: str, b: str) -> bool:

@@ -62,7 +62,7 @@ async def test_an_example_played_on_a_live_server_comes_out_as_it_was_written(ex
 async def before(live: Live, example: Example) -> None:
     """What has to be there before the request makes sense."""
     params = example.request["params"]
-    op = select.rpc(example.version, example.request["method"], msgspec.json.encode(params)).op
+    op = select.choose_for_rpc(example.version, example.request["method"], msgspec.json.encode(params)).op
     result: Any = example.responses[0]["result"] or {}
     context = params.get("sessionId") or result.get("contextId") or result.get("sessionId") or ""
     task = params.get("taskId") or params.get("id") or params.get("message", {}).get("taskId") or ""

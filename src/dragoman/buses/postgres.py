@@ -13,7 +13,7 @@ from typing import Any
 
 from dragoman.buses.local import RemoteBus
 from dragoman.errors import Unavailable
-from dragoman.stores.postgres.address import CONFUSED, GONE, Address, Connection, PostgresError
+from dragoman.stores.postgres.address import CONFUSED, GONE, Connection, PostgresAddress, PostgresError
 
 CHANNEL = "dragoman"
 _NOTIFY = f"select pg_notify('{CHANNEL}', n) from unnest($1::text[]) as n"
@@ -29,7 +29,7 @@ class PostgresBus(RemoteBus):
     def __init__(self, url: str, *, connect_timeout: float = 5.0) -> None:
         """`connect_timeout`: seconds that `open` waits for a database that does not answer."""
         super().__init__()
-        self._address = Address(url)
+        self._address = PostgresAddress(url)
         self._connect_timeout = connect_timeout
 
     async def open(self) -> None:

@@ -60,7 +60,7 @@ def register(commands: Any) -> None:
         each.set_defaults(run=run, work=work)
 
 
-class Refused(Exception):
+class HubRefused(Exception):
     """The hub said no."""
 
 
@@ -90,10 +90,10 @@ class _Error(Struct):
     fields: list[_Field] = []
 
 
-class _Hub:
+class _HubClient:
     def __init__(self, args: argparse.Namespace) -> None:
         if not args.token:
-            raise Refused("whose agents? give --token, or set DRAGOMAN_TOKEN")
+            raise HubRefused("whose agents? give --token, or set DRAGOMAN_TOKEN")
         self._url, self._token = args.url.rstrip("/"), args.token
         self._http = HttpTransport()
 
@@ -104,11 +104,11 @@ class _Hub:
         response = await self._http.request(method, self._url + path, headers, body)
         raw = await response.read() or b"null"
         if response.status >= 400:
-            raise Refused(_reason(raw, response.status))
+            raise HubRefused(_reason(raw, response.status))
         try:
             return msgspec.json.decode(raw, type=shape)
         except NOT_JSON as error:
-            raise Refused(f"{self._url} does not answer like a hub: {error}") from None
+            raise HubRefused(f"{self._url} does not answer like a hub: {error}") from None
 
     async def close(self) -> None:
         await self._http.close()
@@ -116,30 +116,30 @@ class _Hub:
 
 async def run(args: argparse.Namespace) -> int:
     try:
-        hub = _Hub(args)
+        hub = _HubClient(args)
         try:
             await args.work(hub, args)
         finally:
             await hub.close()
-    except (Refused, A2AError, OSError, *NOT_JSON) as error:
+    except (HubRefused, A2AError, OSError, *NOT_JSON) as error:
         return report_error(error)
     return 0
 
 
-async def _apply(hub: _Hub, args: argparse.Namespace) -> None:
+async def _apply(hub: _HubClient, args: argparse.Namespace) -> None:
     for name in args.file:
         raw = _read(name)
         try:
             document = msgspec.json.decode(raw)
         except NOT_JSON as error:
-            raise Refused(f"{name}: {error}") from None
+            raise HubRefused(f"{name}: {error}") from None
         id = document.get("id") if isinstance(document, dict) else None
         if not isinstance(id, str) or not id:
-            raise Refused(f"{name} has no id")
+            raise HubRefused(f"{name} has no id")
         try:
             agent = await hub("PUT", id, raw, shape=_Applied)
-        except Refused as refused:
-            raise Refused(f"{name}: {refused}") from None
+        except HubRefused as refused:
+            raise HubRefused(f"{name}: {refused}") from None
         show.say(f"{agent.id}  version {agent.version}")
 
 
@@ -147,17 +147,17 @@ def _read(name: str) -> bytes:
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
-async def _list(hub: _Hub, args: argparse.Namespace) -> None:
+async def _list(hub: _HubClient, args: argparse.Namespace) -> None:
     page = await hub("GET", shape=_Page)
     rows = [(each.id, each.role or ("code" if each.code else ""), each.goal) for each in page.agents]
     show.table(("agent", "role", "goal"), rows)
 
 
-async def _show(hub: _Hub, args: argparse.Namespace) -> None:
+async def _show(hub: _HubClient, args: argparse.Namespace) -> None:
     show.json(await hub("GET", args.id, shape=dict[str, Any]))
 
 
-async def _delete(hub: _Hub, args: argparse.Namespace) -> None:
+async def _delete(hub: _HubClient, args: argparse.Namespace) -> None:
     await hub("DELETE", args.id, shape=object)
 
 

@@ -47,20 +47,20 @@ log = logging.getLogger(__name__)
 _R = TypeVar("_R", bound=Request)
 
 
-class Binding(Service, Protocol):
+class BoundService(Service, Protocol):
     """A service over one binding."""
 
     is_dragoman: bool
     """A Dragoman server answered."""
 
 
-def _grpc(*where: Any, **how: Any) -> Binding:
+def _grpc(*where: Any, **how: Any) -> BoundService:
     from dragoman.client.transport.grpc import Grpc
 
     return Grpc(*where, **how)
 
 
-BINDINGS: dict[str, Callable[..., Binding]] = {JSONRPC: JsonRpc, HTTP_JSON: Rest}
+BINDINGS: dict[str, Callable[..., BoundService]] = {JSONRPC: JsonRpc, HTTP_JSON: Rest}
 if find_spec("grpc") is not None:  # the extra `grpc`
     BINDINGS[GRPC] = _grpc
 _FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto"), GRPC: ("1.0", "0.3-proto")}
@@ -74,7 +74,7 @@ _IN_EVERY_VERSION = (SendMessage, GetTask, CancelTask, SubscribeToTask)
 """Operations that every version has."""
 
 
-class Route(NamedTuple):
+class AgentRoute(NamedTuple):
     url: str
     binding: str
     dialect: Dialect
@@ -93,7 +93,7 @@ def find_routes(
     prefer: str = "",
     dialects: DialectCache | None = None,
     channels: bool = True,
-) -> list[Route]:
+) -> list[AgentRoute]:
     """The routes to an agent that can be used, the best first. `prefer` is the endpoint that the user named, if any.
 
     A dialect from `dialects`, where the endpoint answered before, comes first. `channels`: gRPC, which opens its own
@@ -105,7 +105,7 @@ def find_routes(
         for each, dialect in for_card(found.document, found_at=found.url)
     ]
     usable = [
-        Route(
+        AgentRoute(
             each.url,
             each.protocol_binding.upper(),
             dialect,
@@ -149,7 +149,7 @@ def find_routes(
     return [route._replace(promised=promised) for route in distinct.values()]
 
 
-def _limit_interfaces(usable: list[Route], prefer: str) -> list[Route]:
+def _limit_interfaces(usable: list[AgentRoute], prefer: str) -> list[AgentRoute]:
     named = [route for route in usable if route.url.rstrip("/") == prefer.rstrip("/")][:_MAX_INTERFACES]
     return usable[:_MAX_INTERFACES] + [route for route in named if route not in usable[:_MAX_INTERFACES]]
 
@@ -172,7 +172,7 @@ def _resolve_interface(interface: Interface, found_at: str) -> Interface:
     )
 
 
-def _routes_in_version(usable: list[Route], version: str) -> list[Route]:
+def _routes_in_version(usable: list[AgentRoute], version: str) -> list[AgentRoute]:
     """Routes in this version only. An endpoint may speak it though the card does not say so: cards cannot name the oldest."""
     label = version if version in DIALECTS else version_of(version)
     if exact := [route for route in usable if speaks(route.dialect, (label,))]:
@@ -193,7 +193,7 @@ class RoutedPeer:
 
     def __init__(
         self,
-        routes: Sequence[Route],
+        routes: Sequence[AgentRoute],
         transport: Transport,
         *,
         silence: float,
@@ -307,13 +307,13 @@ class RoutedPeer:
                 self._dialects.put(route.url, route.binding, route.promised, route.dialect.name)
 
 
-def _shows_version(request: Request, route: Route) -> bool:
+def _shows_version(request: Request, route: AgentRoute) -> bool:
     """True if an unknown-method error means that the peer does not speak this version. Over HTTP+JSON a 404 may mean an
     unknown task."""
     return isinstance(request, SendMessage if route.binding == HTTP_JSON else _IN_EVERY_VERSION)
 
 
-def _fails_too(route: Route, tried: Route, error: A2AError) -> bool:
+def _fails_too(route: AgentRoute, tried: AgentRoute, error: A2AError) -> bool:
     """True if `route` fails for the same reason: nobody listens there, in any version."""
     if isinstance(error, NotSent):
         return _host(route.url) == _host(tried.url)

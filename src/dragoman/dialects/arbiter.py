@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.dialects.checks import refuse
 from dragoman.dialects.dialect import EventWriter
-from dragoman.dialects.legacy_values import Form, status_of, task_of
+from dragoman.dialects.legacy_values import JsonForm, status_of, task_of
 from dragoman.dialects.v0_3 import V0_3, encode
 from dragoman.errors import A2AError
 from dragoman.model import ops
@@ -46,7 +46,7 @@ class Arbiter(V0_3):
     requires_jsonrpc_member = True
     checks_version_first = True
 
-    form = Form(plain_files=True)
+    form = JsonForm(plain_files=True)
     methods = {op: V0_3.methods[op] for op in (ops.SEND, ops.STREAM, ops.GET, ops.CANCEL, ops.SUBSCRIBE)}
 
     def read_request(self, op: Op, params: bytes) -> Request:

@@ -1,6 +1,6 @@
 """Messages, artifacts, tasks and push configs in the JSON of the versions before 1.0.
 
-Reading accepts every form: `kind` or `type` or neither, bytes under `data`, a bare `text`. Writing is exact: a `Form` says
+Reading accepts every form: `kind` or `type` or neither, bytes under `data`, a bare `text`. Writing is exact: a `JsonForm` says
 which form.
 """
 
@@ -37,7 +37,7 @@ REFERENCE = "a2a.fileReference"
 """Part metadata: a file part that had neither bytes nor an address, only a name."""
 
 
-class Form(Struct, frozen=True, kw_only=True):
+class JsonForm(Struct, frozen=True, kw_only=True):
     """How a version before 1.0 writes content."""
 
     tag: str = "kind"
@@ -75,7 +75,9 @@ class Form(Struct, frozen=True, kw_only=True):
 # --- reading
 
 
-def read_parts(document: dict[str, Any], path: str, form: Form, *, member: str = "parts") -> tuple[Part, ...]:
+def read_parts(
+    document: dict[str, Any], path: str, form: JsonForm, *, member: str = "parts"
+) -> tuple[Part, ...]:
     items = sequence(document, member, path)
     path = under(path, member)
     return tuple(
@@ -83,7 +85,7 @@ def read_parts(document: dict[str, Any], path: str, form: Form, *, member: str =
     )
 
 
-def _read_part(document: dict[str, Any], path: str, form: Form) -> Part:
+def _read_part(document: dict[str, Any], path: str, form: JsonForm) -> Part:
     kind = document.get("kind") or document.get("type")
     if kind is None:
         found = [word for word in ("text", "file", "data") if document.get(word) is not None]
@@ -127,7 +129,7 @@ _URI = ("uri", "fileWithUri")
 """The members of a file's content, the most precise name first: examples have `data`, HTTP+JSON of 0.3 the others."""
 
 
-def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str, form: Form) -> Part:
+def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str, form: JsonForm) -> Part:
     filename, media_type = text(file, "name", path), text(file, "mimeType", path)
     uri = next((name for name in _URI if name in file), "")
     member = next((name for name in _BYTES if name in file), "")
@@ -153,7 +155,7 @@ def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str, form: 
 _ROLES: dict[Any, Role] = {**{role.word: role for role in Role}, **{role.value: role for role in Role}}
 
 
-def read_message(document: Any, path: str, form: Form, *, default: Role = Role.UNSPECIFIED) -> Message:
+def read_message(document: Any, path: str, form: JsonForm, *, default: Role = Role.UNSPECIFIED) -> Message:
     """A message. One that has no id (0.1 knows none) gets one that its content gives, always the same."""
     document = an_object(document, path)
     stated = document.get("role")
@@ -181,7 +183,7 @@ def named(message: Message) -> Message:
     return msgspec.structs.replace(message, message_id=f"message-{digest}")
 
 
-def read_artifact(document: Any, path: str, form: Form, *, position: int = 0) -> Artifact:
+def read_artifact(document: Any, path: str, form: JsonForm, *, position: int = 0) -> Artifact:
     document = an_object(document, path)
     index = document.get("index")
     place = index if type(index) is int else position
@@ -199,7 +201,7 @@ def read_artifact(document: Any, path: str, form: Form, *, position: int = 0) ->
 # --- writing
 
 
-def _write_part(part: Part, form: Form) -> dict[str, Any]:
+def _write_part(part: Part, form: JsonForm) -> dict[str, Any]:
     metadata = part.metadata
     out: dict[str, Any]
     if part.text is not None:
@@ -222,7 +224,7 @@ def _write_part(part: Part, form: Form) -> dict[str, Any]:
     return out
 
 
-def _write_file(part: Part, form: Form) -> dict[str, Any]:
+def _write_file(part: Part, form: JsonForm) -> dict[str, Any]:
     out: dict[str, Any] = {}
     if part.filename:
         out["name"] = part.filename
@@ -237,7 +239,7 @@ def _write_file(part: Part, form: Form) -> dict[str, Any]:
     return out
 
 
-def write_message(message: Message, form: Form) -> dict[str, Any]:
+def write_message(message: Message, form: JsonForm) -> dict[str, Any]:
     out: dict[str, Any] = form.tagged("message") if form.named else {}
     out["role"] = form.role(message.role)
     out[form.content] = [form.write_part(part) for part in message.parts]
@@ -256,7 +258,7 @@ def write_message(message: Message, form: Form) -> dict[str, Any]:
     return out
 
 
-def write_artifact(artifact: Artifact, form: Form) -> dict[str, Any]:
+def write_artifact(artifact: Artifact, form: JsonForm) -> dict[str, Any]:
     out: dict[str, Any] = {"artifactId": artifact.artifact_id} if form.named else {}
     if artifact.name:
         out["name"] = artifact.name
@@ -281,7 +283,7 @@ _STATES: dict[str, TaskState] = {
 # --- reading
 
 
-def read_status(document: dict[str, Any], path: str, form: Form) -> TaskStatus:
+def read_status(document: dict[str, Any], path: str, form: JsonForm) -> TaskStatus:
     status = needed_object(document, "status", path)
     path = under(path, "status")
     word = status.get("state")
@@ -294,7 +296,7 @@ def read_status(document: dict[str, Any], path: str, form: Form) -> TaskStatus:
     return TaskStatus(state=state, message=message, timestamp=text(status, "timestamp", path))
 
 
-def read_task(document: Any, path: str, form: Form) -> Task:
+def read_task(document: Any, path: str, form: JsonForm) -> Task:
     document = an_object(document, path)
     artifacts, history = sequence(document, "artifacts", path), sequence(document, "history", path)
     where = under(path, "artifacts"), under(path, "history")
@@ -315,7 +317,7 @@ def read_task(document: Any, path: str, form: Form) -> Task:
     )
 
 
-def read_event(document: Any, path: str, form: Form) -> Event:
+def read_event(document: Any, path: str, form: JsonForm) -> Event:
     """A task, a message or an update, by its `kind`, else by its members."""
     document = an_object(document, path)
     kind = document.get("kind") or document.get("type") or _infer(document)
@@ -358,7 +360,7 @@ def _infer(document: dict[str, Any]) -> str:
 # --- writing
 
 
-def write_status(status: TaskStatus, form: Form) -> dict[str, Any]:
+def write_status(status: TaskStatus, form: JsonForm) -> dict[str, Any]:
     out: dict[str, Any] = {"state": form.state(status.state)}
     if status.message is not None:
         out["message"] = write_message(status.message, form)
@@ -367,7 +369,7 @@ def write_status(status: TaskStatus, form: Form) -> dict[str, Any]:
     return out
 
 
-def write_task(task: Task, form: Form) -> dict[str, Any]:
+def write_task(task: Task, form: JsonForm) -> dict[str, Any]:
     out = {**form.tagged("task"), "id": task.id, "contextId": task.context_id}
     out["status"] = write_status(task.status, form)
     if task.artifacts:
@@ -379,7 +381,7 @@ def write_task(task: Task, form: Form) -> dict[str, Any]:
     return out
 
 
-def write_event(event: Event, form: Form, *, last: bool) -> dict[str, Any]:
+def write_event(event: Event, form: JsonForm, *, last: bool) -> dict[str, Any]:
     if isinstance(event, Task):
         return write_task(event, form)
     if isinstance(event, Message):

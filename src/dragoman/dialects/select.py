@@ -1,6 +1,6 @@
 """Choose the dialect of a call, or of an agent.
 
-On a server (`rpc`) the method decides first, because the versions' names barely overlap. The `A2A-Version` header
+On a server (`choose_for_rpc`) the method decides first, because the versions' names barely overlap. The `A2A-Version` header
 decides between those that share a name, and may veto; then the shape of the parameters; then the version in which the
 task was created (the caller asks for that, see `certain`). On a client (`for_card`) the agent's card decides.
 """
@@ -44,7 +44,7 @@ MAX_VERSION_LENGTH = 10
 _PUSHES = "tasks/pushNotificationConfig/"
 
 
-class Refused(Exception):
+class DialectRefused(Exception):
     """No dialect serves this call. `dialect` is the one to answer `error` in."""
 
     def __init__(self, dialect: Dialect, error: A2AError) -> None:
@@ -53,14 +53,14 @@ class Refused(Exception):
         self.error = error
 
 
-class Chosen(NamedTuple):
+class ChosenDialect(NamedTuple):
     dialect: Dialect
     op: Op
     certain: bool = True
     """False if the call fits several versions. Then the task's origin decides; see `by_origin`."""
 
 
-def rpc(
+def choose_for_rpc(
     version: str,
     method: str,
     params: bytes = b"",
@@ -70,8 +70,8 @@ def rpc(
     pushes: bool = False,
     strict: bool = False,
     allowed: Collection[str] | None = None,
-) -> Chosen:
-    """The dialect and the operation of a JSON-RPC call. Raises `Refused`.
+) -> ChosenDialect:
+    """The dialect and the operation of a JSON-RPC call. Raises `DialectRefused`.
 
     `version` is the `A2A-Version` header, empty when there is none. `mount` names the one dialect that an endpoint
     speaks; `home` the one that takes the calls which do not say what they are. `pushes`: the agent sends notifications,
@@ -90,7 +90,7 @@ def rpc(
     if allowed is not None and "arbiter" not in allowed and not mount and label == "1.0" and "/" in method:
         # Only Arbiter's clients send 1.0 with these methods, and this agent does not speak its dialect.
         if "1.0" not in allowed:
-            raise Refused(DIALECTS["1.0"], _unsupported(label, allowed))
+            raise DialectRefused(DIALECTS["1.0"], _unsupported(label, allowed))
         return _find(DIALECTS["1.0"], method)
     if mount:
         chosen = _mounted(mount, label, method)
@@ -102,38 +102,40 @@ def rpc(
 
 
 @lru_cache(256)
-def _named(version: str, method: str, mount: str, strict: bool, allowed: tuple[str, ...] | None) -> Chosen:
+def _named(
+    version: str, method: str, mount: str, strict: bool, allowed: tuple[str, ...] | None
+) -> ChosenDialect:
     """A call whose method has a name of 1.0."""
     label = version_of(version)
     chosen = _mounted(mount, label, method) if mount else _neutral(label, method, b"", strict, allowed)
     return _allowed(chosen, allowed)
 
 
-def _allowed(chosen: Chosen, allowed: Collection[str] | None) -> Chosen:
+def _allowed(chosen: ChosenDialect, allowed: Collection[str] | None) -> ChosenDialect:
     if allowed is not None and not speaks(chosen.dialect, allowed):
-        raise Refused(chosen.dialect, _unsupported(chosen.dialect.family, allowed))
+        raise DialectRefused(chosen.dialect, _unsupported(chosen.dialect.family, allowed))
     return chosen
 
 
 def check_version_first(version: str, home: str) -> None:
-    """Check the version before the body is read, if the `home` dialect does so. Raises `Refused`."""
+    """Check the version before the body is read, if the `home` dialect does so. Raises `DialectRefused`."""
     if home and DIALECTS[home].checks_version_first and (label := version_of(version)) not in ("", *VERSIONS):
-        raise Refused(DIALECTS[home], _unsupported(label, VERSIONS))
+        raise DialectRefused(DIALECTS[home], _unsupported(label, VERSIONS))
 
 
-def rest(
+def choose_for_rest(
     version: str, family: str, *, strict: bool = False, allowed: Collection[str] | None = None
 ) -> Dialect:
-    """The dialect of an HTTP+JSON call; its path has the `family`, `1.0` or `0.3`. Raises `Refused`."""
+    """The dialect of an HTTP+JSON call; its path has the `family`, `1.0` or `0.3`. Raises `DialectRefused`."""
     label = version_of(version)
     dialect = of_paths(family)
     # 0.2.6 described the paths that 0.3 has.
     fitting = ("1.0",) if family == "1.0" else ("0.3", "0.2")
     if allowed is not None and not speaks(dialect, allowed):
-        raise Refused(dialect, _unsupported(family, allowed))
+        raise DialectRefused(dialect, _unsupported(family, allowed))
     if (label and label not in fitting) or (strict and not label and family == "1.0"):
         supported = VERSIONS if label not in VERSIONS else fitting
-        raise Refused(dialect, _unsupported(label or "0.3", supported, allowed))
+        raise DialectRefused(dialect, _unsupported(label or "0.3", supported, allowed))
     return dialect
 
 
@@ -180,34 +182,36 @@ def default_version(allowed: Collection[str] | None) -> str:
     return next((v for v in VERSIONS[1:] if allowed is None or v in allowed), "0.3")
 
 
-def _mounted(mount: str, label: str, method: str) -> Chosen:
+def _mounted(mount: str, label: str, method: str) -> ChosenDialect:
     dialect = DIALECTS[mount]
     expected = version_of(dialect.version) or dialect.family
     if label and label != expected:
-        raise Refused(dialect, _unsupported(label, (expected,)))
+        raise DialectRefused(dialect, _unsupported(label, (expected,)))
     return _find(dialect, method)
 
 
-def _neutral(label: str, method: str, params: bytes, strict: bool, allowed: Collection[str] | None) -> Chosen:
+def _neutral(
+    label: str, method: str, params: bytes, strict: bool, allowed: Collection[str] | None
+) -> ChosenDialect:
     newest, otherwise = DIALECTS["1.0"], default_version(allowed)
     if label and label not in VERSIONS:
-        raise Refused(newest, _unsupported(label, VERSIONS, allowed))
+        raise DialectRefused(newest, _unsupported(label, VERSIONS, allowed))
     if "/" not in method:
         if method not in OPS and not method[:1].isupper() and label != "1.0":
-            raise Refused(DIALECTS["0.3"], MethodNotFound(f"there is no method {method[:80]!r}"))
+            raise DialectRefused(DIALECTS["0.3"], MethodNotFound(f"there is no method {method[:80]!r}"))
         # If the agent does not speak 1.0, the method is the error, not the header.
         if (label not in ("1.0", "") or (strict and not label)) and (allowed is None or "1.0" in allowed):
-            raise Refused(newest, _unsupported(label or "0.3", ("1.0",), allowed))
+            raise DialectRefused(newest, _unsupported(label or "0.3", ("1.0",), allowed))
         return _find(newest, method)
     if label == "1.0":
         return _find(DIALECTS["arbiter"], method)
     op = _OPS["0.3"].get(method)
     if op in _SHARED:
         assert op is not None
-        return Chosen(DIALECTS[label or otherwise], op, certain=bool(label))
+        return ChosenDialect(DIALECTS[label or otherwise], op, certain=bool(label))
     if op is None and method in _OPS["0.1"]:
         if method in _OLD_PUSH and (label == "0.2" or _TASK_ID.search(params)):
-            return Chosen(DIALECTS["0.2"], _OLD_PUSH[method])
+            return ChosenDialect(DIALECTS["0.2"], _OLD_PUSH[method])
         _veto(label, ("0.1",), allowed)
         return _find(DIALECTS["draft" if _FILE_DATA.search(params) else "0.1"], method)
     _veto(label, ("0.3", "0.2"), allowed)
@@ -221,19 +225,19 @@ def _speaks(name: str, method: str) -> bool:
     return method in _OPS[name] or (name == "arbiter" and method.startswith(_PUSHES))
 
 
-def _find(dialect: Dialect, method: str) -> Chosen:
+def _find(dialect: Dialect, method: str) -> ChosenDialect:
     op = _OPS[dialect.name].get(method)
     if op is not None:
-        return Chosen(dialect, op)
+        return ChosenDialect(dialect, op)
     if dialect.name == "arbiter" and method in _OPS["0.3"] and "pushNotification" in method:
-        raise Refused(dialect, UnsupportedOperation("push notifications are not supported"))
-    raise Refused(dialect, MethodNotFound(f"there is no method {method[:80]!r}"))
+        raise DialectRefused(dialect, UnsupportedOperation("push notifications are not supported"))
+    raise DialectRefused(dialect, MethodNotFound(f"there is no method {method[:80]!r}"))
 
 
 def _veto(label: str, versions: Collection[str], allowed: Collection[str] | None) -> None:
     """Refuse a header that contradicts the method, if the agent speaks a version of the method."""
     if label and label not in versions and (allowed is None or any(v in allowed for v in versions)):
-        raise Refused(DIALECTS["0.3"], _unsupported(label, versions, allowed))
+        raise DialectRefused(DIALECTS["0.3"], _unsupported(label, versions, allowed))
 
 
 def _unsupported(

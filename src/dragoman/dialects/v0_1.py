@@ -25,7 +25,7 @@ from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked, checked_as, refuse
 from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
 from dragoman.dialects.legacy_values import (
-    Form,
+    JsonForm,
     read_config,
     read_event,
     read_message,
@@ -74,7 +74,7 @@ _NAMES = {
     "taskId": "id",
 }
 """Members that are called otherwise than in 1.0."""
-_FORM = Form(tag="type", named=False, arrays=True, references=True)
+_FORM = JsonForm(tag="type", named=False, arrays=True, references=True)
 _NEAREST = {TaskState.REJECTED: TaskState.FAILED, TaskState.AUTH_REQUIRED: TaskState.INPUT_REQUIRED}
 _TRUE: dict[Any, TaskState] = {state.word: state for state in _NEAREST}
 

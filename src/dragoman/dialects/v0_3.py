@@ -20,7 +20,7 @@ from dragoman.dialects import cards, errors
 from dragoman.dialects.checks import checked_as, refuse
 from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
 from dragoman.dialects.legacy_values import (
-    Form,
+    JsonForm,
     read_config,
     read_event,
     read_message,
@@ -60,7 +60,7 @@ class V0_3(Dialect):
     name = family = version = "0.3"
     subscribe_errors_as_events = True
 
-    form = Form()
+    form = JsonForm()
     names: ClassVar[dict[str, str]] = {}
     """Members that are called otherwise than in 1.0, where they are checked."""
     methods: ClassVar[dict[Op, str]] = {
@@ -271,7 +271,7 @@ class V0_2Type(V0_2):
 
     name = "0.2-type"
 
-    form = Form(tag="type")
+    form = JsonForm(tag="type")
 
     def write_event(self, event: Event, *, last: bool) -> dict[str, Any]:
         out = super().write_event(event, last=last)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from dragoman.dialects.legacy_values import (
     REFERENCE,
-    Form,
+    JsonForm,
     boxed,
     named,
     read_config,
@@ -62,7 +62,7 @@ _WRAPPERS: dict[type[Event], str] = {
 }
 
 
-class ProtoForm(Form, frozen=True, kw_only=True):
+class ProtoForm(JsonForm, frozen=True, kw_only=True):
     """Content as protobuf has it."""
 
     tag: str = ""

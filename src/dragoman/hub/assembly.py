@@ -18,7 +18,7 @@ from dragoman.client.client import ConnectedPeers
 from dragoman.client.config import CONFIG
 from dragoman.engine.runner import Program
 from dragoman.errors import InvalidParams
-from dragoman.hub.agents.catalogue import Entry
+from dragoman.hub.agents.catalogue import CatalogueEntry
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.agents.programs import StoppableModel
@@ -30,7 +30,7 @@ from dragoman.hub.conversations.requests import IdempotencyKeys
 from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.database import Database
 from dragoman.hub.hub import Hub
-from dragoman.hub.metrics import Metrics
+from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models import embedded
 from dragoman.hub.models.model import Model, ModelError, traits_of
 from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
@@ -84,7 +84,7 @@ def application(
     """A hub and its ASGI app. `store` and `model` replace those of the settings."""
     if store != "memory:":
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    metrics = Metrics()
+    metrics = HubMetrics()
     reach = ExternalServices(settings, metrics)
     residence = _Residence(model or RetryingModel(choose(settings), counted=metrics.provider), reach)
     tasks = store or f"sqlite:///{settings.folder / 'tasks.db'}"
@@ -174,7 +174,7 @@ class _Residence:
         self._talk = ConversationHistory(hub.conversations, self.model)
         self._pictures = Pictures(hub.database, self.model)
 
-    def make(self, tenant: Tenant, entry: Entry) -> Program:
+    def make(self, tenant: Tenant, entry: CatalogueEntry) -> Program:
         async def siblings() -> Sequence[Constitution]:
             return await self._hub.catalogue.constitutions(tenant.id)
 
@@ -275,7 +275,7 @@ AGENTS_FILE, SERVERS_FILE = "a2a_agents.json", "mcp_servers.json"
 
 
 class ExternalServices:
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: HubMetrics) -> None:
         guard = Guard(allow_private=settings.allow_private, http=True)
         folder = settings.folder
         self._settings, self._guard = settings, guard
@@ -321,7 +321,7 @@ def _read_registry(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str
         return {}
 
 
-def _sandbox(settings: Settings, metrics: Metrics) -> Sandbox:
+def _sandbox(settings: Settings, metrics: HubMetrics) -> Sandbox:
     cell: Cell
     whose = command_user()
     if warning := root_warning():

@@ -24,7 +24,7 @@ if sys.platform != "win32":
 log = logging.getLogger(__name__)
 
 
-class _Holder(Struct, frozen=True):
+class _LockHolder(Struct, frozen=True):
     """The content of the lock file, for people."""
 
     pid: int
@@ -52,7 +52,7 @@ class FolderLock:
         except BaseException:
             os.close(file)
             raise
-        holder = _Holder(os.getpid(), socket.gethostname(), timestamp())
+        holder = _LockHolder(os.getpid(), socket.gethostname(), timestamp())
         os.ftruncate(file, 0)
         os.pwrite(file, msgspec.json.encode(holder), 0)
         self._file = file
@@ -81,7 +81,7 @@ def _locked(file: int) -> bool:
 
 def _words(file: int) -> str:
     try:
-        holder = msgspec.json.decode(os.pread(file, 4096, 0), type=_Holder)
+        holder = msgspec.json.decode(os.pread(file, 4096, 0), type=_LockHolder)
     except msgspec.MsgspecError:
         return ""  # the holder has not written it yet
     return f": process {holder.pid} on {holder.host}, since {holder.since}"

@@ -29,7 +29,7 @@ from dragoman.hub.agents.programs import AGENT_FAILED, FAILED_CODE, AgentProgram
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.artifacts import Artifacts
 from dragoman.hub.conversations.conversations import Conversations
-from dragoman.hub.conversations.events import EventReader, HubEvent, with_notes
+from dragoman.hub.conversations.events import HubEvent, HubEventReader, with_notes
 from dragoman.hub.conversations.message_input import message_text
 from dragoman.hub.conversations.requests import IdempotencyKeys, Requests, StoredRequest
 from dragoman.hub.conversations.todos import Todos
@@ -39,10 +39,10 @@ from dragoman.hub.folder_lock import FolderLock
 from dragoman.hub.memory.memories import Memories
 from dragoman.hub.memory.scratchpads import Scratchpads
 from dragoman.hub.metadata import AGENT_VERSION, NATIVE
-from dragoman.hub.metrics import HubObserver, Metrics
+from dragoman.hub.metrics import HubMetrics, HubObserver
 from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
 from dragoman.hub.tenants.tenants import Tenant, Tenants
-from dragoman.hub.tools.fetcher import Fetcher
+from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.remote_agents import HubPeers
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import (
@@ -82,9 +82,9 @@ class Hub:
         quotas: Quotas | None = None,
         remotes: Peers | None = None,
         peers: Peers | None = None,
-        metrics: Metrics | None = None,
+        metrics: HubMetrics | None = None,
         push: Push | None = None,
-        fetcher: Fetcher | None = None,
+        fetcher: PageFetcher | None = None,
         keys: IdempotencyKeys | None = None,
         **engine: Any,
     ) -> None:
@@ -97,7 +97,7 @@ class Hub:
         self.artifacts, self.todos = Artifacts(database), Todos(database)
         self.keys = keys or IdempotencyKeys(database)
         self.quotas = quotas or Quotas()
-        self.metrics = metrics or Metrics()
+        self.metrics = metrics or HubMetrics()
         self.fetcher = fetcher
         """Fetches images that callers link to."""
         self.programs = AgentPrograms(
@@ -267,7 +267,7 @@ class Hub:
         """The events of a request after `since`, up to `done`."""
         snapshot = await self.snapshot(tenant, asked)
         log = self._store.scope(self._scope(tenant, asked))
-        reading = EventReader(tenant, asked, code=asked.agent_id in self.catalogue.code)
+        reading = HubEventReader(tenant, asked, code=asked.agent_id in self.catalogue.code)
         async for batch in events.events(
             log, self._bus, snapshot, reading, since, others=self.engine.readers
         ):

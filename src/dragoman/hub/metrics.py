@@ -50,7 +50,7 @@ _HELP = {
 }
 
 
-class Metrics:
+class HubMetrics:
     def __init__(self) -> None:
         self._values: dict[tuple[str, _Labels], float] = defaultdict(float)
 
@@ -116,7 +116,7 @@ def _escaped(text: str) -> str:
 class _HubInstrumentation(Instrumentation):
     """Counts the tokens of models by tenant, in the hub's own metrics."""
 
-    def __init__(self, metrics: Metrics, audit: RateLimitedAudit) -> None:
+    def __init__(self, metrics: HubMetrics, audit: RateLimitedAudit) -> None:
         super().__init__(metrics=None, audit=audit)
         self._hub_metrics = metrics
 
@@ -138,7 +138,7 @@ class _HubInstrumentation(Instrumentation):
 class HubObserver:
     """An `Observer` of the engine. It counts, logs and audits what callers do."""
 
-    def __init__(self, store: Store, metrics: Metrics) -> None:
+    def __init__(self, store: Store, metrics: HubMetrics) -> None:
         self._audit = RateLimitedAudit(store.audit)
         self._instruments = _HubInstrumentation(metrics, self._audit)
         self._metrics = metrics

@@ -295,7 +295,7 @@ class _GrpcCall:
         else:
             await self._authenticate_at(mount)
         version = self.head.header(b"a2a-version")
-        dialect = self.dialect = select.rest(
+        dialect = self.dialect = select.choose_for_rest(
             version, codec.version, strict=calls.strict, allowed=mount.dialects
         )
         read = partial(codec.read_message, op, message, max_nodes=calls.limits.max_nodes)

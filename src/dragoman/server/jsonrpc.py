@@ -142,12 +142,12 @@ class _JsonRpcCall(HttpCall):
     def _likely_dialect(self, method: str, params: bytes = b"") -> Dialect:
         try:
             return self._choose(method, params).dialect
-        except select.Refused as refused:
+        except select.DialectRefused as refused:
             return refused.dialect
 
-    def _choose(self, method: str, params: bytes) -> select.Chosen:
+    def _choose(self, method: str, params: bytes) -> select.ChosenDialect:
         mount = self.mount
-        return select.rpc(
+        return select.choose_for_rpc(
             self._version,
             method,
             params,

@@ -162,7 +162,7 @@ async def handle(bound: BoundCall) -> None:
         if bound.responding:
             log.exception("a response could not be finished")
             return
-        if isinstance(error, select.Refused):
+        if isinstance(error, select.DialectRefused):
             bound.dialect, error = error.dialect, error.error
         await bound.send_error(to_error(error))
 

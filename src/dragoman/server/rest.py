@@ -103,7 +103,7 @@ class _RestCall(HttpCall):
                 if older is not None:
                     self._values = _renamed(self._values, older)
                     self._path, self._type, family = older, JSON, "0.3"
-        return select.rest(version, family, strict=self._strict, allowed=self.mount.dialects)
+        return select.choose_for_rest(version, family, strict=self._strict, allowed=self.mount.dialects)
 
     def _read(self, dialect: Dialect, body: bytes) -> Request:
         try:

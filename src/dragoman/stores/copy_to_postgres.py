@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dragoman.errors import Unavailable
 from dragoman.stores import heartbeat
-from dragoman.stores.postgres.address import CONFUSED, GONE, HOUR, Address, Connection, PostgresError
+from dragoman.stores.postgres.address import CONFUSED, GONE, HOUR, Connection, PostgresAddress, PostgresError
 from dragoman.stores.postgres.database import migrate
 from dragoman.stores.postgres.text import brief, clean, fits, indexed
 from dragoman.stores.sqlite.node_locks import NodeLocks
@@ -59,7 +59,7 @@ class Copied(Struct):
 
 async def copy(path: Path, url: str) -> Copied:
     """Copy the file at `path` to the database at `url`, which must be empty. Raises `Unavailable`; `ValueError` for a url."""
-    address = Address(url)
+    address = PostgresAddress(url)
     store = SqliteStore(path)
     await store.open()  # which brings it up to date
     await store.close()
@@ -78,7 +78,7 @@ async def copy(path: Path, url: str) -> Copied:
         source.close()
 
 
-async def _into(source: sqlite3.Connection, address: Address) -> Copied:
+async def _into(source: sqlite3.Connection, address: PostgresAddress) -> Copied:
     db = await address.connect()
     try:
         await migrate(db)

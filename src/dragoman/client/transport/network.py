@@ -29,7 +29,7 @@ _MAX_HOST_CHARS = 255
 _UNQUOTED = "!#$%&'()*+,/:;=?@[]~"
 
 
-class _Route(NamedTuple):
+class _Destination(NamedTuple):
     """The server that a URL names."""
 
     host: str
@@ -77,9 +77,9 @@ class HttpTransport:
         self._proxy = proxy if dial is None else ""
         self._connect_timeout = connect_timeout
         self._dialled = dial
-        self._idle: dict[_Route, list[Connection]] = {}
+        self._idle: dict[_Destination, list[Connection]] = {}
         self._open: set[Connection] = set()
-        self._routes: dict[str, tuple[_Route, str]] = {}
+        self._routes: dict[str, tuple[_Destination, str]] = {}
         self._closed = False
 
     async def request(
@@ -110,7 +110,7 @@ class HttpTransport:
         self._open.clear()
         self._idle.clear()
 
-    def _resolve(self, url: str) -> tuple[_Route, str]:
+    def _resolve(self, url: str) -> tuple[_Destination, str]:
         address = url.partition("?")[0]
         try:
             parts = urlsplit(url)
@@ -126,7 +126,9 @@ class HttpTransport:
         secure = parts.scheme == "https"
         port = port or (443 if secure else 80)
         name = f"[{host}]" if ":" in host else host
-        route = _Route(host, port, secure, name if port == (443 if secure else 80) else f"{name}:{port}")
+        route = _Destination(
+            host, port, secure, name if port == (443 if secure else 80) else f"{name}:{port}"
+        )
         target = quote(parts.path or "/", _UNQUOTED) + (
             f"?{quote(parts.query, _UNQUOTED)}" if parts.query else ""
         )
@@ -137,7 +139,7 @@ class HttpTransport:
         self._routes[url] = route, target
         return route, target
 
-    def _take(self, route: _Route) -> Connection | None:
+    def _take(self, route: _Destination) -> Connection | None:
         idle = self._idle.get(route)
         now = asyncio.get_running_loop().time()
         while idle:
@@ -154,7 +156,7 @@ class HttpTransport:
         connection.abort()
         self._open.discard(connection)
 
-    async def _connect(self, route: _Route, url: str) -> Connection:
+    async def _connect(self, route: _Destination, url: str) -> Connection:
         try:
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._dial(route)
@@ -177,7 +179,7 @@ class HttpTransport:
         self._open.add(connection)
         return connection
 
-    async def _dial(self, route: _Route) -> Connection:
+    async def _dial(self, route: _Destination) -> Connection:
         loop = asyncio.get_running_loop()
 
         def idle(connection: Connection) -> None:
@@ -211,7 +213,7 @@ class HttpTransport:
 
     async def _tunnel(
         self,
-        route: _Route,
+        route: _Destination,
         proxy: tuple[str, int, ssl.SSLContext | None],
         login: bytes,
         connection: Connection,
@@ -237,7 +239,7 @@ class HttpTransport:
             self._tls = ssl.create_default_context()
         return self._tls
 
-    def _proxy_for(self, route: _Route) -> str:
+    def _proxy_for(self, route: _Destination) -> str:
         if self._proxy is not None:
             return self._proxy
         if not any(name.lower().endswith("_proxy") for name in os.environ):

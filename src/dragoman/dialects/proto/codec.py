@@ -23,7 +23,7 @@ from dragoman.model.ops import Op, Request, StreamResponse
 from dragoman.model.task import Event, Task
 
 
-class Form(NamedTuple):
+class MessageForm(NamedTuple):
     """A message type, with its conversions from and to the model."""
 
     message: Any
@@ -49,9 +49,9 @@ class Codec:
     """The full name of the gRPC service."""
     methods: dict[Op, str]
     """Its operations, and their names."""
-    requests: dict[Op, Form]
-    results: dict[Op, Form]
-    event: Form
+    requests: dict[Op, MessageForm]
+    results: dict[Op, MessageForm]
+    event: MessageForm
     marks_last: bool = False
     """The last status update of a stream has `final`."""
 
@@ -138,7 +138,7 @@ def has_more_messages(nodes: int, message: Any) -> bool:
     return False
 
 
-def _read(form: Form, body: bytes) -> Any:
+def _read(form: MessageForm, body: bytes) -> Any:
     try:
         return form.read(form.message.FromString(body))
     except (DecodeError, Malformed) as wrong:

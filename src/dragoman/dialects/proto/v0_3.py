@@ -19,7 +19,7 @@ from typing import Any
 
 from dragoman.dialects.legacy_values import REFERENCE, boxed, unboxed
 from dragoman.dialects.proto import cards, tasks
-from dragoman.dialects.proto.codec import Codec, Form
+from dragoman.dialects.proto.codec import Codec, MessageForm
 from dragoman.dialects.proto.messages import V0_3, Empty
 from dragoman.dialects.proto.tasks import Shape, read_metadata
 from dragoman.dialects.proto.values import read_struct, write_struct
@@ -255,9 +255,9 @@ def _nothing(*_: Any) -> None:
     return None
 
 
-_SEND = Form(V0_3.SendMessageRequest, _read_send, _write_send)
-_TASK = Form(V0_3.Task, partial(tasks.read_task, shape=SHAPE), partial(tasks.write_task, shape=SHAPE))
-_CONFIG = Form(V0_3.TaskPushNotificationConfig, _read_task_config, _write_task_config)
+_SEND = MessageForm(V0_3.SendMessageRequest, _read_send, _write_send)
+_TASK = MessageForm(V0_3.Task, partial(tasks.read_task, shape=SHAPE), partial(tasks.write_task, shape=SHAPE))
+_CONFIG = MessageForm(V0_3.TaskPushNotificationConfig, _read_task_config, _write_task_config)
 _read_event, _write_event = partial(tasks.read_event, shape=SHAPE), partial(tasks.write_event, shape=SHAPE)
 
 CODEC = Codec(
@@ -279,27 +279,35 @@ CODEC = Codec(
     requests={
         ops.SEND: _SEND,
         ops.STREAM: _SEND,
-        ops.GET: Form(V0_3.GetTaskRequest, _read_get, _write_get),
-        ops.CANCEL: Form(V0_3.CancelTaskRequest, _read_cancel, _write_task_name),
-        ops.SUBSCRIBE: Form(V0_3.TaskSubscriptionRequest, _read_subscribe, _write_task_name),
-        ops.PUSH_CREATE: Form(V0_3.CreateTaskPushNotificationConfigRequest, _read_create, _write_create),
-        ops.PUSH_GET: Form(V0_3.GetTaskPushNotificationConfigRequest, _read_get_config, _write_config_name),
-        ops.PUSH_LIST: Form(
+        ops.GET: MessageForm(V0_3.GetTaskRequest, _read_get, _write_get),
+        ops.CANCEL: MessageForm(V0_3.CancelTaskRequest, _read_cancel, _write_task_name),
+        ops.SUBSCRIBE: MessageForm(V0_3.TaskSubscriptionRequest, _read_subscribe, _write_task_name),
+        ops.PUSH_CREATE: MessageForm(
+            V0_3.CreateTaskPushNotificationConfigRequest, _read_create, _write_create
+        ),
+        ops.PUSH_GET: MessageForm(
+            V0_3.GetTaskPushNotificationConfigRequest, _read_get_config, _write_config_name
+        ),
+        ops.PUSH_LIST: MessageForm(
             V0_3.ListTaskPushNotificationConfigRequest, _read_list_configs, _write_list_configs
         ),
-        ops.PUSH_DELETE: Form(V0_3.DeleteTaskPushNotificationConfigRequest, _read_delete, _write_config_name),
-        ops.EXTENDED_CARD: Form(V0_3.GetAgentCardRequest, _read_extended, _nothing),
+        ops.PUSH_DELETE: MessageForm(
+            V0_3.DeleteTaskPushNotificationConfigRequest, _read_delete, _write_config_name
+        ),
+        ops.EXTENDED_CARD: MessageForm(V0_3.GetAgentCardRequest, _read_extended, _nothing),
     },
     results={
-        ops.SEND: Form(V0_3.SendMessageResponse, _read_event, _write_event),
+        ops.SEND: MessageForm(V0_3.SendMessageResponse, _read_event, _write_event),
         ops.GET: _TASK,
         ops.CANCEL: _TASK,
         ops.PUSH_CREATE: _CONFIG,
         ops.PUSH_GET: _CONFIG,
-        ops.PUSH_LIST: Form(V0_3.ListTaskPushNotificationConfigResponse, _read_configs, _write_configs),
-        ops.PUSH_DELETE: Form(Empty, _nothing, _nothing),
-        ops.EXTENDED_CARD: Form(V0_3.AgentCard, cards.read_card, cards.write_0_3),
+        ops.PUSH_LIST: MessageForm(
+            V0_3.ListTaskPushNotificationConfigResponse, _read_configs, _write_configs
+        ),
+        ops.PUSH_DELETE: MessageForm(Empty, _nothing, _nothing),
+        ops.EXTENDED_CARD: MessageForm(V0_3.AgentCard, cards.read_card, cards.write_0_3),
     },
-    event=Form(V0_3.StreamResponse, _read_event, _write_event),
+    event=MessageForm(V0_3.StreamResponse, _read_event, _write_event),
     marks_last=True,
 )

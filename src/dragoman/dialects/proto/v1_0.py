@@ -9,7 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman.dialects.proto import cards, tasks
-from dragoman.dialects.proto.codec import Codec, Form
+from dragoman.dialects.proto.codec import Codec, MessageForm
 from dragoman.dialects.proto.messages import V1_0, Empty
 from dragoman.dialects.proto.tasks import Shape, read_metadata
 from dragoman.dialects.proto.values import (
@@ -267,9 +267,9 @@ def _nothing(*_: Any) -> None:
     return None
 
 
-_SEND = Form(V1_0.SendMessageRequest, _read_send, _write_send)
-_TASK = Form(V1_0.Task, partial(tasks.read_task, shape=SHAPE), partial(tasks.write_task, shape=SHAPE))
-_CONFIG = Form(V1_0.TaskPushNotificationConfig, _read_config, _write_config)
+_SEND = MessageForm(V1_0.SendMessageRequest, _read_send, _write_send)
+_TASK = MessageForm(V1_0.Task, partial(tasks.read_task, shape=SHAPE), partial(tasks.write_task, shape=SHAPE))
+_CONFIG = MessageForm(V1_0.TaskPushNotificationConfig, _read_config, _write_config)
 _read_event, _write_event = partial(tasks.read_event, shape=SHAPE), partial(tasks.write_event, shape=SHAPE)
 
 CODEC = Codec(
@@ -280,28 +280,34 @@ CODEC = Codec(
     requests={
         ops.SEND: _SEND,
         ops.STREAM: _SEND,
-        ops.GET: Form(V1_0.GetTaskRequest, _read_get, _write_get),
-        ops.LIST: Form(V1_0.ListTasksRequest, _read_list, _write_list),
-        ops.CANCEL: Form(V1_0.CancelTaskRequest, _read_cancel, _write_cancel),
-        ops.SUBSCRIBE: Form(V1_0.SubscribeToTaskRequest, _read_subscribe, _write_subscribe),
-        ops.PUSH_CREATE: Form(V1_0.TaskPushNotificationConfig, _read_create, _write_create),
-        ops.PUSH_GET: Form(V1_0.GetTaskPushNotificationConfigRequest, _read_get_config, _write_one_config),
-        ops.PUSH_LIST: Form(
+        ops.GET: MessageForm(V1_0.GetTaskRequest, _read_get, _write_get),
+        ops.LIST: MessageForm(V1_0.ListTasksRequest, _read_list, _write_list),
+        ops.CANCEL: MessageForm(V1_0.CancelTaskRequest, _read_cancel, _write_cancel),
+        ops.SUBSCRIBE: MessageForm(V1_0.SubscribeToTaskRequest, _read_subscribe, _write_subscribe),
+        ops.PUSH_CREATE: MessageForm(V1_0.TaskPushNotificationConfig, _read_create, _write_create),
+        ops.PUSH_GET: MessageForm(
+            V1_0.GetTaskPushNotificationConfigRequest, _read_get_config, _write_one_config
+        ),
+        ops.PUSH_LIST: MessageForm(
             V1_0.ListTaskPushNotificationConfigsRequest, _read_list_configs, _write_list_configs
         ),
-        ops.PUSH_DELETE: Form(V1_0.DeleteTaskPushNotificationConfigRequest, _read_delete, _write_one_config),
-        ops.EXTENDED_CARD: Form(V1_0.GetExtendedAgentCardRequest, _read_extended, _write_extended),
+        ops.PUSH_DELETE: MessageForm(
+            V1_0.DeleteTaskPushNotificationConfigRequest, _read_delete, _write_one_config
+        ),
+        ops.EXTENDED_CARD: MessageForm(V1_0.GetExtendedAgentCardRequest, _read_extended, _write_extended),
     },
     results={
-        ops.SEND: Form(V1_0.SendMessageResponse, _read_event, _write_event),
+        ops.SEND: MessageForm(V1_0.SendMessageResponse, _read_event, _write_event),
         ops.GET: _TASK,
-        ops.LIST: Form(V1_0.ListTasksResponse, _read_page, _write_page),
+        ops.LIST: MessageForm(V1_0.ListTasksResponse, _read_page, _write_page),
         ops.CANCEL: _TASK,
         ops.PUSH_CREATE: _CONFIG,
         ops.PUSH_GET: _CONFIG,
-        ops.PUSH_LIST: Form(V1_0.ListTaskPushNotificationConfigsResponse, _read_configs, _write_configs),
-        ops.PUSH_DELETE: Form(Empty, _nothing, _nothing),
-        ops.EXTENDED_CARD: Form(V1_0.AgentCard, cards.read_card, cards.write_1_0),
+        ops.PUSH_LIST: MessageForm(
+            V1_0.ListTaskPushNotificationConfigsResponse, _read_configs, _write_configs
+        ),
+        ops.PUSH_DELETE: MessageForm(Empty, _nothing, _nothing),
+        ops.EXTENDED_CARD: MessageForm(V1_0.AgentCard, cards.read_card, cards.write_1_0),
     },
-    event=Form(V1_0.StreamResponse, _read_event, _write_event),
+    event=MessageForm(V1_0.StreamResponse, _read_event, _write_event),
 )

@@ -63,7 +63,7 @@ delete from agent_versions where (tenant_id, agent_id, version) in (
 _DELETE = "delete from agents where tenant_id = ? and agent_id = ?"
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class CatalogueEntry(Struct, frozen=True, kw_only=True):
     """One version of an agent that is a constitution. `index` has version 0."""
 
     id: str
@@ -95,14 +95,14 @@ class Catalogue:
         self, database: Database, code: Sequence[Agent] = (), *, index: Constitution = INDEX
     ) -> None:
         self._db = database
-        self.index = Entry(id=INDEX_ID, constitution=index)
+        self.index = CatalogueEntry(id=INDEX_ID, constitution=index)
         self.code = {agent.id: agent for agent in code}
         if len(self.code) != len(code) or INDEX_ID in self.code:
             raise ValueError(f"agents that are code need ids of their own, and none may be {INDEX_ID!r}")
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def find(self, tenant: int, agent: str) -> Entry | Agent | None:
+    def find(self, tenant: int, agent: str) -> CatalogueEntry | Agent | None:
         """The agent that has this id now."""
         if agent == INDEX_ID:
             return self.index
@@ -111,7 +111,7 @@ class Catalogue:
         row = self._db.look_up(_ONE, (tenant, agent))
         return None if row is None else _entry(row)
 
-    def version(self, tenant: int, agent: str, version: int) -> Entry | None:
+    def version(self, tenant: int, agent: str, version: int) -> CatalogueEntry | None:
         """A version of an agent; `index` has only version 0."""
         if version == 0:
             return self.index if agent == INDEX_ID else None
@@ -124,7 +124,7 @@ class Catalogue:
             return True
         return self._db.look_up(_EVER, (tenant, agent)) is not None
 
-    async def list(self, tenant: int, limit: int = MAX_AGENTS) -> list[Entry]:
+    async def list(self, tenant: int, limit: int = MAX_AGENTS) -> list[CatalogueEntry]:
         """`index`, then the latest changed first."""
         # decoded on the reader's thread: together they may have fifty megabytes
         there = await self._db.read(lambda db: [_entry(row) for row in db.execute(_ALL, (tenant, limit))])
@@ -140,11 +140,11 @@ class Catalogue:
 
     # -- writing -----------------------------------------------------------------------------------------------
 
-    async def create(self, tenant: int, document: Any) -> Entry:
+    async def create(self, tenant: int, document: Any) -> CatalogueEntry:
         """Raises `InvalidParams` and `Conflict`."""
         constitution = self._read(document)
 
-        def create(db: sqlite3.Connection) -> Entry:
+        def create(db: sqlite3.Connection) -> CatalogueEntry:
             if (row := db.execute(_ONE, (tenant, constitution.id)).fetchone()) is not None:
                 raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).public)
             _check_room(db, tenant)
@@ -152,14 +152,14 @@ class Catalogue:
 
         return await self._db.run(create)
 
-    async def replace(self, tenant: int, agent: str, document: Any, *, make: bool = False) -> Entry:
+    async def replace(self, tenant: int, agent: str, document: Any, *, make: bool = False) -> CatalogueEntry:
         """Replace a whole constitution; `make`: or create it. Raises `NotFound`, `Conflict`."""
         constitution = self._read(document, agent)
         if constitution.id != agent:
             why = f"differs from {agent!r}, which the address says"
             raise InvalidParams(f"the id of an agent does not change: it {why}", fields=(("id", why),))
 
-        def replace(db: sqlite3.Connection) -> Entry:
+        def replace(db: sqlite3.Connection) -> CatalogueEntry:
             if db.execute(_ONE, (tenant, agent)).fetchone() is None:
                 if not make:
                     raise NotFound(f"there is no agent {agent!r}")
@@ -181,7 +181,7 @@ class Catalogue:
         self._check(constitution.id)
         return constitution
 
-    async def store_inline(self, tenant: int, constitution: Constitution) -> Entry:
+    async def store_inline(self, tenant: int, constitution: Constitution) -> CatalogueEntry:
         """Store an agent that comes with a request, for this request alone."""
         return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True))
 
@@ -209,24 +209,26 @@ def _check_room(db: sqlite3.Connection, tenant: int) -> None:
         raise Conflict(f"a tenant has at most {MAX_AGENTS} agents: delete one first")
 
 
-def _keep(db: sqlite3.Connection, tenant: int, constitution: Constitution, *, inline: bool = False) -> Entry:
+def _keep(
+    db: sqlite3.Connection, tenant: int, constitution: Constitution, *, inline: bool = False
+) -> CatalogueEntry:
     version = db.execute(_NEXT, (tenant, constitution.id)).fetchone()[0]
     now = int(time.time())
     text = msgspec.json.encode(constitution).decode()
     db.execute(_KEEP, (tenant, constitution.id, version, inline, text, now))
-    return Entry(
+    return CatalogueEntry(
         id=constitution.id, constitution=constitution, version=version, created_at=now, updated_at=now
     )
 
 
-def _put(db: sqlite3.Connection, tenant: int, constitution: Constitution) -> Entry:
+def _put(db: sqlite3.Connection, tenant: int, constitution: Constitution) -> CatalogueEntry:
     stored = _keep(db, tenant, constitution)
     db.execute(_PUT, (tenant, stored.id, stored.version, stored.created_at, stored.updated_at))
     return _entry(db.execute(_ONE, (tenant, stored.id)).fetchone())
 
 
-def _entry(row: sqlite3.Row) -> Entry:
-    return Entry(
+def _entry(row: sqlite3.Row) -> CatalogueEntry:
+    return CatalogueEntry(
         id=row["agent_id"],
         constitution=msgspec.json.decode(row["document"], type=Constitution),
         version=row["version"],

@@ -34,7 +34,7 @@ _CLOSING = re.compile(r"\[END [A-Z0-9 ]*\]?")
 _OPENED = re.compile(r"\[(/\w*)(.?)")
 
 
-class Parsed(Struct, frozen=True):
+class ParsedReply(Struct, frozen=True):
     commands: tuple[Command, ...]
     open: bool
     """The last command is a block without its end."""
@@ -119,7 +119,7 @@ class Scan:
         )
 
 
-def parse(reply: str, names: Collection[str]) -> Parsed:
+def parse(reply: str, names: Collection[str]) -> ParsedReply:
     """The commands of a reply, in order."""
     scan = Scan(names)
     found: list[Command] = []
@@ -138,7 +138,7 @@ def parse(reply: str, names: Collection[str]) -> Parsed:
             found.append(Command(name=name, args=args, body="\n".join(body)))
     if scan.inside:
         found.append(Command(name=name, args=args, body="\n".join(body), closed=False))
-    return Parsed(tuple(found), scan.inside)
+    return ParsedReply(tuple(found), scan.inside)
 
 
 def _end_of(name: str, args: str) -> str:

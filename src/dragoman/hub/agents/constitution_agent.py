@@ -20,12 +20,12 @@ from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.hub.agents.commands import ENDS, TextFilter, command_of, parse, tool_spec
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution, card
 from dragoman.hub.agents.dispatch import END, Dispatch
-from dragoman.hub.agents.event_writer import ANSWERS, EventWriter
+from dragoman.hub.agents.event_writer import ANSWERS, HubEventWriter
 from dragoman.hub.agents.prompt import CONTINUE as GO_ON
 from dragoman.hub.agents.prompt import query, roster, system
 from dragoman.hub.agents.routing import hand_over
 from dragoman.hub.metadata import NATIVE, VIA
-from dragoman.hub.models.ask import Reply, ask, recorded_reply
+from dragoman.hub.models.ask import ModelReply, ask, recorded_reply
 from dragoman.hub.models.model import (
     ChatMessage,
     Image,
@@ -63,7 +63,7 @@ class ConstitutionTurn:
         depth = mail.depth if relayed else 0
         self._text = text_of(turn.message)
         self._why = str(given.get("x-arbiter.context") or "")
-        self._writer = EventWriter(turn, agent.id, depth=depth, stream_id=stream_id, relayed=relayed)
+        self._writer = HubEventWriter(turn, agent.id, depth=depth, stream_id=stream_id, relayed=relayed)
         self._session = Session(
             tenant=turn.scope.tenant,
             agent=agent.id,
@@ -210,7 +210,7 @@ class ConstitutionTurn:
         who = await self._agent.roster() if self._agent.id == INDEX_ID else ""
         return query(self._text, preambles=preambles, roster=who)
 
-    async def _reply(self, i: int) -> Reply:
+    async def _reply(self, i: int) -> ModelReply:
         """The model's next reply, continued if it ends inside a file."""
         filter = TextFilter(self._agent.names)
         clean: list[str] = []
@@ -243,7 +243,7 @@ class ConstitutionTurn:
 
     async def _ask(
         self, key: str, messages: Sequence[ChatMessage], on_text: Callable[[str], Awaitable[None]]
-    ) -> Reply:
+    ) -> ModelReply:
         native = self._agent.native
         left = self._session.budget.left
         prompt = Prompt(
@@ -274,11 +274,11 @@ class ConstitutionTurn:
 
     # -- commands------------------------------------------------------------------------------------------------
 
-    def _commands(self, reply: Reply) -> tuple[Command, ...]:
+    def _commands(self, reply: ModelReply) -> tuple[Command, ...]:
         calls = (command_of(call) for call in reply.tool_calls)
         return (*parse(reply.text, self._agent.names).commands, *calls)
 
-    async def _carry_out(self, i: int, reply: Reply, commands: Sequence[Command]) -> None:
+    async def _carry_out(self, i: int, reply: ModelReply, commands: Sequence[Command]) -> None:
         """Run the commands and add their results as the next message."""
         blocks = await self._dispatch.run(i, commands)
         images = await self._pictures()
@@ -377,7 +377,7 @@ def _int(given: dict[str, Any], name: str) -> int:
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _to_chat_message(reply: Reply) -> ChatMessage:
+def _to_chat_message(reply: ModelReply) -> ChatMessage:
     return ChatMessage(role="assistant", content=reply.text, tool_calls=reply.tool_calls)
 
 

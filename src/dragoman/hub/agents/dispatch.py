@@ -48,7 +48,7 @@ _FAILURES = ("ERR:", "UPSTREAM FAILED", "SKIPPED:", "TRUNCATED:")
 logger = logging.getLogger("dragoman.hub")
 
 
-class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CommandOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The recorded result of a command, and its effects on the turn."""
 
     body: str
@@ -89,11 +89,11 @@ class Dispatch:
         self._failed = failed
         return blocks
 
-    async def _one(self, key: str, command: Command, used: dict[str, int]) -> Result:
+    async def _one(self, key: str, command: Command, used: dict[str, int]) -> CommandOutcome:
         session, turn = self._session, self._session.turn
         tool, refusal = self._tool(command), self._refusal(command, used)
         if (step := record_of(turn).steps.get(key)) is not None:
-            result = msgspec.json.decode(step.value, type=Result)
+            result = msgspec.json.decode(step.value, type=CommandOutcome)
             session.budget.spent += result.spent
             session.writer.counts = dict(result.counts)
             session.pictures += result.pictures
@@ -101,7 +101,7 @@ class Dispatch:
             await record_of(turn).may_begin()
             before, seen = session.budget.spent, len(session.pictures)
             body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
-            result = Result(
+            result = CommandOutcome(
                 body=_cut(body, BODY_LIMIT),
                 ok=_went_well(body),
                 spent=session.budget.spent - before,

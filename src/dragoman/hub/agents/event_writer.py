@@ -30,7 +30,7 @@ EVENTS = 100_000
 """Event numbers of stream `n` begin at `n * EVENTS`, so they do not depend on the order of streams."""
 
 
-class EventWriter:
+class HubEventWriter:
     def __init__(
         self, turn: Turn, agent: str, *, depth: int = 0, stream_id: int = 0, relayed: bool = False
     ) -> None:

@@ -21,7 +21,7 @@ from dragoman.engine.records import Mail
 from dragoman.engine.runner import Program
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError, TaskNotFound
-from dragoman.hub.agents.catalogue import Catalogue, Entry
+from dragoman.hub.agents.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.conversations.requests import Requests
 from dragoman.hub.metadata import AGENT_VERSION, VIA
@@ -37,7 +37,7 @@ TENANT_STOPPED = "the tenant is disabled, or has another token by now"
 FAILED_CODE, AGENT_FAILED = "internal_error", "the agent broke down"
 """The hub failed, not the model or a command."""
 
-Make = Callable[[Tenant, Entry], Program]
+Make = Callable[[Tenant, CatalogueEntry], Program]
 """Builds a program from a constitution."""
 
 logger = logging.getLogger("dragoman.hub")
@@ -63,7 +63,7 @@ class AgentPrograms:
     ) -> None:
         self.catalogue, self.tenants, self.quotas, self.requests = catalogue, tenants, quotas, requests
         self._make, self._push = make, push
-        self._made: dict[tuple[int, Entry], Program] = {}
+        self._made: dict[tuple[int, CatalogueEntry], Program] = {}
 
     def find(self, scope: Scope) -> Program | None:
         """The program for the tasks of a scope."""
@@ -71,13 +71,13 @@ class AgentPrograms:
             return None
         return AgentProgram(self, int(scope.tenant), scope.agent)
 
-    def card(self, found: Entry | Agent | None, id: str) -> AgentCard:
+    def card(self, found: CatalogueEntry | Agent | None, id: str) -> AgentCard:
         """The card of an agent in this hub."""
         return AgentCard(name=id) if found is None else self.hub_card(found.card, found)
 
-    def hub_card(self, card: AgentCard, found: Entry | Agent) -> AgentCard:
+    def hub_card(self, card: AgentCard, found: CatalogueEntry | Agent) -> AgentCard:
         """A card with the hub's security: a tenant's token, whatever an agent that is code requires elsewhere."""
-        push = self._push and (isinstance(found, Entry) or card.capabilities.push_notifications)
+        push = self._push and (isinstance(found, CatalogueEntry) or card.capabilities.push_notifications)
         return replace(
             card,
             capabilities=replace(card.capabilities, push_notifications=push),
@@ -86,7 +86,7 @@ class AgentPrograms:
             security_requirements=TOKEN_REQUIRED,
         )
 
-    def made(self, tenant: Tenant, entry: Entry) -> Program:
+    def made(self, tenant: Tenant, entry: CatalogueEntry) -> Program:
         key = tenant.id, entry
         program = self._made.get(key)
         if program is None:
@@ -119,7 +119,7 @@ class AgentProgram:
     def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         tenant = self._all.tenants.current(self._tenant)
         version = (request.metadata if first is None else first.metadata).get(AGENT_VERSION)
-        found: Entry | Agent | None
+        found: CatalogueEntry | Agent | None
         if isinstance(version, int):
             found = self._all.catalogue.version(self._tenant, self.agent, version)
         else:
@@ -182,7 +182,7 @@ class AgentProgram:
         version: Any = turn.first.metadata.get(AGENT_VERSION)
         if not isinstance(version, int):
             found = catalogue.find(self._tenant, self.agent)
-            now = found.version if isinstance(found, Entry) else -1
+            now = found.version if isinstance(found, CatalogueEntry) else -1
             version = await turn.step("constitution", lambda: now)
         entry = catalogue.version(self._tenant, self.agent, version)
         return None if entry is None else self._all.made(tenant, entry)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution, Intent
 from dragoman.hub.agents.event_writer import ANSWERS
-from dragoman.hub.models.ask import Reply, respond
+from dragoman.hub.models.ask import ModelReply, respond
 from dragoman.hub.models.model import ChatMessage, Model, Prompt, Usage, traits_of
 from dragoman.hub.tools.delegate import delegate
 from dragoman.hub.tools.tool import Session
@@ -57,7 +57,7 @@ class Guess(Struct, frozen=True, omit_defaults=True):
         return self.malformed or self.source == "llm"
 
 
-Ask = Callable[[Prompt], Awaitable[Reply]]
+Ask = Callable[[Prompt], Awaitable[ModelReply]]
 
 
 async def resolve(text: str, agents: Sequence[Constitution], how: Intent, model: str, ask: Ask) -> Guess:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dragoman.agent.agent import Agent
 from dragoman.dialects.cards import superset_card
-from dragoman.hub.agents.catalogue import Entry
+from dragoman.hub.agents.catalogue import CatalogueEntry
 from dragoman.hub.agents.constitution import Constitution, schema
 from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, page
 from dragoman.hub.errors import NotFound
@@ -32,7 +32,7 @@ def routes(hub: Hub) -> list[Route]:
         found = catalogue.find(request.tenant.id, request.path["id"])
         if found is None:
             raise NotFound(f"there is no agent {request.path['id'][:80]!r}")
-        return found.public if isinstance(found, Entry) else _describe_code(found)
+        return found.public if isinstance(found, CatalogueEntry) else _describe_code(found)
 
     @api.add("PATCH", one, "Replace a constitution. Running tasks keep the old one.", body=Constitution)
     async def replace(request: ApiRequest) -> Any:

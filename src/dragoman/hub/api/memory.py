@@ -12,7 +12,7 @@ from dragoman.hub.agents.constitution import Memory as Ranking
 from dragoman.hub.api.routes import ApiRequest, Natural, Route, RouteList, must_exist, page
 from dragoman.hub.hub import Hub
 from dragoman.hub.memory.scratchpads import SHARED
-from dragoman.hub.memory.search import RELATIONS, TYPES, Entry, Search
+from dragoman.hub.memory.search import RELATIONS, TYPES, MemoryEntry, MemorySearch
 
 MAX_GRAPH_CHARACTERS, MAX_GRAPH_RELATIONS = 8 << 20, 10_000
 FIRST_MILLISECONDS = 10**11
@@ -102,7 +102,7 @@ def routes(hub: Hub) -> list[Route]:
         conversation, tag = request.query_int("conversation_id"), request.query("tag")
         types = request.query_words("type", TYPES)
         if query := request.query("q"):
-            search = Search(
+            search = MemorySearch(
                 query=query,
                 types=types,
                 tag=tag,
@@ -197,9 +197,9 @@ def routes(hub: Hub) -> list[Route]:
     return api
 
 
-def _limit_characters(entries: Sequence[Entry]) -> list[Entry]:
+def _limit_characters(entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
     """The first entries whose texts have at most `MAX_GRAPH_CHARACTERS` together."""
-    out: list[Entry] = []
+    out: list[MemoryEntry] = []
     room = MAX_GRAPH_CHARACTERS
     for entry in entries:
         room -= len(entry.content)

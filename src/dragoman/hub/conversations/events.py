@@ -54,7 +54,7 @@ async def events(
     log: Log,
     bus: Bus,
     snapshot: Snapshot,
-    reading: EventReader,
+    reading: HubEventReader,
     since: int = 0,
     *,
     others: Readers | None = None,
@@ -71,7 +71,7 @@ async def events(
             return
 
 
-class EventReader:
+class HubEventReader:
     """Turns the records of one log, from its start, into events."""
 
     def __init__(self, tenant: Tenant, asked: StoredRequest, *, code: bool = False) -> None:

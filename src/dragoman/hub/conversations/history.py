@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.hub.conversations.conversations import Conversations, EarlierMessage
-from dragoman.hub.models.ask import Reply, ask, recorded_reply
+from dragoman.hub.models.ask import ModelReply, ask, recorded_reply
 from dragoman.hub.models.model import CHARACTERS_PER_TOKEN, ChatMessage, Model, Prompt, traits_of
 from dragoman.hub.tools.tool import Session
 
@@ -66,5 +66,5 @@ class ConversationHistory:
         await self._conversations.store_summary(session.conversation, reply.text.strip(), old[-1].id)
         return reply.text.strip(), new
 
-    async def _count_usage(self, session: Session, reply: Reply) -> None:
+    async def _count_usage(self, session: Session, reply: ModelReply) -> None:
         await session.count_usage(reply.usage, traits_of(self._model, session.constitution.model).name)

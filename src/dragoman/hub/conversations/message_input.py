@@ -13,7 +13,7 @@ import re
 from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.tools.fetcher import Fetcher
+from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.model.content import Part
 
 _IMAGE_TYPE = re.compile(r"image/[\w.+-]{1,64}", re.ASCII)
@@ -40,7 +40,7 @@ class MessagePart(Struct):
     source: ImageSource | None = None
 
 
-async def read_parts(message: str | list[MessagePart], fetcher: Fetcher | None) -> tuple[Part, ...]:
+async def read_parts(message: str | list[MessagePart], fetcher: PageFetcher | None) -> tuple[Part, ...]:
     """The parts of a message. Raises `InvalidParams`, also if an image cannot be fetched."""
     given = [MessagePart(text=message)] if isinstance(message, str) else message
     out: list[Part] = []
@@ -72,7 +72,7 @@ def message_text(parts: tuple[Part, ...]) -> str:
     return "\n".join(lines)
 
 
-async def _picture(source: ImageSource, field: str, fetcher: Fetcher | None, room: int) -> Part:
+async def _picture(source: ImageSource, field: str, fetcher: PageFetcher | None, room: int) -> Part:
     kind = source.media_type.strip().lower()
     if source.type == "base64":
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.database import Database
-from dragoman.hub.memory.search import RELATIONS, TYPES, Entry, Relation, Search, entry_of, recall
+from dragoman.hub.memory.search import RELATIONS, TYPES, MemoryEntry, MemorySearch, Relation, entry_of, recall
 
 CONTENT_LIMIT = 64 * 1024
 MAX_TAGS = 32
@@ -51,12 +51,12 @@ class Memories:
         supersedes: Sequence[int] = (),
         at: int | None = None,
         once: str = "",
-    ) -> Entry:
+    ) -> MemoryEntry:
         """Add an entry. The entries that it supersedes end, and get a relation. Raises `InvalidParams`."""
         check(type, title, content, source, tags)
         tenant, now = int(tenant), int(time.time())
 
-        def work(db: sqlite3.Connection) -> Entry:
+        def work(db: sqlite3.Connection) -> MemoryEntry:
             _artifact(db, tenant, artifact_id)
             entry = db.execute(
                 "insert into memories (tenant_id, conversation_id, type, title, content, source, tags, artifact_id, "
@@ -80,9 +80,9 @@ class Memories:
                     raise InvalidParams(f"there is no entry #{old} to supersede")
             return entry_of(entry)
 
-        return await self._db.run_once(once, work, Entry)
+        return await self._db.run_once(once, work, MemoryEntry)
 
-    async def get(self, tenant: str | int, id: int) -> Entry | None:
+    async def get(self, tenant: str | int, id: int) -> MemoryEntry | None:
         row = await self._db.one("select * from memories where tenant_id = ? and id = ?", (int(tenant), id))
         return None if row is None else entry_of(row)
 
@@ -98,7 +98,7 @@ class Memories:
         conversation: int | None = None,
         source: str = "",
         limit: int = 50,
-    ) -> Sequence[Entry]:
+    ) -> Sequence[MemoryEntry]:
         """Newest first."""
         moment = as_of if as_of is not None else int(time.time())
         where = ["tenant_id = ?", "valid_from <= ?", "(valid_to is null or valid_to > ?)", "updated_at >= ?"]
@@ -124,7 +124,7 @@ class Memories:
         rows = await self._db.all(statement, (*values, limit))
         return [entry_of(row) for row in rows]
 
-    async def change(self, tenant: str | int, id: int, **changes: Any) -> Entry | None:
+    async def change(self, tenant: str | int, id: int, **changes: Any) -> MemoryEntry | None:
         """Change `type`, `title`, `content`, `source`, `tags` or `artifact_id`; None if there is no such entry."""
         known = await self.get(tenant, id)
         if known is None:
@@ -133,7 +133,7 @@ class Memories:
         check(new["type"], new["title"], new["content"], new["source"], new["tags"])
         new["tags"] = "\n".join(new["tags"])
 
-        def work(db: sqlite3.Connection) -> Entry | None:
+        def work(db: sqlite3.Connection) -> MemoryEntry | None:
             _artifact(db, int(tenant), new["artifact_id"])
             row = db.execute(
                 f"update memories set {', '.join(f'{name} = ?' for name in new)}, updated_at = ? "
@@ -165,7 +165,9 @@ class Memories:
             > 0
         )
 
-    async def search(self, tenant: str | int, search: Search, *, as_of: int | None = None) -> Sequence[Entry]:
+    async def search(
+        self, tenant: str | int, search: MemorySearch, *, as_of: int | None = None
+    ) -> Sequence[MemoryEntry]:
         """Best first."""
         moment = as_of if as_of is not None else int(time.time())
         return await self._db.read(lambda db: recall(db, int(tenant), search, moment))
@@ -213,10 +215,10 @@ class Memories:
 
     async def around(
         self, tenant: str | int, id: int, *, depth: int = 1, limit: int = 50
-    ) -> Sequence[tuple[int, Entry]]:
+    ) -> Sequence[tuple[int, MemoryEntry]]:
         """Related entries with their distance, nearest first."""
 
-        def look(db: sqlite3.Connection) -> list[tuple[int, Entry]]:
+        def look(db: sqlite3.Connection) -> list[tuple[int, MemoryEntry]]:
             found: dict[int, int] = {id: 0}
             edge = [id]
             for distance in range(1, depth + 1):

@@ -20,7 +20,7 @@ TYPES = ("user", "feedback", "project", "reference", "learning", "context")
 RELATIONS = ("relates_to", "refines", "contradicts", "supersedes", "supports")
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class MemoryEntry(Struct, frozen=True, kw_only=True):
     id: int
     tenant_id: int
     type: str
@@ -45,10 +45,10 @@ class Relation(Struct, frozen=True, kw_only=True):
     created_at: int = 0
 
 
-def entry_of(row: sqlite3.Row) -> Entry:
-    values = {name: row[name] for name in Entry.__struct_fields__}
+def entry_of(row: sqlite3.Row) -> MemoryEntry:
+    values = {name: row[name] for name in MemoryEntry.__struct_fields__}
     values["tags"] = tuple(tag for tag in row["tags"].split("\n") if tag)
-    return Entry(**values)
+    return MemoryEntry(**values)
 
 
 _STOP_WORDS = frozenset(
@@ -84,7 +84,7 @@ order by score limit ?
 """
 
 
-class Search(Struct, frozen=True, kw_only=True):
+class MemorySearch(Struct, frozen=True, kw_only=True):
     """A query and its filters."""
 
     query: str
@@ -101,7 +101,7 @@ class Search(Struct, frozen=True, kw_only=True):
     limit: int = 20
 
 
-def recall(db: sqlite3.Connection, tenant: int, search: Search, moment: int) -> Sequence[Entry]:
+def recall(db: sqlite3.Connection, tenant: int, search: MemorySearch, moment: int) -> Sequence[MemoryEntry]:
     """The entries that were valid at `moment` and match the query, best first."""
     if not (words := _words(search.query[:MAX_QUERY])):
         return []
@@ -109,7 +109,7 @@ def recall(db: sqlite3.Connection, tenant: int, search: Search, moment: int) -> 
     types = frozenset(search.types or (_types_for(words) if search.ranking.intent_routing else ()))
     tags = {*words, search.tag.lower()}
 
-    def found(more: str, *values: Any) -> Sequence[Entry]:
+    def found(more: str, *values: Any) -> Sequence[MemoryEntry]:
         if search.source:
             more += f" and m.source = ? and m.type in ({', '.join('?' * len(search.types))})"
             values = (*values, search.source, *search.types)
@@ -131,10 +131,10 @@ def recall(db: sqlite3.Connection, tenant: int, search: Search, moment: int) -> 
     )
 
 
-def fuse(rankings: Sequence[tuple[float, Sequence[Entry]]], limit: int) -> Sequence[Entry]:
+def fuse(rankings: Sequence[tuple[float, Sequence[MemoryEntry]]], limit: int) -> Sequence[MemoryEntry]:
     """Reciprocal rank fusion of weighted rankings."""
     scores: dict[int, float] = {}
-    entries: dict[int, Entry] = {}
+    entries: dict[int, MemoryEntry] = {}
     for weight, ranked in rankings:
         for place, entry in enumerate(ranked, 1):
             entries[entry.id] = entry
@@ -162,12 +162,12 @@ def _types_for(words: list[str]) -> list[str]:
     return [type for type, cues in _CUES.items() if cues.intersection(words)]
 
 
-def _boost(entry: Entry, words: list[str], types: frozenset[str], tags: set[str]) -> float:
+def _boost(entry: MemoryEntry, words: list[str], types: frozenset[str], tags: set[str]) -> float:
     boost = 1.3 if entry.type in types or entry.type in words else 1.0
     return boost * (1.2 if any(tag.lower() in tags for tag in entry.tags) else 1.0)
 
 
-def _age(entry: Entry, now: int, ranking: Ranking) -> float:
+def _age(entry: MemoryEntry, now: int, ranking: Ranking) -> float:
     if not ranking.age_decay:
         return 1.0
     days, half = (now - entry.updated_at) / _DAY, ranking.age_half_life_days

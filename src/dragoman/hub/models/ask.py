@@ -31,7 +31,7 @@ OnText = Callable[[str], Awaitable[None]]
 OnCancel = Callable[[Usage], Awaitable[None]]
 
 
-class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage = Usage()
@@ -40,7 +40,7 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Safe to show; empty on success."""
     error_code: str = ""
 
-    def followed_by(self, more: Reply) -> Reply:
+    def followed_by(self, more: ModelReply) -> ModelReply:
         """This reply joined with its continuation."""
         return msgspec.structs.replace(more, text=self.text + more.text, usage=self.usage + more.usage)
 
@@ -52,7 +52,7 @@ async def ask(
     prompt: Prompt,
     on_text: OnText | None = None,
     on_cancel: OnCancel | None = None,
-) -> Reply:
+) -> ModelReply:
     """The model's reply to `prompt`, asked once in this turn. `on_text` gets the text as it is generated.
 
     `on_cancel` gets the estimated usage of a call that is canceled.
@@ -67,15 +67,15 @@ async def ask(
     return reply
 
 
-def recorded_reply(turn: Turn, key: str) -> Reply | None:
+def recorded_reply(turn: Turn, key: str) -> ModelReply | None:
     """The recorded reply."""
     step = record_of(turn).steps.get(key)
-    return None if step is None else msgspec.json.decode(step.value, type=Reply)
+    return None if step is None else msgspec.json.decode(step.value, type=ModelReply)
 
 
 async def respond(
     model: Model, prompt: Prompt, on_text: OnText | None = None, on_cancel: OnCancel | None = None
-) -> Reply:
+) -> ModelReply:
     """`ask`, without a record of it."""
     pieces: list[str] = []
     calls: list[ToolCall] = []
@@ -111,7 +111,7 @@ async def respond(
     text = "".join(pieces)
     if failed.message and text and not usage.total:
         usage = estimate(prompt, len(text))
-    return Reply(
+    return ModelReply(
         text=text,
         tool_calls=tuple(calls),
         usage=usage,

@@ -21,7 +21,7 @@ from dragoman.hub.conversations.events import HubEvent
 from dragoman.hub.conversations.message_input import read_parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
-from dragoman.hub.schedules.schedules import PAUSED, Run, Schedule, Schedules
+from dragoman.hub.schedules.schedules import PAUSED, Schedule, ScheduledRun, Schedules
 from dragoman.hub.tenants.tenants import Tenant
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Scheduler:
             return False
         return self._hub.catalogue.find(schedule.tenant_id, schedule.agent_id) is not None
 
-    async def _ask(self, tenant: Tenant, schedule: Schedule, run: Run) -> None:
+    async def _ask(self, tenant: Tenant, schedule: Schedule, run: ScheduledRun) -> None:
         try:
             asked = await self._hub.ask(
                 tenant,
@@ -113,7 +113,7 @@ class Scheduler:
         else:
             await self.schedules.set_request(run, asked.request_id)
 
-    async def _follow(self, run: Run) -> None:
+    async def _follow(self, run: ScheduledRun) -> None:
         """End a run whose request has ended; start the request of a run that has none."""
         tenant = self._hub.tenants.current(run.tenant_id)
         schedule = await self.schedules.get(run.tenant_id, run.task_id)
@@ -146,7 +146,7 @@ class Scheduler:
         else:
             await self._end(run, error=text or events.state_of(snapshot), **used)
 
-    async def _end(self, run: Run, **outcome: Any) -> None:
+    async def _end(self, run: ScheduledRun, **outcome: Any) -> None:
         await self.schedules.end(run, **outcome)
         self._wake()
 

@@ -110,7 +110,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         return int(natural_dates.next_time(msgspec.json.decode(self.recur_json), now).timestamp())
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class ScheduledRun(Struct, frozen=True, kw_only=True):
     id: int
     tenant_id: int
     task_id: int
@@ -212,13 +212,13 @@ class Schedules:
         rows = await self._db.all(_DUE, (now,))
         return [Schedule(**row) for row in rows]
 
-    async def begin(self, schedule: Schedule) -> Run | None:
+    async def begin(self, schedule: Schedule) -> ScheduledRun | None:
         """Start a run of a due schedule; None if another process has started it."""
         now, due = int(self._clock()), schedule.after(self.now)
         status = ACTIVE if schedule.recur_json else COMPLETED
 
-        def begin(db: sqlite3.Connection) -> Run | None:
-            run = Run(**db.execute(_BEGIN, (schedule.tenant_id, schedule.id, now)).fetchone())
+        def begin(db: sqlite3.Connection) -> ScheduledRun | None:
+            run = ScheduledRun(**db.execute(_BEGIN, (schedule.tenant_id, schedule.id, now)).fetchone())
             fired = (due, status, now, run.id, now, schedule.id, schedule.next_fire_at)
             if db.execute(_FIRED, fired).rowcount == 0:
                 db.execute("delete from runs where id = ?", (run.id,))
@@ -229,12 +229,12 @@ class Schedules:
 
         return await self._db.run(begin)
 
-    async def set_request(self, run: Run, request: str) -> None:
+    async def set_request(self, run: ScheduledRun, request: str) -> None:
         await self._db.change(_SET_REQUEST, (request, run.id))
 
     async def end(
-        self, run: Run, *, answer: str = "", error: str = "", read: int = 0, written: int = 0
-    ) -> Run | None:
+        self, run: ScheduledRun, *, answer: str = "", error: str = "", read: int = 0, written: int = 0
+    ) -> ScheduledRun | None:
         """End a run; None if it has ended already. A schedule that runs once fails with its run."""
         status = FAILED if error else SUCCEEDED
         values = (
@@ -247,32 +247,32 @@ class Schedules:
             run.id,
         )
 
-        def end(db: sqlite3.Connection) -> Run | None:
+        def end(db: sqlite3.Connection) -> ScheduledRun | None:
             row = db.execute(_END, values).fetchone()
             if row is None:
                 return None
             if error:
                 db.execute(_FAIL_SCHEDULE, (run.task_id,))
-            ended = Run(**row)
+            ended = ScheduledRun(**row)
             _notify(db, "run.failed" if error else "run.completed", ended, ended.completed_at)
             return ended
 
         return await self._db.run(end)
 
-    async def running(self) -> Sequence[Run]:
+    async def running(self) -> Sequence[ScheduledRun]:
         """Runs that have not ended."""
         rows = await self._db.all(_RUNNING)
-        return [Run(**row) for row in rows]
+        return [ScheduledRun(**row) for row in rows]
 
-    async def runs(self, tenant: str | int, *, schedule: int = 0, since: int = 0) -> Sequence[Run]:
+    async def runs(self, tenant: str | int, *, schedule: int = 0, since: int = 0) -> Sequence[ScheduledRun]:
         """Newest first."""
         values = (int(tenant), schedule, schedule, since)
         rows = await self._db.all(_RUNS, values)
-        return [Run(**row) for row in rows]
+        return [ScheduledRun(**row) for row in rows]
 
-    async def run(self, tenant: str | int, id: int) -> Run | None:
+    async def run(self, tenant: str | int, id: int) -> ScheduledRun | None:
         row = await self._db.one(_ONE_RUN, (int(tenant), id))
-        return None if row is None else Run(**row)
+        return None if row is None else ScheduledRun(**row)
 
     # -- notifications -----------------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ def _current(db: sqlite3.Connection, tenant: int, expected: int | None) -> int:
     return generation
 
 
-def _notify(db: sqlite3.Connection, kind: str, run: Run, now: int) -> None:
+def _notify(db: sqlite3.Connection, kind: str, run: ScheduledRun, now: int) -> None:
     """Store a notification about a run, in the same transaction."""
     payload = {
         "kind": kind,

@@ -30,10 +30,10 @@ from dragoman.errors import (
     Unauthenticated,
     keep_going,
 )
-from dragoman.hub.agents.catalogue import Catalogue, Entry
+from dragoman.hub.agents.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.database import Database
 from dragoman.hub.metadata import AGENT_VERSION, HUB_PREFIXES, NATIVE, VIA
-from dragoman.hub.metrics import Metrics
+from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, SendMessage
@@ -44,7 +44,7 @@ RETRY_SECONDS = 1.0
 """`Retry-After` of a caller that has too many requests running."""
 
 
-class Running(Struct):
+class RunningTask(Struct):
     """A running task of a tenant. `asked`: the tenant itself asked for it."""
 
     asked: bool
@@ -68,7 +68,7 @@ class Quotas:
 
     def __init__(self, *, max_running: int = 0, per_minute: int = 0, burst: int = 0) -> None:
         self.max_running, self.per_minute, self.burst = max_running, per_minute, burst
-        self._running: dict[str, dict[Key, Running]] = {}
+        self._running: dict[str, dict[Key, RunningTask]] = {}
         self._buckets: dict[int, Bucket] = {}
 
     # -- rate --------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Quotas:
                 metadata={"reason": "concurrent_request_limit"},
                 retry_after=RETRY_SECONDS,
             )
-        running[agent, task] = Running(True, tenant.generation, conversation=conversation, via=via)
+        running[agent, task] = RunningTask(True, tenant.generation, conversation=conversation, via=via)
 
     def release(self, tenant: str, agent: str, task: str) -> None:
         """Free the slot of a task that did not start."""
@@ -113,7 +113,7 @@ class Quotas:
 
     @contextmanager
     def running(self, tenant: Tenant, agent: str, task: str, *, asked: bool) -> Iterator[None]:
-        new = Running(asked, tenant.generation)
+        new = RunningTask(asked, tenant.generation)
         entry = self._running.setdefault(tenant.key, {}).setdefault((agent, task), new)
         entry.begun, entry.generation = True, tenant.generation
         try:
@@ -121,7 +121,7 @@ class Quotas:
         finally:
             self._drop(tenant.key, (agent, task))
 
-    def of(self, tenant: str) -> dict[Key, Running]:
+    def of(self, tenant: str) -> dict[Key, RunningTask]:
         """The running tasks of a tenant, by agent and task."""
         return dict(self._running.get(tenant, {}))
 
@@ -136,7 +136,7 @@ class Quotas:
 
 
 class Admission:
-    def __init__(self, tenants: Tenants, catalogue: Catalogue, quotas: Quotas, metrics: Metrics) -> None:
+    def __init__(self, tenants: Tenants, catalogue: Catalogue, quotas: Quotas, metrics: HubMetrics) -> None:
         self._tenants, self._catalogue, self._quotas, self._metrics = tenants, catalogue, quotas, metrics
 
     @contextmanager
@@ -175,7 +175,7 @@ class Admission:
         if found is None and not inline:
             raise TaskNotFound("", message=f"there is no agent {agent[:80]!r}")
         metadata = {VIA: via, **(request.metadata if native else _foreign(request.metadata))}
-        if not inline and isinstance(found, Entry):
+        if not inline and isinstance(found, CatalogueEntry):
             metadata[AGENT_VERSION] = found.version
         key = call.idempotency_key or ("" if native else _key(message))
         message = replace(message, metadata=_foreign(message.metadata))

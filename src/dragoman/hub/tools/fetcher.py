@@ -65,7 +65,7 @@ class Page(Struct, frozen=True, kw_only=True):
     """Of a picture."""
 
 
-class Fetcher(Protocol):
+class PageFetcher(Protocol):
     async def fetch(self, url: str, *, limit: int = MAX_PAGE_BYTES) -> Page:
         """At most `limit` bytes. Raises `A2AError` with a sentence for the model."""
         ...

@@ -95,7 +95,7 @@ class McpTool(Struct, frozen=True, kw_only=True):
     """The server declares it read-only or idempotent."""
 
 
-class _Registry(Struct, frozen=True):
+class _ServersFile(Struct, frozen=True):
     servers: dict[str, McpServer] = {}
 
 
@@ -104,7 +104,7 @@ def read_registry(path: Path) -> dict[str, McpServer]:
     if not path.is_file():
         return {}
     try:
-        servers = msgspec.json.decode(path.read_bytes(), type=_Registry).servers
+        servers = msgspec.json.decode(path.read_bytes(), type=_ServersFile).servers
     except (msgspec.DecodeError, OSError) as error:
         raise InvalidParams(f"{path.name} is no registry of MCP servers: {error}") from error
     for name, server in servers.items():
@@ -118,7 +118,7 @@ def read_registry(path: Path) -> dict[str, McpServer]:
 class McpServers:
     def __init__(self, servers: dict[str, McpServer], *, idle: float = IDLE_SECONDS) -> None:
         self._servers, self._idle = servers, idle
-        self._open: dict[tuple[str, str], _Connection] = {}
+        self._open: dict[tuple[str, str], _McpConnection] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ class McpServers:
         for connection in opened:
             await connection.close()
 
-    async def _connection(self, tenant: str, name: str) -> _Connection:
+    async def _connection(self, tenant: str, name: str) -> _McpConnection:
         server = self._servers.get(name)
         if server is None:
             known = ", ".join(self._servers) or "none"
@@ -165,12 +165,12 @@ class McpServers:
         key = tenant, name
         connection = self._open.get(key)
         if connection is None or connection.gone:
-            connection = self._open[key] = _Connection(name, server, self._idle)
+            connection = self._open[key] = _McpConnection(name, server, self._idle)
         await connection.ready()
         return connection
 
 
-class _Connection:
+class _McpConnection:
     """A client in its own asyncio task, because the library must open and close it in the same task."""
 
     def __init__(self, name: str, server: McpServer, idle: float) -> None:
@@ -267,7 +267,7 @@ class _Connection:
 
 
 class _Use:
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _McpConnection) -> None:
         self._connection = connection
 
     async def __aenter__(self) -> None:

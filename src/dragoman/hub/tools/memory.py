@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from dragoman.hub.memory.memories import Memories
 from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
-from dragoman.hub.memory.search import RELATIONS, TYPES, Entry, Search
+from dragoman.hub.memory.search import RELATIONS, TYPES, MemoryEntry, MemorySearch
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 BODY_LIMIT = 32 * 1024
@@ -91,7 +91,7 @@ class MemTool:
         query, ranking = " ".join(rest.split()), session.constitution.memory
         if not query:
             return "ERR: usage: /mem search <words>"
-        search = Search(query=query, conversation=session.conversation, wide=True, ranking=ranking)
+        search = MemorySearch(query=query, conversation=session.conversation, wide=True, ranking=ranking)
         found = await self._memories.search(session.tenant, search)
         if not found:
             return f"(no entries match '{query}')"
@@ -192,7 +192,7 @@ def _id(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 18 else 0
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: MemoryEntry) -> str:
     tags = f"  ({', '.join(entry.tags)})" if entry.tags else ""
     return f"- #{entry.id}  [{entry.type}]  {entry.title}{tags}"
 
@@ -244,7 +244,7 @@ class LessonTool:
         return f"OK: recorded lesson {_lesson_line(made)[2:]}"
 
     async def _search(self, session: Session, words: str, limit: int) -> list[str]:
-        search = Search(query=words, types=(LESSON,), source=session.agent, limit=limit)
+        search = MemorySearch(query=words, types=(LESSON,), source=session.agent, limit=limit)
         return [_lesson_line(entry) for entry in await self._memories.search(session.tenant, search)]
 
     async def _delete(self, which: str, session: Session) -> str:
@@ -258,5 +258,5 @@ class LessonTool:
         return f"OK: lesson #{id} is deleted"
 
 
-def _lesson_line(entry: Entry) -> str:
+def _lesson_line(entry: MemoryEntry) -> str:
     return f"- [{entry.title}] {entry.content} (#{entry.id})"

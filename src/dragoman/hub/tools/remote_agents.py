@@ -76,7 +76,7 @@ class RemoteAgent(Struct, frozen=True, kw_only=True):
     """Allow loopback and private addresses."""
 
 
-class _Registry(Struct, frozen=True):
+class _RemotesFile(Struct, frozen=True):
     agents: dict[str, RemoteAgent] = {}
 
 
@@ -85,7 +85,7 @@ def read_registry(path: Path) -> dict[str, RemoteAgent]:
     if not path.is_file():
         return {}
     try:
-        agents = msgspec.json.decode(path.read_bytes(), type=_Registry).agents
+        agents = msgspec.json.decode(path.read_bytes(), type=_RemotesFile).agents
     except (msgspec.DecodeError, OSError) as error:
         raise InvalidParams(f"{path.name} is no registry of agents: {error}") from error
     for name, remote in agents.items():
@@ -107,7 +107,7 @@ class _Known:
         self.card, self.error, self.until = card, error, until
 
 
-class _Connection:
+class _RemoteConnection:
     """A client of a remote. A replaced one is closed after its last use."""
 
     def __init__(self, client: Client) -> None:
@@ -134,7 +134,7 @@ class _RemoteService:
     """A `Service` of the remote. It sends neither the caller nor the trace."""
 
     def __init__(
-        self, connection: Callable[[], Awaitable[_Connection]], unreachable: Callable[[A2AError], None]
+        self, connection: Callable[[], Awaitable[_RemoteConnection]], unreachable: Callable[[A2AError], None]
     ) -> None:
         self._connection, self._unreachable = connection, unreachable
 
@@ -172,7 +172,7 @@ class RemoteAgents:
         self._guard, self._environ, self._ttl, self._clock = guard, environ or {}, ttl, clock
         self._cache = AgentCache()
         self._known: dict[str, _Known] = {}
-        self._opening: dict[str, asyncio.Task[_Connection]] = {}
+        self._opening: dict[str, asyncio.Task[_RemoteConnection]] = {}
         self._fetching: dict[str, asyncio.Task[_Known]] = {}
 
     # -- cards ------------------------------------------------------------------------------------------
@@ -256,14 +256,14 @@ class RemoteAgents:
             raise InvalidParams(f"no remote agent named {name[:80]!r} (try /a2a list)")
         return remote
 
-    async def _connection(self, name: str) -> _Connection:
+    async def _connection(self, name: str) -> _RemoteConnection:
         remote = self._remote(name)
         opening = self._opening.get(name)
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
             opening = self._opening[name] = asyncio.create_task(self._connect(remote))
         return await asyncio.shield(opening)
 
-    async def _renewed(self, name: str) -> _Connection:
+    async def _renewed(self, name: str) -> _RemoteConnection:
         """A new connection with a fresh card. Raises `A2AError`; then the old one stays."""
         before = self._opening.get(name)
         if before is None or not before.done() or before.cancelled() or before.exception() is not None:
@@ -283,7 +283,7 @@ class RemoteAgents:
         """A call could not reach the remote: expire its card."""
         self._known[name] = _Known(None, error.message, 0.0)
 
-    async def _connect(self, remote: RemoteAgent) -> _Connection:
+    async def _connect(self, remote: RemoteAgent) -> _RemoteConnection:
         options: dict[str, Any] = {}
         if token := self._token(remote):
             options["credentials"] = Bearer(token)
@@ -296,7 +296,7 @@ class RemoteAgents:
                 await client.open()
         except TimeoutError:
             raise Unreachable("it did not answer in time") from None
-        return _Connection(client)
+        return _RemoteConnection(client)
 
     def _token(self, remote: RemoteAgent) -> str:
         auth = remote.auth

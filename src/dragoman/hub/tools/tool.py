@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dragoman.engine.turn import Turn, record_of
 from dragoman.hub.agents.constitution import Constitution, bundle_of
-from dragoman.hub.agents.event_writer import EventWriter
+from dragoman.hub.agents.event_writer import HubEventWriter
 from dragoman.hub.models.model import Usage
 
 _ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
@@ -55,7 +55,7 @@ class Session(Struct, kw_only=True):
     agent: str
     constitution: Constitution
     turn: Turn
-    writer: EventWriter
+    writer: HubEventWriter
     """Reports events while the command runs."""
     budget: Budget
     key: str = ""

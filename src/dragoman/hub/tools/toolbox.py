@@ -12,14 +12,14 @@ from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.schedules.schedules import Schedules
 from dragoman.hub.tools.advisor import AdviseTool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
-from dragoman.hub.tools.fetcher import Fetcher
+from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.files import ExecTool, ListTool, Pictures, ReadTool, WriteTool
 from dragoman.hub.tools.mcp import BROWSER, Check, McpCommand, McpServers
 from dragoman.hub.tools.memory import LessonTool, MemTool
 from dragoman.hub.tools.planning import ScheduleTool, TodoTool
 from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
 from dragoman.hub.tools.tool import HelpTool, Session, Tool, UnavailableTool
-from dragoman.hub.tools.web import BrowseTool, FetchTool, Search, SearchTool
+from dragoman.hub.tools.web import BrowseTool, FetchTool, SearchTool, WebSearch
 
 _ABSENT = {
     "/browse": f"this hub has no browser (an MCP server {BROWSER!r} would be one); use /fetch",
@@ -32,9 +32,9 @@ def toolbox(
     database: Database,
     *,
     model: Model,
-    fetcher: Fetcher | None = None,
+    fetcher: PageFetcher | None = None,
     check: Check | None = None,
-    search: Search | None = None,
+    search: WebSearch | None = None,
     mcp: McpServers | None = None,
     remotes: RemoteAgents | None = None,
     sandbox: Sandbox | None = None,

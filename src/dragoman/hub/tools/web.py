@@ -19,7 +19,7 @@ from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import Transport
 from dragoman.errors import Unreachable
 from dragoman.hub.models.model import Image
-from dragoman.hub.tools.fetcher import Fetcher
+from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import BROWSER, NAVIGATE, SNAPSHOT, Check, McpServers, refuse_addresses
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
@@ -31,7 +31,7 @@ class FetchTool:
     usage = "/fetch <url>   read a web page as text, or see a picture (3 in one reply)"
     repeatable = always_repeatable
 
-    def __init__(self, fetcher: Fetcher | None = None, pictures: Pictures | None = None) -> None:
+    def __init__(self, fetcher: PageFetcher | None = None, pictures: Pictures | None = None) -> None:
         self._fetcher, self._pictures = fetcher, pictures
 
     def label(self, command: Command) -> str:
@@ -63,7 +63,7 @@ class Hit(Struct, frozen=True):
     snippet: str = ""
 
 
-class Search(Protocol):
+class WebSearch(Protocol):
     async def search(self, query: str, top: int) -> Sequence[Hit]:
         """Raises `A2AError`."""
         ...
@@ -101,7 +101,7 @@ class SearchTool:
     usage = "/search <words> [top=N]   search the web (4 in one reply)"
     repeatable = always_repeatable
 
-    def __init__(self, search: Search | None = None) -> None:
+    def __init__(self, search: WebSearch | None = None) -> None:
         self._search = search
 
     def label(self, command: Command) -> str:

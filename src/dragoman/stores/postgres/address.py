@@ -38,7 +38,7 @@ _CACHE = "statement_cache_size"
 _SAY = "a database is postgresql://host:5432/database; write signs like @, / and # in a password as %40, %2F and %23"
 
 
-class Address:
+class PostgresAddress:
     """A url of a database, as asyncpg takes it, and our own words in it.
 
     `?statement_cache_size=0` is for a pgbouncer that gives each transaction another connection: nothing is prepared then.

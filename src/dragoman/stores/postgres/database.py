@@ -24,14 +24,14 @@ from dragoman.engine.protocols import LeaseLost, NewMail, TaskExists
 from dragoman.errors import A2AError, Unavailable
 from dragoman.model.ids import new_id
 from dragoman.stores.migrations import missing, scripts
-from dragoman.stores.postgres.address import CONFUSED, GONE, HOUR, Address, Connection
+from dragoman.stores.postgres.address import CONFUSED, GONE, HOUR, Connection, PostgresAddress
 
 ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
 """What work on a connection may raise as its answer. Anything else is a fault."""
 
 
 class Pool:
-    def __init__(self, address: Address, size: int, idle: list[Connection]) -> None:
+    def __init__(self, address: PostgresAddress, size: int, idle: list[Connection]) -> None:
         """Pools that share what is `idle` do not keep from each other what the database grants no more of."""
         self._address = address
         self._idle = idle
@@ -129,7 +129,7 @@ _log = logging.getLogger("dragoman.stores")
 
 class Database:
     def __init__(self, url: str, *, patience: float, readers: int, writers: int) -> None:
-        self._address = Address(url)
+        self._address = PostgresAddress(url)
         self._patience = patience
         self._readers, self._writers = readers, writers
         self._reads: Pool | None = None
