@@ -113,6 +113,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "google": ("dialects.proto", "adapters.a2a_sdk", "adapters.google_adk"),
     "agent_framework": ("adapters.agent_framework",),
     "strands": ("adapters.strands",),
+    "workflows": ("adapters.llama_index_workflows",),
     "langgraph": ("adapters.langgraph",),
     "langchain_core": ("adapters.langgraph",),
     "pydantic_ai": ("adapters.pydantic_ai",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -157,3 +158,20 @@ def in_project(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", start + code], cwd=folder, capture_output=True, text=True, check=False
     )
+
+
+def test_a_file_has_the_same_module_name_in_each_process(tmp_path: Path) -> None:
+    """Frameworks store the classes of a paused agent's state by their module."""
+    file = tmp_path / "named.py"
+    file.write_text("from dragoman import Agent\nagent = Agent('a')\nprint(__name__)\n")
+    load = f"from dragoman.cli.load import load; load({str(file)!r})"
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", load],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1

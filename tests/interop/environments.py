@@ -32,6 +32,7 @@ FRAMEWORKS = {
     "google-adk": ("google-adk==2.13.0",),
     "agent-framework": ("agent-framework-core==1.23.0",),
     "strands": ("strands-agents==1.62.0",),
+    "llama-index-workflows": ("llama-index-workflows==2.26.1",),
 }
 """Frameworks whose agents `dragoman.wrap` serves: each with Dragoman itself in one environment."""
 NODE = {

@@ -29,6 +29,7 @@ FRAMEWORKS = {
     "google-adk": "google_adk_agent.py",
     "agent-framework": "agent_framework_agent.py",
     "strands": "strands_agent.py",
+    "llama-index-workflows": "llama_index_workflows_agent.py",
 }
 
 

@@ -25,6 +25,7 @@ ADAPTERS = {
     "google.adk": "google_adk",
     "agent_framework": "agent_framework",
     "strands": "strands",
+    "workflows": "llama_index_workflows",
     "a2a": "a2a_sdk",
     "dragoman.executor": "a2a_sdk",
 }
@@ -36,6 +37,7 @@ EXTRAS = {
     "google_adk": "google-adk",
     "agent_framework": "agent-framework",
     "strands": "strands",
+    "llama_index_workflows": "llama-index-workflows",
     "a2a_sdk": "a2a-sdk",
 }
 """The module here, and the extra that installs its framework."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from traceback import StackSummary, TracebackException
@@ -115,7 +116,9 @@ def _import_file(file: Path, source: str) -> ModuleType:
 
 def _import_script(file: Path, source: str) -> ModuleType:
     """Import a single file in a package of its own: two files may have one name, and `from .neighbour import x` works."""
-    package = ModuleType(f"dragoman_served_{abs(hash(file)):x}")
+    # The name is the same in each process: frameworks store the classes of their state by the names of their modules.
+    digest = blake2b(str(file).encode(), digest_size=8).hexdigest()
+    package = ModuleType(f"dragoman_served_{digest}")
     package.__path__ = [str(file.parent)]
     name = f"{package.__name__}.{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
