@@ -388,3 +388,14 @@ async def test_grpc_serves_where_temporary_files_have_a_long_path_or_none(
     async with served(Scripted(result=task())) as channel:
         await Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC))
     assert "Set TMPDIR" in caplog.text
+
+
+@pytest.mark.parametrize("pairs", [[("x", "y" * MEGABYTE)], [(f"x-{n}", "y" * 10) for n in range(50_000)]])
+async def test_a_call_with_very_much_metadata_is_refused_before_we_see_it(pairs: Any) -> None:
+    service = Scripted(result=task())
+    async with served(service) as channel:
+        call = channel.unary_unary(SEND, request_serializer=lambda request: request.SerializeToString())
+        with pytest.raises(aio.AioRpcError) as refusal:
+            await call(message(v1_0.CODEC), metadata=pairs)
+        assert refusal.value.code() is StatusCode.RESOURCE_EXHAUSTED
+        assert not service.calls and not channel.server._calls._readers._connections

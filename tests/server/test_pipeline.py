@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import dragoman
+from dragoman.model.content import Artifact, Part
 from dragoman.server import openapi
-from tests.server.wire import app_of, request
+from tests.server.wire import Scripted, app_of, open_request, open_rpc, request, task
 
 SOURCE = Path(dragoman.__file__).parent
 NAME_COMPARED = re.compile(r"dialect(?:\(\))?\.name\s*(?:==|!=|in\b|not in\b)")
@@ -35,3 +38,38 @@ async def test_openapi_document_is_built_once(monkeypatch: pytest.MonkeyPatch) -
     for path in ("/openapi.json", "/openapi.json", "/docs"):
         assert (await request(app, "GET", path)).status == 200
     assert len(built) == 1
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_other_work_is_done_while_a_large_task_is_written(binding: str) -> None:
+    parts = tuple(Part(text="x" * 600_000) for _ in range(40))
+    service = Scripted(result=replace(task(), artifacts=(Artifact(artifact_id="a", parts=parts),)))
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(work())
+    headers = {"A2A-Version": "1.0"}
+    if binding == "JSONRPC":
+        answer = open_rpc(app_of(service), "GetTask", {"id": "t1"}, headers=headers)
+    else:
+        answer = open_request(app_of(service), "GET", "/tasks/t1", headers=headers)
+    await answer.until(lambda: bool(answer.status))
+    assert turns >= len(parts)
+    working.cancel()
+    await answer.end()
+    result = answer.json["result"] if binding == "JSONRPC" else answer.json
+    assert [len(part["text"]) for part in result["artifacts"][0]["parts"]] == [600_000] * 40
+    assert int(answer.headers["content-length"]) == len(answer.body)
+
+
+async def test_head_of_a_large_task_has_no_body() -> None:
+    part = Part(text="x" * 2_000_000)
+    service = Scripted(result=replace(task(), artifacts=(Artifact(artifact_id="a", parts=(part,)),)))
+    answer = await request(app_of(service), "HEAD", "/tasks/t1", headers={"A2A-Version": "1.0"})
+    assert answer.status == 200 and answer.body == b""
+    assert int(answer.headers["content-length"]) > 2_000_000

@@ -6,9 +6,11 @@ way round. They do no I/O and keep no state; what a stream needs to remember liv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dragoman.errors import A2AError
+from dragoman.model.content import Part
 from dragoman.model.ops import Op, Request, StreamResponse
 from dragoman.model.task import Event
 
@@ -106,6 +108,10 @@ class Dialect(Protocol):
 
     def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
         """A result as JSON. `request` is what was asked: some versions repeat parts of it in the answer."""
+        ...
+
+    def write_parts(self, parts: Sequence[Part]) -> bytes:
+        """The JSON array of parts in an artifact or a message of the history."""
         ...
 
     def writer(self, request: Request | None = None) -> EventWriter: ...

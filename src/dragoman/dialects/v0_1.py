@@ -16,6 +16,7 @@ How they differ from 0.3:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -52,7 +53,7 @@ from dragoman.dialects.reading import (
 from dragoman.errors import A2AError, InvalidAgentResponse
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
-from dragoman.model.content import NOTHING, Artifact, Message
+from dragoman.model.content import NOTHING, Artifact, Message, Part
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Op, Request, StreamResponse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
@@ -137,6 +138,9 @@ class V0_1(Dialect):
         if isinstance(request, ops.DeletePushConfig):
             return encode({"id": request.task_id, "pushNotificationConfig": None})
         return b"null"
+
+    def write_parts(self, parts: Sequence[Part]) -> bytes:
+        return encode([_FORM.write_part(part) for part in parts])
 
     def writer(self, request: Request | None = None) -> EventWriter:
         return _Writer(request.message if isinstance(request, ops.SendMessage) else None)

@@ -12,6 +12,7 @@ How it differs from 1.0:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -49,7 +50,7 @@ from dragoman.dialects.reading import (
 from dragoman.errors import A2AError, InvalidAgentResponse
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
-from dragoman.model.content import Message
+from dragoman.model.content import Message, Part
 from dragoman.model.ops import Op, Request, StreamResponse
 from dragoman.model.task import Event, Task
 
@@ -206,6 +207,9 @@ class V0_3(Dialect):
             case AgentCard():
                 return encode(cards.write_card(result, self.name))
         return b"null"
+
+    def write_parts(self, parts: Sequence[Part]) -> bytes:
+        return encode([self.form.write_part(part) for part in parts])
 
     def _write_task_config(self, config: ops.PushConfig) -> dict[str, Any]:
         return {"taskId": config.task_id, "pushNotificationConfig": write_config(config)}

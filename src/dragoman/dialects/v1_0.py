@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ from dragoman.dialects.reading import SNAKE_MEMBER, normalize, normalize_request
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
-from dragoman.model.content import Message
+from dragoman.model.content import Message, Part
 from dragoman.model.ops import Op, Request, StreamResponse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
 
@@ -120,6 +121,9 @@ class V1_0(Dialect):
             more = {"nextPageToken": result.next_page_token} if result.next_page_token else {}
             return encoder.encode({"configs": configs, **more})
         return encoder.encode(result)
+
+    def write_parts(self, parts: Sequence[Part]) -> bytes:
+        return encoder.encode(parts)
 
     def writer(self, request: Request | None = None) -> EventWriter:
         return _WRITER

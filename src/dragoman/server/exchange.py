@@ -242,6 +242,8 @@ class Exchange:
     async def respond_large(self, status: int, parts: Sequence[bytes], headers: Iterable[Header]) -> None:
         """Send a response of several parts piece by piece, as the client reads it, without copying it all."""
         length = sum(map(len, parts))
+        if self.method == "HEAD":
+            parts = ()
         try:
             await self.start(status, (*headers, (b"content-length", b"%d" % length)))
             for part in parts:

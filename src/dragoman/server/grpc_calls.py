@@ -21,6 +21,7 @@ from grpc import aio
 
 from dragoman.dialects import select
 from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.pieces import is_large
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import Numbered
 from dragoman.dialects.proto.status import DETAILS, status_message, write_status
@@ -40,7 +41,7 @@ from dragoman.server.grpc_readers import CallReader, Client, Readers
 from dragoman.server.http1.timeouts import TaskTimeout
 from dragoman.server.limits import Limits
 from dragoman.server.mount import ANONYMOUS, Authenticator, Header, Mount
-from dragoman.server.pipeline import OURS, Parsed, handle
+from dragoman.server.pipeline import OURS, Parsed, collect, handle
 from dragoman.server.sse import StreamEnd
 
 T = TypeVar("T")
@@ -311,7 +312,10 @@ class _GrpcCall:
 
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
         self._context.set_trailing_metadata(_pairs(headers))
-        self.result = self._codec.write_result(parsed.op, result)
+        if is_large(result):
+            self.result = b"".join(await collect(self._codec.write_pieces(parsed.op, result)))
+        else:
+            self.result = self._codec.write_result(parsed.op, result)
         self.reader.writing(len(self.result))
 
     async def send_stream(

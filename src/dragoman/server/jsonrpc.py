@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from dragoman.dialects import select
 from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.pieces import is_large, write_pieces
 from dragoman.dialects.sse import frame
 from dragoman.errors import (
     A2AError,
@@ -41,6 +42,7 @@ from dragoman.server.pipeline import (
     Parsed,
     WrongContentType,
     call_of,
+    collect,
     handle,
     to_error,
 )
@@ -160,8 +162,13 @@ class _JsonRpcCall(HttpCall):
 
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
         dialect, op, request = parsed
-        written = dialect.write_result(op, result, request)
         headers = (JSON, *headers, NOT_SHARED) if op is EXTENDED_CARD else (JSON, *headers)
+        if is_large(result):
+            first = b'{"jsonrpc":"2.0","id":%b,"result":' % self._id
+            pieces = await collect(write_pieces(dialect, op, result, request))
+            await self.exchange.respond_large(200, (first, *pieces, b"}"), headers)
+            return
+        written = dialect.write_result(op, result, request)
         if len(written) < LARGE_BYTES:
             body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self._id, written)
             await self.exchange.respond(200, body, headers)

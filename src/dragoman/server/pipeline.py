@@ -6,11 +6,12 @@ events and errors become bytes.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -259,6 +260,15 @@ def _deadline(seconds: str) -> float | None:
     except ValueError:
         return None
     return time.time() + wait if math.isfinite(wait) else None
+
+
+async def collect(pieces: Iterator[bytes]) -> list[bytes]:
+    """The pieces of a large answer. Other work is done between them."""
+    collected = []
+    for piece in pieces:
+        collected.append(piece)
+        await asyncio.sleep(0)
+    return collected
 
 
 class WrongContentType(ContentTypeNotSupported):

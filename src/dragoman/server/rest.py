@@ -22,6 +22,7 @@ from dragoman.dialects.cards import version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.errors import write_rest_error
 from dragoman.dialects.paths import QUERY, FoundPath, Path
+from dragoman.dialects.pieces import is_large, write_pieces
 from dragoman.dialects.sse import frame
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest, ParseError
 from dragoman.model.card import HTTP_JSON, AgentCard, Interface
@@ -29,7 +30,7 @@ from dragoman.model.ops import EXTENDED_CARD, PUSH_DELETE, Batch, Request
 from dragoman.server import docs_page, openapi
 from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.mount import Header, Mount
-from dragoman.server.pipeline import NOT_SHARED, Handler, HttpCall, Parsed, handle, to_error
+from dragoman.server.pipeline import NOT_SHARED, Handler, HttpCall, Parsed, collect, handle, to_error
 from dragoman.server.sse import Frames
 
 A2A_JSON: Header = (b"content-type", b"application/a2a+json")
@@ -138,8 +139,12 @@ class _RestCall(HttpCall):
 
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
         dialect, op, request = parsed
-        body = b"{}" if op is PUSH_DELETE else dialect.write_result(op, result, request)
         headers = (self._type, *headers, NOT_SHARED) if op is EXTENDED_CARD else (self._type, *headers)
+        if is_large(result):
+            pieces = await collect(write_pieces(dialect, op, result, request))
+            await self.exchange.respond_large(200, pieces, headers)
+            return
+        body = b"{}" if op is PUSH_DELETE else dialect.write_result(op, result, request)
         await self.exchange.respond(200, body, headers)
 
     async def send_stream(

@@ -12,15 +12,18 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
+from msgspec.structs import replace
 
 from dragoman.dialects.checks import checked, refuse
 from dragoman.dialects.legacy_values import status_of
+from dragoman.dialects.pieces import group_parts
 from dragoman.dialects.proto.messages import unmapped
 from dragoman.dialects.proto.values import json_for_protobuf
 from dragoman.dialects.reading import Malformed
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
-from dragoman.model.ops import Op, Request, StreamResponse
-from dragoman.model.task import Event, Task
+from dragoman.model.content import Artifact, Message, Role
+from dragoman.model.ops import GET, Op, Request, StreamResponse
+from dragoman.model.task import Event, Task, TaskState, TaskStatus
 
 
 class MessageForm(NamedTuple):
@@ -91,6 +94,33 @@ class Codec:
     def write_result(self, op: Op, result: Any) -> bytes:
         return _write_answer(result, self.results[op].encoded)
 
+    def write_pieces(self, op: Op, task: Task) -> Iterator[bytes]:
+        """The bytes of `write_result` for a large task, piece by piece. Some pieces are empty: they are where other work
+        can be done.
+
+        Encoded messages of one type that follow each other are one message with all their parts.
+        """
+        form = self.results[GET]
+        task_type = form.message.DESCRIPTOR
+        pieces = [_write_answer(replace(task, artifacts=(), history=()), form.encoded)]
+        nobody = Message(message_id="", role=Role.UNSPECIFIED, parts=())
+        lists: list[tuple[str, Artifact | Message, Artifact | Message]] = [
+            *(("artifacts", each, Artifact(artifact_id="", parts=())) for each in task.artifacts),
+            *(("history", each, nobody) for each in task.history),
+        ]
+        for field, value, rest in lists:
+            written: list[bytes] = []
+            for group in group_parts(value.parts):
+                piece = replace(rest if written else value, parts=group)
+                written.append(_write_answer(piece, partial(_write_item, form, field)))
+                yield b""
+            number = task_type.fields_by_name[field].number
+            pieces += (_field_head(number, sum(map(len, written))), *written)
+        answer = self.results[op].message.DESCRIPTOR
+        if answer is not task_type:
+            yield _field_head(answer.fields_by_name["task"].number, sum(map(len, pieces)))
+        yield from pieces
+
     def read_event(self, body: bytes) -> Event:
         """Raises `InvalidAgentResponse`."""
         event: Event = _read(self.event, body)
@@ -136,6 +166,32 @@ def has_more_messages(nodes: int, message: Any) -> bool:
                 return True
             inside.extend(found)
     return False
+
+
+def _write_item(form: MessageForm, field: str, value: Any) -> bytes:
+    """An artifact, or a message of the history, as it is in a task."""
+    message = form.message()
+    within: dict[str, Any] = {field: (value,)}
+    form.write(message, Task(id="", context_id="", status=_NO_STATUS, **within))
+    item: bytes = getattr(message, field)[0].SerializeToString()
+    return item
+
+
+_NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
+
+
+def _field_head(number: int, length: int) -> bytes:
+    """The tag and the length of a field with a message in it."""
+    return _varint(number << 3 | 2) + _varint(length)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
 
 
 def _read(form: MessageForm, body: bytes) -> Any:
