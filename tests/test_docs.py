@@ -167,6 +167,22 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_section_leads_to_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
+    missing = [
+        f"{file}#{section}"
+        for file, section in links
+        if section not in anchors(page.parent / file if file else page)
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize(("page", "command"), SHOWN)
 def test_every_command_of_the_documents_is_understood(page: str, command: str) -> None:
     assert understood(command)
