@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from dragoman.console.redact import redact, redact_text, suspicious
 from dragoman.engine.records import (
+    Attempt,
     Cancel,
     Child,
     Differs,
@@ -21,6 +22,7 @@ from dragoman.engine.records import (
     TurnStarted,
 )
 from dragoman.model.content import Message, Part
+from dragoman.model.ids import timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate
 from dragoman.model.usage import TokenUsage
 
@@ -69,6 +71,9 @@ def view(record: Record, attempt: int, *, full: bool = False) -> RecordView:
 
 
 def time_of(record: Record) -> str | None:
+    """When it was written; in a log from before that was stored, when its author says."""
+    if record.at:
+        return timestamp(record.at / 1000)
     body = record.body
     if isinstance(body, Mail):
         return body.at or None
@@ -121,6 +126,8 @@ def summary(record: Record) -> str:
             return one_line(f"{body.peer}: task {body.task}")
         case Note():
             return one_line(f"{body.name} {_json(_encoder.encode(body.data))}")
+        case Attempt():
+            return one_line(f"attempt {body.n} on {body.node}" if body.node else f"attempt {body.n}")
         case Question():
             return one_line(body.text or body.key)
         case Differs():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -128,7 +129,7 @@ class Recorded:
         self._unasked: Question | None = None
         """The question that was asked last before this run, until this run asks it, too."""
         self._writers: dict[str, ArtifactWriter] = {}
-        self._steps_running: set[str] = set()
+        self._steps_running: dict[str, float] = {}
         self._message_count = 0
         self._used_keys: dict[str, int] = {}
         """How often this run asked each question and made each call that has no key of its own."""
@@ -367,11 +368,11 @@ class Recorded:
         """While step `key` is being done. Raises if it is already."""
         if key in self._steps_running:
             raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
-        self._steps_running.add(key)
+        self._steps_running[key] = time.monotonic()
         try:
             yield
         finally:
-            self._steps_running.discard(key)
+            self._steps_running.pop(key, None)
 
     async def may_begin(self) -> None:
         """Wait until work may begin whose result is recorded. Raises `LeaseLost` if another node has the task.
@@ -391,7 +392,13 @@ class Recorded:
 
     async def record(self, key: str, value: Any, function: str = "") -> None:
         """Record the result of a step; it is on disk when this returns."""
-        step = Step(key=key, value=msgspec.Raw(msgspec.json.encode(plain(value))), function=function)
+        began = self._steps_running.get(key)
+        step = Step(
+            key=key,
+            value=msgspec.Raw(msgspec.json.encode(plain(value))),
+            function=function,
+            took=0.0 if began is None else round(time.monotonic() - began, 4),
+        )
         self.steps[key] = step
         await self.commit(Record("step", step))
 

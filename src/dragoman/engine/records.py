@@ -7,12 +7,14 @@
 | turn step child note    | the lease's holder  | nothing                              | which mail is being answered; a recorded result; where a delegation went; a remark |
 | usage                   | the lease's holder  | nothing; the sum goes into the next status | what a call of a model used        |
 | question differs        | the lease's holder  | nothing                              | which question the `ask` after it is; what a re-run did otherwise than the run before it |
+| attempt                 | the lease's holder  | nothing                              | a turn runs again: its process died, or gave it back |
 
 The body of a public record is the event's JSON in 1.0's own shape, so one encoding serves the disk and the newest wire.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +69,8 @@ class Step(Wire, frozen=True, kw_only=True):
     mail: int = 0
     function: str = ""
     """The name of the function whose result it is."""
+    took: float = 0.0
+    """Seconds that it took; 0 if that is not known."""
 
 
 class Question(Wire, frozen=True, kw_only=True):
@@ -83,6 +87,14 @@ class Differs(Wire, frozen=True, kw_only=True):
     """`question`, `step` or `call`."""
     recorded: str
     now: str = ""
+
+
+class Attempt(Wire, frozen=True, kw_only=True):
+    """A turn that was interrupted runs again, for the `n`th time, on `node`."""
+
+    n: int
+    node: str = ""
+    at: str = ""
 
 
 class Child(Wire, frozen=True, kw_only=True):
@@ -113,6 +125,7 @@ Body = (
     | Question
     | Differs
     | TokenUsage
+    | Attempt
 )
 
 KINDS: dict[str, type[Any]] = {
@@ -129,6 +142,7 @@ KINDS: dict[str, type[Any]] = {
     "question": Question,
     "differs": Differs,
     "usage": TokenUsage,
+    "attempt": Attempt,
 }
 PUBLIC = frozenset({"status", "ask", "artifact", "reply"})
 
@@ -145,15 +159,17 @@ class Record(StreamResponse):
     A public one is itself what its readers get: its body is the event they see.
     """
 
-    __slots__ = ("kind",)
+    __slots__ = ("at", "kind")
 
     if TYPE_CHECKING:
         body: Body
     else:
         body = StreamResponse.event  # the same slot
 
-    def __init__(self, kind: str, body: Body, seq: int = 0, raw: bytes = b"") -> None:
+    def __init__(self, kind: str, body: Body, seq: int = 0, raw: bytes = b"", at: int = 0) -> None:
         self.kind = kind
+        self.at = at
+        """When a store wrote it, in milliseconds since 1970; 0 until then."""
         self.event = body  # type: ignore[assignment]
         self.seq = seq
         self._raw = raw
@@ -193,18 +209,32 @@ class Record(StreamResponse):
         return self.kind == "reply" or (self.kind == "status" and self.body.status.state.terminal)  # type: ignore[union-attr]
 
 
-def pack(records: Iterable[Record]) -> bytes:
-    """Records as lines. JSON holds no newline, so a newline ends a record."""
-    return b"\n".join([_WORDS[record.kind] + (record._raw or record.encode()) for record in records])
+def pack(records: Sequence[Record]) -> bytes:
+    """Records as lines, after the time of writing. JSON holds no newline, so a newline ends a record."""
+    at = mark_written(records)
+    return b"%d " % at + b"\n".join(
+        [_WORDS[record.kind] + (record._raw or record.encode()) for record in records]
+    )
+
+
+def mark_written(records: Sequence[Record]) -> int:
+    """Give records the time of writing, and return it."""
+    at = time.time_ns() // 1_000_000
+    for record in records:
+        record.at = at
+    return at
 
 
 def unpack(lines: bytes, first: int) -> list[Record]:
     """The records of `pack`, numbered from `first`."""
-    out = []
+    out, at = [], 0
+    if lines[:1].isdigit():  # older logs have no times
+        stamp, _, lines = lines.partition(b" ")
+        at = int(stamp)
     for seq, line in enumerate(lines.split(b"\n"), first):
         kind, _, raw = line.partition(b" ")
         word = kind.decode()
-        out.append(Record(word, _decoders[word].decode(raw), seq, raw))
+        out.append(Record(word, _decoders[word].decode(raw), seq, raw, at))
     return out
 
 
@@ -256,7 +286,7 @@ class Snapshot:
     folded for each record: `after` changes a snapshot that nobody else has.
     """
 
-    __slots__ = ("_owner", "_question", "_shared", "_task", "answering", "artifacts", "asked", "canceling", "children", "context_id",
+    __slots__ = ("_owner", "_question", "_shared", "_task", "answering", "artifacts", "asked", "attempts", "canceling", "children", "context_id",
                  "history", "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates",
                  "scope", "seq", "size", "status", "steps", "task_id", "turn", "usage", "used")  # fmt: skip
 
@@ -301,6 +331,8 @@ class Snapshot:
         self.asked: tuple[int, Question] | None = None
         """The last question of the running turn that peers saw, and the record that asked it."""
         self._question: Question | None = None
+        self.attempts: tuple[tuple[int, int], ...] = ()
+        """From which record on which attempt of a turn wrote; the first attempt, until there is another."""
         self.reply: Message | None = None
         self._task: tuple[int, Task] | None = None
 
@@ -329,6 +361,19 @@ class Snapshot:
     @property
     def terminal(self) -> bool:
         return self.reply is not None or self.status.state.terminal
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of its turn wrote last."""
+        return self.attempts[-1][1] if self.attempts else 1
+
+    @property
+    def rerun(self) -> bool:
+        """A turn has begun, and who runs it now runs it again: it was interrupted, and no answer is what it waited for."""
+        if not self.running:
+            return False
+        unread = self.first_unread
+        return unread is None or self.asked is None or unread[0] < self.asked[0]
 
     @property
     def first_unread(self) -> tuple[int, Mail] | None:
@@ -376,6 +421,7 @@ class Snapshot:
         new.status, new.metadata, new._task = self.status, self.metadata, self._task
         new.canceling, new.reply = self.canceling, self.reply
         new.asked, new._question = self.asked, self._question
+        new.attempts = self.attempts
         new.history, new.artifacts = self.history[:], self.artifacts.copy()
         new.status_updates, new.notes = self.status_updates[:], self.notes[:]
         new.steps, new.children = self.steps.copy(), self.children.copy()
@@ -429,6 +475,8 @@ class Snapshot:
             elif not self.status.timestamp:
                 self.status = replace(self.status, timestamp=body.at)
         elif kind == "turn":
+            if self.attempts and self.attempts[-1][1] > 1 and self.attempts[-1][0] != record.seq - 1:
+                self.attempts += ((record.seq, 1),)
             self.turn, self.answering, self.running = body.n, body.mail, True
             self.read = max(self.read, body.mail)
             self.status_updates, self.steps, self.children, self.notes = [], {}, {}, []
@@ -448,6 +496,8 @@ class Snapshot:
             self._question = body
         elif kind == "reply":
             self.reply, self.running = body, False
+        elif kind == "attempt":
+            self.attempts += ((record.seq, body.n),)
         elif kind == "cancel":
             self.mail = record.seq
             self.canceling = body

@@ -38,7 +38,7 @@ from dragoman.engine.protocols import (
     topic,
 )
 from dragoman.engine.recorded import Recorded
-from dragoman.engine.records import Child, Mail, Record, Snapshot, size_of
+from dragoman.engine.records import Attempt, Child, Mail, Record, Snapshot, size_of
 from dragoman.engine.turn import Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable, keep_going
 from dragoman.model.card import AgentCard
@@ -526,6 +526,7 @@ class Run:
         """Take turns. False: this node stops, and the task goes on elsewhere."""
         lease, runner, log = self.lease, self._runner, self.log
         resume = self.snapshot.running
+        again = lease.attempt > 1 or self.snapshot.rerun
         while not runner.stopping:
             snapshot = self.snapshot
             program = runner.programs(lease.scope)
@@ -554,6 +555,10 @@ class Run:
             record = self.record = Recorded(
                 journal, resume=resume, stored=self._stored, confirmed=runner.confirmed
             )
+            if again:
+                attempt = Attempt(n=snapshot.attempt + 1, node=runner.node, at=timestamp())
+                journal.put(Record("attempt", attempt))
+                again = False
             for child in waits_for:  # as long as they work, it is not this task that makes no progress
                 journal.put(Record("child", child))
             final = await self._run_function(program, record)

@@ -32,7 +32,7 @@ from dragoman.engine.protocols import (
     TaskQuery,
 )
 from dragoman.engine.push_configs import Delivery, StoredPushConfig
-from dragoman.engine.records import Cancel, Mail, Record, Snapshot, pack
+from dragoman.engine.records import Cancel, Mail, Record, Snapshot, mark_written, pack
 from dragoman.engine.transition import (
     Advance,
     Append,
@@ -277,6 +277,8 @@ class MemoryStore:
     def _change(self, task: _Task, decision: Decision) -> int:
         """Do what was decided; return the last record."""
         task.row = decision.row
+        if decision.records:
+            mark_written(decision.records)
         task.records += decision.records
         task.snapshot = task.snapshot.after(decision.records)
         self._moved[task.key] = task
