@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: as in the programs that are ported, annotations are evaluated.
 
+import importlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -63,6 +64,7 @@ from dragoman.executor import (
 )
 from dragoman.model.task import ArtifactUpdate, StatusUpdate
 from tests.executor.executing import agent_of
+from tests.executor.sdk_names import NAMES
 
 
 class Currency:
@@ -358,6 +360,38 @@ def test_a_name_that_is_not_here_says_what_to_write_instead() -> None:
         from dragoman.executor import nonsense  # noqa: F401
     with pytest.raises(AttributeError):
         _ = dragoman.executor.nonsense
+
+
+@pytest.mark.parametrize("module", sorted(NAMES))
+def test_every_public_name_of_the_sdk_is_here_or_says_what_to_write(module: str) -> None:
+    for name in NAMES[module].split():
+        if name in dragoman.executor.__all__:
+            assert getattr(dragoman.executor, name) is not None
+            continue
+        with pytest.raises(ImportError, match=rf"^there is no {name} in dragoman\.executor: \w+ \S+"):
+            getattr(dragoman.executor, name)
+
+
+@pytest.mark.parametrize("module", ["errors", "execution", "helpers", "routes", "server", "types"])
+def test_a_module_of_the_package_has_the_names_of_the_others(module: str) -> None:
+    found = importlib.import_module(f"dragoman.executor.{module}")
+    assert found.AgentExecutor is AgentExecutor and found.TextPart is TextPart
+    with pytest.raises(ImportError, match=r"dragoman\.connect"):
+        _ = found.A2AClient
+    with pytest.raises(AttributeError):
+        _ = found.nonsense
+    assert not hasattr(found, "__path__")
+
+
+def test_states_and_roles_are_constants_too() -> None:
+    states = {
+        getattr(dragoman.executor, name) for name in dir(dragoman.executor) if name.startswith("TASK_STATE_")
+    }
+    assert len(states) == 9
+    assert states > dragoman.executor.TERMINAL_TASK_STATES | dragoman.executor.INTERRUPTED_TASK_STATES
+    assert Role.agent == dragoman.executor.ROLE_AGENT
+    artifact = dragoman.executor.build_text_artifact("hi", "a1")
+    assert (artifact.artifact_id, artifact.parts[0].root.text) == ("a1", "hi")
 
 
 async def test_an_updater_is_called_with_and_without_await_as_older_and_newer_programs_do() -> None:

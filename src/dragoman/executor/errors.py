@@ -90,3 +90,9 @@ class ExtensionSupportRequiredError(errors.ExtensionRequired):
 class VersionNotSupportedError(errors.VersionNotSupported):
     def __init__(self, message: str | None = None, data: Any = None) -> None:
         super().__init__(message or "The version is not supported")
+
+
+def __getattr__(name: str) -> Any:
+    from dragoman.executor.missing import find_in_package
+
+    return find_in_package(name)

@@ -372,3 +372,9 @@ class ExecutorAgent(Agent):
         _, message, metadata = record_of(turn).final
         if message is not None or metadata:
             turn.say(message or (), metadata)
+
+
+def __getattr__(name: str) -> Any:
+    from dragoman.executor.missing import find_in_package
+
+    return find_in_package(name)

@@ -125,6 +125,10 @@ def new_text_artifact(
     return new_artifact([new_text_part(text, media_type)], name, description, **more)
 
 
+def build_text_artifact(text: str, artifact_id: str) -> Any:
+    return new_artifact([new_text_part(text)], "", artifact_id=artifact_id)
+
+
 def new_data_artifact(
     name: str, data: Any, description: str | None = None, *, media_type: str | None = None, **more: Any
 ) -> Any:
@@ -231,3 +235,9 @@ def _update(
 ) -> Any:
     artifact = new_artifact([part], name, artifact_id=artifact_id)
     return TaskArtifactUpdateEvent(artifact, append=append, last_chunk=last_chunk)
+
+
+def __getattr__(name: str) -> Any:
+    from dragoman.executor.missing import find_in_package
+
+    return find_in_package(name)

@@ -65,3 +65,9 @@ def inside(framework: type[Starlette], app: Any, options: dict[str, Any]) -> Sta
     outer = framework(**options, lifespan=lifespan)
     outer.router.default = app
     return outer
+
+
+def __getattr__(name: str) -> Any:
+    from dragoman.executor.missing import find_in_package
+
+    return find_in_package(name)

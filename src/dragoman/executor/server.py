@@ -253,3 +253,9 @@ def add_a2a_routes_to_fastapi(
 ) -> None:
     for routes in (agent_card_routes, jsonrpc_routes, rest_routes):
         app.router.routes.extend(routes or ())
+
+
+def __getattr__(name: str) -> Any:
+    from dragoman.executor.missing import find_in_package
+
+    return find_in_package(name)

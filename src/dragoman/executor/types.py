@@ -48,7 +48,7 @@ class TaskState(metaclass=SdkMeta):
     working = WORKING = TASK_STATE_WORKING = task.TaskState.WORKING
     completed = COMPLETED = TASK_STATE_COMPLETED = task.TaskState.COMPLETED
     failed = FAILED = TASK_STATE_FAILED = task.TaskState.FAILED
-    canceled = CANCELED = TASK_STATE_CANCELED = task.TaskState.CANCELED
+    canceled = CANCELED = TASK_STATE_CANCELED = TASK_STATE_CANCELLED = task.TaskState.CANCELED
     input_required = INPUT_REQUIRED = TASK_STATE_INPUT_REQUIRED = task.TaskState.INPUT_REQUIRED
     rejected = REJECTED = TASK_STATE_REJECTED = task.TaskState.REJECTED
     auth_required = AUTH_REQUIRED = TASK_STATE_AUTH_REQUIRED = task.TaskState.AUTH_REQUIRED
@@ -71,6 +71,7 @@ class Role(metaclass=SdkMeta):
 
     user = USER = ROLE_USER = content.Role.USER
     agent = AGENT = ROLE_AGENT = content.Role.AGENT
+    ROLE_UNSPECIFIED = content.Role.UNSPECIFIED
 
     def __new__(cls, value: str) -> Any:
         return content.Role(value)
@@ -78,6 +79,25 @@ class Role(metaclass=SdkMeta):
     @staticmethod
     def Name(role: content.Role) -> str:
         return str(role.value)
+
+
+ROLE_UNSPECIFIED, ROLE_USER, ROLE_AGENT = Role.ROLE_UNSPECIFIED, Role.ROLE_USER, Role.ROLE_AGENT
+TASK_STATE_UNSPECIFIED = TaskState.TASK_STATE_UNSPECIFIED
+TASK_STATE_SUBMITTED = TaskState.TASK_STATE_SUBMITTED
+TASK_STATE_WORKING = TaskState.TASK_STATE_WORKING
+TASK_STATE_COMPLETED = TaskState.TASK_STATE_COMPLETED
+TASK_STATE_FAILED = TaskState.TASK_STATE_FAILED
+TASK_STATE_CANCELED = TASK_STATE_CANCELLED = TaskState.TASK_STATE_CANCELED
+TASK_STATE_INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED
+TASK_STATE_REJECTED = TaskState.TASK_STATE_REJECTED
+TASK_STATE_AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
+TERMINAL_TASK_STATES = {
+    TASK_STATE_COMPLETED,
+    TASK_STATE_FAILED,
+    TASK_STATE_CANCELED,
+    TASK_STATE_REJECTED,
+}
+INTERRUPTED_TASK_STATES = {TASK_STATE_INPUT_REQUIRED, TASK_STATE_AUTH_REQUIRED}
 
 
 class Part(SdkType):
@@ -316,3 +336,9 @@ def find_extension_by_uri(card: Any, uri: str) -> Any:
 def get_requested_extensions(values: Sequence[str]) -> set[str]:
     """The URIs in the values of a header."""
     return {uri.strip() for value in values for uri in value.split(",") if uri.strip()}
+
+
+def __getattr__(name: str) -> Any:
+    from dragoman.executor.missing import find_in_package
+
+    return find_in_package(name)
