@@ -1,4 +1,4 @@
-"""`dragoman agent`: a tenant's agents at a running hub."""
+"""`dragoman agent`: manage the agents of a tenant, at a running hub."""
 
 from __future__ import annotations
 
@@ -21,25 +21,30 @@ from dragoman.errors import A2AError
 T = TypeVar("T")
 
 EPILOG = """\
-  dragoman agent apply scout.json critic.json     make them, or replace them
+  dragoman agent apply scout.json critic.json     create or replace two agents
   dragoman agent list
   dragoman agent show scout
   dragoman agent delete scout
 
-The hub is --url or DRAGOMAN_URL (default: http://127.0.0.1:8080), the token --token or DRAGOMAN_TOKEN.
+--url or the variable DRAGOMAN_URL is the hub (default: http://127.0.0.1:8080). --token or DRAGOMAN_TOKEN is the token of a tenant.
 """
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "agent",
-        help="apply, list, show, delete agents of a hub",
+        help="create, replace, list, show and delete agents of a hub",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for verb, work, argument, about in (
-        ("apply", _apply, "file", "make or replace agents: a constitution in each file; - reads one"),
+        (
+            "apply",
+            _apply,
+            "file",
+            "create or replace agents: one constitution in each file, - for standard input",
+        ),
         ("list", _list, "", "list agents"),
         ("show", _show, "id", "print an agent's constitution"),
         ("delete", _delete, "id", "delete an agent"),
@@ -50,12 +55,12 @@ def register(commands: Any) -> None:
         each.add_argument(
             "--url",
             default=os.environ.get("DRAGOMAN_URL", "http://127.0.0.1:8080"),
-            help="the hub (default: %(default)s)",
+            help="URL of the hub (default: %(default)s)",
         )
         each.add_argument(
             "--token",
             default=os.environ.get("DRAGOMAN_TOKEN", ""),
-            help="a tenant's (default: DRAGOMAN_TOKEN)",
+            help="token of a tenant (default: the variable DRAGOMAN_TOKEN)",
         )
         each.set_defaults(run=run, work=work)
 

@@ -1,4 +1,4 @@
-"""`dragoman doctor`: what a hub would be told, and what is missing."""
+"""`dragoman doctor`: print the settings of a hub, and what is missing."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _OK, _WARN, _BAD = "ok", "note", "WRONG"
 
 EPILOG = """\
   dragoman doctor
-  dragoman doctor --data hub --model anthropic/claude-...     what it would be like
+  dragoman doctor --data hub --model anthropic/claude-...     check other settings
 
-The options are those of `dragoman hub`. Exits with 1 if the hub could not start like this.
+The options are those of `dragoman hub`. Exits with 1 if the hub cannot start with these settings.
 """
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="show a hub's settings, and what is missing",
+        help="print the settings of a hub, and what is missing",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

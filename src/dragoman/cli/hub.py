@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dragoman.hub")
 
 EPILOG = """\
-Every setting is also a variable (DRAGOMAN_PORT) and a line in the table [hub] of dragoman.toml; a flag wins.
-`dragoman doctor` shows what they come to.
+Each setting can be a flag, a variable (DRAGOMAN_PORT) or a line in the table [hub] of dragoman.toml, in this order of priority.
+`dragoman doctor` prints the values in use.
 
-  dragoman init                                  a folder, an admin token, a first tenant
+  dragoman init                                  create a folder, an admin token and a first tenant
   dragoman hub                                   serve it
-  dragoman hub --agents billing.py               with agents that are code beside the constitutions
-  dragoman hub --model anthropic/claude-...      the model of constitutions that name none
+  dragoman hub --agents billing.py               add agents written in Python
+  dragoman hub --model anthropic/claude-...      use this model for constitutions without a model
 """
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "hub",
-        help="serve many tenants' agents, made of constitutions or of code",
+        help="serve the agents of many tenants: constitutions or Python code",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,7 +53,7 @@ def register(commands: Any) -> None:
         nargs="?",
         const="",
         metavar="COMMAND",
-        help="with a tenant and agents to try it out, and what to try; COMMAND starts it again",
+        help="create a tenant, and print commands to try; COMMAND is printed as the way to start it again",
     )
     parser.set_defaults(run=run)
 
@@ -62,38 +62,38 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """One option for each setting."""
     about = {
         "host": "address to listen on",
-        "port": "0 takes a free one",
-        "grpc_port": "speak gRPC there, too (needs the extra grpc)",
-        "data": "the folder with everything in it",
-        "admin_token": "better given as DRAGOMAN_ADMIN_TOKEN",
-        "public_url": "how clients reach the hub, for the cards",
-        "trusted_proxies": "whose Forwarded headers to believe; may be repeated",
+        "port": "port to listen on; 0 takes a free one",
+        "grpc_port": "also serve gRPC on this port (needs the extra grpc)",
+        "data": "folder of the hub's databases and files",
+        "admin_token": "token of the administrator; better as the variable DRAGOMAN_ADMIN_TOKEN",
+        "public_url": "URL of the hub in the cards; needed behind a proxy",
+        "trusted_proxies": "network whose Forwarded headers are trusted; may be repeated",
         "model": "provider/name, embedded, embedded:FILE.gguf, demo, echo or scripted:FILE",
-        "index_model": "the model of the orchestrator, if it is another",
-        "text_commands": "for models that cannot call tools: they write commands as text",
-        "context_window": "tokens that models of providers read at once; 0: as many as they like",
-        "agents": "a Python file or module whose agents every tenant has; may be repeated",
-        "max_concurrent": "requests of a tenant that may run at once; 0: any number",
-        "rate_per_min": "requests of a tenant in a minute; 0: any number",
-        "rate_burst": "how many of them at once",
+        "index_model": "model of the orchestrator, if it is not --model",
+        "text_commands": "models write commands as text instead of calling tools",
+        "context_window": "tokens of a prompt; longer conversations are summarized; 0: never",
+        "agents": "Python file or module with agents for every tenant; may be repeated",
+        "max_concurrent": "requests of one tenant that run at the same time; 0: no limit",
+        "rate_per_min": "requests of one tenant per minute; 0: no limit",
+        "rate_burst": "requests of one tenant that may come at once",
         **LIMITS,
-        "idempotency_hours": "how long an Idempotency-Key is remembered",
-        "metrics_token": "better given as DRAGOMAN_METRICS_TOKEN",
-        "cors_origins": "web pages that may call the hub; may be repeated (default: *)",
-        "search_key": "better given as DRAGOMAN_SEARCH_KEY",
-        "push": "let agents send push notifications",
-        "push_seal": "better given as DRAGOMAN_PUSH_SEAL",
-        "allow_exec": "let agents run commands, confined",
-        "exec_image": "run them in containers of this image, with Docker",
-        "exec_unconfined": "run them also where they cannot be confined: they read what the hub can",
-        "exec_seconds": "how long a command may run",
-        "exec_memory_mb": "how much memory it may have",
-        "exec_disk_mb": "how much a tenant's folder may have",
-        "allow_private": "let /fetch read addresses that are not public",
+        "idempotency_hours": "hours that an Idempotency-Key is stored",
+        "metrics_token": "token for /metrics; better as the variable DRAGOMAN_METRICS_TOKEN",
+        "cors_origins": "origin of web pages that may call the hub; may be repeated (default: *)",
+        "search_key": "key of Brave's web search; better as the variable DRAGOMAN_SEARCH_KEY",
+        "push": "agents may send push notifications",
+        "push_seal": "keys that encrypt credentials of webhooks; better as the variable DRAGOMAN_PUSH_SEAL",
+        "allow_exec": "agents may run shell commands (/exec) in a sandbox",
+        "exec_image": "run commands in Docker containers of this image",
+        "exec_unconfined": "run commands also where there is no sandbox: they can read what the hub can read",
+        "exec_seconds": "seconds that a command may run",
+        "exec_memory_mb": "MB of memory of a command",
+        "exec_disk_mb": "MB in the folder of a tenant",
+        "allow_private": "/fetch and push notifications may use private addresses",
         "drain": "seconds that running tasks get to finish at shutdown",
-        "retain_days": "forget finished tasks after so many days; 0: never",
-        "log": "how log lines look: plain or json",
-        "log_level": "debug, info, warning or error",
+        "retain_days": "delete finished requests after this number of days; 0: never",
+        "log": "format of log lines: plain or json",
+        "log_level": "lowest level that is logged: debug, info, warning or error",
     }
     repeated = {"trusted_proxies": "CIDR", "agents": "FILE", "cors_origins": "ORIGIN"}
     for name, kind in Settings.__annotations__.items():

@@ -1,4 +1,4 @@
-"""`dragoman init`: begin a hub."""
+"""`dragoman init`: create the folder, the tokens and the configuration of a hub."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from dragoman.hub.tenants.tenants import Tenants
 
 _FILES = {"a2a_agents.json": '{\n  "agents": {}\n}\n', "mcp_servers.json": '{\n  "servers": {}\n}\n'}
 _TOML = """\
-# What `dragoman hub` is told. A flag or a variable (DRAGOMAN_PORT) wins over a line here.
+# Settings of `dragoman hub`. A flag or a variable (DRAGOMAN_PORT) overrides a line here.
 [hub]
 data = "{data}"
 port = 8080
-# model = "anthropic/claude-..."            # of constitutions that name none; the key is in the environment
-# public_url = "https://hub.example.com"    # how clients reach it
-# max_concurrent = 8                        # requests of a tenant that may run at once
+# model = "anthropic/claude-..."            # for constitutions without a model; the key is in the environment
+# public_url = "https://hub.example.com"    # URL in the cards, behind a proxy
+# max_concurrent = 8                        # requests of one tenant that run at the same time
 # rate_per_min = 120
 """
 
 EPILOG = """\
-  dragoman init                              in ~/.dragoman
-  dragoman init --data hub --tenant acme     in ./hub, with a tenant called acme
-  dragoman hub                               serve it: dragoman.toml says where it is
+  dragoman init                              create a hub in ~/.dragoman
+  dragoman init --data hub --tenant acme     create a hub in ./hub, with the tenant acme
+  dragoman hub                               serve it; dragoman.toml has its folder
 
-Tokens are shown once. What is there already is left alone.
+The tokens are printed only once. Existing files are not changed.
 """
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "init",
-        help="begin a hub: its folder, its tokens, its configuration",
+        help="create a hub: its folder, its tokens, its configuration",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""`dragoman tenant`: tenants of the hub whose data is here."""
+"""`dragoman tenant`: manage the tenants of a hub, in its database."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from dragoman.hub.database import Database
 from dragoman.hub.tenants.tenants import Tenants
 
 EPILOG = """\
-  dragoman tenant add acme          prints its token, this once
-  dragoman tenant rotate acme       another token; what runs under the old one stops
-  dragoman tenant disable acme      nothing is accepted from it, and what runs stops
-  dragoman tenant rotate-admin      another admin token; the one before is refused at once
+  dragoman tenant add acme          create a tenant and print its token, only this once
+  dragoman tenant rotate acme       replace its token; tasks that run with the old one are canceled
+  dragoman tenant disable acme      refuse its requests, and cancel its tasks
+  dragoman tenant rotate-admin      replace the admin token; the old one is refused at once
 
-A running hub notices: calls with the old token are refused, and what runs is canceled within a moment.
-A tenant is named by its name or its number.
+A running hub applies changes within a second. NAME is the name of a tenant or its number.
 """
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "tenant",
-        help="make, list, disable tenants of a hub; give them tokens",
+        help="create, list and disable tenants of a hub; replace their tokens",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for verb, work, about in (
-        ("add", _add, "make a tenant"),
-        ("list", _list, "list them"),
-        ("disable", _disable, "shut one out"),
-        ("enable", _enable, "let it in again"),
-        ("rotate", _rotate, "give it another token"),
-        ("rotate-admin", _rotate_admin, "make another admin token, and print it"),
+        ("add", _add, "create a tenant"),
+        ("list", _list, "list tenants"),
+        ("disable", _disable, "refuse requests of a tenant"),
+        ("enable", _enable, "accept requests of a tenant again"),
+        ("rotate", _rotate, "replace the token of a tenant"),
+        ("rotate-admin", _rotate_admin, "replace the admin token, and print it"),
     ):
         each = verbs.add_parser(verb, help=about)
         if verb not in ("list", "rotate-admin"):
-            each.add_argument("name", help="its name, or its number" if verb != "add" else "what to call it")
+            each.add_argument(
+                "name", help="name or number of the tenant" if verb != "add" else "name of the new tenant"
+            )
         each.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
         each.set_defaults(run=run, work=work)
 
@@ -51,7 +52,7 @@ async def run(args: argparse.Namespace) -> int:
     work: Callable[[Tenants, argparse.Namespace], Awaitable[None]] = args.work
     folder = read(args).folder
     if work is not _add and not (folder / "hub.db").is_file():
-        print(f"dragoman: there is no hub in {folder}: `dragoman init` makes one", file=sys.stderr)
+        print(f"dragoman: there is no hub in {folder}: `dragoman init` creates one", file=sys.stderr)
         return 1
     database = Database(folder / "hub.db")
     try:
