@@ -79,10 +79,15 @@ def make_agents() -> list[Agent]:
 
 @asynccontextmanager
 async def console_app(
-    *agents: Agent, store: str = "memory:", token: str = TOKEN, url: str = f"http://{HOST}", **options: Any
+    *agents: Agent,
+    store: str = "memory:",
+    token: str = TOKEN,
+    url: str = f"http://{HOST}",
+    allow_private: bool = False,
+    **options: Any,
 ) -> AsyncIterator[tuple[App, list[str]]]:
     """An application with a console, and the lines that it prints."""
-    console = AgentConsole(token)
+    console = AgentConsole(token, allow_private=allow_private)
     lines = list(
         console.prepare(host="127.0.0.1", url=url, store=store, public_url="", tls=url.startswith("https"))
     )

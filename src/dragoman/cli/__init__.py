@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import inspect
 import io
 import logging
 import os
@@ -12,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from inspect import iscoroutine
 from platform import python_version
 from typing import Any
 
@@ -23,6 +23,7 @@ VERBS = (
     "dev",
     "new",
     "card",
+    "inspect",
     "send",
     "chat",
     "tasks",
@@ -44,9 +45,12 @@ VERBS = (
 ABOUT = """\
 Agents that talk A2A, in every version of it, and keep their tasks when the process dies.
 
+  dragoman new hello                      make a project, with a test
+  dragoman dev hello.py                   serve an agent while you write it
   dragoman serve hello.py                 serve the agents of a file
   dragoman card get http://127.0.0.1:8000 print an agent's card
   dragoman send http://127.0.0.1:8000 hi  send a message and print the answer
+  dragoman inspect http://127.0.0.1:8000  look at an agent in a browser
 
   dragoman init                           create a hub: many tenants, many agents
   dragoman hub                            serve the hub
@@ -91,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verbs = words[:1] if words and words[0] in VERBS else VERBS  # importing all of them is slow
         args = parser(verbs).parse_args(words)
         outcome = args.run(args)
-        code = asyncio.run(outcome) if inspect.iscoroutine(outcome) else int(outcome or 0)
+        code = asyncio.run(outcome) if iscoroutine(outcome) else int(outcome or 0)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:

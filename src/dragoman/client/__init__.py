@@ -7,7 +7,8 @@ TaskFailed              raised by `agent(...)` if the task did not complete
 Policy                  how often a client tries again
 file                    a file to send
 AgentCache              cards and dialects that clients remember
-Bearer, Basic, ApiKey, Headers, ClientCredentials, RefreshToken, DeviceCode, ClientCertificate
+Bearer, Basic, ApiKey, Headers, ClientCredentials, AuthorizationCode, RefreshToken, DeviceCode,
+ClientCertificate
                         credentials
 """
 
@@ -17,7 +18,7 @@ from dragoman.client.client import Client, connect
 from dragoman.client.content import file
 from dragoman.client.credentials import ApiKey, Basic, Bearer, ClientCertificate, Headers
 from dragoman.client.discover import AgentCache
-from dragoman.client.oauth import ClientCredentials, DeviceCode, RefreshToken
+from dragoman.client.oauth import AuthorizationCode, ClientCredentials, DeviceCode, RefreshToken
 from dragoman.client.reply import Piece, Reply, Stream, TaskFailed
 from dragoman.client.retry import Policy
 from dragoman.client.sync import SyncClient, connect_sync
@@ -25,6 +26,7 @@ from dragoman.client.sync import SyncClient, connect_sync
 __all__ = [
     "AgentCache",
     "ApiKey",
+    "AuthorizationCode",
     "Basic",
     "Bearer",
     "Client",

@@ -12,6 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 from dragoman.client.credentials import ClientCertificate, Credential, Outgoing
 from dragoman.client.transport.network import AddressGuard
+from dragoman.client.transport.tap import Tap
 from dragoman.client.transport.transport import NotSent, Response, Transport
 from dragoman.errors import InvalidAgentResponse
 
@@ -60,6 +61,7 @@ class AuthorizedTransport:
         certificate: ClientCertificate | None = None,
         guard: AddressGuard | None = None,
         opens_channels: bool = False,
+        tap: Tap | None = None,
     ) -> None:
         self._transport = transport
         self._elsewhere = elsewhere or transport
@@ -71,6 +73,8 @@ class AuthorizedTransport:
         """Checks the addresses that those bindings connect to."""
         self.opens_channels = opens_channels
         """Bindings may open their own connections: the user gave no transport that everything has to go through."""
+        self.tap = tap
+        """Sees what those bindings send and receive."""
         self._certificate = certificate
         self._also_close: list[Callable[[], Awaitable[object]]] = []
 

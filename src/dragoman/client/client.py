@@ -409,7 +409,8 @@ def connect(target: Any, *, timeout: float | None = None, **options: Unpack[Conn
     `signed_by`: refuse the agent unless one of these keys has signed its card: a JWK set, a file with one, its URL, a `Trust`.
     `policy`: how often to try again. `tls`, `proxy`: for the network. `agents`: instead of those in `dragoman.toml`.
     `guard`: checks every address before a connection, over every binding. Without it any address is allowed;
-    `dragoman.push.Guard()` allows public ones. `cache`: an `AgentCache` of this client's own.
+    `dragoman.push.Guard()` allows public ones. `cache`: an `AgentCache` of this client's own. `tap`: an async function that is
+    called with everything that goes over the wire, credentials included (`client/transport/tap.py`).
     """
     if not isinstance(options.get("version", ""), str):
         raise TypeError('a version is text, such as "1.0"')

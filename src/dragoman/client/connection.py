@@ -22,6 +22,7 @@ from dragoman.client.retry import Policy, is_transient, pause
 from dragoman.client.routes import RoutedPeer, find_routes
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.network import AddressGuard, HttpTransport
+from dragoman.client.transport.tap import Tap, TappedTransport
 from dragoman.client.transport.transport import NotSent, Transport
 from dragoman.errors import A2AError, Unauthenticated, Unreachable
 from dragoman.model.card import AgentCard
@@ -50,6 +51,7 @@ class ConnectOptions(TypedDict, total=False):
     signed_by: Any
     guard: AddressGuard | None
     cache: AgentCache | None
+    tap: Tap | None
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -69,6 +71,7 @@ class Options(Struct, frozen=True, kw_only=True):
     signed_by: Any = None
     guard: AddressGuard | None = None
     cache: AgentCache | None = None
+    tap: Tap | None = None
 
 
 class Link(NamedTuple):
@@ -121,24 +124,35 @@ def _make_transport(target: Any, options: Options) -> tuple[AuthorizedTransport,
         raise TypeError(
             "guard= is for connections to other machines, not for a transport or an agent in this process"
         )
+
+    def tapped(transport: Transport) -> Transport:
+        return transport if options.tap is None else TappedTransport(transport, options.tap)
+
     if options.transport is not None:
-        return AuthorizedTransport(options.transport), options.url or target
+        return AuthorizedTransport(tapped(options.transport)), options.url or target
     if hasattr(target, "app"):
-        return AuthorizedTransport(AsgiTransport(target.app(store="memory:"))), options.url or IN_PROCESS
+        app = AsgiTransport(target.app(store="memory:"))
+        return AuthorizedTransport(tapped(app)), options.url or IN_PROCESS
     if callable(target):
-        return AuthorizedTransport(AsgiTransport(target)), options.url or IN_PROCESS
+        return AuthorizedTransport(tapped(AsgiTransport(target))), options.url or IN_PROCESS
     if _is_remote(target):
         certificate, tls, guard = options.credentials, options.tls, options.guard
         proxy = options.proxy if guard is None else ""
         dial = None if guard is None else guard.dial
-        network: dict[str, Any] = {"proxy": proxy, "guard": guard, "opens_channels": True}
+        network: dict[str, Any] = {
+            "proxy": proxy,
+            "guard": guard,
+            "opens_channels": True,
+            "tap": options.tap,
+        }
         if isinstance(certificate, creds.ClientCertificate):
             bare = None if tls is None else creds.without_client_certificate(tls)
-            plain = HttpTransport(tls=bare, proxy=proxy, dial=dial)
-            own = HttpTransport(tls=certificate.context(tls), proxy=proxy, dial=dial)
+            plain = tapped(HttpTransport(tls=bare, proxy=proxy, dial=dial))
+            own = tapped(HttpTransport(tls=certificate.context(tls), proxy=proxy, dial=dial))
             network |= {"elsewhere": plain, "tls": bare, "certificate": certificate}
             return AuthorizedTransport(own, **network), target
-        return AuthorizedTransport(HttpTransport(tls=tls, proxy=proxy, dial=dial), tls=tls, **network), target
+        over_http = tapped(HttpTransport(tls=tls, proxy=proxy, dial=dial))
+        return AuthorizedTransport(over_http, tls=tls, **network), target
     raise TypeError(f"{target!r} is not an agent, a card, or the name of one")
 
 

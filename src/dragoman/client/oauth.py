@@ -1,4 +1,4 @@
-"""Credentials that fetch their own tokens: client credentials, a refresh token, a device code.
+"""Credentials that fetch their own tokens: client credentials, a login in a browser, a refresh token, a device code.
 
 The card may say where to fetch them, but only on the agent's own origin: a card must not be able to send a client's
 secret somewhere else.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -39,6 +42,12 @@ class _Token:
         self._access_token = ""
         self._expires = 0.0
         self._renewing = asyncio.Lock()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be shown."""
+        held = (self._client_secret, self._access_token, self._refresh_token)
+        return tuple(each for each in held if each)
 
     def learn(self, card: AgentCard, origin: str) -> None:
         """Fill in from the card what was not given, as far as it stays on `origin`."""
@@ -76,7 +85,7 @@ class _Token:
         raise NotImplementedError
 
     async def _ask(
-        self, transport: Transport, form: dict[str, str], *, url: str = ""
+        self, transport: Transport, form: dict[str, str], *, url: str = "", scopes: bool = True
     ) -> tuple[int, dict[str, Any]]:
         url = url or self.token_url
         if not url:
@@ -87,7 +96,7 @@ class _Token:
             headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
         else:
             form = {**form, "client_id": self._client_id}
-        if self._scopes:
+        if self._scopes and scopes:
             form = {**form, "scope": " ".join(self._scopes)}
         response = await transport.request("POST", url, headers, urlencode(form).encode())
         try:
@@ -131,6 +140,72 @@ class ClientCredentials(_Token):
                 f"{self.token_url} refused the client credentials: {_describe_error(answer)}"
             )
         return answer
+
+
+class AuthorizationCode(_Token):
+    """A login in a browser, with PKCE (RFC 7636): open `begin()`, and give what comes back to `redirect_uri` to `finish`."""
+
+    flow = "authorization_code"
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        redirect_uri: str,
+        client_secret: str = "",
+        authorization_url: str = "",
+        token_url: str = "",
+        scopes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(client_id, client_secret, token_url, scopes)
+        self.authorization_url, self._redirect_uri = authorization_url, redirect_uri
+        self.state = ""
+        """What the answer must have, so that it is the answer to our question."""
+        self._verifier = ""
+
+    def _learn(self, flow: OAuthFlow, origin: str) -> None:
+        super()._learn(flow, origin)
+        if not self.authorization_url:
+            self.authorization_url = _check_origin(flow.authorization_url, "authorization_url", origin)
+
+    def begin(self) -> str:
+        """The URL to open in a browser. Raises `Unauthenticated`."""
+        parts = urlsplit(self.authorization_url)
+        if not self.token_url or not parts.hostname or parts.scheme not in ("http", "https"):
+            raise Unauthenticated("there is no URL to log in at: pass authorization_url= and token_url=")
+        self.state, self._verifier = token_urlsafe(32), token_urlsafe(48)
+        challenge = urlsafe_b64encode(sha256(self._verifier.encode()).digest()).rstrip(b"=").decode()
+        query = {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": self._redirect_uri,
+            "state": self.state,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+            **({"scope": " ".join(self._scopes)} if self._scopes else {}),
+        }
+        before = f"{parts.query}&" if parts.query else ""
+        return parts._replace(query=before + urlencode(query), fragment="").geturl()
+
+    async def finish(self, transport: Transport, code: str, state: str) -> None:
+        """Exchange the code for a token. Raises `Unauthenticated`. A state works once."""
+        expected, verifier = self.state, self._verifier
+        self.state = self._verifier = ""
+        if not expected or not compare_digest(expected.encode(), state.encode()):
+            raise Unauthenticated("this login was not begun here, or is over")
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._redirect_uri,
+            "code_verifier": verifier,
+        }
+        status, answer = await self._ask(transport, form, scopes=False)
+        if status != 200:
+            raise Unauthenticated(f"{self.token_url} refused the code: {_describe_error(answer)}")
+        await self._store_token(answer)
+
+    async def _request_token(self, transport: Transport) -> dict[str, Any]:
+        raise Unauthenticated("the token has expired: log in again")
 
 
 class RefreshToken(_Token):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dragoman.console import tasks
+from dragoman.console import inspect, login, talk, tasks
 from dragoman.console.access import (
     OPERATOR,
     Access,
@@ -22,6 +23,8 @@ from dragoman.console.access import (
     signing_key,
 )
 from dragoman.console.api import Console
+from dragoman.console.login import Logins
+from dragoman.console.outbound import OutboundGuard
 from dragoman.server.app import Operators
 from dragoman.server.options import ServerParts
 from dragoman.server.routes import Route
@@ -33,23 +36,41 @@ Module = Callable[[Console], Sequence[Route]]
 MODULES: tuple[Module, ...] = (tasks.routes,)
 """What the console of a server is made of."""
 FEATURES = ("agents", "tasks")
+CALLING_FEATURES = ("talk", "inspect")
+
+
+def calling_modules(guard: OutboundGuard, logins: Logins, *, url: str = "", handle: str = "") -> list[Module]:
+    """Chat, inspect and log in. `url` is the agent that the operator named on the command line, `handle` its login."""
+    return [
+        partial(talk.routes, guard=guard, logins=logins),
+        partial(login.routes, logins=logins),
+        partial(inspect.routes, guard=guard, logins=logins, url=url, handle=handle),
+    ]
 
 
 class AgentConsole:
     """The console of a server of agents (`dragoman serve --console`): a `ServerConsole`.
 
+    `allow_private`: operators may call agents at private addresses. `one_time`: the token in the URL that is printed.
     `token` is the operator's own. Without one, a token is made and kept beside a SQLite store, or, for other stores, lasts as
     long as the process.
     """
 
     def __init__(
-        self, token: str = "", *, modules: Sequence[Module] = (), features: Sequence[str] = ()
+        self,
+        token: str = "",
+        *,
+        modules: Sequence[Module] = (),
+        features: Sequence[str] = (),
+        allow_private: bool = False,
+        one_time: OneTimeToken | None = None,
     ) -> None:
         if token:
             check_token(token, "the console")
         self._given = self._token = token
-        self._modules, self._features = (*MODULES, *modules), (*FEATURES, *features)
-        self._one_time: OneTimeToken | None = None
+        self._modules, self._features = (*MODULES, *modules), (*FEATURES, *CALLING_FEATURES, *features)
+        self._allow_private = allow_private
+        self._one_time = one_time
         self._hosts: list[str] = []
 
     def prepare(self, *, host: str, url: str, store: str, public_url: str, tls: bool) -> Sequence[str]:
@@ -68,7 +89,7 @@ class AgentConsole:
                 self._token = OneTimeToken().text
         self._hosts = [name for name in (host, urlsplit(public_url).hostname or "") if name]
         if loopback:
-            self._one_time = OneTimeToken()
+            self._one_time = self._one_time or OneTimeToken()
             lines.append(f"console: {url}/console/#token={self._one_time.text}")
         else:
             lines.append(
@@ -85,7 +106,9 @@ class AgentConsole:
             one_time=self._one_time,
             hosts=self._hosts,
         )
-        return Console(access, kind="server", features=self._features, modules=self._modules, server=parts)
+        guard = OutboundGuard(allow_private=self._allow_private)
+        modules = (*self._modules, *calling_modules(guard, Logins(guard)))
+        return Console(access, kind="server", features=self._features, modules=modules, server=parts)
 
 
 def is_loopback(host: str) -> bool:

@@ -65,8 +65,8 @@ class _Session(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 class OneTimeToken:
     """A token that one caller can use once, in any of the workers that this process forks."""
 
-    def __init__(self) -> None:
-        self.text = secrets.token_urlsafe(24)
+    def __init__(self, text: str = "") -> None:
+        self.text = text or secrets.token_urlsafe(24)
         self._used = mmap.mmap(-1, 1)  # shared with forked workers
 
     def take(self, token: str) -> bool:

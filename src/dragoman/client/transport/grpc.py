@@ -22,6 +22,7 @@ from dragoman.client.authorize import AuthorizedTransport
 from dragoman.client.credentials import ClientCertificate, Outgoing
 from dragoman.client.transport.http_exchange import UNARY, write_headers
 from dragoman.client.transport.network import LOOPBACK_HOSTS, AddressGuard, AddressRefused, describe_os_error
+from dragoman.client.transport.tap import END, MESSAGE, REQUEST, RESPONSE, Tap, new_request, tell
 from dragoman.client.transport.transport import MAX_BODY, AddressBlocked, ConnectFailed, NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto import v0_3, v1_0
@@ -129,46 +130,72 @@ class Grpc:
         method, body, plain = self._method(op), self._codec.write_request(op, request), self._plain(call)
         sent = await self._transport.add_credential(plain)
         try:
-            answer = await self._ask(method, body, sent)
+            answer = await self._ask(op, method, body, sent)
         except Unauthenticated:
             if (again := await self._transport.renew_credential(plain, sent)) is None:
                 raise
-            answer = await self._ask(method, body, again)
+            answer = await self._ask(op, method, body, again)
         return self._codec.read_result(op, answer)
 
-    async def _ask(self, method: str, body: bytes, sent: Outgoing) -> bytes:
+    async def _ask(self, op: Op, method: str, body: bytes, sent: Outgoing) -> bytes:
         channel = await self._open_allowed()
+        shown = await self._show_request(op, method, body, sent)
         rpc = channel.unary_unary(method)(body, metadata=_metadata(sent))
         try:
             answer: bytes = await rpc
         except aio.AioRpcError as error:
+            await shown.end(error)
             raise self._error(error) from error
+        await shown.message(self._codec.results[op].message, answer, await rpc.initial_metadata())
+        await shown.end()
         self._learn(await rpc.trailing_metadata())
         return answer
+
+    async def _show_request(self, op: Op, method: str, body: bytes, sent: Outgoing) -> _Shown:
+        """Show a request to the tap, if there is one. Returns what shows its answer."""
+        shown = _Shown(self._transport.tap, self._codec)
+        if shown.tap is not None:
+            text, headers = self._codec.show(self._codec.requests[op].message, body), dict(_metadata(sent))
+            await tell(
+                shown.tap,
+                shown.n,
+                REQUEST,
+                sent=True,
+                method=method,
+                url=self.url,
+                headers=headers,
+                body=text,
+            )
+        return shown
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
         method, body, plain = self._method(op), self._codec.write_request(op, request), self._plain(call)
         channel = await self._open_allowed()
         sent = await self._transport.add_credential(plain)
+        shown = await self._show_request(op, method, body, sent)
         rpc = channel.unary_stream(method)(body, metadata=_metadata(sent))
         try:
             try:
-                message = await self._receive(rpc, channel)
+                message = await self._receive(rpc, channel, shown)
             except Unauthenticated:
                 if (again := await self._transport.renew_credential(plain, sent)) is None:
                     raise
+                shown = await self._show_request(op, method, body, again)
                 rpc = channel.unary_stream(method)(body, metadata=_metadata(again))
-                message = await self._receive(rpc, channel)
-            self._learn(await rpc.initial_metadata())
+                message = await self._receive(rpc, channel, shown)
+            initial = await rpc.initial_metadata()
+            self._learn(initial)
             while message is not None:
+                await shown.message(self._codec.event.message, message, initial)
                 seq = Numbered.FromString(message).seq if self.is_dragoman else 0
                 yield [StreamResponse(self._codec.read_event(message), seq)]
-                message = await self._receive(rpc, channel)
+                message = await self._receive(rpc, channel, shown)
+            await shown.end()
         finally:
             rpc.cancel()
 
-    async def _receive(self, rpc: Any, channel: aio.Channel) -> bytes | None:
+    async def _receive(self, rpc: Any, channel: aio.Channel, shown: _Shown) -> bytes | None:
         """The next message; None at the end of the stream."""
         reading = asyncio.ensure_future(rpc.read())
         try:
@@ -182,6 +209,7 @@ class Grpc:
                     raise Unreachable(f"nothing came from {self.url} for {self._silence:g} s")
             message = reading.result()
         except aio.AioRpcError as error:
+            await shown.end(error)
             raise self._error(error) from error
         finally:
             reading.cancel()
@@ -226,6 +254,38 @@ class Grpc:
             return Unreachable(f"{self.url} broke off: {text}")
         read = read_status(code, text)
         return Unreachable(f"{self.url}: {text}") if type(read) is Unreachable else read
+
+
+class _Shown:
+    """One gRPC call, as a tap sees it. Without a tap nothing happens."""
+
+    def __init__(self, tap: Tap | None, codec: Codec) -> None:
+        self.tap, self._codec = tap, codec
+        self.n = new_request() if tap is not None else 0
+        self._begun = False
+
+    async def message(self, kind: Any, body: bytes, metadata: Any) -> None:
+        if self.tap is None:
+            return
+        if not self._begun:
+            self._begun = True
+            await tell(self.tap, self.n, RESPONSE, status=0, headers=_texts(metadata))
+        await tell(self.tap, self.n, MESSAGE, body=self._codec.show(kind, body))
+
+    async def end(self, error: aio.AioRpcError | None = None) -> None:
+        if self.tap is None:
+            return
+        why = f"{error.code().name}: {error.details() or ''}" if error is not None else ""
+        headers = _texts(error.trailing_metadata()) if error is not None else {}
+        await tell(self.tap, self.n, END, error=why, headers=headers)
+
+
+def _texts(metadata: Any) -> dict[str, str]:
+    """Metadata that is text. Binary metadata is shown by its size."""
+    return {
+        str(name): value if isinstance(value, str) else f"({len(value)} bytes)"
+        for name, value in (metadata or ())
+    }
 
 
 def _metadata(sent: Outgoing) -> tuple[tuple[str, str], ...]:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import DecodeError, EncodeError
 from msgspec.structs import replace
 
 from dragoman.dialects.checks import checked, refuse
 from dragoman.dialects.legacy_values import status_of
 from dragoman.dialects.pieces import group_parts
-from dragoman.dialects.proto.messages import unmapped
+from dragoman.dialects.proto.messages import POOL, unmapped
 from dragoman.dialects.proto.values import json_for_protobuf
 from dragoman.dialects.reading import Malformed
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
@@ -136,6 +137,14 @@ class Codec:
         if last and isinstance(response.event, Task):  # only a status update can be marked as the last
             return [body, _write_answer(status_of(response.event), partial(self._event, last=True))]
         return [body]
+
+    def show(self, kind: Any, body: bytes) -> bytes:
+        """A message as JSON, for people; as it is if it is no such message."""
+        try:
+            text: str = MessageToJson(kind.FromString(body), indent=None, descriptor_pool=POOL)
+            return text.encode()
+        except (DecodeError, ValueError, TypeError, RecursionError):
+            return body
 
     def _event(self, event: Event, *, last: bool) -> bytes:
         message = self.event.message()

@@ -1,0 +1,53 @@
+"""Tells pages when `dragoman dev` loads an agent again, and what is wrong with its code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from dragoman.console.api import Console, ConsoleRequest, frame, stream
+from dragoman.server.routes import Route, RouteList
+
+
+class ReloadEvents:
+    """What `dragoman dev` said last. `publish` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, Any] = {"state": "serving", "message": ""}
+        self._version = 0
+        self._readers: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def publish(self, state: str, message: str) -> None:
+        self._now, self._version = {"state": state, "message": message}, self._version + 1
+        for loop, changed in list(self._readers):
+            loop.call_soon_threadsafe(changed.set)
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """The state now, and every later one."""
+        changed, seen = asyncio.Event(), -1
+        reader = (asyncio.get_running_loop(), changed)
+        self._readers.add(reader)
+        try:
+            while True:
+                if seen != self._version:
+                    seen = self._version
+                    yield frame(self._now, event="reload")
+                else:
+                    changed.clear()
+                    if seen == self._version:
+                        await changed.wait()
+        finally:
+            self._readers.discard(reader)
+
+
+def routes(console: Console, events: ReloadEvents) -> Sequence[Route]:
+    api = RouteList("dev")
+
+    @api.add(
+        "GET", "/dev/events", "When the agents are loaded again, and errors in their code.", streams=True
+    )
+    async def follow(request: ConsoleRequest) -> None:
+        await stream(request.exchange, events.frames())
+
+    return api

@@ -1,0 +1,161 @@
+"""Calls that the console makes for an operator: to agents of this server, and to agents elsewhere.
+
+Agents of this server are called in process, past their own authentication, because the operator has logged in at the
+console. The calls have the principal `dragoman:console`, and the audit names it. Agents elsewhere are called like any client does, with
+credentials that the operator gave for that origin, and only at public addresses: private ones have to be allowed.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from dataclasses import replace as replace_field
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from dragoman.client import AgentCache, Client, Policy, connect
+from dragoman.client.authorize import origin_of
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.tap import Tap
+from dragoman.client.transport.transport import NotSent, Transport
+from dragoman.console.api import NotFound
+from dragoman.errors import InvalidParams, UnsupportedOperation
+from dragoman.model.card import GRPC
+from dragoman.model.ops import Batch, Call, Principal, Request, Scope, SendMessage, Service, SubscribeToTask
+from dragoman.push.guard import Guard
+from dragoman.server.app import App
+from dragoman.server.mount import Mount
+
+CONSOLE = Principal(id="dragoman:console")
+"""Who calls an agent of this server when an operator does it in the console."""
+LOCAL = "http://localhost"
+CALLS = Policy(attempts=3, patience=60.0)
+"""An operator looks on: better a quick error than many retries."""
+
+
+class OutboundGuard:
+    """Allows public addresses, those that the operator named (`host:port`), and all if `allow_private`."""
+
+    def __init__(self, *, allow_private: bool = False, named: Iterable[str] = ()) -> None:
+        self._anywhere = Guard(allow_private=True)
+        self._public = Guard(http=True)
+        self._allow_private = allow_private
+        self._named = set(named)
+
+    def allow(self, url: str) -> None:
+        """The operator named this URL on the command line: its host and port may be private."""
+        parts = urlsplit(url)
+        if parts.hostname:
+            self._named.add(
+                f"{parts.hostname.lower()}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+            )
+
+    async def dial(self, host: str, port: int) -> socket.socket:
+        return await self._guard(host, port).dial(host, port)
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        return await self._guard(host, port).addresses(host, port)
+
+    def _guard(self, host: str, port: int) -> Guard:
+        named = f"{host.lower()}:{port}" in self._named
+        return self._anywhere if self._allow_private or named else self._public
+
+    def transport(self) -> Transport:
+        """A transport without credentials, for logging in."""
+        return HttpTransport(dial=self.dial)
+
+
+class OperatorService:
+    """A service whose calls are the operator's. `scope`: whose task it is about, if it is not the operator's own."""
+
+    def __init__(self, service: Service, scope: Scope | None = None) -> None:
+        self._service, self._scope = service, scope
+
+    def _as_operator(self, call: Call) -> Call:
+        scope = self._scope or Scope(call.scope.tenant, call.scope.agent, CONSOLE.id)
+        return replace(call, scope=scope, principal=CONSOLE)
+
+    def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
+        return self._service.call(self._as_operator(call), request)
+
+    def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        return self._service.stream(self._as_operator(call), request)
+
+
+def connect_here(
+    mounts: Sequence[Mount],
+    agent: str,
+    *,
+    scope: Scope | None = None,
+    version: str = "",
+    binding: str = "",
+    tap: Tap | None = None,
+) -> Client:
+    """A client of an agent of this server, as the operator. Raises `NotFound`."""
+    mount = next((each for each in mounts if each.agent == agent), None)
+    if mount is None:
+        raise NotFound("there is no such agent here")
+    if binding.upper() == GRPC:
+        raise UnsupportedOperation(
+            "agents of this server are called in process, which gRPC is not: give their URL"
+        )
+    opened = replace_field(
+        mount, service=OperatorService(mount.service, scope), authenticator=None, private=False, signer=None
+    )
+    transport = AsgiTransport(App([opened]))
+    return connect(
+        LOCAL + mount.path,
+        transport=transport,
+        version=version,
+        binding=binding,
+        tap=tap,
+        policy=CALLS,
+        cache=AgentCache(),
+        agents={},
+    )
+
+
+def connect_elsewhere(
+    url: str,
+    guard: OutboundGuard,
+    *,
+    credentials: Any = None,
+    version: str = "",
+    binding: str = "",
+    tap: Tap | None = None,
+    timeout: float | None = None,
+) -> Client:
+    """A client of an agent at a URL. Raises `InvalidParams`."""
+    check_url(url)
+    return connect(
+        url,
+        credentials=credentials,
+        guard=guard,
+        version=version,
+        binding=binding,
+        tap=tap,
+        policy=CALLS,
+        cache=AgentCache(),
+        agents={},
+        timeout=timeout,
+    )
+
+
+def check_url(url: str) -> str:
+    """The origin of the URL of an agent. Raises `InvalidParams`."""
+    try:
+        origin, parts = origin_of(url), urlsplit(url)
+    except (NotSent, ValueError):
+        raise InvalidParams("this is not a URL", fields=(("url", "is not a URL"),)) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or len(url) > 2048:
+        raise InvalidParams(
+            "the URL of an agent begins with http:// or https://", fields=(("url", "is not http or https"),)
+        )
+    if parts.username or parts.password:
+        raise InvalidParams(
+            "log in instead of writing a password into the URL", fields=(("url", "has a password"),)
+        )
+    return origin

@@ -1,0 +1,47 @@
+"""Calls of the console's API that the tests of chat, inspector and log-in share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from dragoman.console import calling_modules
+from dragoman.console.access import Access, Viewer
+from dragoman.console.api import Console
+from dragoman.console.login import Logins
+from dragoman.console.outbound import OutboundGuard
+from dragoman.server.app import App
+from tests.console.conftest import TOKEN, Operator
+from tests.server.wire import Answer
+
+
+def events(answer: Answer) -> list[tuple[str, Any]]:
+    """The events of a stream so far."""
+    return [(frame.event, msgspec.json.decode(frame.data)) for frame in answer.frames()]
+
+
+def named(answer: Answer, name: str) -> list[Any]:
+    return [data for event, data in events(answer) if event == name]
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"parts": [{"text": words}]}
+
+
+@asynccontextmanager
+async def inspector(*, allow_private: bool = True, url: str = "") -> AsyncIterator[Operator]:
+    """A console without agents of its own, as `dragoman inspect` has it."""
+    guard = OutboundGuard(allow_private=allow_private)
+    logins = Logins(guard)
+    access = Access(key=lambda: b"k" * 32, check=lambda token: Viewer("operator") if token == TOKEN else None)
+    modules = calling_modules(guard, logins, url=url)
+    app = App([], console=Console(access, kind="inspect", features=("talk", "inspect"), modules=modules))
+    await app.start()
+    try:
+        yield Operator(app)
+    finally:
+        await logins.close()
+        await app.stop()
