@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
@@ -135,7 +135,7 @@ class FakeConsole:
 
     @staticmethod
     def json(data: Any, status: int = 200) -> Response:
-        return JSONResponse(data, status)
+        return Response(json.dumps(data), status, media_type="application/json")
 
     def refuse(self, status: int, code: str) -> Response:
         return self.json({"error": {"code": code, "message": f"refused: {code}"}}, status)
@@ -181,16 +181,18 @@ class FakeConsole:
         async def until_ended() -> AsyncIterator[bytes]:
             yield b": hello\n\n"
             stop = asyncio.create_task(ended.wait())
+            step: asyncio.Future[bytes | None] | None = None
             try:
                 while True:
                     step = asyncio.ensure_future(anext(chunks, None))
                     await asyncio.wait({step, stop}, return_when=asyncio.FIRST_COMPLETED)
                     if not step.done() or (chunk := step.result()) is None:
-                        step.cancel()
                         return
                     yield chunk
             finally:
                 stop.cancel()
+                if step is not None:
+                    step.cancel()
                 self._streams.discard(ended)
 
         return StreamingResponse(until_ended(), media_type="text/event-stream")

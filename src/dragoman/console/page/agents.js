@@ -1,7 +1,7 @@
 // Agents: each card as people read it, its skills with forms, its versions and bindings, and how it is doing.
 
 import { get } from "./api.js";
-import { badge, button, copyButton, count, debounce, empty, fill, h, line, link, pill, plural, when } from "./dom.js";
+import { badge, button, copyButton, count, debounce, dict, empty, fill, h, line, link, list, pill, plural, segment, when } from "./dom.js";
 import { prepareMessage } from "./chat.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
@@ -10,11 +10,11 @@ import { schemaForm } from "./schema.js";
 const REFRESH_MS = 5000;
 
 export function agentsView(there) {
-  const list = h("div.cards");
+  const cards = h("div.cards");
   const detail = h("div.detail");
   const nodes = h("section.nodes");
   const search = h("input", { type: "search", placeholder: "Filter agents", "aria-label": "Filter agents", oninput: debounce(draw, 100) });
-  const overview = h("div.detail", {}, h("div.viewhead", {}, h("h1", {}, "Agents"), search), list, nodes);
+  const overview = h("div.detail", {}, h("div.viewhead", {}, h("h1", {}, "Agents"), search), cards, nodes);
   const node = h("div.view", {}, overview, detail);
   let agents = null, chosen = there.rest[0] ?? null, drawn = "";
 
@@ -23,7 +23,7 @@ export function agentsView(there) {
       agents = (await get("agents")).agents;
       draw();
     } catch (error) {
-      if (!agents) fill(list, empty("The agents could not be read", line(error.message, 300)));
+      if (!agents) fill(cards, empty("The agents could not be read", line(error.message, 300)));
       return;
     }
     try {
@@ -46,7 +46,7 @@ export function agentsView(there) {
     }
     const wanted = search.value.trim().toLowerCase();
     const found = agents.filter((a) => !wanted || `${a.id} ${a.name} ${a.description}`.toLowerCase().includes(wanted));
-    fill(list, found.length ? found.map(agentCard) : empty(agents.length ? "No agent matches" : "No agents", agents.length ? "Change the filter." : "This server serves no agent yet."));
+    fill(cards, found.length ? found.map(agentCard) : empty(agents.length ? "No agent matches" : "No agents", agents.length ? "Change the filter." : "This server serves no agent yet."));
   }
 
   function drawNodes(found) {
@@ -73,25 +73,25 @@ export function health(agent) {
 
 function counts(agent) {
   return Object.entries(agent.counts || {}).filter(([, n]) => n).map(([state, n]) =>
-    h("a.count", { href: `#tasks?agent=${encodeURIComponent(agent.id)}&state=${encodeURIComponent(state)}` }, badge(state), ` ${count(n)}`));
+    h("a.count", { href: `#tasks?agent=${segment(agent.id)}&state=${segment(state)}` }, badge(state), ` ${count(n)}`));
 }
 
 function agentCard(agent) {
   const skills = agent.skills || [];
   return h("article.card", {},
-    h("div.cardhead", {}, h("h2", {}, h("a", { href: `#agents/${encodeURIComponent(agent.id)}` }, line(agent.name, 80))), health(agent)),
+    h("div.cardhead", {}, h("h2", {}, h("a", { href: `#agents/${segment(agent.id)}` }, line(agent.name, 80))), health(agent)),
     h("p.clamp", {}, line(agent.description, 300)),
     h("div.tags", {}, skills.slice(0, 6).map((s) => h("span.tag", { title: line(s.description, 200) }, line(s.name || s.id, 40))), skills.length > 6 ? h("span.muted", {}, `+${skills.length - 6}`) : null),
     h("div.row.wrap", {}, counts(agent)),
-    h("div.cardfoot", {}, h("code", { title: line(agent.url, 300) }, line(agent.path || agent.url, 60)), h("a.button.small", { href: `#chat/${encodeURIComponent(agent.id)}` }, "Chat")));
+    h("div.cardfoot", {}, h("code", { title: line(agent.url, 300) }, line(agent.path || agent.url, 60)), h("a.button.small", { href: `#chat/${segment(agent.id)}` }, "Chat")));
 }
 
 function agentDetail(agent) {
   const card = agent.card || {};
   return [
     h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#agents" }, "Agents"), " / ", line(agent.name, 60)),
-    h("div.viewhead", {}, h("h1", {}, line(agent.name, 120)), health(agent), h("a.button.primary", { href: `#chat/${encodeURIComponent(agent.id)}` }, "Chat"),
-      h("a.button", { href: `#tasks?agent=${encodeURIComponent(agent.id)}` }, "Tasks")),
+    h("div.viewhead", {}, h("h1", {}, line(agent.name, 120)), health(agent), h("a.button.primary", { href: `#chat/${segment(agent.id)}` }, "Chat"),
+      h("a.button", { href: `#tasks?agent=${segment(agent.id)}` }, "Tasks")),
     agent.error ? h("p.error", { role: "alert" }, line(agent.error, 500)) : null,
     cardView(card, agent.interfaces, agent.url),
     counts(agent).length ? h("div.row.wrap", {}, counts(agent)) : null,
@@ -102,19 +102,20 @@ function agentDetail(agent) {
 }
 
 /** What a card says, for people: also used for cards of agents elsewhere. */
-export function cardView(card, interfaces, url) {
-  const offered = interfaces?.length ? interfaces : Array.isArray(card.supportedInterfaces) ? card.supportedInterfaces : [];
-  const can = card.capabilities && typeof card.capabilities === "object" ? card.capabilities : {};
+export function cardView(given, interfaces, url) {
+  const card = dict(given);
+  const offered = (list(interfaces).length ? interfaces : list(card.supportedInterfaces)).map(dict);
+  const can = dict(card.capabilities), schemes = Object.keys(dict(card.securitySchemes)), provider = dict(card.provider);
   const facts = [
     ["Version", line(card.version, 60)],
-    ["Provider", card.provider ? [line(card.provider.organization, 80), " ", card.provider.url ? link(line(card.provider.url, 60), card.provider.url) : null] : null],
+    ["Provider", provider.organization || provider.url ? [line(provider.organization, 80), " ", provider.url ? link(line(provider.url, 60), provider.url) : null] : null],
     ["Address", url ? [h("code", {}, line(url, 200)), " ", copyButton(url)] : null],
     ["Takes", modes(card.defaultInputModes)],
     ["Gives", modes(card.defaultOutputModes)],
     ["Can", ["streaming", "pushNotifications", "extendedAgentCard"].filter((c) => can[c]).map((c) => pill({ streaming: "stream", pushNotifications: "push", extendedAgentCard: "extended card" }[c]))],
-    ["Log in", card.securitySchemes && Object.keys(card.securitySchemes).length ? Object.keys(card.securitySchemes).slice(0, 10).map((n) => pill(line(n, 40))) : "open"],
+    ["Log in", schemes.length ? schemes.slice(0, 10).map((n) => pill(line(n, 40))) : "open"],
     ["Documentation", card.documentationUrl ? link(line(card.documentationUrl, 80), card.documentationUrl) : null],
-    ["Signatures", Array.isArray(card.signatures) && card.signatures.length ? plural(card.signatures.length, "signature") : null],
+    ["Signatures", list(card.signatures).length ? plural(card.signatures.length, "signature") : null],
   ].filter(([, value]) => value && (!Array.isArray(value) || value.length));
   return [
     h("div.prose", {}, markdown(String(card.description ?? "").slice(0, 20_000))),
@@ -124,16 +125,17 @@ export function cardView(card, interfaces, url) {
   ];
 }
 
-const modes = (list) => (Array.isArray(list) && list.length ? list.slice(0, 12).map((m) => h("code.mode", {}, line(m, 60))) : null);
+const modes = (names) => (list(names).length ? names.slice(0, 12).map((m) => h("code.mode", {}, line(m, 60))) : null);
 
 /** One skill; with a form when its schema is known and there is an agent to send it to. */
-export function skillView(skill, agent = null) {
-  const examples = (Array.isArray(skill.examples) ? skill.examples : []).slice(0, 6);
-  const go = (message) => { prepareMessage(agent, { skill: skill.id, ...message }); location.hash = `chat/${encodeURIComponent(agent)}`; };
+export function skillView(given, agent = null) {
+  const skill = dict(given);
+  const examples = list(skill.examples).slice(0, 6);
+  const go = (message) => { prepareMessage(agent, { skill: skill.id, ...message }); location.hash = `chat/${segment(agent)}`; };
   return h("article.skill", {},
     h("div.cardhead", {}, h("h3", {}, line(skill.name || skill.id, 80)), h("code.muted", {}, line(skill.id, 60))),
     h("p", {}, line(skill.description, 600)),
-    (skill.tags || []).length ? h("div.tags", {}, skill.tags.slice(0, 10).map((t) => h("span.tag", {}, line(t, 40)))) : null,
+    list(skill.tags).length ? h("div.tags", {}, skill.tags.slice(0, 10).map((t) => h("span.tag", {}, line(t, 40)))) : null,
     examples.length ? h("div.examples", {}, h("span.muted", {}, "For example "), examples.map((e) =>
       agent ? button(line(e, 120), () => go({ text: String(e) }), { class: "small quiet" }) : h("q", {}, line(e, 120)))) : null,
     agent && skill.inputSchema ? skillForm(skill, agent, go) : null,

@@ -1,7 +1,7 @@
 // Chat with an agent: what it says as it says it, questions as forms, files both ways, and beside it every event and byte.
 
 import { converse, get, post } from "./api.js";
-import { badge, block, button, bytes, clock, copyButton, count, dialog, eachFrame, empty, failure, fill, h, icon, iconButton, line, pill, plural, stateName, tabs, toast } from "./dom.js";
+import { badge, block, button, bytes, clock, copyButton, count, dialog, dict, eachFrame, empty, failure, fill, h, icon, iconButton, line, list, pill, plural, segment, stateName, tabs, toast } from "./dom.js";
 import { eventOf, Fold } from "./fold.js";
 import { jsonTree } from "./json.js";
 import { PUBLIC, recordList, TaskLog } from "./log.js";
@@ -21,7 +21,7 @@ export function prepareMessage(agent, draft) {
 
 export function chatView(there) {
   const body = h("div.chatbody");
-  const picker = h("select", { "aria-label": "Agent", onchange: () => (location.hash = `chat/${encodeURIComponent(picker.value)}`) });
+  const picker = h("select", { "aria-label": "Agent", onchange: () => (location.hash = `chat/${segment(picker.value)}`) });
   const node = h("div.view.chatview", {}, h("div.viewhead", {}, h("h1.offscreen", {}, "Chat"), picker, h("span.grow"),
     button("New conversation", () => { conversations.delete(picker.value); show(picker.value); }, { class: "quiet" })), body);
   let agents = [], wantedTask = there.query.get("task");
@@ -58,7 +58,7 @@ export function chatView(there) {
 export class Conversation {
   constructor({ agent = null, url = null, card = null, credentials = () => null }) {
     Object.assign(this, { agent, url, credentials });
-    this.card = card || agent?.card || {};
+    this.card = dict(card || agent?.card);
     this.context = null;
     this.task = null; // waits for an answer
     this.running = null;
@@ -71,7 +71,7 @@ export class Conversation {
   }
 
   get target() { return this.agent ? { agent: this.agent.id } : { url: this.url }; }
-  get skills() { return this.agent?.skills || (Array.isArray(this.card.skills) ? this.card.skills : []); }
+  get skills() { return list(this.agent ? this.agent.skills : this.card.skills).map(dict); }
 
   // -- the page ------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ export class Conversation {
   }
 
   greeting() {
-    const examples = this.skills.flatMap((s) => (Array.isArray(s.examples) ? s.examples.map((e) => [s, e]) : [])).slice(0, 5);
+    const examples = this.skills.flatMap((s) => list(s.examples).map((e) => [s, e])).slice(0, 5);
     return h("div.greeting", {}, h("h2", {}, line(this.agent?.name || this.card.name || this.url, 80)), h("p.muted", {}, line(this.agent?.description ?? this.card.description, 300)),
       examples.length ? h("div.row.wrap.center", {}, examples.map(([s, e]) => button(line(e, 100), () => this.draft({ text: String(e), skill: this.skills.length > 1 ? s.id : undefined }), { class: "small quiet" }))) : null);
   }
@@ -131,8 +131,8 @@ export class Conversation {
     this.focus();
   }
 
-  async addFiles(list) {
-    for (const file of list) {
+  async addFiles(files) {
+    for (const file of files) {
       if (file.size > MAX_FILE) { toast(`${file.name} has ${bytes(file.size)}; at most ${bytes(MAX_FILE)} can be sent.`, "bad"); continue; }
       this.files.push({ file, part: await filePart(file) });
     }
@@ -151,7 +151,7 @@ export class Conversation {
     this.input.placeholder = this.task ? "Your answer" : "Message";
     fill(this.where,
       busy ? [h("span.spinner", { "aria-hidden": "true" }), this.running.recovering ? "Connection lost; the task is stored and goes on." : this.running.fold.state ? stateName(this.running.fold.state) : "sending …"] : null,
-      this.context ? h("span.context", {}, "context ", this.agent ? h("a.mono", { href: `#tasks?context=${encodeURIComponent(this.context)}` }, line(this.context, 13)) : h("span.mono", {}, line(this.context, 13)),
+      this.context ? h("span.context", {}, "context ", this.agent ? h("a.mono", { href: `#tasks?context=${segment(this.context)}` }, line(this.context, 13)) : h("span.mono", {}, line(this.context, 13)),
         " ", h("button.link.small", { type: "button", onclick: () => { this.context = null; this.task = null; this.showState(); this.bubbleNote("A new conversation begins: the agent remembers nothing of the one above."); } }, "forget")) : null);
   }
 
@@ -234,18 +234,18 @@ export class Conversation {
     if (this.log?.key === key) return;
     this.log?.close();
     const log = new TaskLog(key, {
-      onchange: (from) => { list.update(Math.max(0, from - 1)); this.side.rename("log", `Log ${count(log.last)}`); },
+      onchange: (from) => { rows.update(Math.max(0, from - 1)); this.side.rename("log", `Log ${count(log.last)}`); },
       onrecord: (record) => this.recordArrived(log, record),
       onstatus: (state) => { status.textContent = state === "lost" ? "reconnecting …" : ""; },
     });
     let selected = 0;
     const detail = h("div.logdetail", { hidden: true });
     const status = h("span.live.lost", { role: "status" });
-    const list = recordList(log, {
+    const rows = recordList(log, {
       compact: true, selected: () => selected,
-      onselect: (seq) => { selected = selected === seq ? 0 : seq; list.mark(); detail.hidden = !selected; const record = log.records.get(seq); fill(detail, selected && record ? jsonTree(record.data, { open: 2 }) : null); },
+      onselect: (seq) => { selected = selected === seq ? 0 : seq; rows.mark(); detail.hidden = !selected; const record = log.records.get(seq); fill(detail, selected && record ? jsonTree(record.data, { open: 2 }) : null); },
     });
-    fill(this.logBody, h("div.loghead", {}, h("a", { href: `#task/${encodeURIComponent(key)}` }, "Open the task"), status), list.node, detail);
+    fill(this.logBody, h("div.loghead", {}, h("a", { href: `#task/${segment(key)}` }, "Open the task"), status), rows.node, detail);
     this.log = log;
     log.open().then(() => { for (const record of log.list()) this.recordArrived(log, record); }).catch(() => {});
   }
@@ -285,6 +285,8 @@ export class Conversation {
   }
 
   end(turn) {
+    if (turn.done) return;
+    turn.done = true;
     if (this.running === turn) this.running = null;
     turn.finish();
     const { fold } = turn;
@@ -371,7 +373,7 @@ export class Conversation {
 
   /** Go on with a task that exists: its messages and artifacts, then what is still to come. */
   async openTask(key) {
-    const row = await get(`tasks/${encodeURIComponent(key)}`);
+    const row = await get(`tasks/${segment(key)}`);
     const task = row.task || {};
     this.hello.remove();
     this.context = row.contextId;
@@ -417,11 +419,11 @@ export class Conversation {
     this.row(this.wireList, h("details.chosenline", {}, h("summary", {}, pill(line(`A2A ${chosen.version}`, 20)), " ", pill(line(chosen.binding, 20)), " ", h("span.mono.small.ellipsis", {}, line(chosen.url, 100))), h("ul", {}, why.slice(0, 20).map((w) => h("li", {}, line(w, 300))))));
   }
 
-  row(list, content) {
-    if (list.childElementCount >= MAX_SIDE_ROWS) list.firstElementChild.remove();
-    const scroller = list.parentElement;
+  row(rows, content) {
+    if (rows.childElementCount >= MAX_SIDE_ROWS) rows.firstElementChild.remove();
+    const scroller = rows.parentElement;
     const end = !scroller || scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 60;
-    list.append(h("li", {}, content));
+    rows.append(h("li", {}, content));
     if (end && scroller) scroller.scrollTop = scroller.scrollHeight;
   }
 
@@ -485,7 +487,7 @@ class AnswerView {
     const { fold, conversation } = this;
     this.recovering = false;
     if (fold.state) this.foot.prepend(badge(fold.state), " ");
-    if (conversation.agent && conversation.log && fold.taskId) this.foot.append(h("a.small", { href: `#task/${encodeURIComponent(conversation.log.key)}` }, "log of the task"));
+    if (conversation.agent && conversation.log && fold.taskId) this.foot.append(h("a.small", { href: `#task/${segment(conversation.log.key)}` }, "log of the task"));
   }
 }
 
@@ -525,7 +527,7 @@ const shell = (text) => `'${String(text).replaceAll("'", "'\\''")}'`;
 const short = (parts) => parts.map((p) => (typeof p.raw === "string" && p.raw.length > 200 ? { ...p, raw: "BASE64" } : p));
 
 function jsonRpc(conversation) {
-  const offered = conversation.agent?.interfaces || conversation.card.supportedInterfaces || [];
+  const offered = list(conversation.agent?.interfaces || conversation.card.supportedInterfaces).map(dict);
   const found = offered.find((i) => i.protocolBinding === "JSONRPC" && String(i.protocolVersion).startsWith("1")) || offered.find((i) => i.protocolBinding === "JSONRPC");
   return found?.url || conversation.agent?.url || conversation.url;
 }

@@ -92,9 +92,16 @@ export function visible(text) {
   });
 }
 
+/** Values of a foreign card may have any type. */
+export const list = (value) => (Array.isArray(value) ? value : []);
+export const dict = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : {});
+
+/** A text as one segment of an address; half a character is replaced. */
+export const segment = (text) => encodeURIComponent(String(text ?? "").toWellFormed());
+
 /** One line of text, cut at `limit` characters. */
 export function line(text, limit = 200) {
-  const raw = String(text ?? "");
+  const raw = typeof text === "object" && text ? JSON.stringify(text) : String(text ?? "");
   const short = raw.length > limit ? raw.slice(0, limit) + "…" : raw;
   return visible(short).replace(/\s+/g, " ").trim();
 }
@@ -191,8 +198,9 @@ export function moment(time) {
 
 /** A time that says how long ago it was, and keeps that true while it is on the page. */
 export function when(time, text = ago) {
-  const node = h("time", { datetime: time, title: time ? new Date(time).toISOString() : "" }, time ? text(time) : "–");
-  node.tick = () => (node.textContent = time ? text(time) : "–");
+  const known = !isNaN(Date.parse(time));
+  const node = h("time", { datetime: known ? time : null, title: known ? new Date(time).toISOString() : "" }, known ? text(time) : "–");
+  if (known) node.tick = () => (node.textContent = text(time));
   return node;
 }
 setInterval(() => document.querySelectorAll("time").forEach((node) => node.tick?.()), 5000);

@@ -1,7 +1,7 @@
 // The inspector: any agent at any address. Its card with findings, how it is called and why, chat, bytes, and log in.
 
 import { get, post } from "./api.js";
-import { button, dialog, empty, fill, h, line, pill, plural, tabs, toast } from "./dom.js";
+import { button, dialog, dict, empty, fill, h, line, list, pill, plural, segment, tabs, toast } from "./dom.js";
 import { cardView, skillView } from "./agents.js";
 import { Conversation } from "./chat.js";
 import { jsonTree } from "./json.js";
@@ -30,14 +30,15 @@ export function inspectView(there) {
   }
 
   function draw() {
-    const { url, found } = kept;
-    const findings = Array.isArray(found.findings) ? found.findings : [];
+    const { url } = kept;
+    const found = dict(kept.found), card = dict(found.card), at = dict(found.found);
+    const findings = list(found.findings).map(dict);
     const serious = findings.filter((f) => f.severity === "error").length;
-    kept.talk ??= new Conversation({ url, card: found.card, credentials: () => credentials });
+    kept.talk ??= new Conversation({ url, card, credentials: () => credentials });
     fill(body,
-      h("div.viewhead", {}, h("h2", {}, line(found.card?.name || url, 100)), serious ? pill(plural(serious, "error"), "bad") : pill("card is valid", "good"), found.found ? h("span.muted", {}, line(`${found.found.path ?? ""} · ${found.found.status ?? ""} · A2A ${found.found.version ?? ""}`, 120)) : null),
+      h("div.viewhead", {}, h("h2", {}, line(card.name || url, 100)), serious ? pill(plural(serious, "error"), "bad") : pill("card is valid", "good"), h("span.muted", {}, [line(at.path, 60), line(at.status, 10), at.version ? `A2A ${line(at.version, 20)}` : ""].filter(Boolean).join(" · "))),
       tabs([
-        ["card", "Card", () => h("div", {}, cardView(found.card || {}, found.interfaces, url), signature(found.signature), h("h3", {}, plural((found.card?.skills || []).length, "skill")), h("div.skills", {}, (Array.isArray(found.card?.skills) ? found.card.skills : []).slice(0, 100).map((s) => skillView(s))))],
+        ["card", "Card", () => h("div", {}, cardView(card, found.interfaces, url), signature(found.signature), h("h3", {}, plural(list(card.skills).length, "skill")), h("div.skills", {}, list(card.skills).slice(0, 100).map((s) => skillView(s))))],
         ["findings", `Findings ${findings.length}`, () => findingsView(findings)],
         ["chat", "Chat", () => kept.talk.node],
         ["resume", "Resume test", () => resumeView(url, () => credentials)],
@@ -121,7 +122,7 @@ function loginDialog(url, card) {
 async function waitFor(handle, progress) {
   progress.append(h("p.muted", {}, "Waiting for you to finish in the other tab …"));
   for (let n = 0; n < 150; n++) {
-    const now = await get(`login/${encodeURIComponent(handle)}`);
+    const now = await get(`login/${segment(handle)}`);
     if ((now.state || now.status) === "ready") return handle;
     if ((now.state || now.status) === "failed") throw new Error(now.message || "The log in failed.");
     await new Promise((resolve) => setTimeout(resolve, 2000));

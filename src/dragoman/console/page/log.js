@@ -1,7 +1,7 @@
 // The log of one task: pages of it as they are wanted, and what is appended as it happens. Every record is kept once.
 
 import { follow, get } from "./api.js";
-import { clock, count, duration, h, line, pill } from "./dom.js";
+import { clock, count, duration, h, line, pill, segment } from "./dom.js";
 import { virtualList } from "./virtual.js";
 
 const PAGE = 500;
@@ -23,7 +23,7 @@ export class TaskLog {
     this.errors = 0;
   }
 
-  get path() { return `tasks/${encodeURIComponent(this.key)}`; }
+  get path() { return `tasks/${segment(this.key)}`; }
 
   /** Read the end of the log, then follow it. `from` (a number) follows from there instead. */
   async open() {

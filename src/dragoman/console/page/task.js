@@ -1,7 +1,7 @@
 // One task: its whole log, live; what it was at any record; its steps, children and webhooks; and what an operator may do.
 
 import { get, post } from "./api.js";
-import { badge, block, button, clock, confirmed, copyButton, count, debounce, duration, empty, failure, fill, FINAL, h, line, moment, pill, plural, tabs, toast, WAITING, when } from "./dom.js";
+import { badge, block, button, clock, confirmed, copyButton, count, debounce, duration, empty, failure, fill, FINAL, h, line, moment, pill, plural, segment, tabs, toast, WAITING, when } from "./dom.js";
 import { jsonTree } from "./json.js";
 import { diedBetween, recordList, TaskLog } from "./log.js";
 import { partsText, partsView } from "./parts.js";
@@ -11,7 +11,7 @@ const MOST_FOR_CHART = 5000;
 
 export function taskView(there, me) {
   const key = there.rest[0] || "";
-  const path = `tasks/${encodeURIComponent(key)}`;
+  const path = `tasks/${segment(key)}`;
   let row = null, selected = 0, pinned = false, full = null;
 
   const log = new TaskLog(key, {
@@ -44,13 +44,13 @@ export function taskView(there, me) {
       h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#tasks" }, "Tasks"), " / ", h("span.mono", {}, line(row.id, 60)), " ", copyButton(String(row.id))),
       h("div.viewhead", {}, h("h1.ellipsis", { dir: "auto", title: line(row.text, 300) }, line(row.text, 90) || "Task"), badge(row.state), live,
         h("div.actions", {},
-          me.features.includes("talk") && h("a.button", { href: `#chat/${encodeURIComponent(row.agent)}?task=${encodeURIComponent(key)}` }, WAITING.has(row.state) ? "Answer in chat" : "Open in chat"),
+          me.features.includes("talk") && h("a.button", { href: `#chat/${segment(row.agent)}?task=${segment(key)}` }, WAITING.has(row.state) ? "Answer in chat" : "Open in chat"),
           busy ? button("Cancel", cancel, { class: "danger" }) : null,
           row.state === "TASK_STATE_FAILED" ? button("Retry", retry, { class: "primary" }) : null,
           button("Fork here", fork, { title: "A new task whose log is a copy up to the chosen record" }))),
       h("dl.strip", {}, [
-        ["Agent", h("a", { href: `#agents/${encodeURIComponent(row.agent)}` }, line(row.agent, 40))],
-        ["Context", h("a.mono", { href: `#tasks?context=${encodeURIComponent(row.contextId)}`, title: line(row.contextId, 80) }, line(row.contextId, 13))],
+        ["Agent", h("a", { href: `#agents/${segment(row.agent)}` }, line(row.agent, 40))],
+        ["Context", h("a.mono", { href: `#tasks?context=${segment(row.contextId)}`, title: line(row.contextId, 80) }, line(row.contextId, 13))],
         ["Created", h("span", { title: line(row.created, 40) }, moment(row.created))],
         [busy ? "Open for" : "Took", busy ? when(row.created, (t) => duration(Date.now() - Date.parse(t))) : duration(Date.parse(row.updated) - Date.parse(row.created))],
         ["Records", count(row.records)],
@@ -66,14 +66,14 @@ export function taskView(there, me) {
     try { row = { ...row, ...(await post(path + "/cancel")) }; drawHead(); } catch (error) { failure(error); }
   }
   async function retry() {
-    try { const made = await post(path + "/retry"); toast("The task runs again."); if (made?.key && made.key !== key) location.hash = `task/${encodeURIComponent(made.key)}`; } catch (error) { failure(error); }
+    try { const made = await post(path + "/retry"); toast("The task runs again."); if (made?.key && made.key !== key) location.hash = `task/${segment(made.key)}`; } catch (error) { failure(error); }
   }
   async function fork() {
     const at = selected || log.last;
     try {
       const made = await post(path + "/fork", { record: at });
       toast(`Forked at record ${at}.`);
-      location.hash = `task/${encodeURIComponent(made.key)}`;
+      location.hash = `task/${segment(made.key)}`;
     } catch (error) { failure(error); }
   }
 
@@ -178,7 +178,7 @@ export function taskView(there, me) {
 
   function showChildren() {
     const found = full?.children || [];
-    fill(children, full?.parent ? h("p", {}, "Part of ", full.parent.key ? h("a", { href: `#task/${encodeURIComponent(full.parent.key)}` }, line(full.parent.agent || full.parent.taskId, 60)) : line(full.parent.taskId, 60)) : null,
+    fill(children, full?.parent ? h("p", {}, "Part of ", full.parent.key ? h("a", { href: `#task/${segment(full.parent.key)}` }, line(full.parent.agent || full.parent.taskId, 60)) : line(full.parent.taskId, 60)) : null,
       found.length ? h("ul.tree", {}, found.map(childNode)) : empty("No children", "This task has called no other agent."));
   }
 
@@ -265,14 +265,14 @@ function childNode(child) {
       if (!details.open || body.childElementCount || !child.key) return;
       fill(body, h("p.muted", {}, "…"));
       try {
-        const task = await get(`tasks/${encodeURIComponent(child.key)}`);
-        fill(body, h("div.row.wrap", {}, badge(task.state), h("span", { dir: "auto" }, line(task.text, 100)), h("a.button.small", { href: `#task/${encodeURIComponent(child.key)}` }, "Open")),
+        const task = await get(`tasks/${segment(child.key)}`);
+        fill(body, h("div.row.wrap", {}, badge(task.state), h("span", { dir: "auto" }, line(task.text, 100)), h("a.button.small", { href: `#task/${segment(child.key)}` }, "Open")),
           h("p.muted", { dir: "auto" }, line(partsText(task.task?.artifacts?.flatMap((a) => a.parts || []) || []), 200)),
           task.children?.length ? h("ul.tree", {}, task.children.map(childNode)) : null);
       } catch (error) { fill(body, h("p.error", {}, line(error.message, 200))); }
     },
   }, h("summary", {}, h("strong", {}, line(child.agent || child.url, 80)), " ", h("span.mono.muted.small", {}, line(child.taskId, 40)), child.seq ? h("span.muted.small", {}, ` record ${count(child.seq)}`) : null), body);
-  if (!child.key) fill(body, h("div.row.wrap", {}, h("span.muted", {}, "At another server: "), h("code", {}, line(child.url, 120)), h("a.button.small", { href: `#inspect?url=${encodeURIComponent(child.url || "")}` }, "Inspect")));
+  if (!child.key) fill(body, h("div.row.wrap", {}, h("span.muted", {}, "At another server: "), h("code", {}, line(child.url, 120)), h("a.button.small", { href: `#inspect?url=${segment(child.url || "")}` }, "Inspect")));
   return h("li", {}, details);
 }
 

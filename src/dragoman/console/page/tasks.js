@@ -1,7 +1,7 @@
 // Tasks: a live table with filters, how many are in each state, and what waits for a person.
 
 import { follow, get } from "./api.js";
-import { badge, button, count, debounce, empty, fill, h, line, pill, plural, STATES, stateName, WAITING, when } from "./dom.js";
+import { badge, button, count, debounce, empty, fill, h, line, pill, plural, segment, stateName, STATES, WAITING, when } from "./dom.js";
 
 const PAGE = 50;
 const MAX_ROWS = 2000;
@@ -126,15 +126,15 @@ function rowView(row) {
   const waits = WAITING.has(row.state);
   return h("tr", {},
     h("td", { data: { label: "State" } }, badge(row.state), waits ? h("div.small.waitfor", {}, "for ", when(row.updated, waited)) : null),
-    h("td.grow", { data: { label: "Task" } }, h("a.taskname", { href: `#task/${encodeURIComponent(row.key)}`, dir: "auto" }, line(row.text, 140) || h("span.muted", {}, "no text")),
+    h("td.grow", { data: { label: "Task" } }, h("a.taskname", { href: `#task/${segment(row.key)}`, dir: "auto" }, line(row.text, 140) || h("span.muted", {}, "no text")),
       row.question && waits ? h("div.question", { dir: "auto" }, line(typeof row.question === "string" ? row.question : row.question.text, 200), " ",
-        h("a.small", { href: `#chat/${encodeURIComponent(row.agent)}?task=${encodeURIComponent(row.key)}` }, "Answer")) : null,
+        h("a.small", { href: `#chat/${segment(row.agent)}?task=${segment(row.key)}` }, "Answer")) : null,
       h("div.small.muted.mono.ellipsis", {}, line(row.id, 60))),
-    h("td", { data: { label: "Agent" } }, h("a", { href: `#agents/${encodeURIComponent(row.agent)}` }, line(row.agent, 40)), row.scope ? h("div.small.muted.ellipsis", { title: line(row.scope, 200) }, line(row.scope, 40)) : null),
+    h("td", { data: { label: "Agent" } }, h("a", { href: `#agents/${segment(row.agent)}` }, line(row.agent, 40)), row.scope ? h("div.small.muted.ellipsis", { title: line(row.scope, 200) }, line(row.scope, 40)) : null),
     h("td.nowrap", { data: { label: "Updated" } }, when(row.updated)),
     h("td.num", { data: { label: "Records" } }, count(row.records)),
     h("td.num", { data: { label: "Attempts" } }, row.attempts > 1 ? pill(count(row.attempts), "wait", plural(row.attempts, "attempt")) : count(row.attempts)),
-    h("td", { data: { label: "Context" } }, h("a.mono.small.ellipsis", { href: `#tasks?context=${encodeURIComponent(row.contextId)}`, title: line(row.contextId, 80) }, line(row.contextId, 12))));
+    h("td", { data: { label: "Context" } }, h("a.mono.small.ellipsis", { href: `#tasks?context=${segment(row.contextId)}`, title: line(row.contextId, 80) }, line(row.contextId, 12))));
 }
 
 function waited(time) {

@@ -1,7 +1,7 @@
 // Webhooks: who is told of which task, what arrived and what did not, and a receiver to try them with.
 
 import { follow, get, post } from "./api.js";
-import { block, button, clock, copyButton, count, empty, failure, fill, h, line, pill, toast, when } from "./dom.js";
+import { block, button, clock, copyButton, count, empty, failure, fill, h, line, pill, segment, toast, when } from "./dom.js";
 
 const MAX_DELIVERIES = 200;
 
@@ -30,7 +30,7 @@ export function webhooksView(there) {
       const deliveries = h("ol.deliveries", { "aria-live": "polite", "aria-label": "Deliveries" });
       const waiting = h("p.muted", {}, "Nothing delivered yet.");
       made.append(h("article.card", {}, h("div.row.wrap", {}, h("code.address", {}, line(url, 300)), copyButton(url)), waiting, deliveries));
-      streams.push(follow(`receivers/${encodeURIComponent(id)}/events`, { on(name, delivery) {
+      streams.push(follow(`receivers/${segment(id)}/events`, { on(name, delivery) {
         waiting.remove();
         if (deliveries.childElementCount >= MAX_DELIVERIES) deliveries.lastElementChild.remove();
         deliveries.prepend(deliveryView(delivery));
@@ -52,13 +52,13 @@ function deliveryView({ time, headers, body }) {
 
 export function webhookTable(webhooks, changed) {
   const again = (hook, from) => async () => {
-    try { await post(`webhooks/${encodeURIComponent(hook.key)}/redeliver`, { from }); toast("It is being delivered again."); changed?.(); } catch (error) { failure(error); }
+    try { await post(`webhooks/${segment(hook.key)}/redeliver`, { from }); toast("It is being delivered again."); changed?.(); } catch (error) { failure(error); }
   };
   return h("div.tablewrap", { tabindex: "0", role: "region", "aria-label": "Webhooks" }, h("table.stack", {},
     h("thead", {}, h("tr", {}, ["Address", "Task", "Delivered", "Attempts", "Last error", ""].map((t) => h("th", { scope: "col" }, t)))),
     h("tbody", {}, webhooks.map((w) => h("tr", {},
       h("td.grow", { data: { label: "Address" } }, h("code", {}, line(w.url, 120)), " ", w.dead ? pill("given up", "bad") : w.pending ? pill(`${count(w.pending)} pending`, "wait") : pill("up to date", "good")),
-      h("td", { data: { label: "Task" } }, w.task ? h("a.mono.small", { href: `#task/${encodeURIComponent(w.taskKey || w.task)}` }, line(w.task, 13)) : "–"),
+      h("td", { data: { label: "Task" } }, w.task ? h("a.mono.small", { href: `#task/${segment(w.taskKey || w.task)}` }, line(w.task, 13)) : "–"),
       h("td.nowrap", { data: { label: "Delivered" } }, `${count(w.cursor)} of ${count(w.last)}`),
       h("td.num", { data: { label: "Attempts" } }, count(w.attempts)),
       h("td", { data: { label: "Last error" } }, w.lastError ? h("span.errortext", {}, line(w.lastError, 200)) : "–", w.nextAttempt ? h("div.small.muted", {}, "next ", when(w.nextAttempt, (t) => { const ms = Date.parse(t) - Date.now(); return ms > 0 ? `in ${Math.ceil(ms / 1000)} s` : "now"; })) : null),
