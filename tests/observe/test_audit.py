@@ -12,8 +12,8 @@ import pytest
 from dragoman import Agent, Turn
 from dragoman.auth import Bearer, hashed
 from dragoman.cli import main
-from dragoman.engine.protocols import AuditEntry
-from dragoman.observe.audit import RateLimitedAudit
+from dragoman.model.ops import Call, CancelTask, Principal
+from dragoman.observe.instrument import Instrumentation, RefusalAudit
 from dragoman.push.options import PushOptions
 from dragoman.server.application import application
 from dragoman.server.limits import Limits
@@ -163,43 +163,43 @@ async def test_a_caller_that_leaves_before_the_answer_is_counted_as_left(
         assert await outcome(url, "SendMessage") == "LEFT"
 
 
-def stranger(n: int = 0, **more: Any) -> AuditEntry:
-    return AuditEntry(
-        **{"at": f"{n:03}", "operation": "authenticate", "outcome": "UNAUTHENTICATED", "agent": "a", **more}
-    )
-
-
-async def outcomes(audit: RateLimitedAudit, **asked: Any) -> list[str]:
-    return [entry.outcome for entry in reversed(await audit.entries(limit=1000, **asked))]
+async def outcomes(audit: MemoryAudit) -> list[str]:
+    return [entry.outcome for entry in reversed(await audit.entries(limit=1000))]
 
 
 async def test_the_first_failed_authentications_are_written_and_the_rest_are_counted() -> None:
-    audit = RateLimitedAudit(MemoryAudit(), max_strangers=2)
-    for n in range(7):
-        audit.record(stranger(n))
+    refusals = RefusalAudit(audit := MemoryAudit(), most=2)
+    for _ in range(7):
+        refusals.record("a", "UNAUTHENTICATED")
     assert await outcomes(audit) == ["UNAUTHENTICATED"] * 2
-    audit.close()
+    refusals.close()
     assert await outcomes(audit) == ["UNAUTHENTICATED"] * 2 + ["UNAUTHENTICATED, 5 more"]
-    audit.record(stranger())
+    refusals.record("a", "UNAUTHENTICATED")
     assert (await outcomes(audit))[-1] == "UNAUTHENTICATED"
 
 
 async def test_the_count_of_failed_authentications_is_written_when_the_minute_ends() -> None:
-    audit = RateLimitedAudit(MemoryAudit(), max_strangers=1, seconds=0.01)
-    for n in range(3):
-        audit.record(stranger(n))
+    refusals = RefusalAudit(audit := MemoryAudit(), most=1, seconds=0.01)
+    for _ in range(3):
+        refusals.record("a", "UNAUTHENTICATED")
     await until(lambda: outcomes(audit), lambda found: "UNAUTHENTICATED, 2 more" in found)
 
 
-async def test_the_limit_counts_each_agent_and_reason_apart_and_never_named_callers() -> None:
-    audit = RateLimitedAudit(MemoryAudit(), max_strangers=1)
-    for n in range(5):
-        audit.record(stranger(n))
-    audit.record(stranger(agent="b"))
-    audit.record(stranger(outcome="PERMISSION_DENIED"))
+async def test_the_limit_counts_each_agent_and_reason_apart() -> None:
+    refusals = RefusalAudit(audit := MemoryAudit(), most=1)
     for _ in range(5):
-        audit.record(AuditEntry(at="", operation="SendMessage", outcome="OK", principal="ada"))
-    assert await outcomes(audit) == ["UNAUTHENTICATED"] * 2 + ["PERMISSION_DENIED"] + ["OK"] * 5
+        refusals.record("a", "UNAUTHENTICATED")
+    refusals.record("b", "UNAUTHENTICATED")
+    refusals.record("a", "PERMISSION_DENIED")
+    assert await outcomes(audit) == ["UNAUTHENTICATED"] * 2 + ["PERMISSION_DENIED"]
+
+
+async def test_calls_of_known_callers_are_always_written() -> None:
+    instruments = Instrumentation(metrics=None, audit=(audit := MemoryAudit()))
+    call = Call(principal=Principal(id="ada"))
+    for _ in range(100):
+        instruments.audit_request(call, "CancelTask", CancelTask(id="t"), "t", "OK")
+    assert await outcomes(audit) == ["OK"] * 100
 
 
 async def test_a_server_writes_the_count_of_failed_authentications_before_it_ends(tmp_path: Path) -> None:

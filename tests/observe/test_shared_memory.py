@@ -185,8 +185,8 @@ def test_any_worker_answers_a_scrape_for_all_workers() -> None:
     reports = SharedReports(2)
     one, two = Metrics(reports.for_worker(0)), Metrics(reports.for_worker(1))
     for metrics in (one, two, two):
-        metrics.count_request("a", "GetTask", "1.0", "OK", 0.002)
-        metrics.count_streams("a", 1)
+        metrics.counts.count_request("a", "GetTask", "1.0", "OK", 0.002)
+        metrics.counts.streams[("a",)] += 1
     assert counted(one)[OK] == 1  # `two` has not reported yet; `one` has now
     assert counted(two) == counted(one)
     assert (counted(one)[OK], counted(one)[COUNT], counted(one)[OPEN]) == (3, 3, 3)
@@ -196,10 +196,10 @@ def test_a_new_worker_continues_the_counters_but_not_the_gauges_of_the_one_befor
     reports = SharedReports(2)
     one, two = Metrics(reports.for_worker(0)), Metrics(reports.for_worker(1))
     for metrics in (one, two):
-        metrics.count_request("a", "GetTask", "1.0", "OK", 0.002)
-        metrics.count_streams("a", 1)
+        metrics.counts.count_request("a", "GetTask", "1.0", "OK", 0.002)
+        metrics.counts.streams[("a",)] += 1
         metrics.text()
     again = Metrics(reports.for_worker(0))
-    again.count_request("a", "GetTask", "1.0", "OK", 0.002)
+    again.counts.count_request("a", "GetTask", "1.0", "OK", 0.002)
     assert (counted(again)[OK], counted(again)[OPEN]) == (3, 1)
     assert counted(Metrics(reports.for_worker(0)))[OK] == 3

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from dragoman.engine.engine import Engine
-from dragoman.engine.protocols import Store
+from dragoman.engine.protocols import Audit, Store
 from dragoman.engine.records import Snapshot
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
@@ -18,7 +18,6 @@ from dragoman.hub.metadata import VIA
 from dragoman.hub.tenants.tenants import Tenant
 from dragoman.model.ops import Call, SendMessage, Service
 from dragoman.model.usage import TokenUsage
-from dragoman.observe.audit import RateLimitedAudit
 from dragoman.observe.instrument import Instrumentation, InstrumentedService
 from dragoman.observe.logs import log_request
 
@@ -116,7 +115,7 @@ def _escaped(text: str) -> str:
 class _HubInstrumentation(Instrumentation):
     """Counts the tokens of models by tenant, in the hub's own metrics."""
 
-    def __init__(self, metrics: HubMetrics, audit: RateLimitedAudit) -> None:
+    def __init__(self, metrics: HubMetrics, audit: Audit) -> None:
         super().__init__(metrics=None, audit=audit)
         self._hub_metrics = metrics
 
@@ -139,12 +138,11 @@ class HubObserver:
     """An `Observer` of the engine. It counts, logs and audits what callers do."""
 
     def __init__(self, store: Store, metrics: HubMetrics) -> None:
-        self._audit = RateLimitedAudit(store.audit)
-        self._instruments = _HubInstrumentation(metrics, self._audit)
+        self._instruments = _HubInstrumentation(metrics, store.audit)
         self._metrics = metrics
         self.turn = self._instruments.turn
         self.refused = self._instruments.record_refusal
-        self.close = self._audit.close
+        self.close = self._instruments.close
 
     def settled(self, snapshot: Snapshot) -> None:
         self._instruments.settled(snapshot)

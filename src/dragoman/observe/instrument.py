@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
+from logging import INFO
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -28,6 +30,7 @@ from dragoman.model.ops import (
     DeletePushConfig,
     GetOrigin,
     Principal,
+    PushConfig,
     Request,
     SendMessage,
     Service,
@@ -35,14 +38,16 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import Task
 from dragoman.model.usage import TokenUsage
-from dragoman.observe.logs import LOG_FIELDS, log_refusal, log_request, log_task
+from dragoman.observe.logs import LOG_FIELDS, log_refusal, log_request, log_task, requests_logger
 from dragoman.observe.metrics import Metrics
 
 LEFT = "LEFT"
 """The outcome of an operation whose caller did not wait for the end."""
 _MAX_TASK_ID_CHARACTERS = 256
 """Of a task id that a caller chose, in logs and audit entries."""
-_AUDITED = (SendMessage, CancelTask, CreatePushConfig, DeletePushConfig)
+MAX_REFUSALS_PER_MINUTE = 60
+"""Failed authentications of one agent and reason that are written to the audit log one by one."""
+AUDITED = (SendMessage, CancelTask, CreatePushConfig, DeletePushConfig)
 
 
 class Tracer(Protocol):
@@ -61,7 +66,13 @@ class Instrumentation:
     """The metrics, audit and tracer of one application. Any of them may be missing."""
 
     def __init__(self, *, metrics: Metrics | None, audit: Audit | None, tracer: Tracer | None = None) -> None:
-        self.metrics, self.audit, self.tracer = metrics, audit, tracer
+        self.counts = metrics.counts if metrics is not None else None
+        self.audit, self.tracer = audit, tracer
+        self._refusals = RefusalAudit(audit) if audit is not None else None
+
+    def close(self) -> None:
+        if self._refusals is not None:
+            self._refusals.close()
 
     # -- the runner (`Observer`) -------------------------------------------------------------------------------
 
@@ -69,19 +80,22 @@ class Instrumentation:
         return _InstrumentedTurn(self, turn)
 
     def settled(self, snapshot: Snapshot) -> None:
-        log_task(snapshot)
-        if self.metrics is not None:
-            self.metrics.count_settled(snapshot)
+        if snapshot.hidden:
+            return
+        if requests_logger.isEnabledFor(INFO):
+            log_task(snapshot)
+        if self.counts is not None:
+            self.counts.count_settled(snapshot)
 
     def count_usage(self, turn: Turn, used: TokenUsage) -> None:
-        if self.metrics is not None:
-            self.metrics.count_usage(turn.scope.agent, used)
+        if self.counts is not None:
+            self.counts.count_usage(turn.scope.agent, used)
 
     # -- audit -------------------------------------------------------------------------------------------------
 
     def audit_request(self, call: Call, operation: str, request: Request, task: str, outcome: str) -> None:
         """Write an audit entry if the request changes something."""
-        if self.audit is None or not isinstance(request, _AUDITED):
+        if self.audit is None or not isinstance(request, AUDITED):
             return
         self.audit.record(
             AuditEntry(
@@ -93,7 +107,7 @@ class Instrumentation:
                 task=task,
                 outcome=outcome,
                 dialect=call.dialect,
-                trace=_trace_id(call.trace),
+                trace=_trace_id(call.trace) if call.trace else "",
             )
         )
 
@@ -117,12 +131,42 @@ class Instrumentation:
     def record_refusal(self, agent: str, error: A2AError, path: str = "") -> None:
         """Log, count and audit a failed authentication. A caller chose the path, so only the log has it."""
         log_refusal(agent, error.reason, path)
-        if self.metrics is not None:
-            self.metrics.count_refused(agent, error.reason)
-        if self.audit is not None:
-            self.audit.record(
-                AuditEntry(at=timestamp(), agent=agent, operation="authenticate", outcome=error.reason)
-            )
+        if self.counts is not None:
+            self.counts.refused[agent, error.reason] += 1
+        if self._refusals is not None:
+            self._refusals.record(agent, error.reason)
+
+
+class RefusalAudit:
+    """Writes failed authentications to the audit log, and does not let strangers fill the disk with them.
+
+    The first `most` of each agent and reason in `seconds` are written one by one. The rest becomes one entry with their number.
+    """
+
+    def __init__(self, audit: Audit, *, most: int = MAX_REFUSALS_PER_MINUTE, seconds: float = 60.0) -> None:
+        self._audit, self._most, self._seconds = audit, most, seconds
+        self._count: Counter[tuple[str, str]] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def record(self, agent: str, reason: str) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self.close)
+        self._count[agent, reason] += 1
+        if self._count[agent, reason] <= self._most:
+            self._write(agent, reason)
+
+    def close(self) -> None:
+        """Write how many more there were, and start a new count."""
+        if self._timer is not None:
+            self._timer.cancel()
+        counted, self._count, self._timer = self._count, Counter(), None
+        for (agent, reason), count in counted.items():
+            if count > self._most:
+                self._write(agent, f"{reason}, {count - self._most} more")
+
+    def _write(self, agent: str, outcome: str) -> None:
+        entry = AuditEntry(at=timestamp(), agent=agent, operation="authenticate", outcome=outcome)
+        self._audit.record(entry)
 
 
 class _InstrumentedTurn:
@@ -146,12 +190,12 @@ class _InstrumentedTurn:
             request.audit(turn.task_id, "OK")
         if turn.attempt > 1:
             instruments.audit_resume(turn)
-        if instruments.metrics is not None:
-            instruments.metrics.count_running(turn.scope.agent, 1)
+        if instruments.counts is not None:
+            instruments.counts.running[(turn.scope.agent,)] += 1
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if self._instruments.metrics is not None:
-            self._instruments.metrics.count_running(self._turn.scope.agent, -1)
+        if self._instruments.counts is not None:
+            self._instruments.counts.running[(self._turn.scope.agent,)] -= 1
         for used in record_of(self._turn).used_now or ():
             self._instruments.count_usage(self._turn, used)
         if error is None:  # the runner logs an agent's error after this, and its line needs our fields
@@ -193,6 +237,7 @@ class _RequestContext:
         }
 
     def audit(self, task: str, outcome: str) -> None:
+        """Write an audit entry, unless there is one."""
         if not self._audited:
             self._audited = True
             request, task = self._request, task or _task_named_by(self._request)
@@ -205,25 +250,22 @@ class InstrumentedService:
     def __init__(self, service: Service, instruments: Instrumentation) -> None:
         self._service, self._instruments = service, instruments
 
-    def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
+    async def call(self, call: Call, request: Request, *, traced: bool = False) -> Any:
         if isinstance(request, GetOrigin):
-            return self._service.call(call, request)
-        return self._call(call, request) if self._instruments.tracer is None else self._traced(call, request)
-
-    async def _traced(self, call: Call, request: Request) -> Any:
-        assert self._instruments.tracer is not None
-        with self._instruments.tracer.request(call, type(request).__name__) as trace:
-            return await self._call(replace(call, trace=trace), request)
-
-    async def _call(self, call: Call, request: Request) -> Any:
+            return await self._service.call(call, request)
+        if self._instruments.tracer is not None and not traced:
+            with self._instruments.tracer.request(call, type(request).__name__) as trace:
+                return await self.call(replace(call, trace=trace), request, traced=True)
         began, outcome, task, state = time.perf_counter(), "INTERNAL_ERROR", "", ""
         context = _RequestContext(self._instruments, call, request)
         before = LOG_FIELDS.set(context)
         try:
             result = await self._service.call(call, request)
-            outcome, task = "OK", _task_of(result)
+            outcome = "OK"
             if isinstance(result, Task):
-                state = result.state.word
+                task, state = result.id, result.status.state.word
+            elif isinstance(result, Message | PushConfig):
+                task = result.task_id
             return result
         except A2AError as error:
             outcome = error.reason
@@ -232,25 +274,23 @@ class InstrumentedService:
             outcome = LEFT
             raise
         finally:
-            metrics, seconds = self._instruments.metrics, time.perf_counter() - began
-            operation, named = type(request).__name__, task or _task_named_by(request)
-            log_request(call, operation, state or outcome, seconds, named, _trace_id(call.trace))
-            if metrics is not None:
-                metrics.count_request(call.scope.agent, operation, call.dialect, outcome, seconds)
-            context.audit(task, outcome)
+            operation, seconds = type(request).__name__, time.perf_counter() - began
+            if requests_logger.isEnabledFor(INFO):
+                named = task or _task_named_by(request)
+                log_request(call, operation, state or outcome, seconds, named, _trace_id(call.trace))
+            if self._instruments.counts is not None:
+                counts = self._instruments.counts
+                counts.count_request(call.scope.agent, operation, call.dialect, outcome, seconds)
+            if isinstance(request, AUDITED):
+                context.audit(task, outcome)
             LOG_FIELDS.reset(before)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         operation = "SubscribeToTask" if isinstance(request, SubscribeToTask) else "SendStreamingMessage"
-        metrics, agent, outcome, audited = (
-            self._instruments.metrics,
-            call.scope.agent,
-            "INTERNAL_ERROR",
-            False,
-        )
+        counts, agent, outcome, audited = self._instruments.counts, call.scope.agent, "INTERNAL_ERROR", False
         began, task, left, state = time.perf_counter(), _task_named_by(request), False, ""
-        if metrics is not None:
-            metrics.count_streams(agent, 1)
+        if counts is not None:
+            counts.streams[(agent,)] += 1
         tracer = self._instruments.tracer
         # The span is not made current here: a generator's context is its caller's, and would leak.
         span = tracer.request(call, operation) if tracer is not None else nullcontext(call.trace)
@@ -260,7 +300,8 @@ class InstrumentedService:
                 async with aclosing(self._service.stream(call, request)) as batches:  # type: ignore[type-var]
                     async for batch in batches:
                         if not audited and batch:  # the message is accepted; the stream may go on for days
-                            audited, task = True, _task_of(batch[0].event)
+                            audited, first = True, batch[0].event
+                            task = first.id if isinstance(first, Task) else first.task_id
                             self._instruments.audit_request(call, operation, request, task, "OK")
                         if batch and (status := getattr(batch[-1].event, "status", None)) is not None:
                             state = status.state.word if status.state.over else ""
@@ -277,14 +318,14 @@ class InstrumentedService:
                 ended = state or (
                     LEFT if left else outcome
                 )  # a reader leaves when it has read the last event
-                log_request(call, operation, ended, seconds, task, _trace_id(call.trace))
-                if metrics is not None:
-                    metrics.count_streams(agent, -1)
-                    metrics.count_request(agent, operation, call.dialect, outcome, None)
+                if requests_logger.isEnabledFor(INFO):
+                    log_request(call, operation, ended, seconds, task, _trace_id(call.trace))
+                if counts is not None:
+                    counts.streams[(agent,)] -= 1
+                    counts.count_request(agent, operation, call.dialect, outcome, None)
                 if not audited:
-                    self._instruments.audit_request(
-                        call, operation, request, _task_named_by(request), outcome
-                    )
+                    named = _task_named_by(request)
+                    self._instruments.audit_request(call, operation, request, named, outcome)
 
 
 class InstrumentedAuth:
@@ -307,12 +348,6 @@ class InstrumentedAuth:
         except A2AError as error:
             self._instruments.record_refusal(self._agent, error)
             raise
-
-
-def _task_of(result: Any) -> str:
-    if isinstance(result, Task):
-        return result.id
-    return getattr(result, "task_id", "") if not isinstance(result, Message) else result.task_id
 
 
 def _task_named_by(request: Request) -> str:

@@ -6,7 +6,7 @@ all turns together is the engine's (`engine/load.py`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,9 +44,9 @@ class Quota:
     each worker), so that none waits."""
 
     @property
-    def counts_usage(self) -> bool:
-        """True if any limit needs a count per caller or agent."""
-        limits = (self.rate, self.concurrency, self.agent_rate, self.agent_concurrency)
+    def limits_callers(self) -> bool:
+        """True if there is any limit but that of the queue, which is the engine's."""
+        limits = (self.rate, self.concurrency, self.open_tasks, self.agent_rate, self.agent_concurrency)
         return any(limit is not None for limit in limits)
 
 
@@ -63,17 +63,10 @@ class LimitedService:
     ) -> None:
         self._service, self._quota = service, quota
         self._unfinished = unfinished
-        self._counts_usage = quota.counts_usage
         self._usage = usage or CallerUsage()
 
-    def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
-        if self._counts_usage or self._quota.open_tasks is not None:
-            return self._call(call, request)
-        self._admit(call, request)
-        return self._service.call(call, request)
-
-    async def _call(self, call: Call, request: Request) -> Any:
-        slots = self._admit(call, request)
+    async def call(self, call: Call, request: Request) -> Any:
+        slots = self._admit(call)
         try:
             async with self._reserve_task(call, request):
                 return await self._service.call(call, request)
@@ -81,7 +74,7 @@ class LimitedService:
             self._leave(slots)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        slots = self._admit(call, request)
+        slots = self._admit(call)
         try:
             async with (
                 self._reserve_task(call, request),
@@ -92,11 +85,9 @@ class LimitedService:
         finally:
             self._leave(slots)
 
-    def _admit(self, call: Call, request: Request) -> tuple[int, ...]:
+    def _admit(self, call: Call) -> tuple[int, ...]:
         """Raise `RateLimited`, or return the slots that the operation occupies until `_leave`."""
         quota, scope, usage = self._quota, call.scope, self._usage
-        if not self._counts_usage:
-            return ()
         caller = usage.slot(("caller", scope.tenant, scope.owner))
         agent = usage.slot(("agent", scope.tenant, scope.agent))
         _check(usage, caller, quota.rate, quota.burst, quota.concurrency, "caller")

@@ -238,7 +238,7 @@ def log_refusal(agent: str, reason: str, path: str = "") -> None:
 
 def log_task(snapshot: Snapshot) -> None:
     """Log a task that ended or asks for input."""
-    if requests_logger.isEnabledFor(logging.INFO) and not snapshot.hidden and snapshot.mails:
+    if snapshot.mails:
         now, scope, first = time.time(), snapshot.scope, snapshot.mails[0][1]
         seconds = max(0.0, now - datetime.fromisoformat(first.at).timestamp()) if first.at else None
         who, task = first.principal, snapshot.task_id

@@ -74,6 +74,33 @@ class Counts(Struct):
     streams: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
     running: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
 
+    def count_request(
+        self, agent: str, operation: str, dialect: str, outcome: str, seconds: float | None
+    ) -> None:
+        self.requests[agent, operation, dialect, outcome] += 1
+        if seconds is not None:
+            self.seconds[agent, operation].add(seconds)
+
+    def count_settled(self, snapshot: Snapshot) -> None:
+        status, mails = snapshot.status, snapshot.mails
+        agent, state = snapshot.scope.agent, status.state.word
+        self.settled[agent, state] += 1
+        if status.state.terminal and mails and (since := _epoch(mails[0][1].at)):
+            self.task_seconds[agent, state].add(max(0.0, time.time() - since))
+
+    def count_usage(self, agent: str, used: TokenUsage) -> None:
+        tokens = (
+            ("input", used.input_tokens),
+            ("output", used.output_tokens),
+            ("cached", used.cached_tokens),
+            ("reasoning", used.reasoning_tokens),
+        )
+        for kind, count in tokens:
+            if count:
+                self.tokens[agent, used.model, kind] += count
+        if used.cost:
+            self.cost[agent, used.model, used.currency] += used.cost
+
     def plus(self, other: Counts) -> Counts:
         out = Counts()
         for each in (self, other):
@@ -99,7 +126,8 @@ class Metrics(Collector):
             self._before = _decode(report)
             self._before.streams.clear()
             self._before.running.clear()
-        self._mine = Counts()
+        self.counts = Counts()
+        """What this worker counts. Whoever counts adds to it directly."""
         self._outcomes: Mapping[str, int] = {}
         self._waiting: Callable[[], float] | None = None
         self.registry = CollectorRegistry()
@@ -116,8 +144,8 @@ class Metrics(Collector):
 
     def _report(self) -> Counts:
         """Write the counts of this worker for the others, and return them."""
-        self._mine.pushes.update({(outcome,): n for outcome, n in self._outcomes.items()})
-        counts = self._before.plus(self._mine)
+        self.counts.pushes.update({(outcome,): n for outcome, n in self._outcomes.items()})
+        counts = self._before.plus(self.counts)
         if self._reports is not None:
             self._reports.write(_encode(counts))
         return counts
@@ -125,49 +153,9 @@ class Metrics(Collector):
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
-    def count_request(
-        self, agent: str, operation: str, dialect: str, outcome: str, seconds: float | None
-    ) -> None:
-        self._mine.requests[agent, operation, dialect, outcome] += 1
-        if seconds is not None:
-            self._mine.seconds[agent, operation].add(seconds)
-
-    def count_streams(self, agent: str, change: int) -> None:
-        self._mine.streams[(agent,)] += change
-
-    def count_running(self, agent: str, change: int) -> None:
-        self._mine.running[(agent,)] += change
-
-    def count_settled(self, snapshot: Snapshot) -> None:
-        if snapshot.hidden:
-            return
-        agent, state = snapshot.scope.agent, snapshot.state.word
-        self._mine.settled[agent, state] += 1
-        if snapshot.terminal and snapshot.mails and (since := _epoch(snapshot.mails[0][1].at)):
-            self._mine.task_seconds[agent, state].add(max(0.0, time.time() - since))
-
-    def count_usage(self, agent: str, used: TokenUsage) -> None:
-        tokens = (
-            ("input", used.input_tokens),
-            ("output", used.output_tokens),
-            ("cached", used.cached_tokens),
-            ("reasoning", used.reasoning_tokens),
-        )
-        for kind, count in tokens:
-            if count:
-                self._mine.tokens[agent, used.model, kind] += count
-        if used.cost:
-            self._mine.cost[agent, used.model, used.currency] += used.cost
-
-    def count_refused(self, agent: str, reason: str) -> None:
-        self._mine.refused[agent, reason] += 1
-
     def watch_pushes(self, outcomes: Mapping[str, int]) -> None:
         """Read `outcomes`, the count of the push sender, at each scrape."""
         self._outcomes = outcomes
-
-    def count_commit(self, seconds: float) -> None:
-        self._mine.commits[()].add(seconds)
 
     def watch_waiting(self, count: Callable[[], float]) -> None:
         """Call `count` at each scrape."""

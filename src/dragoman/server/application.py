@@ -24,8 +24,8 @@ from dragoman.engine.runner import NodeOptions, Runner
 from dragoman.errors import StoreDamaged, Unavailable
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import AgentCard
+from dragoman.model.ops import Service
 from dragoman.model.options import check_options
-from dragoman.observe.audit import RateLimitedAudit
 from dragoman.observe.instrument import (
     Instrumentation,
     InstrumentedAuth,
@@ -119,12 +119,13 @@ def application(
     messenger = open_push_sender(opened, push, keys=ring, issuer=public_url) if push else None
     numbers = Metrics(shared_counters.reports if shared_counters else None) if metrics else None
     if numbers is not None:
-        opened.time_commits(numbers.count_commit)
+        opened.time_commits(numbers.counts.commits[()].add)
         numbers.watch_waiting(opened.waiting)
         if messenger is not None:
             numbers.watch_pushes(messenger.outcomes)
-    record = RateLimitedAudit(opened.audit) if audit else None
+    record = opened.audit if audit else None
     instruments = Instrumentation(metrics=numbers, audit=record, tracer=tracer)
+    quota = quota or Quota()
     service = Engine(
         opened,
         told,
@@ -132,16 +133,18 @@ def application(
         peers=ConnectedPeers(credentials=peer_credentials),
         push=messenger,
         observer=instruments,
-        queue=(quota or Quota()).queue,
+        queue=quota.queue,
         load=shared_counters.load if shared_counters else None,
         **engine,
     )
-    limited = LimitedService(
-        service,
-        quota or Quota(),
-        unfinished=lambda scope: opened.scope(scope).unfinished(),
-        usage=shared_counters.usage if shared_counters else None,
-    )
+    limited: Service = service
+    if quota.limits_callers:
+        limited = LimitedService(
+            service,
+            quota,
+            unfinished=lambda scope: opened.scope(scope).unfinished(),
+            usage=shared_counters.usage if shared_counters else None,
+        )
     instrumented = InstrumentedService(limited, instruments)
     mounts = [
         Mount(
@@ -196,8 +199,7 @@ def application(
     async def stop() -> None:
         for task in watch:
             task.cancel()
-        if record is not None:
-            record.close()
+        instruments.close()
         await service.stop(drain)
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
