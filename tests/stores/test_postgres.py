@@ -20,7 +20,7 @@ from dragoman.model.task import TaskState
 from dragoman.server.runtime import check_store
 from dragoman.stores import NewerDatabase, open_store
 from dragoman.stores.audit_chain import examine
-from dragoman.stores.pages import read_filters
+from dragoman.stores.common import read_filters
 from tests import postgres
 from tests.conformance.records import chunk, mail, seq_of, status, turn
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from dragoman.stores.migrations import scripts
+from dragoman.stores.common import scripts
 
 RELEASED = {
     "001_schema.postgres.sql": "900c7b48bc8cc75e6ab008c6037643a6a443bf01e64f3738c06375fe7a7f1dfe",

@@ -10,7 +10,7 @@ import pytest
 from dragoman.engine.records import Mail, Record, Snapshot, pack, unpack
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Scope
-from dragoman.stores.snapshots import SnapshotCache
+from dragoman.stores.common import SnapshotCache
 
 MEGABYTE = 1 << 20
 

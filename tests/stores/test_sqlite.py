@@ -18,7 +18,7 @@ from dragoman.errors import Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import NewerDatabase, open_store
-from dragoman.stores.migrations import scripts
+from dragoman.stores.common import scripts
 from dragoman.stores.sqlite import purge, reads
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.conformance.records import chunk, mail, seq_of, status, turn

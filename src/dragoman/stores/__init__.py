@@ -6,8 +6,8 @@ import os
 from importlib.util import find_spec
 
 from dragoman.engine.protocols import Store
+from dragoman.stores.common import NewerDatabase
 from dragoman.stores.memory import MemoryStore
-from dragoman.stores.migrations import NewerDatabase
 from dragoman.stores.sqlite.store import SqliteStore
 
 __all__ = ["MemoryStore", "NewerDatabase", "SqliteStore", "open_store"]

@@ -59,8 +59,8 @@ from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores import heartbeat
+from dragoman.stores.common import Row, merge, read_filters
 from dragoman.stores.heartbeat import wall_time
-from dragoman.stores.pages import Row, merge, read_filters
 
 DAY = 24 * 60 * 60.0
 MAX_AUDIT_ENTRIES = 100_000

@@ -21,7 +21,7 @@ from dragoman.engine.transition import Append, Create, Deliver, Settle, TaskRow,
 from dragoman.errors import InvalidParams, TaskClosed, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.pages import visible
+from dragoman.stores.common import visible
 from dragoman.stores.postgres import push_queue as webhooks
 from dragoman.stores.postgres.address import Connection
 

@@ -23,7 +23,7 @@ import asyncpg
 from dragoman.engine.protocols import LeaseLost, NewMail, TaskExists
 from dragoman.errors import A2AError, Unavailable
 from dragoman.model.ids import new_id
-from dragoman.stores.migrations import missing, scripts
+from dragoman.stores.common import missing, scripts
 from dragoman.stores.postgres.address import CONFUSED, GONE, HOUR, Connection, PostgresAddress
 
 ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)

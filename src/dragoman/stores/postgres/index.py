@@ -15,7 +15,7 @@ from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeIn
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.pages import FIRST_PAGE, visible
+from dragoman.stores.common import FIRST_PAGE, visible
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.text import fits

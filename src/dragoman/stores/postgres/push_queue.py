@@ -31,10 +31,7 @@ from dragoman.engine.transition import (
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.database import Database
-from dragoman.stores.postgres.text import clean, fits
-from dragoman.stores.rows import (
+from dragoman.stores.common import (
     PUSH_COLUMNS,
     decode_push_config,
     delivery_of,
@@ -42,6 +39,9 @@ from dragoman.stores.rows import (
     push_row,
     push_values,
 )
+from dragoman.stores.postgres.address import Connection
+from dragoman.stores.postgres.database import Database
+from dragoman.stores.postgres.text import clean, fits
 
 _FIND = """
 from dragoman.tasks join dragoman.scopes using (scope) where tenant = $1 and agent = $2 and owner = $3 and id = $4

@@ -14,12 +14,20 @@ from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavail
 from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
-from dragoman.stores.damage import UNREADABLE_ERRORS, Damage
-from dragoman.stores.pages import FIRST_PAGE, Filters, Row, merge, read_filters, visible
+from dragoman.stores.common import (
+    FIRST_PAGE,
+    UNREADABLE_ERRORS,
+    Damage,
+    Filters,
+    Row,
+    SnapshotCache,
+    merge,
+    read_filters,
+    visible,
+)
 from dragoman.stores.postgres.address import DAMAGED, Connection
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.text import fits, indexed
-from dragoman.stores.snapshots import SnapshotCache
 
 _SCOPE = "select scope from dragoman.scopes where tenant = $1 and agent = $2 and owner = $3"
 _NEW_SCOPE = "insert into dragoman.scopes (tenant, agent, owner) values ($1, $2, $3) on conflict do nothing"

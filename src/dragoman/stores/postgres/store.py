@@ -13,6 +13,7 @@ from dragoman.engine.protocols import HeldLease, Lease
 from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
+from dragoman.stores.common import CACHE_BYTES
 from dragoman.stores.postgres.address import HOUR, Connection
 from dragoman.stores.postgres.audit import PostgresAudit
 from dragoman.stores.postgres.batch import DAY
@@ -21,7 +22,6 @@ from dragoman.stores.postgres.index import PostgresIndex
 from dragoman.stores.postgres.log import PostgresLog
 from dragoman.stores.postgres.push_queue import PostgresPushQueue
 from dragoman.stores.postgres.state import StoreState
-from dragoman.stores.snapshots import CACHE_BYTES
 
 _JOIN = """
 insert into dragoman.nodes (node, until) values ($1, dragoman.clock() + $2)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import Unavailable
-from dragoman.stores.migrations import missing, scripts
+from dragoman.stores.common import missing, scripts
 from dragoman.stores.sqlite.commits import Commits
 from dragoman.stores.sqlite.reads import Reads
 

@@ -15,8 +15,8 @@ from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeIn
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
+from dragoman.stores.common import FIRST_PAGE, visible
 from dragoman.stores.heartbeat import wall_time
-from dragoman.stores.pages import FIRST_PAGE, visible
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.node_locks import NodeLocks
 

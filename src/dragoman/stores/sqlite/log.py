@@ -34,7 +34,7 @@ from dragoman.engine.transition import (
 from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.pages import visible
+from dragoman.stores.common import visible
 from dragoman.stores.sqlite.commits import Finish, Job
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue

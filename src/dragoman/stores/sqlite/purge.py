@@ -11,7 +11,7 @@ from sqlite3 import Connection
 
 import msgspec
 
-from dragoman.stores.pages import visible
+from dragoman.stores.common import visible
 from dragoman.stores.sqlite import push_queue
 from dragoman.stores.sqlite.commits import Finish
 from dragoman.stores.sqlite.file import SqliteFile

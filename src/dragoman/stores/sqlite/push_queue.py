@@ -33,7 +33,7 @@ from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import heartbeat
-from dragoman.stores.rows import (
+from dragoman.stores.common import (
     PUSH_COLUMNS,
     decode_push_config,
     delivery_of,

@@ -21,9 +21,17 @@ from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
-from dragoman.stores.damage import UNREADABLE_ERRORS, Damage
-from dragoman.stores.pages import FIRST_PAGE, Filters, Row, merge, read_filters, visible
-from dragoman.stores.snapshots import SnapshotCache
+from dragoman.stores.common import (
+    FIRST_PAGE,
+    UNREADABLE_ERRORS,
+    Damage,
+    Filters,
+    Row,
+    SnapshotCache,
+    merge,
+    read_filters,
+    visible,
+)
 
 _SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
 _TASK = "select key, seq, context, size from tasks where scope = ? and id = ?"

@@ -1,0 +1,304 @@
+"""What the stores have in common: schema scripts, damage, a cache of snapshots, the rows of webhooks and audit entries, pages.
+
+Schemas are numbered scripts, run in order, each once.
+
+A page of tasks ends with a cursor: the place of its last task in the order "newest first, then by id". Tasks that move while
+somebody pages through them move to the front, so a page never repeats a task that kept its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2s
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.engine.protocols import PAGE_BYTES, AuditEntry
+from dragoman.engine.push_configs import Delivery, StoredPushConfig
+from dragoman.engine.records import Record, Snapshot
+from dragoman.engine.transition import PushRow
+from dragoman.errors import InvalidParams
+from dragoman.model.ids import read_timestamp
+from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.task import TaskState
+
+# -- schema scripts --------------------------------------------------------------------------------------------------
+
+
+class NewerDatabase(Exception):
+    """The database was written by a newer version of the program."""
+
+
+def scripts(database: str) -> dict[int, tuple[str, str]]:
+    """The scripts for `sqlite` or `postgres`, by number: name and text."""
+    folder = files("dragoman.stores").joinpath("schema")
+    found = [file for file in folder.iterdir() if file.name.endswith(f".{database}.sql")]
+    return {int(file.name[:3]): (file.name, file.read_text(encoding="utf-8")) for file in found}
+
+
+def missing(known: dict[int, tuple[str, str]], done: int) -> list[tuple[int, str, str]]:
+    """What is to be run on a database that has seen the scripts up to `done`: number, name, text. Raises `NewerDatabase`."""
+    newest = max(known)
+    if done > newest:
+        raise NewerDatabase(
+            f"the database has schema {done}, and this version of dragoman knows schemas up to {newest}: "
+            "upgrade dragoman, or use another database"
+        )
+    return [(number, *known[number]) for number in range(done + 1, newest + 1)]
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+UNREADABLE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, KeyError, IndexError, AssertionError)
+"""What unpacking and folding raise when the bytes of a log are not what was written."""
+MAX_NAMES = 1000
+"""Damaged tasks that are remembered by name."""
+
+_log = logging.getLogger("dragoman.stores")
+
+
+class Damage:
+    def __init__(self) -> None:
+        self._tasks: dict[str, None] = {}
+        self._database = ""
+
+    def __str__(self) -> str:
+        """In a sentence; empty if nothing is damaged."""
+        if self._database:
+            return f"the database is damaged: {self._database}"
+        if not self._tasks:
+            return ""
+        some = ", ".join(list(self._tasks)[:3])
+        more = f" and {len(self._tasks) - 3} more" if len(self._tasks) > 3 else ""
+        return f"tasks cannot be read because the database is damaged: {some}{more}"
+
+    def note_task(self, task: str, error: Exception) -> None:
+        if task not in self._tasks and len(self._tasks) < MAX_NAMES:
+            self._tasks[task] = None
+            _log.error("task %s cannot be read, what is stored of it is damaged: %s", task, error)
+
+    def note_database(self, error: Exception) -> None:
+        if not self._database:
+            self._database = str(error)
+            _log.error("the database is damaged, restore it from a copy: %s", error)
+
+    def clear(self, task: str) -> None:
+        """The task can be read."""
+        if self._tasks:
+            self._tasks.pop(task, None)
+
+
+# -- the cache of snapshots ------------------------------------------------------------------------------------------
+
+
+CACHE_BYTES = 64 << 20
+"""Bytes of memory of all kept snapshots of a store."""
+
+
+class SnapshotCache:
+    """By the store's key of the task, the last used last. One that is a quarter of `max_bytes` is not kept at all."""
+
+    def __init__(self, *, count: int, max_bytes: int = CACHE_BYTES) -> None:
+        self._count, self._max, self._largest = count, max_bytes, max_bytes // 4
+        self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
+        self._sizes: dict[int, int] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._snapshots)
+
+    def get(self, key: int) -> Snapshot | None:
+        return self._snapshots.get(key)
+
+    def keep(self, key: int, snapshot: Snapshot) -> None:
+        """Keep `snapshot` as the newest, and drop the oldest to make room."""
+        size = snapshot.memory
+        if size > self._largest:
+            self.drop(key)
+            return
+        snapshots, sizes = self._snapshots, self._sizes
+        snapshots[key] = snapshot
+        snapshots.move_to_end(key)
+        self.bytes += size - sizes.get(key, 0)
+        sizes[key] = size
+        while self.bytes > self._max or len(snapshots) > self._count:
+            oldest, _ = snapshots.popitem(last=False)
+            self.bytes -= sizes.pop(oldest)
+
+    def drop(self, key: int) -> None:
+        if self._snapshots.pop(key, None) is not None:
+            self.bytes -= self._sizes.pop(key)
+
+    def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
+        """Add what was just committed to the kept snapshot. None if there is none, or if records are missing in between."""
+        snapshot = self._snapshots.get(key)
+        if snapshot is None or not records:
+            return snapshot
+        if snapshot.seq < records[0].seq - 1:  # another process wrote in between
+            self.drop(key)
+            return None
+        snapshot = self._snapshots[key] = snapshot.after(records)
+        size = snapshot.memory
+        self.bytes += size - self._sizes[key]
+        self._sizes[key] = size
+        if size > self._largest or self.bytes > self._max:
+            self.keep(key, snapshot)
+        return snapshot
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+encode_push_config = msgspec.json.Encoder().encode
+decode_push_config = msgspec.json.Decoder(StoredPushConfig).decode
+
+
+def delivery_of(row: Sequence[Any]) -> Delivery:
+    """A webhook that has something to tell, from its row and those of its task and scope."""
+    key, tenant, agent, owner, task, body, cursor, last, fence, attempt, since, at, error, dead = row
+    return Delivery(
+        key=key,
+        scope=Scope(tenant, agent, owner),
+        task=task,
+        webhook=decode_push_config(body),
+        cursor=cursor,
+        last=last,
+        fence=fence,
+        attempt=attempt,
+        since=since,
+        at=at,
+        error=error,
+        dead=bool(dead),
+    )
+
+
+def entries_of(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
+    """Of an audit, from rows in the order of their fields."""
+    names = AuditEntry.__struct_fields__
+    return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+PUSH_COLUMNS = "cursor, last, node, fence, attempt, since, at, error, dead"
+
+
+def push_row(values: Sequence[Any]) -> PushRow:
+    """How far a webhook has been told, from its `PUSH_COLUMNS`."""
+    cursor, last, node, fence, attempt, since, at, error, dead = values
+    return PushRow(
+        cursor=cursor,
+        last=last,
+        node=node or "",
+        fence=fence,
+        attempt=attempt,
+        since=since,
+        at=at,
+        error=error,
+        dead=bool(dead),
+    )
+
+
+def push_values(row: PushRow) -> tuple[Any, ...]:
+    """The values of `PUSH_COLUMNS`."""
+    return (
+        row.cursor,
+        row.last,
+        row.node or None,
+        row.fence,
+        row.attempt,
+        row.since,
+        row.at,
+        row.error,
+        row.dead,
+    )
+
+
+# -- pages of tasks --------------------------------------------------------------------------------------------------
+
+
+Row = tuple[int, int, str, str, str, int]
+"""Of a task: key, seq, id, context, updated, size."""
+
+FIRST_PAGE = "~"
+"""After every timestamp."""
+
+
+class _Cursor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    updated: str
+    id: str
+    filters: str
+
+
+class Filters(Struct, frozen=True):
+    """Which tasks of a scope, and from where on. An empty string filters nothing."""
+
+    context: str
+    state: str
+    since: str
+    """The oldest `updated` wanted."""
+    after: tuple[str, str] | None
+    """`(updated, id)` of the last task of the page before."""
+    digest: str
+
+    def cursor(self, updated: str, id: str) -> str:
+        """The token for the page after this task."""
+        return urlsafe_b64encode(msgspec.json.encode(_Cursor(updated, id, self.digest))).rstrip(b"=").decode()
+
+
+def visible(state: str, reply: bool) -> bool:
+    """Whether peers can see a task: what the partial indexes and `counts` hold."""
+    return not reply or state != TaskState.SUBMITTED.value
+
+
+def merge(rows: Iterable[Row], filters: Filters, limit: int) -> tuple[Sequence[Row], str]:
+    """The page of these candidates, which are the first `limit + 1` of each state, and the cursor of the next page."""
+    ordered = sorted(sorted(rows, key=_id), key=_updated, reverse=True)
+    page: list[Row] = []
+    total = 0
+    for row in ordered[:limit]:
+        total += row[5]
+        if page and total > PAGE_BYTES:
+            break
+        page.append(row)
+    more = len(ordered) > len(page)
+    return page, filters.cursor(page[-1][4], page[-1][2]) if more and page else ""
+
+
+def _id(row: Row) -> str:
+    return row[2]
+
+
+def _updated(row: Row) -> str:
+    return row[4]
+
+
+def read_filters(scope: Scope, query: ListTasks) -> Filters:
+    """Raises `InvalidParams` for a token that did not come from this scope and these filters."""
+    try:
+        since = read_timestamp(query.status_timestamp_after) if query.status_timestamp_after else ""
+    except ValueError:
+        raise InvalidParams("statusTimestampAfter is not a timestamp") from None
+    state = "" if query.status is TaskState.UNSPECIFIED else query.status.value
+    words = (scope.tenant, scope.agent, scope.owner, query.context_id, state, since)
+    digest = blake2s(msgspec.json.encode(words), digest_size=6).hexdigest()
+    after = None
+    if query.page_token:
+        cursor = _read_cursor(query.page_token)
+        if cursor is None or cursor.filters != digest:
+            why = "is not from a page of this list"
+            raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
+        after = (cursor.updated, cursor.id)
+    return Filters(query.context_id, state, since, after, digest)
+
+
+def _read_cursor(token: str) -> _Cursor | None:
+    try:
+        return msgspec.json.decode(urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Cursor)
+    except (ValueError, msgspec.MsgspecError):
+        return None
