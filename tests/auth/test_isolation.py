@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from dragoman import Agent, Turn
 from dragoman.auth import Bearer, Holder, hashed
-from dragoman.engine.protocols import topic
+from dragoman.engine.records import topic
 from dragoman.model.ops import Scope
 from dragoman.server.application import application
 from tests.auth.people import NO_ONE_LISTENS, PUSH

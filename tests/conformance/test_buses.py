@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from dragoman.engine.protocols import MAIL_TOPIC, Bus, topic
-from dragoman.engine.records import Record
+from dragoman.engine.protocols import MAIL_TOPIC, Bus
+from dragoman.engine.records import Record, topic
 from dragoman.model.ops import Scope
 from tests.conformance.records import chunk
 

@@ -8,8 +8,8 @@ import pytest
 
 from dragoman.buses.local import LocalBus
 from dragoman.engine.follow import MAX_READ_RECORDS, Reader, Readers
-from dragoman.engine.protocols import Lease, Log, Store, topic
-from dragoman.engine.records import Record
+from dragoman.engine.protocols import Lease, Log, Store
+from dragoman.engine.records import Record, topic
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
 from tests.conformance.conftest import SCOPE

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import Agent, Turn
 from dragoman.engine.engine import Engine
-from dragoman.engine.load import Load
+from dragoman.engine.runner import Load
 from dragoman.errors import Unavailable
 from dragoman.model.ops import CancelTask, GetTask
 from dragoman.model.task import Task, TaskState

@@ -356,7 +356,7 @@ async def test_a_lease_goes_back_if_its_task_cannot_be_read(
     store: SqliteStore, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log.create("t", "c", mail())
-    store.file.reads.forget(1)
+    store.file.reads.snapshots.drop(1)
 
     async def away(scope: Scope, key: int) -> Snapshot:
         raise Unavailable("not now")

@@ -29,10 +29,9 @@ from dragoman.engine.protocols import (
     Push,
     Store,
     TaskExists,
-    topic,
 )
 from dragoman.engine.push_configs import StoredPushConfig, now
-from dragoman.engine.records import PIECE_BYTES, PUBLIC, Cancel, Mail, Record, Snapshot, trimmed
+from dragoman.engine.records import PIECE_BYTES, PUBLIC, Cancel, Mail, Record, Snapshot, topic, trimmed
 from dragoman.engine.runner import Program, Run, Runner, RunnerOptions
 from dragoman.errors import (
     A2AError,

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
 
-from dragoman.engine.protocols import Bus, Head, Log, Store, topic
-from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, size_of
+from dragoman.engine.protocols import Bus, Head, Log, Store
+from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, size_of, topic
 from dragoman.errors import Unavailable, keep_going
 from dragoman.model.ops import Scope
 

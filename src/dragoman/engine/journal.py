@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from dragoman.engine.protocols import Bus, Lease, LeaseLost, Log, topic
-from dragoman.engine.records import PIECE_BYTES, Record, Snapshot
+from dragoman.engine.protocols import Bus, Lease, LeaseLost, Log
+from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, topic
 from dragoman.errors import Unavailable
 
 MAX_WAITING_RECORDS, MAX_WAITING_BYTES = 1024, 1 << 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import Protocol
 
 from msgspec import Struct
@@ -458,20 +457,6 @@ class TaskIndex(Protocol):
 
 HEAD_BYTES = 4 << 10
 SCAN_TASKS = 10_000
-
-
-def topic(scope: Scope, task: str) -> str:
-    """The bus topic of a task; it begins with the tenant. No two tasks share one, whatever their ids are made of."""
-    return _house(scope) + _plain(task)
-
-
-@lru_cache(4096)
-def _house(scope: Scope) -> str:
-    return "".join([_plain(word) + "/" for word in (scope.tenant, scope.agent, scope.owner)])
-
-
-def _plain(word: str) -> str:
-    return word.replace("%", "%25").replace("/", "%2F") if "/" in word or "%" in word else word
 
 
 PAGE_BYTES = 4 << 20

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -507,6 +508,16 @@ class Snapshot:
         assert self.status.message is not None
         self.history.append(self.status.message)
         self.status = replace(self.status, message=None)
+
+
+@lru_cache(4096)
+def topic(scope: Scope, task: str) -> str:
+    """The bus topic of a task; it begins with the tenant. No two tasks share one, whatever their ids are made of."""
+    words = (scope.tenant, scope.agent, scope.owner, task)
+    plain = "/".join(words)
+    if "%" not in plain and plain.count("/") == 3:
+        return plain
+    return "/".join([word.replace("%", "%25").replace("/", "%2F") for word in words])
 
 
 def trimmed(task: Task, history_length: int | None) -> Task:

@@ -19,13 +19,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from mmap import mmap
+from threading import Lock
 from typing import Any, Protocol, TypedDict
 
 from msgspec.structs import replace
 
 from dragoman.engine.delegate import cancel_children, unfinished_children
 from dragoman.engine.journal import Journal
-from dragoman.engine.load import Load
 from dragoman.engine.protocols import (
     MAIL_TOPIC,
     Bus,
@@ -35,10 +36,9 @@ from dragoman.engine.protocols import (
     NewMail,
     Peers,
     Store,
-    topic,
 )
 from dragoman.engine.recorded import Recorded
-from dragoman.engine.records import Attempt, Child, Mail, Record, Snapshot, size_of
+from dragoman.engine.records import Attempt, Child, Mail, Record, Snapshot, size_of, topic
 from dragoman.engine.turn import Rejected, Turn
 from dragoman.errors import A2AError, TaskNotFound, Unavailable, keep_going
 from dragoman.model.card import AgentCard
@@ -57,6 +57,9 @@ GAVE_UP = "The task was interrupted too often and was given up."
 CHECK_SECONDS = 0.1
 """Shortest time between two looks for cancels of the tasks that run here."""
 
+_CELL_BYTES = 8
+_MAX_TRIES = 4
+"""Of a worker that takes a place while others do."""
 _BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -124,6 +127,73 @@ class RunnerOptions(NodeOptions, total=False):
     queue: int | None
     load: Load | None
     observer: Observer | None
+
+
+class Load:
+    """Counts the turns of a server, over all its workers: those that run, those that arrive, and those that wait for room.
+
+    Each worker writes its own two counters, in shared memory, and reads those of all. A worker takes a place before it knows
+    whether one is free, and gives it back if none is. So two workers may both refuse for a moment where one had room, but
+    together they never take more than the limit.
+    """
+
+    def __init__(self, workers: int = 1, worker: int = 0, memory: mmap | bytearray | None = None) -> None:
+        self.workers, self._worker = workers, worker
+        size = 2 * workers * _CELL_BYTES
+        self._memory = memory if memory is not None else mmap(-1, size) if workers > 1 else bytearray(size)
+        self._cells = memoryview(self._memory)[:size].cast("q")
+        self._barrier = Lock()
+
+    def of(self, worker: int) -> Load:
+        """The same, as worker number `worker` sees it: nothing runs there yet."""
+        load = Load(self.workers, worker, self._memory)
+        load._cells[worker] = 0
+        return load
+
+    @property
+    def running(self) -> int:
+        """What runs, or arrives and may run at once."""
+        return sum(self._cells[: self.workers])
+
+    @property
+    def waiting(self) -> int:
+        """What is stored and waits for room, as far as we know."""
+        return max(0, sum(self._cells[self.workers :]))
+
+    @property
+    def total(self) -> int:
+        if self.workers == 1:
+            running, waiting = self._cells
+            return running + waiting if waiting > 0 else running
+        return self.running + self.waiting
+
+    def enter(self, limit: int | None = None) -> bool:
+        """Take a place. False if there would be more than `limit`."""
+        for _ in range(_MAX_TRIES):
+            self._cells[self._worker] += 1
+            if limit is None:
+                return True
+            if self.workers > 1:
+                with self._barrier:  # others see what we wrote before we read what they wrote
+                    pass
+            if self.total <= limit:
+                return True
+            self._cells[self._worker] -= 1
+            if self.total >= limit:
+                return False
+        return False
+
+    def leave(self) -> None:
+        """Give a place back."""
+        self._cells[self._worker] -= 1
+
+    def wait(self, more: int) -> None:
+        """So many more wait than before; fewer, if that is negative."""
+        self._cells[self.workers + self._worker] += more
+
+    def correct(self, waiting: int) -> None:
+        """So many wait in fact."""
+        self.wait(waiting - sum(self._cells[self.workers :]))
 
 
 class Runner:

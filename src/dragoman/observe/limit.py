@@ -1,7 +1,7 @@
 """Quotas of callers and agents: rate, concurrency, unfinished tasks.
 
 A caller is the scope's tenant and owner. A request over a limit raises `RateLimited` with the seconds to wait. The limit of
-all turns together is the engine's (`engine/load.py`).
+all turns together is the engine's (`engine/runner.py`).
 """
 
 from __future__ import annotations

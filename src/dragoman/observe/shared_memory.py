@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Self
 
-from dragoman.engine.load import Load
+from dragoman.engine.runner import Load
 
 _CELL_BYTES = 8
 

@@ -34,16 +34,11 @@ def fields(entry: AuditEntry) -> tuple[str, ...]:
     )
 
 
-def link(before: bytes, entry: tuple[str, ...]) -> bytes:
-    """The hash of the entry with these fields, after one whose hash is `before`."""
-    return sha256(before + _encode(entry)).digest()
-
-
 def chained(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str | bytes, ...]]:
     """The rows of entries that come after one whose hash is `before`: their fields, and the hash of each."""
     rows: list[tuple[str | bytes, ...]] = []
     for entry in entries:
-        before = link(before, entry)
+        before = sha256(before + _encode(entry)).digest()
         rows.append((*entry, before))
     return rows
 
@@ -86,6 +81,6 @@ async def examine(audit: Audit, known: str = "") -> Examined:
 
 def _follows(entry: AuditEntry, before: str) -> bool:
     try:
-        return link(bytes.fromhex(before), fields(entry)).hex() == entry.hash
+        return sha256(bytes.fromhex(before) + _encode(fields(entry))).hexdigest() == entry.hash
     except ValueError:
         return False

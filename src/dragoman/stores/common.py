@@ -117,6 +117,14 @@ class SnapshotCache:
     def get(self, key: int) -> Snapshot | None:
         return self._snapshots.get(key)
 
+    def use(self, key: int, seq: int) -> Snapshot | None:
+        """The kept snapshot, to be returned to somebody, if it has record `seq`. It is now the newest."""
+        snapshot = self._snapshots.get(key)
+        if snapshot is None or snapshot.seq < seq:
+            return None
+        self._snapshots.move_to_end(key)
+        return snapshot.share()
+
     def keep(self, key: int, snapshot: Snapshot) -> None:
         """Keep `snapshot` as the newest, and drop the oldest to make room."""
         size = snapshot.memory

@@ -73,7 +73,7 @@ class Reads:
     def __init__(self, database: Database, *, keep: int, keep_bytes: int) -> None:
         self._database = database
         self._scopes: dict[Scope, int] = {}
-        self._snapshots = SnapshotCache(count=keep, max_bytes=keep_bytes)
+        self.snapshots = SnapshotCache(count=keep, max_bytes=keep_bytes)
         self.damage = Damage()
 
     async def scope(self, scope: Scope) -> int | None:
@@ -106,7 +106,9 @@ class Reads:
         key, seq, context, size = await self._task(scope, task)
         if admit is not None and size >= LARGE_BYTES:
             await admit(size)
-        return await self._caught_up(key, seq, self._snapshots.get(key) or Snapshot(scope, task, context))
+        if (snapshot := self.snapshots.use(key, seq)) is not None:
+            return snapshot
+        return await self._caught_up(key, seq, self.snapshots.get(key) or Snapshot(scope, task, context))
 
     async def load_key(self, scope: Scope, key: int) -> Snapshot:
         """The task that the database calls `key`. Raises `TaskNotFound` if it was purged."""
@@ -114,14 +116,14 @@ class Reads:
         if row is None:
             raise TaskNotFound
         seq, task, context = row
-        return await self._caught_up(key, seq, self._snapshots.get(key) or Snapshot(scope, task, context))
+        return await self._caught_up(key, seq, self.snapshots.get(key) or Snapshot(scope, task, context))
 
     async def _caught_up(self, key: int, seq: int, snapshot: Snapshot) -> Snapshot:
         snapshot = await self._fold(snapshot, key, seq)
-        newer = self._snapshots.get(key)
+        newer = self.snapshots.get(key)
         if newer is not None and newer.seq >= snapshot.seq:
             snapshot = newer  # somebody else was reading, too
-        self._snapshots.keep(key, snapshot)
+        self.snapshots.keep(key, snapshot)
         return snapshot.share()
 
     async def _fold(self, snapshot: Snapshot, key: int, seq: int) -> Snapshot:
@@ -160,20 +162,6 @@ class Reads:
         counts = await self._database.read(lambda db: db.fetch(_COUNTS, number))
         return sum(n for state, n in counts if TaskState(state) not in TERMINAL)
 
-    def kept(self, key: int) -> Snapshot | None:
-        return self._snapshots.get(key)
-
-    def keep(self, key: int, snapshot: Snapshot) -> None:
-        self._snapshots.keep(key, snapshot)
-
-    def forget(self, key: int) -> None:
-        """The task was purged."""
-        self._snapshots.drop(key)
-
-    def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
-        """Add what was just committed to the kept snapshot. None if there is none."""
-        return self._snapshots.move(key, records)
-
     async def find(self, scope: Scope, query: ListTasks, limit: int) -> FoundTasks:
         filters = read_filters(scope, query)
         if filters.after is not None and not fits(*filters.after):
@@ -195,7 +183,7 @@ class Reads:
             if not behind:
                 break
             folded |= await self._fold_all(scope, behind)
-        found = [folded[row[0]] if row[0] in folded else self._snapshots.get(row[0]) for row in rows]
+        found = [folded[row[0]] if row[0] in folded else self.snapshots.get(row[0]) for row in rows]
         return [snapshot.share() for snapshot in found if snapshot is not None]
 
     async def _fold_all(self, scope: Scope, rows: Sequence[Row]) -> dict[int, Snapshot | None]:
@@ -215,7 +203,7 @@ class Reads:
         return folded
 
     def _is_at(self, key: int, seq: int) -> bool:
-        kept = self._snapshots.get(key)
+        kept = self.snapshots.get(key)
         return kept is not None and kept.seq == seq
 
     async def _task(self, scope: Scope, task: str) -> tuple[int, int, str, int]:

@@ -112,9 +112,9 @@ class StoreState:
         if job.new and not done.duplicate:
             assert isinstance(job.mail, Mail)
             done.snapshot = Snapshot(job.scope, job.task, job.context, job.mail.at).after(done.records)
-            self.reads.keep(done.key, done.snapshot)
+            self.reads.snapshots.keep(done.key, done.snapshot)
         else:
-            done.snapshot = self.reads.move(done.key, done.records)
+            done.snapshot = self.reads.snapshots.move(done.key, done.records)
         if done.snapshot is not None and (job.lease is None or job.mail_read is not None):
             done.snapshot.share()  # for whoever delivered or settled
         if done.news:

@@ -239,7 +239,7 @@ class PostgresStore:
 
         purged = await self._database.write(work)
         for key in purged:
-            self.state.reads.forget(key)
+            self.state.reads.snapshots.drop(key)
         return len(purged)
 
     async def tidy(self) -> bool:

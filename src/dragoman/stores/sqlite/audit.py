@@ -48,16 +48,14 @@ class SqliteAudit:
         written.add_done_callback(partial(self._done, batch))
 
     def _done(self, batch: list[AuditEntry], written: asyncio.Future[None]) -> None:
-        self._shut(batch)
+        if self._open is batch:
+            self._open = None
         if not written.cancelled():
             written.exception()  # the store is away, and has said so in the log
 
-    def _shut(self, batch: list[AuditEntry]) -> None:
+    def _write(self, batch: list[AuditEntry], db: sqlite3.Connection) -> Finish[None]:
         if self._open is batch:
             self._open = None
-
-    def _write(self, batch: list[AuditEntry], db: sqlite3.Connection) -> Finish[None]:
-        self._shut(batch)
         last = db.execute(_LAST).fetchone()
         db.executemany(_RECORD, chained((last and last[0]) or b"", map(fields, batch)))
         return _nothing

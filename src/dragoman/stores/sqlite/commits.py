@@ -123,10 +123,7 @@ class Commits:
     def _begin_in(self, rounds: int, latest: float) -> None:
         if rounds and time.perf_counter() < latest:
             self._loop.call_soon(self._begin_in, rounds - 1, latest)
-        else:
-            self._begin()
-
-    def _begin(self) -> None:
+            return
         try:
             self._start()
         except sqlite3.Error:

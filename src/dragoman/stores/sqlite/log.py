@@ -105,7 +105,7 @@ class Opening(Lease, kw_only=True, gc=True):
 
     def _kept(self, records: Sequence[Record]) -> Snapshot:
         self.snapshot = self.snapshot.after(records)
-        self.file.reads.keep(self.key, self.snapshot)
+        self.file.reads.snapshots.keep(self.key, self.snapshot)
         return self.snapshot.share()
 
 
@@ -203,15 +203,14 @@ class SqliteLog:
         """What a delivery gives. A caller that is cancelled meanwhile runs nothing, so a lease of its goes back."""
         future = self._file.commits.submit(job, self._drop)
         try:
-            return await self._folded(await future)
+            delivered = await future
+            return delivered if isinstance(delivered, Delivered) else await self._folded(delivered)
         except (asyncio.CancelledError, Unavailable, TaskUnreadable):
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._drop(future.result())  # it came, and we cannot take it
             raise
 
-    async def _folded(self, delivered: Delivered | _Unfolded) -> Delivered:
-        if isinstance(delivered, Delivered):
-            return delivered
+    async def _folded(self, delivered: _Unfolded) -> Delivered:
         snapshot = await self._file.reads.load_key(self._scope, delivered.key)
         return Delivered(snapshot, delivered.seq, delivered.lease, delivered.duplicate, waits=delivered.waits)
 
@@ -344,7 +343,7 @@ class SqliteLog:
             self._webhooks.add(db, key, webhook, cursor=seq, last=seq)
 
         def finish() -> Delivered | _Unfolded:
-            snapshot = reads.move(key, (record,))
+            snapshot = reads.snapshots.move(key, (record,))
             if snapshot:
                 return Delivered(snapshot.share(), seq, lease, waits=not row.node)
             return _Unfolded(key, seq, lease, waits=not row.node)
@@ -353,7 +352,8 @@ class SqliteLog:
 
     def _append(self, lease: Lease, records: Sequence[Record], db: Connection) -> Finish[int]:
         done, status = outcome(records)
-        seq = self._file.reads.seq(lease.key)
+        snapshot = self._file.reads.snapshots.get(lease.key)
+        seq = snapshot.seq if snapshot is not None else 0
         if seq and status is None and not done and lease.attempt == 1 and lease.scope == self._scope:
             body = pack(records)
             row = (seq + len(records), len(body), lease.key, lease.task, lease.fence, seq)
@@ -366,7 +366,7 @@ class SqliteLog:
         self, lease: Lease, records: Sequence[Record], mail: int, db: Connection
     ) -> Finish[Snapshot | None]:
         done, status = outcome(records)
-        snapshot = self._file.reads.kept(lease.key)
+        snapshot = self._file.reads.snapshots.get(lease.key)
         if snapshot is not None and status is not None and lease.scope == self._scope:
             seq, body = snapshot.seq, pack(records)
             how = (seq + len(records), len(body), done, status.state.value, status.timestamp)
@@ -379,7 +379,7 @@ class SqliteLog:
         written = self._write(lease, Settle(lease.task, lease.fence, records, mail), db)
 
         def finish() -> Snapshot | None:
-            seq, kept = written(), self._file.reads.kept(lease.key)
+            seq, kept = written(), self._file.reads.snapshots.get(lease.key)
             return kept.share() if kept is not None and kept.seq == seq else None
 
         return finish
@@ -434,13 +434,13 @@ class SqliteLog:
                 commits.count(scope, after.value, 1)
 
     def _moved(self, key: int, records: Sequence[Record], seq: int, notify: int) -> int:
-        self._file.reads.move(key, records)
+        self._file.reads.snapshots.move(key, records)
         if notify:
             self._webhooks.wake()
         return seq
 
     def _settled(self, key: int, records: Sequence[Record]) -> Snapshot | None:
-        snapshot = self._file.reads.move(key, records)
+        snapshot = self._file.reads.snapshots.move(key, records)
         return snapshot and snapshot.share()
 
     def _earlier(self, db: Connection, scope: int, dedupe: str) -> Finish[_Unfolded] | None:

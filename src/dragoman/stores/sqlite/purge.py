@@ -79,7 +79,7 @@ def purge(file: SqliteFile, before: str, found: Sequence[tuple[int]], db: Connec
 
     def finish() -> int:
         for (key,) in purged:
-            file.reads.forget(key)
+            file.reads.snapshots.drop(key)
         return len(purged)
 
     return finish

@@ -65,7 +65,7 @@ class Reads:
         self._there = connect()
         self._thread = ThreadPoolExecutor(1, "dragoman-reads")
         self._scopes: dict[Scope, int] = {}
-        self._snapshots = SnapshotCache(count=keep, max_bytes=keep_bytes)
+        self.snapshots = SnapshotCache(count=keep, max_bytes=keep_bytes)
         self.damage = Damage()
 
     def close(self) -> None:
@@ -89,6 +89,8 @@ class Reads:
         key, seq, context, size = self._task(scope, task)
         if admit is not None and size >= LARGE_BYTES:
             await admit(size)
+        if (snapshot := self.snapshots.use(key, seq)) is not None:
+            return snapshot
         return await self._caught_up(scope, key, seq, task, context, size)
 
     async def load_key(self, scope: Scope, key: int) -> Snapshot:
@@ -102,7 +104,7 @@ class Reads:
     async def _caught_up(
         self, scope: Scope, key: int, seq: int, task: str, context: str, size: int
     ) -> Snapshot:
-        snapshot = self._snapshots.get(key)
+        snapshot = self.snapshots.get(key)
         if snapshot is None:
             snapshot = Snapshot(scope, task, context)
         while snapshot.seq < seq:
@@ -111,10 +113,10 @@ class Reads:
             if not records:
                 raise TaskNotFound(task)  # purged between the two reads
             snapshot = snapshot.after(records)
-        newer = self._snapshots.get(key)
+        newer = self.snapshots.get(key)
         if newer is not None and newer.seq > snapshot.seq:
             snapshot = newer  # somebody else was reading, too
-        self._snapshots.keep(key, snapshot)
+        self.snapshots.keep(key, snapshot)
         return snapshot.share()
 
     async def read(
@@ -141,25 +143,6 @@ class Reads:
             return 0
         return sum(n for state, n in self.all(_COUNTS, (number,)) if TaskState(state) not in TERMINAL)
 
-    def keep(self, key: int, snapshot: Snapshot) -> None:
-        self._snapshots.keep(key, snapshot)
-
-    def kept(self, key: int) -> Snapshot | None:
-        return self._snapshots.get(key)
-
-    def forget(self, key: int) -> None:
-        """The task was purged."""
-        self._snapshots.drop(key)
-
-    def seq(self, key: int) -> int:
-        """The last record of a task that we know of; 0 if we know none."""
-        snapshot = self._snapshots.get(key)
-        return snapshot.seq if snapshot is not None else 0
-
-    def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
-        """Add what was just committed to the kept snapshot. None if there is none."""
-        return self._snapshots.move(key, records)
-
     async def find(self, scope: Scope, query: ListTasks, limit: int) -> FoundTasks:
         filters = read_filters(scope, query)
         number = self.scope(scope)
@@ -169,7 +152,7 @@ class Reads:
         snapshots = []
         for (key, seq, task, context, _, _), snapshot in rows:
             if snapshot is None:
-                snapshot = self._snapshots.get(key)
+                snapshot = self.snapshots.get(key)
             if snapshot is None or snapshot.seq != seq:  # it moved on since, or was dropped
                 again = partial(self._fold, Snapshot(scope, task, context), key=key, seq=seq)
                 snapshot = await self.in_thread(again)
@@ -205,10 +188,16 @@ class Reads:
         return self._guarded(partial(read, self._here)) if few else await self.in_thread(read)
 
     def one(self, sql: str, values: tuple[Any, ...]) -> Any:
-        return self._guarded(lambda: self._here.execute(sql, values).fetchone())
+        try:
+            return self._here.execute(sql, values).fetchone()
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
 
     def all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
-        return self._guarded(lambda: self._here.execute(sql, values).fetchall())
+        try:
+            return self._here.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
 
     async def in_thread(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` on the other thread."""
@@ -221,15 +210,18 @@ class Reads:
         return await future
 
     def _guarded(self, read: Callable[[], T]) -> T:
-        """Run a read; what goes wrong with the database is nothing a peer should read about."""
         try:
             return read()
         except sqlite3.Error as error:
-            if is_damage(error):
-                self.damage.note_database(error)
-            else:
-                _log.error("cannot read the database: %s", error)
-            raise Unavailable("the task store cannot be read at the moment") from error
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: sqlite3.Error) -> Unavailable:
+        """Log what is wrong with the database: a peer should not read about that."""
+        if is_damage(error):
+            self.damage.note_database(error)
+        else:
+            _log.error("cannot read the database: %s", error)
+        return Unavailable("the task store cannot be read at the moment")
 
     def _read_log(self, db: sqlite3.Connection, task: str, key: int, after: int) -> Iterator[list[Record]]:
         """The records after `after`, one list for each append. Raises `TaskUnreadable` if they are damaged."""
@@ -288,7 +280,7 @@ class Reads:
             found: list[tuple[Row, Snapshot | None]] = []
             for row in page:
                 key, seq, task, context, _, _ = row
-                live = self._snapshots.get(key)
+                live = self.snapshots.get(key)
                 if live is not None and live.seq == seq:
                     found.append((row, None))
                     continue
