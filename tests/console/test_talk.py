@@ -14,6 +14,7 @@ from dragoman.auth import Bearer, hashed, new_token
 from dragoman.console.talk import ByteQueue
 from dragoman.server.application import application
 from dragoman.server.runtime import running
+from dragoman.stores.memory import MemoryAudit
 from tests.console.calls import events, inspector, named, text
 from tests.console.conftest import Operator, console_app
 from tests.ports import free_port
@@ -90,9 +91,7 @@ async def test_an_agent_of_this_server_is_called_as_the_operator(local: Operator
 
 async def test_the_audit_names_the_console(local: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     entries: list[Any] = []
-    from dragoman.observe.audit import RateLimitedAudit
-
-    monkeypatch.setattr(RateLimitedAudit, "record", lambda self, entry: entries.append(entry))
+    monkeypatch.setattr(MemoryAudit, "record", lambda self, entry: entries.append(entry))
     async with console_app(helper()) as (app, _):
         await talk(Operator(app), agent="helper", message=text("there"))
     assert [entry.principal for entry in entries if "Message" in entry.operation] == ["dragoman:console"]

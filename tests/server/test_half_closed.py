@@ -13,7 +13,7 @@ import pytest
 
 from dragoman import Agent, Turn
 from dragoman.server.application import application
-from dragoman.server.http1.request import HttpRequest
+from dragoman.server.http1.protocol import HttpRequest
 from dragoman.server.limits import Limits
 from dragoman.server.runtime import running
 from tests.raw import rpc

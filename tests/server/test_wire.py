@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.server.exchange import DIRECT, AsgiScope, Receive, Send
-from dragoman.server.http1.protocol import HttpProtocol
-from dragoman.server.http1.request import HttpRequest
+from dragoman.server.http1.protocol import HttpProtocol, HttpRequest
 from dragoman.server.http1.server import HttpServer
 from dragoman.server.limits import Limits
 

@@ -48,7 +48,7 @@ DIRECT = "dragoman.direct"
 
 
 class Direct(Protocol):
-    """A short path for requests that have arrived and responses that are complete (`http1/request.py`)."""
+    """A short path for requests that have arrived and responses that are complete (`http1/protocol.py`)."""
 
     def body(self) -> bytes | None:
         """The complete body, once; None if it has not arrived."""

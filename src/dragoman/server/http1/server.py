@@ -20,8 +20,7 @@ from email.utils import formatdate
 from functools import partial
 from types import FrameType
 
-from dragoman.server.http1.protocol import HttpProtocol, ServerState
-from dragoman.server.http1.request import Asgi
+from dragoman.server.http1.protocol import Asgi, HttpProtocol, ServerState
 from dragoman.server.limits import Connections, Limits
 
 logger = logging.getLogger("dragoman.server")

@@ -116,7 +116,8 @@ class ConnectionTimeouts:
     def forget(self, peer: Peer) -> None:
         self._half_closed.remove(peer)
         self._heads.remove(peer)
-        self.write_unblocked(peer)
+        if self._unread.pop(peer, None) is not None:
+            self._readers.remove(peer)
 
     def _check_reader(self, peer: Peer) -> None:
         before = self._unread.pop(peer)
