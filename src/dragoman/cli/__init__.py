@@ -22,6 +22,7 @@ VERBS = (
     "serve",
     "dev",
     "new",
+    "port",
     "card",
     "inspect",
     "send",
