@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
 
 from dragoman import Agent, Turn, connect
 from dragoman.client import Client, TaskFailed
@@ -72,14 +77,73 @@ async def test_a_mounted_agent_makes_no_file_until_it_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DRAGOMAN_STORE", raising=False)
-    mounted = counter().app()
+    mounted = counter().app(store="sqlite:///dragoman.db")
     app = in_starlette(mounted)
     assert b"home" in (await request(app, "GET", "/")).body
     assert not list(tmp_path.iterdir())
     assert (await rpc(app, "SendMessage", HELLO, path="/agents/counter/", headers=V1)).status == 200
     assert (tmp_path / "dragoman.db").exists()
     await mounted.stop()
+
+
+@pytest.mark.parametrize("framework", [in_starlette, in_fastapi])
+async def test_a_mounted_agent_leaves_no_file_in_a_test(
+    framework: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRAGOMAN_STORE", raising=False)
+    mounted = counter().app()
+    app = framework(mounted)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://here", headers=V1) as client:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": HELLO}
+        answer = await client.post("/agents/counter/", json=body)
+    assert "task" in answer.json()["result"]
+    await mounted.stop()
+    await asyncio.to_thread(_call_with_test_client, framework(counter().app()), body)
+    assert not list(tmp_path.iterdir())
+
+
+def _call_with_test_client(app: Any, body: Any) -> None:
+    with TestClient(app) as client:
+        assert "task" in client.post("/agents/counter/", json=body, headers=V1).json()["result"]
+
+
+PROGRAM = """
+import unittest
+from dragoman import Agent
+from tests.server.wire import HELLO, rpc
+
+agent = Agent("A")
+
+@agent.skill
+def a(x: str) -> str:
+    return x
+
+async def call():
+    app = agent.app()
+    assert (await rpc(app, "SendMessage", HELLO, headers={"A2A-Version": "1.0"})).status == 200
+    await app.stop()
+
+class Called(unittest.IsolatedAsyncioTestCase):
+    async def test_call(self):
+        await call()
+
+if __name__ == "__main__":
+    import asyncio
+    asyncio.run(call())
+"""
+
+
+@pytest.mark.parametrize(("how", "leaves"), [(["-m", "unittest", "test_a"], False), (["test_a.py"], True)])
+def test_a_process_that_a_test_starts_is_no_test_unless_it_runs_some(
+    how: list[str], leaves: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "test_a.py").write_text(PROGRAM)
+    environment = {name: value for name, value in os.environ.items() if name != "DRAGOMAN_STORE"}
+    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    subprocess.run([sys.executable, *how], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert (tmp_path / "dragoman.db").exists() is leaves
 
 
 async def test_the_environment_names_the_store_of_an_agent_that_is_given_none(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -57,6 +58,31 @@ def test_a_message_that_is_made_by_hand_has_an_id_of_its_own() -> None:
     one, two = Message(parts=(Part(text="a"),)), Message(parts=(Part(text="a"),))
     assert one.message_id and one.message_id != two.message_id and one.role is Role.USER
     assert msgspec.structs.replace(one, role=Role.AGENT).message_id == one.message_id
+
+
+def test_a_message_is_made_of_a_text_or_of_parts() -> None:
+    assert Message("a").parts == (Part(text="a"),)
+    assert Message("a", role=Role.AGENT, task_id="t").task_id == "t"
+    both = (Part(text="a"), Part(data=1))
+    given: list[Iterable[Part | str]] = [both, list(both), iter(both), ["a", both[1]], ("a", both[1])]
+    for parts in given:
+        assert Message(parts=parts).parts == both
+    assert Message().parts == () and Message().message_id
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Message(1), r"Message\(\"text\"\), or Message\(parts="),  # type: ignore[arg-type]
+        (lambda: Message("a", parts=[Part(text="a")]), r"Message\(\"text\"\), or Message\(parts="),
+        (lambda: Message(parts="a"), "are a list, not str"),
+        (lambda: Message(parts=Part(text="a")), "are a list, not Part"),  # type: ignore[arg-type]
+        (lambda: Message(parts=[1]), "a Part or a text, not int"),  # type: ignore[list-item]
+    ],
+)
+def test_a_message_that_cannot_be_made_says_why(make: Callable[[], Message], why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        make()
 
 
 @pytest.mark.parametrize("missing", ["messageId", "role"])

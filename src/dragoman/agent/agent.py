@@ -251,8 +251,8 @@ class Agent:
     def app(self, **options: Unpack[AppOptions]) -> App:
         """The agent as an ASGI app, to be mounted anywhere. Options as for `dragoman.application`.
 
-        Nothing is opened before its first request, or the start of its lifespan. In tests, give it `store="memory:"`, or
-        set `DRAGOMAN_STORE=memory:`: then it leaves no file.
+        Nothing is opened before its first request, or the start of its lifespan. In a process that runs tests (pytest,
+        `python -m unittest`) tasks are kept in memory, unless `store=` or `DRAGOMAN_STORE` says otherwise.
         """
         from dragoman.server.application import application
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -69,25 +70,56 @@ class _MadeHere(StructMeta):
     """Fills in what a message that is made by hand may leave out. One that is read from a wire may not."""
 
     def __call__(cls, *args: Any, **members: Any) -> Any:
+        if args:
+            if len(args) > 1 or not isinstance(args[0], str) or "parts" in members:
+                raise TypeError('a message is Message("text"), or Message(parts=[...])')
+            members["parts"] = (Part(text=args[0]),)
+        elif type(parts := members.get("parts", ())) is not tuple or not parts or type(parts[0]) is str:
+            members["parts"] = _read_parts(parts)
         if "message_id" not in members:
             members["message_id"] = new_id()
         if "role" not in members:
             members["role"] = Role.USER
-        return super().__call__(*args, **members)
+        return super().__call__(**members)
+
+
+def _read_parts(given: Any) -> tuple[Part, ...]:
+    """The parts of a message that is made by hand: any iterable of parts and texts."""
+    if isinstance(given, str | bytes | Part) or not isinstance(given, Iterable):
+        raise TypeError(f"parts of a message are a list, not {type(given).__name__}")
+    parts = [Part(text=part) if isinstance(part, str) else part for part in given]
+    for part in parts:
+        if not isinstance(part, Part):
+            raise TypeError(f"a part of a message is a Part or a text, not {type(part).__name__}")
+    return tuple(parts)
 
 
 class Message(Wire, frozen=True, kw_only=True, metaclass=_MadeHere):
     """One communication between a client (`USER`) and an agent (`AGENT`).
 
-    One that is made without an id gets a new one, and one without a role is a client's.
+    `Message("text")` and `Message(parts=[...])` make one. Without an id it gets a new one, and without a role it is a
+    client's. Without parts it is empty, for `send(message, files=[...])`: an agent refuses a message that is sent so.
     """
 
     if TYPE_CHECKING:
-        message_id: str = ""
-        role: Role = Role.USER
-    else:
-        message_id: str
-        role: Role
+
+        def __init__(
+            self,
+            text: str = "",
+            /,
+            *,
+            message_id: str = "",
+            role: Role = Role.USER,
+            parts: Iterable[Part | str] = (),
+            context_id: str = "",
+            task_id: str = "",
+            metadata: dict[str, Any] = NOTHING,
+            extensions: tuple[str, ...] = (),
+            reference_task_ids: tuple[str, ...] = (),
+        ) -> None: ...
+
+    message_id: str
+    role: Role
     parts: tuple[Part, ...]
     context_id: str = ""
     task_id: str = ""

@@ -45,7 +45,7 @@ from dragoman.server.mount import Mount
 from dragoman.server.options import AppOptions, ServerConsole, ServerParts
 from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
-from dragoman.stores import default_store, open_store
+from dragoman.stores import default_store_of_app, open_store
 
 logger = logging.getLogger("dragoman.application")
 
@@ -86,7 +86,7 @@ def application(
 
     `cors_origins`: web pages that may call them, by where they come from; `*` for all.
     `store` is `memory:`, `sqlite:///path` or `postgresql://host/database` (default: `$DRAGOMAN_STORE`, else
-    `sqlite:///dragoman.db`); `bus` is where nodes tell each other of news, if
+    `sqlite:///dragoman.db`, and `memory:` in a process that runs tests); `bus` is where nodes tell each other of news, if
     that is not the store: `nats://host`. `retain`: forget finished tasks after so many seconds; `retain_unfinished`: and
     unfinished ones to which nothing has happened for so long and which no node runs. `shared`: other processes of
     this machine write to the same store. `peer_credentials`: what the agents show to those they call, by URL or name.
@@ -102,7 +102,7 @@ def application(
     if not agents:
         raise ValueError("there is no agent to serve")
     check_options(engine, AppOptions, "an application")
-    store = store or default_store()
+    store = store or default_store_of_app()
     if not path.startswith("/") or (path != "/" and len(agents) > 1):
         raise ValueError(f"a path begins with a slash, and several agents have their own: not {path!r}")
     by_id: dict[str, Agent] = {}

@@ -61,11 +61,12 @@ def serve(
     _check_called(options)
     _check_authentication(agents, host, insecure)
     _check_ids(agents)
-    if workers > 1 and (options.get("store") or default_store()).startswith("memory:"):
+    store = options["store"] = options.get("store") or default_store()
+    if workers > 1 and store.startswith("memory:"):
         raise SystemExit("memory: is for one process: workers share a file (sqlite:///dragoman.db)")
     _check_options(**options)
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
-    asyncio.run(check_store(options.get("store") or default_store(), options.get("bus", "")))
+    asyncio.run(check_store(store, options.get("bus", "")))
     listener = listener or _listen(host, port)
     url = f"{'https' if tls else 'http'}://{_bracket(host)}:{listener.getsockname()[1]}"
     if options.get("keys") and _loopback(host):
@@ -80,7 +81,7 @@ def serve(
     grpc = f"{_bracket(host)}:{grpc_port}" if grpc_port else ""
     say, lines = say_json if log_lines == "json" else _say, list[str]()
     if (console := options.get("console")) is not None:
-        store, public_url = options.get("store") or default_store(), options.get("public_url", "")
+        public_url = options.get("public_url", "")
         lines += console.prepare(host=host, url=url, store=store, public_url=public_url, tls=tls is not None)
     (announce or _announce(agents, grpc, say=say))(url)
     for line in lines:

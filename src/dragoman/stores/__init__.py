@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 
 from dragoman.engine.protocols import Store
@@ -16,6 +17,18 @@ __all__ = ["MemoryStore", "NewerDatabase", "SqliteStore", "open_store"]
 def default_store() -> str:
     """The address of a store if none is given: `$DRAGOMAN_STORE`, else a file in the current directory."""
     return os.environ.get("DRAGOMAN_STORE") or "sqlite:///dragoman.db"
+
+
+def default_store_of_app() -> str:
+    """The same for an application that another server or a test calls. In a process that runs tests it is `memory:`: a test
+    of the application around it leaves no file, and finds no tasks of an earlier run."""
+    return os.environ.get("DRAGOMAN_STORE") or ("memory:" if _runs_tests() else default_store())
+
+
+def _runs_tests() -> bool:
+    """True in a process of pytest or of `python -m unittest`; not in one that a test starts."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return "_pytest.main" in sys.modules or getattr(main, "name", "") == "unittest.__main__"
 
 
 def open_store(url: str) -> Store:
