@@ -24,6 +24,7 @@ from dragoman.engine.turn import Turn
 from dragoman.model.card import AgentCard, Extension, Provider, Skill
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ops import AuthenticationInfo, Principal, PushConfig
+from dragoman.model.questions import Approval, Ask, AskedQuestion
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.usage import TaskUsage, TokenUsage
 
@@ -42,9 +43,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Agent",
     "AgentCard",
+    "Approval",
     "Artifact",
     "ArtifactUpdate",
     "ArtifactWriter",
+    "Ask",
+    "AskedQuestion",
     "AuthenticationInfo",
     "Client",
     "ConversationMessage",

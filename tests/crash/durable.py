@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
-from dragoman import Agent, Status, Turn
+from dragoman import Agent, Approval, Ask, Status, Turn
 
 agent = Agent("Durable", description="Goes on after it was killed")
 
@@ -25,6 +26,44 @@ async def recite(words: int) -> AsyncIterator[str | Status]:
         yield f"{os.getpid()}-{n} "
     if "HANG" in os.environ:
         await asyncio.Event().wait()
+
+
+@dataclass
+class Trip:
+    city: str
+    days: int = 3
+
+
+leaf = Agent("Leaf", description="Asks")
+
+
+@leaf.skill
+async def book(turn: Turn) -> str:
+    """Asks for a trip, then for two things at once."""
+    trip = await turn.ask("Where to?", Trip)
+    note(f"asked {trip.city}")
+    answers = await turn.ask_all({"seat": "Which seat?", "pay": Ask("Pay 300 EUR?", Approval)})
+    note(f"booked {trip.city}")
+    turn.usage("leaf", input_tokens=1)
+    return f"{trip.city} {trip.days} {answers['seat']} {bool(answers['pay'])}"
+
+
+middle = Agent("Middle", description="Calls the agent that asks")
+
+
+@middle.skill
+async def between(turn: Turn) -> str:
+    """Passes everything on."""
+    return (await turn.call("leaf", turn.text, ask="pass")).text
+
+
+top = Agent("Top", description="Calls the agent that calls the agent that asks")
+
+
+@top.skill
+async def begin(turn: Turn) -> str:
+    """Passes everything on."""
+    return (await turn.call("middle", turn.text, ask="pass")).text
 
 
 @agent.skill(default=True)

@@ -18,7 +18,7 @@ AGENT = Path(__file__).parent / "durable.py"
 async def test_a_stream_that_is_killed_is_replaced_and_one_that_ended_is_replayed(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     server = Server(AGENT, store=tmp_path / "tasks.db", env={"CALLS": str(calls), "HANG": "1"})
-    async with server, connect(server.url, timeout=30) as client:
+    async with server, connect(f"{server.url}/durable", timeout=30) as client:
         del server.env["HANG"]  # the next life comes to an end
         text, replaced, pids = "", 0, [server.pid]
         stream = client.stream("3", skill="stream")
@@ -59,7 +59,7 @@ async def test_a_call_waits_for_an_agent_that_is_not_up_yet_or_dies_while_it_wor
     env = {"CALLS": str(tmp_path / "calls"), "HANG": "1"}
     server = Server(AGENT, store=tmp_path / "tasks.db", env=env)
     try:
-        async with caller(server.url).test(timeout=30) as client:
+        async with caller(f"{server.url}/durable").test(timeout=30) as client:
             asked = asyncio.create_task(client("go"))
             await until(lambda: "waiting up to 30 s" in caplog.text)
             await server.start()
@@ -78,3 +78,30 @@ async def test_a_call_that_may_not_wait_fails_at_once(caplog: pytest.LogCaptureF
         with pytest.raises(TaskFailed, match="could not do its part"):
             await client("go")
     assert "waiting" not in caplog.text
+
+
+async def test_questions_pass_up_two_levels_and_answers_down_while_the_server_is_killed_in_between(
+    tmp_path: Path,
+) -> None:
+    calls = tmp_path / "calls"
+    server = Server(AGENT, store=tmp_path / "tasks.db", env={"CALLS": str(calls)})
+    async with server, connect(f"{server.url}/top", timeout=30) as client:
+
+        async def restart() -> None:
+            await server.kill()
+            await server.start()
+
+        reply = await client("a trip")
+        assert reply.text == "Where to?"
+        (question,) = reply.questions
+        assert question.schema is not None and question.schema["required"] == ["city"]
+        await restart()
+        reply = await reply.answer(data={"city": "Rome"})
+        assert [each.key for each in reply.questions] == ["seat", "pay"]
+        await restart()
+        reply = await reply.answer("12A")
+        assert [each.key for each in reply.questions] == ["pay"] and reply.text == "Pay 300 EUR?"
+        await restart()
+        done = await reply.answer("no, too expensive")
+        assert done.text == "Rome 3 12A False"
+    assert calls.read_text().splitlines() == ["asked Rome"] * 3 + ["booked Rome"]

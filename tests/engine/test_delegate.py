@@ -14,6 +14,7 @@ from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, Scope, Service, SubscribeToTask
 from dragoman.model.task import Task, TaskState
 from tests.engine.conftest import Start, call, events, say
+from tests.waiting import until
 
 
 def pair() -> tuple[Agent, Agent, list[str]]:
@@ -112,8 +113,10 @@ async def test_a_parent_that_was_canceled_while_nobody_ran_it_cancels_its_child(
     engine = await start(parent, child, elsewhere)
     task = await engine.call(call(), say("x", return_immediately=True))
     await started.wait()
-    await engine.stop(drain=0)
     store = engine._store
+    scope = store.scope(call().scope)
+    await until(lambda: scope.load(task.id), lambda known: len(known.children) == 2)  # both are on record
+    await engine.stop(drain=0)
     await store.open()
     await store.scope(call().scope).deliver(task.id, Cancel())
     await store.close()
@@ -126,6 +129,50 @@ async def test_a_parent_that_was_canceled_while_nobody_ran_it_cancels_its_child(
     assert (await engine.call(call("b"), GetTask(id=inner.id))).state is TaskState.CANCELED
     (other,) = (await engine.call(call("c"), ListTasks())).tasks
     assert other.state is TaskState.COMPLETED
+
+
+class SlowPeers:
+    """`Peers` that find nobody before `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        self.asked.set()
+        await self.go_on.wait()
+        raise Unreachable("nobody is there")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_cancel_that_comes_before_the_function_runs_again_is_not_missed(start: Start) -> None:
+    parent, child = Agent("a"), Agent("b")
+
+    @parent.skill
+    async def ask_b(turn: Turn) -> str:
+        await turn.call("b", "go")
+        await asyncio.Event().wait()
+        return ""
+
+    @child.skill
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    engine = await start(parent, child)
+    task = await engine.call(call(), say("x", return_immediately=True))
+    scope = engine._store.scope(call().scope)
+    await until(lambda: scope.load(task.id), lambda known: len(known.children) == 1)
+    await engine.stop(drain=0)
+    peers = SlowPeers()
+    engine = await start(parent, peers=peers)
+    scope = engine._store.scope(call().scope)
+    async with asyncio.timeout(5):
+        await peers.asked.wait()  # whether the child still works, before the function runs
+        canceling = asyncio.create_task(engine.call(call(), CancelTask(id=task.id)))
+        await until(lambda: scope.load(task.id), lambda known: known.canceling is not None)
+        peers.go_on.set()
+        assert (await canceling).state is TaskState.CANCELED
 
 
 async def test_a_circle_of_agents_ends(start: Start) -> None:

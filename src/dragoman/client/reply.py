@@ -14,6 +14,7 @@ from dragoman.model.content import Artifact, Message, Part, files_of
 from dragoman.model.content import text_of as text_of_parts
 from dragoman.model.fold import GrowingArtifact, LazyFold
 from dragoman.model.ops import Batch
+from dragoman.model.questions import AskedQuestion, questions_in
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.usage import TaskUsage, usage_in
 from dragoman.model.values import convert, convert_text
@@ -89,6 +90,12 @@ class Reply(str):
     def asks(self) -> bool:
         """The agent needs something before it continues: an answer, or (`AUTH_REQUIRED`) a permission."""
         return self.state.interrupted
+
+    @property
+    def questions(self) -> tuple[AskedQuestion, ...]:
+        """What the agent asks, with the JSON Schema of each answer, if it says so. Several are answered with data by key."""
+        message = self.task.status.message if self.task is not None else self.message
+        return questions_in(message.metadata) if self.asks and message is not None else ()
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:

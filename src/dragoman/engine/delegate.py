@@ -109,6 +109,11 @@ def make_request(
     )
 
 
+def without_skill(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of an answer that is passed on: the skill it names is not one of the peer's."""
+    return {name: value for name, value in metadata.items() if name != "skillId"} or NOTHING
+
+
 def key_of_call(record: Recorded, peer: str, request: SendMessage, key: str) -> str:
     """What a call is recorded under: its key, else the peer and the content."""
     if key:
@@ -128,11 +133,10 @@ async def delegate(
     trace: dict[str, str],
     wait: float = WAIT_SECONDS,
 ) -> AsyncGenerator[Event, None]:
-    """Call `peer`, and yield what it reports. The result is on record when this ends.
+    """Call `peer`, and yield what it reports. The result is on record under `key` when this ends.
 
     A peer that accepts no connection, or is full, is waited for: `wait` seconds, and not after the caller's deadline.
     """
-    key = key_of_call(record, peer, request, key)
     record.call_made(key)
     await record.may_begin()
     attempt, since = 0, time.monotonic()
@@ -291,7 +295,18 @@ async def unfinished_children(peers: Peers, snapshot: Snapshot) -> list[Child]:
 
 
 def _unfinished(snapshot: Snapshot) -> list[Child]:
-    return [child for key, child in snapshot.children.items() if key not in snapshot.steps]
+    """The calls without a result, and those whose last result was a question."""
+    last: dict[tuple[str, str], tuple[str, Child]] = {}
+    for key, child in snapshot.children.items():
+        last[child.peer, child.task] = key, child
+    return [child for key, child in last.values() if not _is_finished(snapshot, key)]
+
+
+def _is_finished(snapshot: Snapshot, key: str) -> bool:
+    if (step := snapshot.steps.get(key)) is None:
+        return False
+    result = msgspec.json.decode(step.value, type=Outcome)
+    return result.task is None or not result.task.state.interrupted
 
 
 async def _cancel(service: Service, call: Call, child: Child) -> None:

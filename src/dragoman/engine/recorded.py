@@ -38,12 +38,12 @@ from dragoman.engine.records import (
     Step,
     TurnStarted,
 )
-from dragoman.model.answers import hint
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role, text_of
 from dragoman.model.ids import timestamp
+from dragoman.model.questions import Answers, Ask, describe, hint_for, read_answer, with_questions
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
 from dragoman.model.usage import USAGE, TaskUsage, TokenUsage
-from dragoman.model.values import Unfit, answer_as, checked, decode_result, part_of, parts_of, plain
+from dragoman.model.values import Unfit, checked, decode_result, part_of, parts_of, plain
 
 logger = logging.getLogger("dragoman.turn")
 
@@ -410,15 +410,80 @@ class Recorded:
     # -- questions ---------------------------------------------------------------------------------------------
 
     async def ask(
-        self, state: TaskState, question: str | Message, kind: Any, key: str, metadata: dict[str, Any]
+        self,
+        state: TaskState,
+        question: str | Message,
+        kind: Any,
+        key: str,
+        metadata: dict[str, Any],
+        details: Any = None,
     ) -> Any:
         """The answer to `question`, as a `kind`. One that does not fit is asked for again. Raises `Parked`."""
-        self.show()
+        text = _identity(question)
+        key = self._key_of_question(key, text)
+        asked = describe(key.removeprefix("ask/"), text, kind, details)
+        structured = asked.schema is not None or asked.approval or details is not None
+        content: Any = question
+        if details is not None:
+            content = (*_parts(question), Part(data=plain(details)))
+        answers: list[Any] = []
+
+        def read(message: Message) -> Any:
+            try:
+                answers.append(read_answer(kind, message))
+            except Unfit as error:
+                return _with_hint(content, hint_for(kind, str(error)))
+            return None
+
+        def make(content: Any, id: str) -> Message:
+            message = self.message(content, id)
+            return with_questions(message, (asked,)) if structured else message
+
+        await self._ask_until_answered(state, content, key, text, metadata, make, read)
+        return answers[-1]
+
+    async def ask_all(
+        self, state: TaskState, questions: Mapping[str, Ask], key: str, metadata: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The answers to several questions, by key. What has no answer is asked for again. Raises `Parked`."""
+        answers = Answers(questions)
+        text = "\n".join(f"{name}: {ask.text}" for name, ask in questions.items())
+        key = self._key_of_question(key, text)
+
+        def read(message: Message) -> Any:
+            answers.take(message)
+            return answers.message() if answers.open else None
+
+        def make(content: Message, id: str) -> Message:
+            return self.message(replace(content, message_id=f"{self.task_id}-{self.n}-{id}"), id)
+
+        if questions:
+            await self._ask_until_answered(state, answers.message(), key, text, metadata, make, read)
+        return {name: answers.values[name] for name in questions}
+
+    def _key_of_question(self, key: str, text: str) -> str:
+        """What a question is recorded under: its key, else its text."""
         if not isinstance(key, str):
             raise TypeError(f"a question's key is text, not {key!r}")
-        key = f"ask/{key}" if key else self.count_key(f"ask/{digest(_identity(question).encode())}")
-        attempt, asked = 0, question
-        while True:
+        return f"ask/{key}" if key else self.count_key(f"ask/{digest(text.encode())}")
+
+    async def _ask_until_answered(
+        self,
+        state: TaskState,
+        content: Any,
+        key: str,
+        text: str,
+        metadata: dict[str, Any],
+        make: Callable[[Any, str], Message],
+        read: Callable[[Message], Any],
+    ) -> None:
+        """Ask `content`, and what `read` returns for an answer, until it returns None. Raises `Parked`.
+
+        `make` makes the message of what is asked. `text` is the text by which the question is known.
+        """
+        self.show()
+        attempt = 0
+        while content is not None:
             attempt += 1
             this = key if attempt == 1 else f"{key}/{attempt}"
             if self._unasked is not None and self._unasked.key == this:
@@ -432,17 +497,13 @@ class Recorded:
                     unread = []
                 if not unread:
                     if self.parked is None:  # of several at once, the first is asked first
-                        text = _identity(question)[:MAX_RECORDED_QUESTION_CHARACTERS]
-                        self.question = Question(key=this, text=text)
-                        self.parked = (state, self.message(asked, this.replace("/", "-")), metadata)
+                        self.question = Question(key=this, text=text[:MAX_RECORDED_QUESTION_CHARACTERS])
+                        self.parked = (state, make(content, this.replace("/", "-")), metadata)
                     raise Parked
                 step = self._take_answer(this, unread[0])
                 await self.journal.commit()
             mail = next(mail for seq, mail in self.journal.snapshot.mails if seq == step.mail)
-            try:
-                return answer_as(kind, mail.message)
-            except Unfit as error:
-                asked = _with_hint(question, hint(kind, str(error)))
+            content = read(mail.message)
 
     def _take_answer(self, key: str, mail: int) -> Step:
         """Record the message at `mail` as the answer to question `key`."""

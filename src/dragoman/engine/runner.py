@@ -469,15 +469,14 @@ class Runner:
 
     def check_for_cancel(self, run: Run) -> None:
         """A task got mail from elsewhere: look whether it is a cancel."""
-        if run.inside:
-            self._unchecked.add(run)
-            self._wake_up.set()
+        self._unchecked.add(run)
+        self._wake_up.set()
 
     async def _check_cancels(self) -> None:
         for run in tuple(self._unchecked):
             self._unchecked.discard(run)  # before we look: what comes meanwhile is looked for again
             try:
-                if run.inside and (await run.log.load(run.lease.task)).canceling is not None:
+                if run in self._runs and (await run.log.load(run.lease.task)).canceling is not None:
                     self.cancel(run)
             except TaskNotFound:
                 pass
@@ -487,7 +486,8 @@ class Runner:
 
     def cancel(self, run: Run) -> None:
         if not run.inside or run.why:
-            return  # it will find the cancel when it settles
+            run.canceled = True  # it finds the cancel when it begins its function, or settles
+            return
         if run.record is not None:
             run.record.cancelled = True
         run.interrupt("cancel")
@@ -516,7 +516,7 @@ class Runner:
 class Run:
     """One task while this node runs it, and the lease to do so."""
 
-    __slots__ = ("_runner", "_stored", "_topic", "alarm", "inside", "job", "lease", "log", "record", "settled", "snapshot",
+    __slots__ = ("_runner", "_stored", "_topic", "alarm", "canceled", "inside", "job", "lease", "log", "record", "settled", "snapshot",
                  "why")  # fmt: skip
 
     def __init__(
@@ -530,6 +530,8 @@ class Run:
         self.record: Recorded | None = None
         self.alarm: asyncio.TimerHandle | None = None
         """Fires when the grace period of a cancelled function is over."""
+        self.canceled = False
+        """A cancel came while the function was not running."""
         self.inside = False
         """The agent's function is running: the only time when it can be interrupted."""
         self.settled: asyncio.Future[Snapshot | None] = runner.loop.create_future()
@@ -654,6 +656,8 @@ class Run:
         observer = self._runner.observer
         turn = Turn(record, self._runner.peers)
         self.inside = True
+        if self.canceled:  # it came after the snapshot that this turn began with
+            self._runner.cancel(self)
         try:
             if observer is None:
                 await program.work(turn)

@@ -7,9 +7,9 @@ it does is compared with the record of the turn (`recorded.py`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from dragoman.engine.conversation import ConversationMessage, read_conversation
 from dragoman.engine.delegate import (
@@ -18,7 +18,9 @@ from dragoman.engine.delegate import (
     RequestOptions,
     cancel_children,
     delegate,
+    key_of_call,
     make_request,
+    without_skill,
 )
 from dragoman.engine.protocols import Peers
 from dragoman.engine.recorded import ONCE, ArtifactWriter, Recorded, Retries
@@ -27,8 +29,9 @@ from dragoman.engine.streamed import StepStream
 from dragoman.errors import Unavailable
 from dragoman.model.content import Message, Part
 from dragoman.model.fold import Fold
-from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.ops import ListTasks, Scope, SendMessage
 from dragoman.model.options import check_options
+from dragoman.model.questions import Approval, Ask
 from dragoman.model.task import Event, Task, TaskState
 from dragoman.model.usage import TaskUsage, TokenUsage
 from dragoman.model.values import file_part, plain
@@ -303,6 +306,40 @@ class Turn:
         """
         return await self._record.ask(TaskState.INPUT_REQUIRED, question, kind, key, metadata or {})
 
+    async def approve(
+        self,
+        question: str | Message,
+        *,
+        details: Any = None,
+        key: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> Approval:
+        """Ask for yes or no: `if await turn.approve("Pay 300 EUR?", details={"to": "ACME"}): ...`.
+
+        `details` are what the question is about, as data beside the text. With "no, too expensive" the answer has the
+        `comment` "too expensive".
+        """
+        answer = await self._record.ask(
+            TaskState.INPUT_REQUIRED, question, Approval, key, metadata or {}, details
+        )
+        return cast(Approval, answer)
+
+    async def ask_all(
+        self,
+        questions: Mapping[str, str | Ask],
+        *,
+        key: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Ask several questions at once, and return the answers by key.
+
+        `await turn.ask_all({"city": "Which city?", "days": Ask("How long?", int), "pay": Ask("Pay?", Approval)})`. The
+        caller answers with data, `{"city": "Rome", "days": 3}`, or with one text after the other. What has no answer, or one
+        that does not fit, is asked for again.
+        """
+        asks = {str(name): ask if isinstance(ask, Ask) else Ask(str(ask)) for name, ask in questions.items()}
+        return await self._record.ask_all(TaskState.INPUT_REQUIRED, asks, key, metadata or {})
+
     async def need_auth(
         self, what: str | Message, *, key: str = "", metadata: dict[str, Any] | None = None
     ) -> Message:
@@ -441,6 +478,7 @@ class Turn:
         content: str | Part | Message | Sequence[Part],
         *,
         key: str = "",
+        ask: Literal["return", "pass"] = "return",
         **options: Unpack[CallOptions],
     ) -> Task | Message:
         """Ask another agent, and return its task (or its message): `.text`, `.data`, `.files`, `.state` if a task.
@@ -452,13 +490,44 @@ class Turn:
 
         A peer that accepts no connection, because it is being restarted, is waited for: `wait=` seconds, and not after
         the caller's own deadline.
+
+        If the other agent asks, its task is returned as it is. With `ask="pass"` our caller gets the question, and the
+        other agent the answer, until it does not ask any more.
         """
+        if ask not in ("return", "pass"):
+            raise ValueError(f'ask= is "return" or "pass", not {ask!r}')
+        check_options(options, CallOptions, "turn.call", ("key", "ask"))
+        wait = options.pop("wait", WAIT_SECONDS)
+        request = make_request(content, **cast(RequestOptions, options))
+        known = key_of_call(self._record, peer, request, key)
+        answer = await self._call(peer, request, known, wait)
+        asked = 0
+        while ask == "pass" and isinstance(answer, Task) and answer.state.interrupted:
+            asked += 1
+            question = answer.status.message or "The agent that does this needs an answer."
+            place = f"{known}/pass/{asked}"
+            reply = await self._record.ask(answer.state, question, Message, place, {})
+            passed = Message(parts=reply.parts, metadata=without_skill(reply.metadata))
+            again = make_request(passed, task=answer.id, context=answer.context_id)
+            answer = await self._call(peer, again, place, wait)
+        return answer
+
+    async def _call(self, peer: str, request: SendMessage, key: str, wait: float) -> Task | Message:
+        """One call, recorded under `key`."""
         fold = Fold()
-        async for event in self.stream(peer, content, key=key, **options):
+        async for event in delegate(
+            self._record, self._connected_peers, peer, request, key, self.trace, wait
+        ):
             fold.apply(event)
         answer = fold.message or fold.task
         assert answer is not None
         return answer
+
+    @property
+    def _connected_peers(self) -> Peers:
+        if self._peers is None:
+            raise Unavailable("this agent is not connected to any other")
+        return self._peers
 
     def stream(
         self,
@@ -469,12 +538,12 @@ class Turn:
         **options: Unpack[CallOptions],
     ) -> AsyncGenerator[Event, None]:
         """`call`, event by event. When its result is on record already, that is the only event."""
-        if self._peers is None:
-            raise Unavailable("this agent is not connected to any other")
-        check_options(options, CallOptions, "turn.call and turn.stream", ("key",))
+        peers = self._connected_peers
+        check_options(options, CallOptions, "turn.stream", ("key",))
         wait = options.pop("wait", WAIT_SECONDS)
         request = make_request(content, **cast(RequestOptions, options))
-        return delegate(self._record, self._peers, peer, request, key, self.trace, wait)
+        known = key_of_call(self._record, peer, request, key)
+        return delegate(self._record, peers, peer, request, known, self.trace, wait)
 
     async def cancel_children(self) -> None:
         """Cancel the tasks that others have for this one and have not finished."""
