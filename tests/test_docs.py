@@ -103,7 +103,7 @@ def test_python_blocks_run_as_they_are_shown(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_python_blocks_import_from_us_is_there(page: Path) -> None:
+def test_imports_of_python_blocks_exist(page: Path) -> None:
     for language, block in fenced(page.read_text()):
         if language == "python":
             for statement in ast.parse(block).body:

@@ -111,7 +111,7 @@ def test_a_turn_shows_agent_code_only_what_is_documented() -> None:
     assert not {name for name in shown if f"turn.{name}" not in documents}
 
 
-def test_what_an_agent_is_made_of_comes_from_one_place() -> None:
+def test_everything_for_an_agent_is_importable_from_dragoman() -> None:
     from dragoman import (
         Agent,
         Extension,
@@ -130,7 +130,7 @@ def test_what_an_agent_is_made_of_comes_from_one_place() -> None:
 
 
 @pytest.mark.parametrize(("push", "told"), [(True, True), (False, False), (None, False)])
-async def test_push_says_whether_webhooks_are_told(push: bool | None, told: bool) -> None:
+async def test_the_option_push_turns_notifications_on_and_off(push: bool | None, told: bool) -> None:
     from dragoman import Agent
 
     agent = Agent("a")

@@ -268,7 +268,7 @@ async def test_many_agents_in_one_process_keep_to_themselves() -> None:
     await app.stop()
 
 
-def test_agents_that_cannot_be_told_apart_are_refused() -> None:
+def test_two_agents_at_one_path_are_refused() -> None:
     with pytest.raises(ValueError, match="two agents have the id 'counter'"):
         application(counter(), counter(), store="memory:")
     with pytest.raises(ValueError, match="no agent"):

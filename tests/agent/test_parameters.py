@@ -143,7 +143,7 @@ async def test_a_parameter_gets_what_a_text_says(hint: Any, text: str, value: An
 
 
 @pytest.mark.parametrize("hint", [int, Trip, Part, bytes, list[int], str | Trip])
-async def test_what_may_be_missing_is_none_or_its_default(hint: Any) -> None:
+async def test_an_optional_parameter_gets_none_or_its_default(hint: Any) -> None:
     assert await got(taking(hint | None), Part(text="")) == {"x": None}
     assert await got(taking(hint, "the default"), Part(text="")) == {"x": "the default"}
 
@@ -158,7 +158,7 @@ async def test_what_may_be_missing_is_none_or_its_default(hint: Any) -> None:
         pytest.param(("hi", {"words": 5}), {"text": "hi", "words": 5}, id="both"),
     ],
 )
-async def test_a_text_goes_to_the_one_parameter_it_can_be_meant_for(
+async def test_text_goes_to_the_only_parameter_that_can_hold_it(
     sent: tuple[Any, ...], value: dict[str, Any]
 ) -> None:
     def summarize(text: str, words: int = 100) -> None: ...
@@ -208,7 +208,7 @@ async def test_text_and_data_go_where_they_belong() -> None:
         "two-texts",
     ],
 )
-async def test_what_does_not_fit_is_refused_before_there_is_a_task(
+async def test_a_message_that_does_not_fit_is_refused_before_a_task_is_created(
     function: Callable[..., Any], content: Any, why: str
 ) -> None:
     agent = Agent("A")
@@ -342,7 +342,7 @@ def misspelt(trip: Tirp) -> None: ...  # type: ignore[name-defined]  # noqa: F82
         "lambda",
     ],
 )
-def test_what_cannot_be_a_skill_is_refused_when_it_is_declared(function: Any, why: str) -> None:
+def test_a_function_that_cannot_be_a_skill_is_refused_where_it_is_declared(function: Any, why: str) -> None:
     agent = Agent("A")
     with pytest.raises(TypeError, match=why):
         agent.skill(function)

@@ -94,7 +94,7 @@ def test_two_skills_of_one_name_and_functions_that_fit_no_message_are_refused() 
 
 
 @pytest.mark.parametrize("versions", ["7", (), ("0.3.0",), ("2.0", "1.0")])
-def test_versions_that_nobody_speaks_are_refused(versions: Any) -> None:
+def test_unknown_versions_are_refused(versions: Any) -> None:
     with pytest.raises(ValueError, match=r"some of 1\.0, 0\.3, 0\.2, 0\.1"):
         Agent("A", versions=versions)
     assert Agent("A", versions=["0.1", "1.0"]).versions == ("1.0", "0.1")
@@ -163,7 +163,7 @@ async def test_several_simple_parameters_are_members_of_the_data() -> None:
         await ask(convert, data={"amount": 1})
 
 
-async def test_what_may_be_missing_is_taken_as_what_it_is_when_it_is_there() -> None:
+async def test_an_optional_parameter_gets_the_value_of_the_message() -> None:
     async def skill(trip: Trip | None = None, file: Part | None = None, turn: Turn | None = None) -> str:
         assert turn is not None
         return f"{trip.city if trip else '-'} {file.filename if file else '-'}"
@@ -213,7 +213,7 @@ async def test_plain_functions_and_plain_generators_are_skills_too() -> None:
     assert [part.text for part in (await ask(spell, "abc")).task.artifacts[0].parts] == ["a", "b", "c"]
 
 
-async def test_what_is_returned_becomes_the_fitting_kind_of_part() -> None:
+async def test_a_returned_value_becomes_a_part_of_its_kind() -> None:
     async def returns(turn: Turn):
         return {
             "text": "words",
@@ -270,7 +270,7 @@ async def test_a_turn_reports_status_writes_artifacts_and_files() -> None:
     assert "thinking" in [message.text for message in task.history]
 
 
-async def test_an_error_meant_for_peers_is_shown_and_any_other_is_not() -> None:
+async def test_the_message_of_an_a2a_error_is_sent_and_of_any_other_error_is_not() -> None:
     agent = Agent("A")
 
     @agent.skill
@@ -400,7 +400,7 @@ async def test_an_artifact_named_by_its_id_is_the_same_in_every_turn() -> None:
     }
 
 
-async def test_what_is_not_only_text_data_or_a_task_becomes_what_it_is() -> None:
+async def test_returned_messages_parts_and_artifacts_are_sent_as_they_are() -> None:
     async def returns(turn: Turn):
         one, two = (Artifact(artifact_id=name, parts=(Part(text=name),)) for name in ("one", "two"))
         if turn.text == "a question":
@@ -449,7 +449,7 @@ async def test_a_reply_that_is_yielded_is_one_message() -> None:
         assert message_of(await client(Part(text=""))).text == ""
 
 
-async def test_what_a_turn_is_given_to_say_is_made_of_parts_or_refused_where_it_is_said() -> None:
+async def test_content_of_a_status_becomes_parts_or_is_refused_at_the_call() -> None:
     agent, refused = Agent("A"), []
 
     @agent.skill
@@ -635,7 +635,7 @@ async def test_steps_that_are_done_side_by_side_need_keys_of_their_own() -> None
             await client("together")
 
 
-async def test_what_is_returned_in_several_parts_comes_in_one_piece() -> None:
+async def test_several_returned_parts_are_one_chunk() -> None:
     agent, parts = Agent("A"), (Part(text="a"), Part(data={"b": 1}))
 
     @agent.skill
@@ -653,7 +653,7 @@ async def test_what_is_returned_in_several_parts_comes_in_one_piece() -> None:
             )
 
 
-async def test_an_answer_that_nobody_could_read_is_said_with_what_an_answer_may_be(
+async def test_the_repeated_question_says_which_answers_are_possible(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     agent = Agent("A")

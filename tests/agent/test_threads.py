@@ -15,7 +15,7 @@ from dragoman.agent.skill import in_thread
 from tests.waiting import until
 
 
-async def test_a_skill_that_blocks_holds_up_nobody_else() -> None:
+async def test_a_blocking_skill_does_not_delay_other_tasks() -> None:
     agent, go = Agent("a"), threading.Event()
 
     @agent.skill
@@ -91,7 +91,7 @@ async def test_a_function_that_holds_the_turn_stays_on_the_event_loop() -> None:
         assert await client("x", skill="without") == "False"
 
 
-async def test_what_a_function_raises_comes_back_and_what_surrounds_it_goes_along() -> None:
+async def test_a_thread_passes_errors_back_and_gets_the_context_variables() -> None:
     known = contextvars.ContextVar("known", default="")
     known.set("here")
     assert await in_thread(lambda: known.get()) == "here"
@@ -121,7 +121,7 @@ async def test_only_so_many_threads_run_at_once(monkeypatch: pytest.MonkeyPatch)
     assert most == 2
 
 
-async def test_a_function_that_holds_up_the_loop_is_named(
+async def test_a_function_that_blocks_the_event_loop_is_named_in_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = Agent("a")

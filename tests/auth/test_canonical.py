@@ -65,7 +65,7 @@ def test_other_members_that_hold_their_default_are_left_out() -> None:
     assert kept == [{"uri": "https://e.example", "params": {"a": "", "b": []}}]
 
 
-def test_which_scheme_it_is_stays_even_when_it_says_nothing() -> None:
+def test_an_empty_security_scheme_stays_in_the_canonical_form() -> None:
     schemes = {"tls": {"mtlsSecurityScheme": {}}, "basic": {"httpAuthSecurityScheme": {"scheme": ""}}}
     assert form(securitySchemes=schemes)["securitySchemes"] == schemes
 
@@ -113,7 +113,7 @@ def test_numbers_are_doubles_however_they_are_written() -> None:
     assert canonical(params(7)) == canonical(params(7.0))
 
 
-def test_what_has_no_canonical_form_is_refused() -> None:
+def test_a_value_without_a_canonical_form_is_refused() -> None:
     for value in (10**400, float("nan"), float("inf"), "\ud800"):
         with pytest.raises(Unsignable):
             canonical(params(value))

@@ -334,7 +334,7 @@ class Clock:
         return self.now
 
 
-async def test_keys_are_fetched_once_and_kept() -> None:
+async def test_keys_are_fetched_once_and_cached() -> None:
     pages, scheme = Pages(**{KEYS: PUBLISHED}), JWT(ISSUER, AUDIENCE, jwks_url=KEYS)
     for _ in range(5):
         await shown(mint(), scheme, pages)

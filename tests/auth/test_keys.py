@@ -115,7 +115,7 @@ def test_a_public_key_is_not_ours(tmp_path: Path) -> None:
         assert KeyRing(tmp_path).keys
 
 
-def test_what_a_file_calls_its_key_does_not_matter(tmp_path: Path) -> None:
+def test_the_name_of_a_key_in_its_file_is_ignored(tmp_path: Path) -> None:
     """A name inside a file could otherwise lead a deletion somewhere else."""
     key = KeyRing(tmp_path / "keys").add()
     file = tmp_path / "keys" / f"{key.kid}.json"

@@ -113,7 +113,7 @@ def test_two_people_cannot_have_one_token() -> None:
 
 
 @requirement(222)
-def test_nothing_of_a_scheme_shows_its_secrets() -> None:
+def test_the_repr_of_a_scheme_has_no_secrets() -> None:
     scheme = Bearer({"alice": hashed(ALICE)})
     assert hashed(ALICE) not in repr(scheme) and hashed(ALICE) not in repr(Requirements([scheme]))
 
@@ -198,7 +198,7 @@ async def test_a_right_password_of_one_is_wrong_for_another() -> None:
         await asked(PASSWORDS, basic("bob", "pâss:wörd"))
 
 
-def test_passwords_are_kept_hashed_and_names_without_colons() -> None:
+def test_passwords_are_stored_as_hashes_and_names_have_no_colons() -> None:
     for holders in ({"alice": "secret"}, {"al:ice": hashed_password("x")}):
         with pytest.raises(ValueError, match="hashed"):
             Basic(holders)

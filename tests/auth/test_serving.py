@@ -75,7 +75,7 @@ def test_an_agent_that_asks_for_certificates_needs_an_authority(tmp_path: Path) 
             serve(Agent("A", auth=[MutualTLS()]), port=0, announce=stop, **options)
 
 
-def test_tls_that_cannot_be_set_up_is_an_error_before_anybody_is_served(tmp_path: Path) -> None:
+def test_invalid_tls_files_are_an_error_before_the_server_starts(tmp_path: Path) -> None:
     certificate, _ = Authority().write(tmp_path, "server")
     _, other = Authority().write(tmp_path, "other")
     some: list[dict[str, Any]] = [

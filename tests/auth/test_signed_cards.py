@@ -43,7 +43,7 @@ def keys(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-async def test_who_asks_for_1_0_gets_a_signed_card_and_the_keys_are_beside_it(keys: Path) -> None:
+async def test_a_request_for_1_0_gets_a_signed_card_with_the_url_of_the_keys(keys: Path) -> None:
     app = signing(keys)
     published = await request(app, "GET", KEYS)
     assert published.status == 200 and published.json == KeyRing(keys).public()
@@ -200,7 +200,7 @@ async def test_a_client_that_requires_a_signature_refuses_other_cards(keys: Path
             pass
 
 
-async def test_what_was_added_to_a_signed_card_is_not_followed(keys: Path) -> None:
+async def test_members_added_to_a_signed_card_are_not_used(keys: Path) -> None:
     KeyRing(keys).add()
     document = json.loads((await request(signing(keys), "GET", CARD, headers=V1)).body)
     document |= {"url": "https://evil.example", "preferredTransport": "JSONRPC", "protocolVersion": "0.3.0"}

@@ -80,7 +80,7 @@ def test_a_signature_names_its_algorithm_its_key_and_where_that_is() -> None:
     assert len(jose.decode(signature.signature)) == 64  # r and s, not ASN.1
 
 
-def test_where_the_official_sdks_read_a_card_otherwise_there_is_a_signature_for_them() -> None:
+def test_a_card_has_a_second_signature_if_the_official_sdks_read_it_differently() -> None:
     plain = {
         **CARD,
         "description": "x",
@@ -168,7 +168,7 @@ async def test_a_card_that_was_changed_is_refused(change: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("change", [{"securityRequirements": []}, {"iconUrl": ""}])
-async def test_nothing_can_be_added_to_or_taken_from_what_the_specification_signs(
+async def test_any_change_of_a_signed_member_breaks_the_signature(
     change: dict[str, Any],
 ) -> None:
     changed = {**signed(SECURED), **change}
@@ -185,7 +185,7 @@ async def test_a_card_without_a_usable_signature_is_refused(signatures: Any) -> 
     await refused({**CARD, "signatures": signatures}, "signed|signature")
 
 
-async def test_a_stranger_who_signs_under_our_name_is_refused() -> None:
+async def test_a_signature_by_an_untrusted_key_with_our_kid_is_refused() -> None:
     await refused(by_hand(CARD, canonical(CARD), OTHER, kid=KEY.kid), "does not match the card")
     await refused(signed(CARD, OTHER), "is not trusted")
 

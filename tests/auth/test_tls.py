@@ -79,7 +79,7 @@ async def test_a_client_certificate_says_who_is_calling(files: Files, binding: s
             assert (await agent("?")).text == "x509:CN=ada"
 
 
-async def test_without_a_certificate_or_with_somebody_elses_nobody_gets_through(files: Files) -> None:
+async def test_calls_without_a_certificate_of_the_authority_are_refused(files: Files) -> None:
     stranger = files.client("eve", Authority())
     expired = files.client("old", days=-1)
     async with files.serving(MutualTLS()) as url:
@@ -89,7 +89,7 @@ async def test_without_a_certificate_or_with_somebody_elses_nobody_gets_through(
                     await agent("?")
 
 
-async def test_where_another_scheme_will_do_a_certificate_may_be_missing(files: Files) -> None:
+async def test_a_certificate_is_optional_if_another_scheme_accepts_the_caller(files: Files) -> None:
     async with files.serving(MutualTLS(), Bearer({"alice": hashed(TOKEN)}), required=False) as url:
         for credential, name in ((files.client("ada"), "x509:CN=ada"), (TOKEN, "alice")):
             async with connect(url, tls=files.trusting(), credentials=credential, timeout=5) as agent:

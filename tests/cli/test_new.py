@@ -36,17 +36,17 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_its_tests_pass(project: tuple[str, Path]) -> None:
+def test_the_tests_of_a_new_project_pass(project: tuple[str, Path]) -> None:
     assert " passed" in run(project[1], "pytest", "-q", "-p", "no:cacheprovider")
 
 
-def test_its_code_is_formatted_and_has_no_findings(project: tuple[str, Path]) -> None:
+def test_the_code_of_a_new_project_is_formatted_and_passes_the_linter(project: tuple[str, Path]) -> None:
     style = ["--no-cache", "--line-length", "120"]
     run(project[1], "ruff", "check", *style, "--select", "E,F,I,UP,B,SIM", ".")
     run(project[1], "ruff", "format", *style, "--check", ".")
 
 
-def test_its_pyproject_names_its_package(project: tuple[str, Path]) -> None:
+def test_the_pyproject_of_a_new_project_names_its_package(project: tuple[str, Path]) -> None:
     template, folder = project
     about = tomllib.loads((folder / "pyproject.toml").read_text())
     assert about["project"]["name"] == folder.name
@@ -54,14 +54,14 @@ def test_its_pyproject_names_its_package(project: tuple[str, Path]) -> None:
     assert (folder / f"my_{template}" / "agent.py").is_file()
 
 
-def test_its_readme_shows_commands_that_fit(project: tuple[str, Path]) -> None:
+def test_the_readme_of_a_new_project_has_valid_commands(project: tuple[str, Path]) -> None:
     template, folder = project
     readme = (folder / "README.md").read_text()
     assert f"dragoman dev my_{template}.agent" in readme
     assert "{" not in readme and all(line in readme for line in TEMPLATES[template].tries)
 
 
-async def test_its_agent_is_served(project: tuple[str, Path]) -> None:
+async def test_the_agent_of_a_new_project_is_served(project: tuple[str, Path]) -> None:
     template, folder = project
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dragoman.cli", "serve", f"my_{template}.agent", "--port", "0", "--store", "memory:", "-q",

@@ -82,7 +82,7 @@ async def test_the_lifespan_runs_once_around_all_requests() -> None:
     assert app.events == ["lifespan.startup", "lifespan.shutdown"]
 
 
-async def test_an_application_that_nobody_reads_is_held_up() -> None:
+async def test_an_application_waits_while_its_response_is_not_read() -> None:
     app = App()
     transport = AsgiTransport(app)
     for _ in range(500):

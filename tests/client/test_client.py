@@ -183,7 +183,7 @@ async def test_files_are_sent_by_path_as_bytes_or_by_url(tmp_path: Path) -> None
     assert (named.filename, named.media_type) == ("x.csv", "text/csv")
 
 
-async def test_nothing_to_send_is_a_mistake() -> None:
+async def test_a_send_without_content_is_an_error() -> None:
     async with connect(agent) as it:
         with pytest.raises(TypeError, match="nothing to send"):
             await it()

@@ -56,7 +56,7 @@ def key(location: str) -> dict[str, Any]:
         (BEARER, Basic("ada", "pw"), "headers", "authorization", LOGIN),
     ],
 )
-async def test_a_secret_is_shown_the_way_the_card_asks(
+async def test_a_secret_is_sent_as_the_card_requires(
     scheme: dict[str, Any], given: Any, where: str, name: str, value: str
 ) -> None:
     site = Site({NEW: page(asks_for(it=scheme)), "/rpc": answer})
@@ -153,7 +153,7 @@ async def test_a_refusal_for_good_is_not_taken_for_a_missing_secret() -> None:
             await agent("hello")
 
 
-async def test_credentials_stay_on_the_origin_they_were_given_for_whatever_the_card_says() -> None:
+async def test_credentials_go_only_to_their_origin_whatever_urls_the_card_has() -> None:
     elsewhere = [{"url": "http://evil.test/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
     site = Site({NEW: page(card(supportedInterfaces=elsewhere)), "/rpc": only("token")})
     async with reach(site, credentials="token", headers={"X-Mine": "1"}) as agent:
@@ -163,7 +163,7 @@ async def test_credentials_stay_on_the_origin_they_were_given_for_whatever_the_c
     assert not {"authorization", "x-mine"} & set(site.asked[-1].headers)
 
 
-async def test_credentials_go_to_another_origin_when_told_to() -> None:
+async def test_the_option_origin_sends_credentials_to_another_origin() -> None:
     elsewhere = [{"url": "http://api.test/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
     site = Site({NEW: page(card(supportedInterfaces=elsewhere)), "/rpc": only("token")})
     async with reach(site, credentials="token", origin="http://api.test") as agent:

@@ -448,7 +448,7 @@ async def test_bindings_we_do_not_have_are_named() -> None:
         await reach(site, binding="soap").open()
 
 
-async def test_what_a_version_lacks_is_refused_in_a_sentence() -> None:
+async def test_an_operation_that_the_version_lacks_is_refused_with_a_reason() -> None:
     async with reach(Site({NEW: page(old_card(protocolVersion="0.3.0"))})) as agent:
         with pytest.raises(UnsupportedOperation, match=r"speaks A2A 0\.3, which has no ListTasks"):
             async for _ in agent.list():

@@ -187,7 +187,7 @@ async def test_several_agents_share_a_port() -> None:
                 assert (await agent("who?")).text == each.name
 
 
-async def test_the_card_lists_every_way_newest_first() -> None:
+async def test_the_card_lists_every_interface_newest_version_first() -> None:
     async with serving(Helper(), grpc_public="agents.example:443") as url, connect(url) as agent:
         ways = [
             (each.protocol_version, each.protocol_binding, each.url)
@@ -347,7 +347,7 @@ async def test_a_killed_server_is_started_again_and_the_stream_goes_on(tmp_path:
         assert server.lives == 2
 
 
-async def test_the_command_serves_grpc_until_it_is_told_to_stop() -> None:
+async def test_the_command_serves_grpc_until_a_signal_stops_it() -> None:
     async with Process(PACED, options=("--grpc-port", str(free_port()), "--drain", "0")) as server:
         async with over_grpc(server.url) as agent:
             async with agent.stream("100000") as stream:

@@ -263,7 +263,7 @@ def _checking_keys(net: Net) -> Any:
 
 
 @pytest.mark.parametrize("client", [_redirecting, _logging_in, _checking_keys])
-async def test_what_is_fetched_on_the_way_does_not_lead_inwards(client: Callable[[Net], Any]) -> None:
+async def test_the_guard_applies_to_redirects_tokens_and_keys(client: Callable[[Net], Any]) -> None:
     """A redirect of the card, the endpoint of a token, the keys of a signature."""
     moved = document({}, "302 Found", "Location: http://inner.example:8080/card.json\r\n")
     async with http_server({"/.well-known/agent-card.json": moved}) as (port, _):

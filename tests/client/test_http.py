@@ -216,7 +216,7 @@ async def test_a_connection_the_server_closed_is_not_used_again() -> None:
     assert server.connections == 2
 
 
-async def test_a_connection_with_an_answer_nobody_read_is_not_used_again() -> None:
+async def test_a_connection_with_an_unread_response_is_not_reused() -> None:
     server = Server(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", OK)
     async with serving(server) as port, transport() as http:
         response = await http.request("GET", f"http://127.0.0.1:{port}/", {})
@@ -267,7 +267,7 @@ async def test_calls_at_the_same_time_have_connections_of_their_own() -> None:
     assert server.connections == 8
 
 
-async def test_a_reader_that_falls_behind_holds_up_the_server() -> None:
+async def test_a_slow_reader_slows_the_server_down() -> None:
     written = 0
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

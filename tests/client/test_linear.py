@@ -475,7 +475,7 @@ def test_twice_the_bytes_cost_twice_the_time(name: str) -> None:
 @pytest.mark.parametrize(
     "beside", [b"0\r\n" + b"a:b\r\n" * 50_000, b"2;" + b"a" * 200_000], ids=["trailers", "chunk"]
 )
-def test_what_comes_beside_a_body_is_bounded(beside: bytes) -> None:
+def test_heads_trailers_and_chunk_extensions_are_limited(beside: bytes) -> None:
     connection = Connection(lambda _: None, lambda _: None)
     connection.connection_made(_Wire())
     response = connection.send(b"", "it")

@@ -79,7 +79,7 @@ TEXT = b"so much to say, " * 100
     ids=["gzip", "members", "zlib", "raw", "list", "none"],
 )
 @pytest.mark.parametrize("size", [1, 7, 1 << 16])
-def test_what_is_compressed_is_read_however_it_was_cut(encoding: str, packed: bytes, size: int) -> None:
+def test_a_compressed_body_is_read_at_any_chunk_boundaries(encoding: str, packed: bytes, size: int) -> None:
     inflater = Inflater(encoding, "it")
     pieces = [out for at in range(0, len(packed), size) for out in inflater.feed(packed[at : at + size])]
     assert b"".join(pieces) == TEXT

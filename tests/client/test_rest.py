@@ -263,7 +263,7 @@ async def test_0_3_names_resources_and_wraps_a_push_config() -> None:
 
 
 @requirement(9, 10, 11)
-async def test_the_first_interface_that_can_be_spoken_is_taken() -> None:
+async def test_the_client_uses_the_first_supported_interface() -> None:
     card = {
         "name": "Two",
         "supportedInterfaces": [
@@ -286,7 +286,7 @@ async def test_a_server_without_the_paths_it_promises_is_tried_in_the_other_vers
     assert site.paths()[1:] == ["/base/message:send", "/base/v1/message:send"]
 
 
-async def test_what_an_address_asks_for_goes_with_every_request() -> None:
+async def test_the_query_of_an_endpoint_goes_with_every_request() -> None:
     card = AgentCard(
         name="Far",
         supported_interfaces=(

@@ -177,7 +177,7 @@ async def test_an_agent_that_changes_its_version_is_followed() -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405, 410])
-async def test_an_interface_where_nobody_takes_messages_is_left_for_the_next_one(status: int) -> None:
+async def test_the_client_tries_the_next_interface_if_one_takes_no_messages(status: int) -> None:
     interfaces = [
         {"url": f"{BASE}/{path}", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
         for path in ("gone", "rpc")

@@ -34,7 +34,7 @@ async def stored(begun: Delivered) -> None:
         await begun.stored
 
 
-async def test_it_is_there_when_it_is_stored(store: Store, log: Log) -> None:
+async def test_a_task_of_begin_is_readable_when_it_is_stored(store: Store, log: Log) -> None:
     begun, lease = await begin(log)
     await stored(begun)
     assert [record.kind for record in await log.read("t")] == ["message"]
@@ -45,7 +45,7 @@ async def test_it_is_there_when_it_is_stored(store: Store, log: Log) -> None:
         await store.scope(Scope("rival", "echo", "eve")).load("t")
 
 
-async def test_what_is_written_meanwhile_comes_after_its_message(log: Log) -> None:
+async def test_output_written_before_the_commit_of_begin_comes_after_the_message(log: Log) -> None:
     _, lease = await begin(log)
     appending = asyncio.ensure_future(log.append(lease, [turn(), chunk("a")]))
     settling = asyncio.ensure_future(log.settle(lease, [chunk("b"), status(DONE)], mail=1))
@@ -59,7 +59,7 @@ async def test_what_is_written_meanwhile_comes_after_its_message(log: Log) -> No
 
 
 @pytest.mark.parametrize("last", [status(DONE), status(ASKS), reply()], ids=["done", "asks", "replies"])
-async def test_it_may_end_before_it_is_stored(store: Store, log: Log, last: Record) -> None:
+async def test_a_task_of_begin_may_settle_before_it_is_stored(store: Store, log: Log, last: Record) -> None:
     _, lease = await begin(log)
     assert seq_of(await log.settle(lease, [turn(), chunk("a"), last], mail=1)) == 4
     assert [(r.seq, r.kind) for r in await log.read("t")] == [
@@ -105,7 +105,7 @@ async def test_mail_that_comes_once_it_is_stored_keeps_it_from_settling(log: Log
     assert seq_of(await log.settle(lease, [turn(), status(DONE)], mail=2)) == 4
 
 
-async def test_it_can_be_given_back(store: Store, log: Log) -> None:
+async def test_a_task_of_begin_can_be_released_before_it_is_stored(store: Store, log: Log) -> None:
     _, lease = await begin(log)
     await store.release(lease)
     (taken,) = await store.claim("n2", limit=10)
@@ -114,7 +114,7 @@ async def test_it_can_be_given_back(store: Store, log: Log) -> None:
         await log.append(lease, [chunk()])
 
 
-async def test_its_hook_is_told_all_of_it(store: Store, log: Log) -> None:
+async def test_a_push_config_of_begin_gets_every_event(store: Store, log: Log) -> None:
     _, lease = await begin(log, webhook=webhook())
     await log.settle(lease, [turn(), status(DONE)], mail=1)
     (delivery,) = await due(store)

@@ -96,7 +96,9 @@ async def test_a_task_that_may_become_a_message_is_neither_listed_nor_counted(lo
     assert await log.unfinished() == 0 and (await log.find(ListTasks(), limit=5)).total == 0
 
 
-async def test_what_is_counted_is_what_can_be_listed_whatever_happens(store: Store, log: Log) -> None:
+async def test_the_number_of_open_tasks_equals_the_tasks_listed_after_any_operations(
+    store: Store, log: Log
+) -> None:
     chance, tasks = random.Random(7), dict[str, TaskState]()
     for n in range(60):
         parked = [task for task, state in tasks.items() if state is TaskState.INPUT_REQUIRED]
@@ -132,7 +134,9 @@ async def test_what_is_counted_is_what_can_be_listed_whatever_happens(store: Sto
         assert found.total == len(found.snapshots)
 
 
-async def test_an_unfinished_task_is_purged_if_asked_for_and_nobody_runs_it(store: Store, log: Log) -> None:
+async def test_purge_deletes_an_unfinished_task_on_request_unless_a_node_runs_it(
+    store: Store, log: Log
+) -> None:
     await add(log, "done", 10, when=1)
     await add(log, "parked", 10, state=TaskState.INPUT_REQUIRED, when=1)
     await add(log, "parked later", 10, state=TaskState.INPUT_REQUIRED, when=9)

@@ -27,7 +27,7 @@ async def test_every_listener_of_a_topic_is_woken_and_no_other(bus: Bus) -> None
         assert sorted(heard) == ["a1", "a2"]
 
 
-async def test_nobody_is_woken_after_their_context_ended(bus: Bus) -> None:
+async def test_a_listener_is_not_woken_after_its_context_ended(bus: Bus) -> None:
     heard: list[int] = []
     with bus.listen("a", lambda records: heard.append(1)):
         bus.wake("a")
@@ -96,7 +96,7 @@ async def test_records_ride_along_within_a_process(bus: Bus) -> None:
     assert heard == [records]
 
 
-async def test_a_closed_bus_wakes_nobody(bus: Bus) -> None:
+async def test_a_closed_bus_wakes_no_listener(bus: Bus) -> None:
     heard: list[int] = []
     with bus.listen("a", lambda records: heard.append(1)):
         await bus.close()
@@ -104,7 +104,7 @@ async def test_a_closed_bus_wakes_nobody(bus: Bus) -> None:
     assert heard == []
 
 
-async def test_all_who_listen_can_be_told_to_look(bus: Bus) -> None:
+async def test_one_call_wakes_all_listeners(bus: Bus) -> None:
     heard: list[tuple[str, Sequence[Record]]] = []
     with (
         bus.listen("a", lambda records: heard.append(("a", records))),
@@ -140,9 +140,7 @@ LONG = topic(Scope("t", "a", "o" * 10_000), "1")
 @pytest.mark.parametrize(
     "name", [MAIL_TOPIC, "t/a/o/1", LONG, "t/ä/\0/1"], ids=["mail", "task", "long", "odd"]
 )
-async def test_another_process_hears_that_there_is_news_and_not_what(
-    buses: tuple[Bus, Bus], name: str
-) -> None:
+async def test_another_process_gets_the_topic_and_no_records(buses: tuple[Bus, Bus], name: str) -> None:
     here, there = buses
     ear, other = Ear(), Ear()
     with there.listen(name, ear), there.listen(name + "2", other):
@@ -152,7 +150,7 @@ async def test_another_process_hears_that_there_is_news_and_not_what(
     assert ear.heard == [()] and other.heard == []
 
 
-async def test_whoever_wakes_hears_it_once(buses: tuple[Bus, Bus]) -> None:
+async def test_the_waker_itself_is_woken_once(buses: tuple[Bus, Bus]) -> None:
     here, there = buses
     own, ear, records = Ear(), Ear(), (chunk(),)
     with here.listen("a", own), there.listen("a", ear), here.listen("b", own):
@@ -164,7 +162,7 @@ async def test_whoever_wakes_hears_it_once(buses: tuple[Bus, Bus]) -> None:
     assert own.heard == [records, ()]
 
 
-async def test_what_is_said_often_is_heard_at_least_once_after_the_last_time(buses: tuple[Bus, Bus]) -> None:
+async def test_many_wake_ups_cause_at_least_one_after_the_last(buses: tuple[Bus, Bus]) -> None:
     here, there = buses
     ears = [Ear() for _ in range(50)]
     with ExitStack() as stack:
@@ -178,7 +176,7 @@ async def test_what_is_said_often_is_heard_at_least_once_after_the_last_time(bus
     assert all(1 <= len(ear.heard) <= 20 for ear in ears)
 
 
-async def test_what_is_said_last_is_still_heard(buses: tuple[Bus, Bus]) -> None:
+async def test_the_last_wake_up_is_not_lost(buses: tuple[Bus, Bus]) -> None:
     here, there = buses
     ear = Ear()
     with there.listen("a", ear):

@@ -18,7 +18,7 @@ from tests.conformance.records import child, chunk, mail, status, step, turn
 DONE = TaskState.COMPLETED
 
 
-async def test_what_nobody_holds_can_be_claimed_oldest_first(store: Store, log: Log) -> None:
+async def test_tasks_without_a_lease_are_claimed_oldest_first(store: Store, log: Log) -> None:
     for task in ("t1", "t2", "t3"):
         await log.create(task, "c", mail())
     other = Scope("rival", "echo", "eve")
@@ -38,7 +38,9 @@ async def test_a_claim_gives_each_task_to_one_node(store: Store, log: Log) -> No
     assert len(tasks) == 40 and len(set(tasks)) == 40
 
 
-async def test_what_a_live_node_holds_is_not_claimed_and_not_delivered_away(store: Store, log: Log) -> None:
+async def test_a_task_of_a_live_node_is_neither_claimed_nor_given_away_by_a_delivery(
+    store: Store, log: Log
+) -> None:
     delivered = await log.create("t", "c", mail(), node="n1")
     assert list(await store.claim("n2", limit=10)) == []
     assert (await log.deliver("t", mail(), node="n2")).lease is None
@@ -47,7 +49,7 @@ async def test_what_a_live_node_holds_is_not_claimed_and_not_delivered_away(stor
     assert await log.append(delivered.lease, [chunk()]) == 4
 
 
-async def test_delivering_with_a_node_claims_what_nobody_holds(store: Store, log: Log) -> None:
+async def test_a_delivery_with_a_node_claims_a_task_without_a_lease(store: Store, log: Log) -> None:
     await log.create("t", "c", mail())
     delivered = await log.deliver("t", mail(), node="n1")
     assert delivered.lease is not None and delivered.lease.fence == 1
@@ -85,7 +87,9 @@ async def test_a_node_that_lapsed_loses_its_tasks_and_cannot_write_any_more(
     assert (await log.load("t")).task.artifacts[0].text == "fresh"
 
 
-async def test_a_lapsed_node_that_nobody_replaced_may_go_on(store: Store, log: Log, clock: Clock) -> None:
+async def test_a_late_node_continues_if_no_other_node_took_its_tasks(
+    store: Store, log: Log, clock: Clock
+) -> None:
     lease = (await log.create("t", "c", mail(), node="n1")).lease
     assert lease is not None
     clock.forward(61)
@@ -94,7 +98,7 @@ async def test_a_lapsed_node_that_nobody_replaced_may_go_on(store: Store, log: L
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-async def test_nobody_dies_because_a_clock_is_set_or_the_machine_has_slept(
+async def test_no_lease_expires_because_a_clock_is_set_or_the_machine_slept(
     store: Store, log: Log, wall: Clock, hours: int
 ) -> None:
     lease = (await log.create("t", "c", mail(), node="n1")).lease
@@ -133,7 +137,7 @@ async def test_a_lapsed_node_keeps_what_it_holds_and_its_claim_renews_its_lease(
     assert list(await store.renew("n1", ttl=60)) == [HeldLease(lease.key, 1, 1)]
 
 
-async def test_a_node_that_claims_is_alive_so_that_nobody_takes_what_it_claimed(
+async def test_a_claim_renews_the_node_so_that_its_tasks_are_not_taken(
     store: Store, log: Log, clock: Clock
 ) -> None:
     await log.create("t", "c", mail())
@@ -157,7 +161,7 @@ async def test_nodes_that_lapsed_together_do_not_take_each_others_tasks(
         assert list(await store.renew(node, ttl=60)) == [HeldLease(lease.key, 1, 1)]
 
 
-async def test_who_does_not_take_over_claims_only_what_nobody_holds(
+async def test_a_claim_without_takeover_takes_only_tasks_without_a_lease(
     store: Store, log: Log, clock: Clock
 ) -> None:
     await log.create("t1", "c", mail(), node="n1")
@@ -168,7 +172,9 @@ async def test_who_does_not_take_over_claims_only_what_nobody_holds(
     assert [lease.task for lease in await store.claim("n2", limit=10, takes_over=lambda: True)] == ["t1"]
 
 
-async def test_what_an_earlier_process_of_the_same_name_held_can_be_claimed(store: Store, log: Log) -> None:
+async def test_tasks_of_an_earlier_process_with_the_same_node_name_can_be_claimed(
+    store: Store, log: Log
+) -> None:
     await log.create("t", "c", mail(), node="n1")
     await store.join("n1", ttl=60)
     (lease,) = await store.claim("n1", limit=10)
@@ -181,7 +187,7 @@ async def test_a_node_that_never_joined_is_not_alive(store: Store, log: Log) -> 
     assert lease.fence == 2
 
 
-async def test_renewing_tells_what_the_node_still_holds_and_the_last_mail(store: Store, log: Log) -> None:
+async def test_renew_returns_the_leases_of_the_node_and_their_last_mail(store: Store, log: Log) -> None:
     assert list(await store.renew("n1", ttl=60)) == []
     one = (await log.create("t1", "c", mail(), node="n1")).lease
     two = (await log.create("t2", "c", mail(), node="n1")).lease
@@ -193,7 +199,7 @@ async def test_renewing_tells_what_the_node_still_holds_and_the_last_mail(store:
     assert sorted(held, key=lambda h: h.key) == [HeldLease(one.key, 1, 3), HeldLease(two.key, 1, 1)]
 
 
-async def test_what_a_leaving_node_held_can_be_claimed_at_once(store: Store, log: Log) -> None:
+async def test_tasks_of_a_node_that_leaves_can_be_claimed_at_once(store: Store, log: Log) -> None:
     lease = (await log.create("t", "c", mail(), node="n1")).lease
     assert lease is not None
     await store.leave("n1")
@@ -232,7 +238,7 @@ async def test_a_released_task_can_be_claimed_at_once_and_counts_only_failed_att
 
 
 @pytest.mark.parametrize("progress", [step, child])
-async def test_a_task_that_gets_on_has_its_attempts_anew(
+async def test_progress_resets_the_attempts_of_a_task(
     store: Store, log: Log, progress: Callable[[], Record]
 ) -> None:
     lease = (await log.create("t", "c", mail(), node="n1")).lease

@@ -39,7 +39,7 @@ async def due(store: Store, node: str = "n1", limit: int = 10) -> list[Delivery]
 # Configs
 
 
-async def test_a_hook_is_kept_as_it_was_given(store: Store, log: Log) -> None:
+async def test_a_push_config_is_stored_unchanged(store: Store, log: Log) -> None:
     await begin(log)
     given = webhook(token="tök", authentication=AuthenticationInfo(scheme="Bearer", credentials="secret"))
     assert await store.push_configs.put(SCOPE, "t", given) == given
@@ -118,7 +118,7 @@ async def test_a_repeated_message_brings_its_hook_once(store: Store, log: Log) -
 # What is due
 
 
-async def test_a_hook_is_due_when_its_task_has_news(store: Store, log: Log) -> None:
+async def test_a_webhook_is_due_when_its_task_has_a_new_event(store: Store, log: Log) -> None:
     lease = await begin(log, webhook=webhook())
     assert await due(store) == [] and await store.push_queue.when() is None
     await log.append(lease, [turn()])
@@ -138,7 +138,7 @@ async def test_a_hook_is_due_when_its_task_settles(store: Store, log: Log, end: 
     assert (delivery.cursor, delivery.last) == (1, 3)
 
 
-async def test_mail_is_no_news(store: Store, log: Log) -> None:
+async def test_mail_makes_no_webhook_due(store: Store, log: Log) -> None:
     await begin(log, webhook=webhook())
     await log.deliver("t", mail())
     assert await due(store) == []
@@ -151,7 +151,7 @@ async def test_a_task_without_hooks_makes_nothing_due(store: Store, log: Log) ->
     assert await due(store) == []
 
 
-async def test_a_new_hook_is_told_what_comes_not_what_was(store: Store, log: Log) -> None:
+async def test_a_new_webhook_gets_later_events_and_not_earlier_ones(store: Store, log: Log) -> None:
     lease = await begin(log)
     await log.append(lease, [turn(), status(WORKING)])
     await store.push_configs.put(SCOPE, "t", webhook())
@@ -162,7 +162,9 @@ async def test_a_new_hook_is_told_what_comes_not_what_was(store: Store, log: Log
 
 
 @pytest.mark.parametrize("state", [DONE, ASKS])
-async def test_a_hook_that_comes_late_is_told_how_it_ended(store: Store, log: Log, state: TaskState) -> None:
+async def test_a_webhook_registered_after_the_end_gets_the_final_status(
+    store: Store, log: Log, state: TaskState
+) -> None:
     lease = await begin(log)
     await log.settle(lease, [turn(), status(state)], mail=1)
     await store.push_configs.put(SCOPE, "t", webhook())
@@ -182,7 +184,7 @@ async def test_a_replaced_hook_goes_on_from_where_it_is(store: Store, log: Log) 
         await store.push_queue.advance(delivery, 2)
 
 
-async def test_whoever_listens_hears_when_something_becomes_due(store: Store, log: Log) -> None:
+async def test_a_listener_is_woken_when_a_webhook_becomes_due(store: Store, log: Log) -> None:
     lease = await begin(log, webhook=webhook())
     heard: list[str] = []
     with store.push_queue.listen(lambda: heard.append("news")):
@@ -223,7 +225,7 @@ async def test_advancing_moves_the_cursor_and_keeps_the_hook(store: Store, log: 
     assert await due(store) == []
 
 
-async def test_news_that_come_while_a_hook_is_held_are_due_when_it_is_back(store: Store, log: Log) -> None:
+async def test_events_during_a_delivery_are_due_after_it(store: Store, log: Log) -> None:
     lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk("a")])
     (delivery,) = await due(store)
@@ -265,7 +267,7 @@ async def test_a_failed_attempt_waits_and_is_counted(store: Store, log: Log, clo
 
 
 @pytest.mark.parametrize("hours", [-5, 5], ids=["back", "forward"])
-async def test_a_pause_is_as_long_as_it_was_meant_when_a_clock_is_set(
+async def test_a_retry_delay_does_not_change_when_a_clock_is_set(
     store: Store, log: Log, wall: Clock, hours: int
 ) -> None:
     lease = await begin(log, webhook=webhook())
@@ -289,7 +291,7 @@ async def test_a_time_that_only_a_wrong_clock_can_have_written_means_now(store: 
     assert (delivery.attempt, delivery.error) == (1, "HTTP 500")
 
 
-async def test_what_is_put_off_without_an_error_counts_no_attempt(
+async def test_a_delivery_postponed_without_an_error_counts_no_attempt(
     store: Store, log: Log, clock: Clock
 ) -> None:
     lease = await begin(log, webhook=webhook())
@@ -305,7 +307,7 @@ async def test_what_is_put_off_without_an_error_counts_no_attempt(
     assert (third.attempt, third.since) == (1, second.since)
 
 
-async def test_a_deleted_hook_is_not_told_anything_more(store: Store, log: Log) -> None:
+async def test_a_deleted_webhook_gets_no_more_events(store: Store, log: Log) -> None:
     lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (delivery,) = await due(store)
@@ -316,7 +318,7 @@ async def test_a_deleted_hook_is_not_told_anything_more(store: Store, log: Log) 
     assert await due(store) == []
 
 
-async def test_who_tells_a_hook_goes_on_when_a_clock_is_set(store: Store, log: Log, wall: Clock) -> None:
+async def test_a_sender_keeps_its_webhook_when_a_clock_is_set(store: Store, log: Log, wall: Clock) -> None:
     lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (delivery,) = await due(store, "n1")
@@ -325,7 +327,7 @@ async def test_who_tells_a_hook_goes_on_when_a_clock_is_set(store: Store, log: L
     await store.push_queue.advance(delivery, delivery.last)
 
 
-async def test_what_a_dead_node_held_is_taken_over_and_it_can_say_nothing(
+async def test_webhooks_of_a_dead_node_are_taken_over_and_its_results_are_refused(
     store: Store, log: Log, clock: Clock
 ) -> None:
     lease = await begin(log, webhook=webhook())
@@ -354,7 +356,7 @@ async def test_a_lapsed_node_does_not_take_its_own_deliveries_again(
     await store.push_queue.advance(delivery, 2)
 
 
-async def test_what_a_leaving_node_held_is_due_at_once(store: Store, log: Log) -> None:
+async def test_webhooks_of_a_node_that_leaves_are_due_at_once(store: Store, log: Log) -> None:
     lease = await begin(log, webhook=webhook())
     await log.append(lease, [chunk()])
     (held,) = await due(store, "n1")
@@ -367,7 +369,7 @@ async def test_what_a_leaving_node_held_is_due_at_once(store: Store, log: Log) -
 # Given up
 
 
-async def test_what_was_given_up_is_seen_waits_and_can_be_told_again(store: Store, log: Log) -> None:
+async def test_a_webhook_that_was_given_up_is_listed_and_can_be_redelivered(store: Store, log: Log) -> None:
     lease = await begin(log, webhook=webhook())
     other = await begin(log, "t2", webhook=webhook(task="t2"))
     await log.append(lease, [chunk("a")])
@@ -404,7 +406,7 @@ async def test_telling_again_may_begin_earlier(store: Store, log: Log) -> None:
 # Purging
 
 
-async def test_a_task_is_not_purged_while_somebody_is_to_be_told_of_it(store: Store, log: Log) -> None:
+async def test_a_task_is_not_purged_while_a_notification_is_pending(store: Store, log: Log) -> None:
     lease = await begin(log, webhook=webhook())
     await log.settle(lease, [status(DONE)], mail=1)
     assert await store.purge("2999", limit=10) == 0
@@ -415,7 +417,7 @@ async def test_a_task_is_not_purged_while_somebody_is_to_be_told_of_it(store: St
     assert not await store.push_queue.redeliver(delivery.key)
 
 
-async def test_what_was_given_up_does_not_keep_a_task(store: Store, log: Log) -> None:
+async def test_a_webhook_that_was_given_up_does_not_prevent_a_purge(store: Store, log: Log) -> None:
     lease = await begin(log, webhook=webhook())
     await log.settle(lease, [status(DONE)], mail=1)
     (delivery,) = await due(store)
@@ -427,7 +429,9 @@ async def test_what_was_given_up_does_not_keep_a_task(store: Store, log: Log) ->
 # Two processes
 
 
-async def test_a_hook_made_by_one_process_is_told_of_what_another_writes(pair: tuple[Store, Store]) -> None:
+async def test_a_webhook_created_by_one_process_gets_events_written_by_another(
+    pair: tuple[Store, Store],
+) -> None:
     here, there = pair
     lease = await begin(here.scope(SCOPE))
     await there.push_configs.put(SCOPE, "t", webhook())

@@ -39,7 +39,7 @@ async def test_a_reader_that_comes_late_gets_a_long_log_in_pieces(log: Log) -> N
         assert await _all(reader, 3501) == list(range(1, 3502))
 
 
-async def test_a_reader_hears_what_is_written_while_it_catches_up(log: Log) -> None:
+async def test_a_reader_gets_records_written_while_it_catches_up(log: Log) -> None:
     bus, lease = LocalBus(), await _begun(log)
     await log.append(lease, [chunk("x") for _ in range(2500)])
 

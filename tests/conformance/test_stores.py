@@ -54,7 +54,7 @@ async def test_a_snapshot_does_not_change_while_its_task_goes_on(log: Log) -> No
         assert everything_in(alone) == everything_in(snapshot)
 
 
-def test_what_comes_after_a_shared_snapshot_is_another_one() -> None:
+def test_a_new_record_does_not_change_a_snapshot_that_was_returned() -> None:
     first = Snapshot(SCOPE, "t", "c").after([numbered(Record("message", mail("hello")), 1)]).share()
     second = first.after([numbered(chunk("a"), 2)])
     assert (first.seq, second.seq) == (1, 2)
@@ -292,7 +292,7 @@ async def test_a_settled_task_that_gets_mail_is_claimed_for_the_first_time_again
     await log.append(delivered.lease, [chunk()])
 
 
-async def test_a_reply_ends_a_task_that_nobody_sees(log: Log) -> None:
+async def test_a_reply_ends_a_hidden_task(log: Log) -> None:
     delivered = await log.create("t", "c", mail(reply=True), node="n1")
     assert delivered.lease is not None and delivered.snapshot.hidden
     assert (await log.find(ListTasks(), limit=10)).total == 0
@@ -370,7 +370,7 @@ async def test_a_refused_delivery_does_not_use_up_its_key(log: Log) -> None:
     assert not (await log.deliver("t", mail(), dedupe="k")).duplicate
 
 
-async def test_a_key_nobody_used_was_not_seen(log: Log) -> None:
+async def test_an_unused_idempotency_key_is_unknown(log: Log) -> None:
     assert await log.seen("k") is None
     await log.create("t", "c", mail())
     assert await log.seen("k") is None

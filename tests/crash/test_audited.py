@@ -49,7 +49,7 @@ async def test_every_task_that_a_killed_server_leaves_is_in_its_audit(
     assert not chain.breaks
 
 
-async def test_a_send_that_is_under_way_is_in_the_audit(tmp_path: Path) -> None:
+async def test_a_running_send_is_in_the_audit_log(tmp_path: Path) -> None:
     stage = Stage(tmp_path, PACE="0.01")
     async with stage.server:
         sending = asyncio.create_task(raw.call(stage.server.url, "SendMessage", message("100000")))

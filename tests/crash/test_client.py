@@ -16,7 +16,7 @@ from tests.crash.stage import Stage
 
 
 @pytest.mark.parametrize("every", [3, 4])
-async def test_the_client_tells_a_story_through_a_server_that_is_killed_again_and_again(
+async def test_the_client_finishes_a_dialog_with_a_server_that_is_killed_repeatedly(
     every: int, tmp_path: Path
 ) -> None:
     stage = Stage(tmp_path, PACE="0.02")

@@ -14,7 +14,7 @@ from tests.waiting import elapse
 EVERY = 5
 
 
-async def test_a_story_that_nobody_interrupts(tmp_path: Path) -> None:
+async def test_a_task_without_a_crash_is_complete(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     async with stage.server:
         await stage.tell("quiet")
@@ -38,7 +38,7 @@ async def test_killed_after_the_nth_event(first: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_killed_at_any_moment_while_many_stories_are_told(seed: int, tmp_path: Path) -> None:
+async def test_many_tasks_survive_kills_at_random_moments(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     stage = Stage(tmp_path, PACE="0.02")
     async with stage.server:

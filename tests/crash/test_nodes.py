@@ -63,7 +63,7 @@ async def events(node: Server, task: str, after: int = 0) -> AsyncIterator[Heard
         yield event
 
 
-async def test_what_a_killed_node_ran_goes_on_at_another_whose_reader_hears_each_event_once(
+async def test_another_node_continues_the_tasks_of_a_killed_node_and_readers_get_each_event_once(
     tmp_path: Path,
 ) -> None:
     one, two = Node(tmp_path, ttl=1.5, pace=0.05), Node(tmp_path, ttl=1.5, pace=0.05)
@@ -84,7 +84,7 @@ async def test_what_a_killed_node_ran_goes_on_at_another_whose_reader_hears_each
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_nodes_and_the_database_may_die_at_any_moment_while_stories_are_told(
+async def test_tasks_survive_kills_of_nodes_and_the_database_at_random_moments(
     tmp_path: Path, seed: int
 ) -> None:
     dice, database, deaths = random.Random(seed), postgres.server(), 0

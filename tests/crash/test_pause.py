@@ -150,7 +150,7 @@ async def test_a_worker_that_stood_still_loses_its_tasks_once_and_begins_nothing
         counting.check(workers.fences(), PAUSES)
 
 
-async def test_nobody_loses_a_task_to_a_worker_that_stood_still_with_the_write_lock(
+async def test_no_task_is_taken_over_after_a_worker_paused_with_the_write_lock(
     counting: Counting, workers: Workers
 ) -> None:
     async with workers:
@@ -164,7 +164,7 @@ async def test_nobody_loses_a_task_to_a_worker_that_stood_still_with_the_write_l
         counting.check(workers.fences(), 0)
 
 
-async def test_nobody_loses_a_task_because_somebody_else_had_the_write_lock(
+async def test_no_task_is_taken_over_after_another_process_held_the_write_lock(
     counting: Counting, workers: Workers
 ) -> None:
     async with workers:
@@ -217,7 +217,7 @@ async def test_a_node_on_postgresql_that_stood_still_loses_its_tasks_once_and_be
         counting.check(fences(), PAUSES)
 
 
-async def test_nobody_loses_a_task_because_postgresql_stood_still(
+async def test_no_task_is_taken_over_after_postgresql_paused(
     counting: Counting, nodes: Sequence[Node]
 ) -> None:
     one, two = nodes

@@ -28,7 +28,7 @@ async def first_words(stage: Stage, steps: int) -> tuple[str, AsyncIterator[Hear
     return task, stream
 
 
-async def test_a_running_task_gets_its_time_when_the_server_is_told_to_stop(tmp_path: Path) -> None:
+async def test_a_running_task_may_finish_during_the_drain_time(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--drain", "15", PACE="0.1")
     async with stage.server:
         task, stream = await first_words(stage, 5)
@@ -44,7 +44,7 @@ async def test_a_running_task_gets_its_time_when_the_server_is_told_to_stop(tmp_
         assert b"Traceback" not in stage.server.said
 
 
-async def test_a_blocking_send_is_answered_by_a_server_that_was_told_to_stop(tmp_path: Path) -> None:
+async def test_a_stopping_server_answers_a_blocking_send(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--drain", "15", PACE="0.1")
     async with stage.server:
         _, stream = await first_words(stage, 3)
@@ -79,7 +79,7 @@ async def test_a_task_that_needs_longer_is_given_back_and_goes_on_in_the_next_pr
         assert b"Traceback" not in stage.server.said
 
 
-async def test_being_stopped_politely_does_not_count_as_an_attempt(tmp_path: Path) -> None:
+async def test_a_graceful_stop_does_not_count_as_an_attempt(tmp_path: Path) -> None:
     """A task may live through any number of releases of its server."""
     stage = Stage(tmp_path, "--drain", "0", PACE="0.02")
     async with stage.server:
@@ -115,7 +115,7 @@ async def test_a_second_interrupt_ends_the_server_at_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_a_terminal_that_goes_away_stops_the_server_politely(tmp_path: Path, workers: str) -> None:
+async def test_sighup_stops_the_server_gracefully(tmp_path: Path, workers: str) -> None:
     stage = Stage(tmp_path, "--drain", "15", "--workers", workers, PACE="0.1")
     async with stage.server:
         sending = asyncio.create_task(raw.result(stage.server.url, "SendMessage", message("3")))
@@ -126,7 +126,7 @@ async def test_a_terminal_that_goes_away_stops_the_server_politely(tmp_path: Pat
         assert await stage.server.ended() == 0
 
 
-async def test_but_not_one_that_was_told_not_to_mind(tmp_path: Path) -> None:
+async def test_sighup_does_not_stop_a_server_started_with_nohup(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
     try:

@@ -27,7 +27,7 @@ def workers(stage: Stage) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-async def test_two_workers_tell_the_same_stories(tmp_path: Path) -> None:
+async def test_two_workers_run_tasks_of_one_store(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--workers", "2", PACE="0.01")
     async with stage.server:
         async with asyncio.TaskGroup() as group:
@@ -75,7 +75,7 @@ async def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
         await stage.check()
 
 
-async def test_workers_stop_politely_and_give_back_what_they_run(tmp_path: Path) -> None:
+async def test_stopping_workers_release_their_tasks(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--workers", "2", "--drain", "0.05", PACE="0.1")
     async with stage.server:
         begun = {**message("4"), "configuration": {"returnImmediately": True}}
@@ -190,7 +190,7 @@ async def test_workers_take_on_together_exactly_as_much_as_they_may_also_in_a_bu
         await until(lambda: stage.steps.read_text().count("began") >= 16)
 
 
-async def test_what_a_killed_worker_had_under_way_does_not_count_for_ever(tmp_path: Path) -> None:
+async def test_running_requests_of_a_killed_worker_do_not_count_forever(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--workers", "2", "--concurrency", "2", PACE="600")
     async with stage.server, asyncio.timeout(15):
         sends = [asyncio.create_task(raw.call(stage.server.url, "SendMessage", message("1"))) for _ in "ab"]
@@ -211,7 +211,7 @@ async def settled(stage: Stage) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
-async def test_it_does_not_matter_which_worker_is_asked_for_numbers(tmp_path: Path) -> None:
+async def test_every_worker_reports_the_metrics_of_all_workers(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--workers", "2")
     async with stage.server, asyncio.timeout(15):
         for _ in range(12):

@@ -126,9 +126,7 @@ def test_http_of_0_3_says_nothing_that_its_protobuf_does_not_know() -> None:
     ],
     ids=["history", "id", "session", "content", "parts"],
 )
-def test_what_is_wrong_is_said_with_the_name_that_the_version_has(
-    name: str, document: Any, path: str
-) -> None:
+def test_an_error_names_the_member_as_the_version_spells_it(name: str, document: Any, path: str) -> None:
     given = {"message": {"role": "user", "parts": [HI]}, **document}
     with pytest.raises(InvalidParams, match=f"^{path} ") as caught:
         select.by_name(name).read_request(ops.SEND, msgspec.json.encode(given))
@@ -137,7 +135,7 @@ def test_what_is_wrong_is_said_with_the_name_that_the_version_has(
 
 @pytest.mark.parametrize("authentication", [{}, {"schemes": []}, {"schemes": [], "credentials": ""}, None])
 @pytest.mark.parametrize("name", ["0.3", "0.2", "0.3-proto", "0.1"])
-def test_a_webhook_that_wants_no_credentials_may_say_so_in_any_way(name: str, authentication: Any) -> None:
+def test_a_webhook_without_credentials_can_be_written_in_every_form(name: str, authentication: Any) -> None:
     config = {"url": "https://hook.example", "authentication": authentication}
     document = {"id": "t1", "parent": "tasks/t1", "pushNotificationConfig": config}
     request = select.by_name(name).read_request(ops.PUSH_CREATE, msgspec.json.encode(document))
@@ -186,7 +184,7 @@ def test_a_file_that_is_only_a_name_goes_in_and_out(name: str) -> None:
 
 @kind_family
 @pytest.mark.parametrize("value", [None, 7, "text", [1, 2], True])
-def test_data_that_is_no_object_is_boxed_the_way_the_official_sdk_does(name: str, value: Any) -> None:
+def test_data_that_is_not_an_object_is_wrapped_as_in_the_official_sdk(name: str, value: Any) -> None:
     message = Message(message_id="m", role=Role.AGENT, parts=(Part(data=value, metadata={"a": 1}),))
     task = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING, message=message))
     document = written(name, ops.GET, task)
@@ -530,7 +528,7 @@ def test_arbiter_begins_with_working_and_shows_no_task() -> None:
     assert last["final"] is True
 
 
-def test_what_an_agent_made_is_what_it_says_to_arbiter() -> None:
+def test_for_arbiter_the_text_of_artifacts_is_the_status_message() -> None:
     stream = streamed(
         "arbiter", snapshot(TaskState.WORKING), chunk("hello "), chunk("you", append=True), COMPLETED
     )
@@ -567,7 +565,7 @@ def test_a_broken_stream_ends_with_a_failed_status_for_arbiter() -> None:
 
 
 @kind_family
-def test_what_an_object_is_comes_first(name: str) -> None:
+def test_the_kind_of_an_object_is_its_first_member(name: str) -> None:
     tag = "type" if name == "0.2-type" else "kind"
     said = Message(message_id="m", role=Role.AGENT, parts=(Part(text="hi"), Part(raw=b"x"), Part(data={})))
     status = TaskStatus(state=TaskState.COMPLETED, message=said)

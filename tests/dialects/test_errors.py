@@ -45,7 +45,7 @@ def test_every_error_has_its_code_in_every_version(kind: type[e.A2AError], name:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in CODES])
-def test_1_0_names_the_reason_and_so_every_error_survives_but_for_what_1_0_cannot_tell_apart(
+def test_1_0_keeps_the_reason_of_every_error(
     kind: type[e.A2AError],
 ) -> None:
     dialect = select.by_name("1.0")
@@ -88,7 +88,7 @@ def test_a_code_means_what_it_means_in_the_version_that_wrote_it(name: str, code
     ("http", "kind"),
     [(401, e.Unauthenticated), (403, e.Forbidden), (429, e.RateLimited), (503, e.Unavailable)],
 )
-def test_a_server_error_is_told_by_the_http_status(http: int, kind: type) -> None:
+def test_a_server_error_is_identified_by_the_http_status(http: int, kind: type) -> None:
     for name in ("1.0", "0.3", "arbiter"):
         assert type(select.by_name(name).read_error({"code": -32000, "message": "no"}, http=http)) is kind
         assert type(select.by_name(name).read_error(None, http=http)) is kind

@@ -183,7 +183,7 @@ def test_empty_values_are_not_absent(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_what_json_cannot_say_is_refused(value: float) -> None:
+def test_numbers_that_json_lacks_are_refused(value: float) -> None:
     with pytest.raises(InvalidParams, match="infinity"):
         v1_0.CODEC.read_request(SEND, body([value]))
 
@@ -233,7 +233,7 @@ def restored(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("value", ["\ud800", {1}])
-def test_what_is_no_json_is_refused(value: Any) -> None:
+def test_values_that_are_not_json_are_refused(value: Any) -> None:
     with pytest.raises(InvalidParams, match="protobuf cannot carry"):
         body(value)
     task = Task(id="t", status=TaskStatus(state=TaskState.WORKING), metadata={"value": value})
@@ -241,7 +241,7 @@ def test_what_is_no_json_is_refused(value: Any) -> None:
         v1_0.CODEC.write_result(GET, task)
 
 
-def test_what_may_be_said_may_be_nested_as_deep_as_readers_go() -> None:
+def test_values_may_nest_up_to_the_limit_of_protobuf_readers() -> None:
     part = Part(data=nested(30), metadata=nested(30))
     update = ArtifactUpdate(task_id="t", context_id="c", artifact=Artifact(artifact_id="a", parts=(part,)))
     for codec in CODECS:
@@ -369,7 +369,7 @@ def test_0_3_marks_the_last_status_and_follows_a_last_task_with_one() -> None:
         (b"", "", b""),
     ],
 )
-def test_0_3_files_are_decoded_if_somebody_encoded_them(
+def test_file_bytes_of_0_3_are_decoded_if_they_are_base64(
     content: bytes, media_type: str, meant: bytes
 ) -> None:
     assert file_bytes(content, media_type) == meant
@@ -436,7 +436,7 @@ def test_an_error_fits_into_a_trailer() -> None:
 
 @every_codec
 @pytest.mark.parametrize("append", [True, False])
-def test_output_that_replaces_an_artifact_is_told_apart_over_grpc(codec: Codec, append: bool) -> None:
+def test_output_that_replaces_an_artifact_is_marked_over_grpc(codec: Codec, append: bool) -> None:
     artifact = Artifact(artifact_id="a", parts=(Part(text="x"),))
     update = ArtifactUpdate(task_id="t", context_id="c", artifact=artifact, append=append)
     [body] = codec.write_event(StreamResponse(update), last=False)

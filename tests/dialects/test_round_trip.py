@@ -151,7 +151,7 @@ def test_a_superset_card_is_read_as_the_card_by_a_1_0_peer(card: Any) -> None:
 
 
 @every_dialect
-def test_output_that_replaces_an_artifact_is_told_apart_from_output_that_adds_to_it(name: str) -> None:
+def test_replaced_and_appended_output_of_an_artifact_differ_on_the_wire(name: str) -> None:
     """As after a crash, when the function that runs again says something else: in every version readers can tell."""
 
     def chunk(text: str, *, append: bool) -> ArtifactUpdate:

@@ -72,7 +72,9 @@ def test_methods_of_every_old_version_need_the_tasks_origin(method: str) -> None
         ("", "0.3"),
     ],
 )
-def test_an_origin_is_answered_in_its_own_way_where_it_has_the_method(origin: str, dialect: str) -> None:
+def test_a_task_is_answered_in_the_dialect_of_its_origin_if_that_has_the_method(
+    origin: str, dialect: str
+) -> None:
     assert select.by_origin(origin).name == dialect
 
 
@@ -88,7 +90,7 @@ def test_an_origin_is_answered_in_its_own_way_where_it_has_the_method(origin: st
         ("", "arbiter"),
     ],
 )
-def test_at_home_in_arbiters_only_the_oldest_origins_are_answered_in_their_own_way(
+def test_on_an_arbiter_mount_only_tasks_of_0_1_are_answered_in_their_dialect(
     origin: str, dialect: str
 ) -> None:
     for method in ("tasks/get", "tasks/cancel", "tasks/resubscribe"):
@@ -157,7 +159,7 @@ def test_an_agent_speaks_only_what_it_is_allowed_to() -> None:
         ("tasks/cancel", ("1.0", "0.1"), "0.1"),
     ],
 )
-def test_who_says_no_version_speaks_the_newest_old_one_that_there_is(
+def test_a_call_without_a_version_gets_the_newest_supported_version_before_1_0(
     method: str, allowed: tuple[str, ...], dialect: str
 ) -> None:
     assert select.choose_for_rpc("", method, KINDED, allowed=allowed).dialect.name == dialect
@@ -173,7 +175,9 @@ def test_who_says_no_version_speaks_the_newest_old_one_that_there_is(
         ("", ("0.1",), "0.1"),
     ],
 )
-def test_an_origin_counts_if_it_is_spoken(origin: str, allowed: tuple[str, ...], dialect: str) -> None:
+def test_the_origin_of_a_task_counts_if_its_version_is_supported(
+    origin: str, allowed: tuple[str, ...], dialect: str
+) -> None:
     assert select.by_origin(origin, allowed).name == dialect
 
 
@@ -195,7 +199,7 @@ def test_a_refusal_names_versions_and_not_our_words_for_them() -> None:
         ("0.3", "tasks/send", ("0.3", "arbiter", "0.1"), "0.3", "0.1"),
     ],
 )
-def test_a_refusal_promises_no_version_that_is_not_spoken(
+def test_a_version_error_lists_only_supported_versions(
     version: str, method: str, allowed: tuple[str, ...], unspoken: str, supported: str
 ) -> None:
     with pytest.raises(select.DialectRefused) as caught:
@@ -208,7 +212,9 @@ def test_a_refusal_promises_no_version_that_is_not_spoken(
     ("version", "family", "allowed", "supported"),
     [("9.9", "1.0", ("1.0",), "1.0"), ("0.3", "1.0", ("0.3",), "0.3"), ("1.0", "0.3", ("0.3",), "0.3")],
 )
-def test_nor_does_that_of_a_path(version: str, family: str, allowed: tuple[str, ...], supported: str) -> None:
+def test_a_version_error_of_a_path_lists_only_supported_versions(
+    version: str, family: str, allowed: tuple[str, ...], supported: str
+) -> None:
     with pytest.raises(select.DialectRefused) as caught:
         select.choose_for_rest(version, family, allowed=allowed)
     assert caught.value.error.metadata == {"supported": supported}

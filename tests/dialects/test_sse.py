@@ -20,7 +20,7 @@ def read(stream: bytes, *, cut: int = 0) -> list[Frame]:
     st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 10**6), st.sampled_from(["", "message"]))),
     st.integers(1, 30),
 )
-def test_what_is_written_is_read_however_it_is_cut(frames: list[tuple[bytes, int, str]], cut: int) -> None:
+def test_sse_frames_are_read_at_any_chunk_boundaries(frames: list[tuple[bytes, int, str]], cut: int) -> None:
     stream = b"".join(frame(data, id=id, event=event) + KEEP_ALIVE for data, id, event in frames)
     wanted = [
         Frame(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), str(id) if id else "", event)

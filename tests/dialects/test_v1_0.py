@@ -75,7 +75,7 @@ def test_the_proper_spelling_wins_over_the_other() -> None:
     assert send({**HELLO, "context_id": "old", "contextId": "new"}).message.context_id == "new"
 
 
-def test_what_belongs_to_the_user_is_never_renamed() -> None:
+def test_members_of_user_data_are_never_renamed() -> None:
     theirs = {"task_id": 1, "context_id": None, "role": 2, "state": 3, "timestamp": "2025-01-01"}
     request = send(
         {**HELLO, "message_id": "m1", "metadata": theirs, "parts": [{"data": theirs, "metadata": theirs}]},
@@ -304,7 +304,7 @@ def test_nonsense_from_a_peer_is_an_invalid_response(result: Any) -> None:
         {"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}, "artifacts": [{"artifactId": "a"}]}},
     ],
 )
-def test_what_protobuf_leaves_out_when_it_is_empty_may_be_missing(event: dict[str, Any]) -> None:
+def test_members_that_protobuf_omits_when_empty_are_optional(event: dict[str, Any]) -> None:
     [read] = dialect.reader().read(event)
     assert read.context_id == ""
 

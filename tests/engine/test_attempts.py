@@ -31,7 +31,7 @@ async def ended(engine: Engine, task: str) -> Task:
     return known
 
 
-async def test_a_turn_that_gets_on_between_crashes_is_not_given_up(start: Start) -> None:
+async def test_a_turn_with_progress_between_crashes_is_not_given_up(start: Start) -> None:
     agent, reached = Agent("a"), asyncio.Event()
     done: list[int] = []
 

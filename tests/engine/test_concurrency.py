@@ -72,7 +72,7 @@ class Gates:
         return self.waiting.setdefault(name, asyncio.Event())
 
 
-async def test_a_task_that_is_not_kept_in_memory_hears_of_its_mail(
+async def test_a_task_that_is_not_in_memory_gets_its_mail(
     tmp_path: Any,
 ) -> None:
     gates = Gates()
@@ -95,7 +95,7 @@ async def test_a_task_that_is_not_kept_in_memory_hears_of_its_mail(
         assert [a.text for a in done.artifacts] == [f"t{i} done", f"more {i} done"]
 
 
-async def test_a_task_that_is_not_kept_in_memory_is_canceled_when_asked_to(
+async def test_a_task_that_is_not_in_memory_can_be_canceled(
     tmp_path: Any,
 ) -> None:
     gates = Gates()
@@ -128,7 +128,7 @@ async def test_a_message_from_another_process_in_the_middle_of_a_turn_is_answere
         await second.stop(drain=0)
 
 
-async def test_a_node_that_is_kept_busy_stays_alive(start: Start) -> None:
+async def test_a_busy_node_renews_its_lease(start: Start) -> None:
     gates = Gates()
     busy = await start(gates.agent, ttl=0.3)
     task = await busy.call(call(), say("x", return_immediately=True))
@@ -219,7 +219,7 @@ def oddities() -> list[Callable[[Turn], Any]]:
 
 @pytest.mark.parametrize("function", oddities(), ids=lambda f: f.__name__)
 @pytest.mark.parametrize("reply", [False, True])
-async def test_what_cannot_be_written_down_fails_the_task_where_it_is_said(
+async def test_output_that_cannot_be_stored_raises_at_the_call_and_fails_the_task(
     start: Start, function: Any, reply: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent, runs = Agent("a"), 0
@@ -466,7 +466,7 @@ async def test_tasks_of_an_agent_that_is_not_here_wait_for_one_that_has_it(start
     assert (await third.call(call(), GetTask(id=task.id))).state is TaskState.COMPLETED
 
 
-async def test_a_store_that_goes_away_between_two_turns_loses_no_task(
+async def test_a_store_outage_between_two_turns_loses_no_task(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gates = Gates()
@@ -494,7 +494,7 @@ async def test_a_store_that_goes_away_between_two_turns_loses_no_task(
     assert done.state is TaskState.COMPLETED and [a.text for a in done.artifacts] == ["one done", "two done"]
 
 
-async def test_a_cancel_is_heard_also_if_the_store_is_away_when_we_look_for_it(
+async def test_a_cancel_during_a_store_outage_is_found_afterwards(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gates = Gates()
@@ -638,7 +638,7 @@ class Stuck:
 
 
 @pytest.mark.parametrize("cancels", [False, True], ids=["told so", "canceled meanwhile"])
-async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_ended_there(
+async def test_a_blocking_send_gets_the_result_of_a_task_that_another_node_took_over(
     start: Start, cancels: bool
 ) -> None:
     stuck = Stuck()
@@ -666,7 +666,7 @@ async def test_who_waits_for_a_task_that_another_node_took_over_hears_how_it_end
         stuck.leave.set()
 
 
-async def test_what_waits_for_room_begins_when_a_stuck_function_is_given_up(start: Start) -> None:
+async def test_a_waiting_task_starts_when_a_stuck_function_is_given_up(start: Start) -> None:
     stuck = Stuck()
     engine = await start(stuck.agent, grace=0.01, max_running=1, queue=2, ttl=600)
     first = await engine.call(call(), say("x", skill="stuck", return_immediately=True))
@@ -682,7 +682,7 @@ async def test_what_waits_for_room_begins_when_a_stuck_function_is_given_up(star
         stuck.leave.set()
 
 
-async def test_nobody_waits_for_news_from_an_engine_that_has_stopped(start: Start) -> None:
+async def test_a_stopped_engine_ends_the_streams_of_its_readers(start: Start) -> None:
     gates = Gates()
     engine = await start(gates.agent)
     task = await engine.call(call(), say("x", return_immediately=True))

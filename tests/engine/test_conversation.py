@@ -36,7 +36,7 @@ def talking() -> Agent:
     return agent
 
 
-async def test_it_has_every_task_of_the_context_and_no_status_lines(start: Start) -> None:
+async def test_a_conversation_has_every_task_of_the_context_and_no_status_lines(start: Start) -> None:
     engine = await start(talking())
     first = await engine.call(call(), say("one", context="c"))
     asked = await engine.call(call(), say("two?", context="c"))

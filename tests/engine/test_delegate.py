@@ -92,7 +92,7 @@ async def test_canceling_the_parent_cancels_the_child(start: Start) -> None:
     assert (await engine.call(call("b"), GetTask(id=inner.id))).state is TaskState.CANCELED
 
 
-async def test_a_parent_that_was_canceled_while_nobody_ran_it_cancels_its_child(start: Start) -> None:
+async def test_a_parent_canceled_while_no_node_ran_it_cancels_its_child(start: Start) -> None:
     parent, child, elsewhere = Agent("a"), Agent("b"), Agent("c")
     started = asyncio.Event()
 
@@ -275,7 +275,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("caught", [False, True])
-async def test_a_failed_delegation_is_logged_and_told_without_addresses(
+async def test_the_error_of_a_failed_call_has_no_addresses_and_is_logged(
     start: Start, caught: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = Agent("a")

@@ -533,7 +533,7 @@ async def test_several_skills_are_chosen_by_metadata_or_default_or_named_in_the_
     assert (await engine.call(call(), say("Hi"))).text == "Hi"
 
 
-async def test_notes_are_kept_once_whatever_the_order_after_an_interruption(start: Start) -> None:
+async def test_notes_are_recorded_once_in_any_order_after_an_interruption(start: Start) -> None:
     agent, tries = Agent("a"), []
 
     @agent.skill

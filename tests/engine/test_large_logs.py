@@ -53,7 +53,7 @@ async def test_a_resumed_stream_comes_in_pieces_and_does_not_read_the_whole_task
     assert sum(len(event.event.artifact.text) for event in chunks) == 100 * CHUNK  # type: ignore[union-attr,misc]
 
 
-async def test_what_an_agent_writes_at_once_is_stored_in_pieces(start: Start) -> None:
+async def test_a_large_output_is_stored_in_several_records(start: Start) -> None:
     engine = await start(writer(100))
     task = await engine.call(call(), say("x"))
     log = engine._store.scope(call().scope)
@@ -65,14 +65,14 @@ async def test_what_an_agent_writes_at_once_is_stored_in_pieces(start: Start) ->
     assert (await engine.call(call(), GetTask(id=task.id))).text == "x" * CHUNK * 100
 
 
-async def test_a_finished_task_that_nobody_resumes_is_refused_without_reading_it(start: Start) -> None:
+async def test_a_message_to_a_finished_task_is_refused_without_reading_its_log(start: Start) -> None:
     engine = await start(writer(1))
     task = await engine.call(call(), say("x"))
     with pytest.raises(UnsupportedOperation):
         await anext(engine.stream(call(), SubscribeToTask(id=task.id)))
 
 
-async def test_events_of_an_agent_that_gives_way_after_each_are_sent_together(start: Start) -> None:
+async def test_events_of_an_agent_that_yields_control_after_each_are_sent_together(start: Start) -> None:
     agent = Agent("a")
 
     @agent.skill

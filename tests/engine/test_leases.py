@@ -110,7 +110,7 @@ async def rounds() -> None:
 
 
 @WAYS
-async def test_what_happens_once_waits_for_the_heartbeat_when_the_lease_may_have_lapsed(
+async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
     clock: Clock, once: Callable[[Turn, list[str]], Awaitable[object]]
 ) -> None:
     stage = Stage(once)
@@ -132,7 +132,7 @@ async def test_what_happens_once_waits_for_the_heartbeat_when_the_lease_may_have
 
 
 @WAYS
-async def test_what_happens_once_does_not_begin_when_the_lease_was_lost(
+async def test_a_step_does_not_start_after_the_lease_is_lost(
     clock: Clock, once: Callable[[Turn, list[str]], Awaitable[object]]
 ) -> None:
     stage = Stage(once)

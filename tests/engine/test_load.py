@@ -60,7 +60,7 @@ async def test_a_burst_is_taken_up_to_the_limit_and_no_further(start: Start, opt
     assert len(await burst(engine, 10)) == 10
 
 
-async def test_what_waits_counts_until_it_ends_and_what_another_node_takes_does_not(start: Start) -> None:
+async def test_waiting_tasks_count_until_they_end_or_another_node_takes_them(start: Start) -> None:
     gate, elsewhere = Gate(), Gate()
     engine = await start(gate.agent, max_running=2, queue=5, ttl=600)
     tasks = await burst(engine, 5)
@@ -130,7 +130,7 @@ def _enter(load: Load, worker: int, limit: int, go: object, entered: object) -> 
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_workers_that_count_at_the_same_time_never_let_in_too_many(workers: int) -> None:
+def test_workers_that_count_at_the_same_time_never_exceed_the_limit(workers: int) -> None:
     fork = get_context("fork")
     load, limit = Load(workers), 20_000
     go, entered = fork.Event(), fork.Queue()

@@ -381,7 +381,7 @@ async def test_the_answer_to_a_question_that_is_not_asked_any_more_is_no_new_req
     assert await it.differences() == [Differs(what="question", recorded="Which city?")]
 
 
-async def test_a_key_is_the_question_whatever_its_text(start: Start) -> None:
+async def test_a_question_with_a_key_is_identified_by_the_key(start: Start) -> None:
     async def polite(turn: Turn) -> str:
         return await turn.ask("Which city, please?", key="city")
 
@@ -440,7 +440,7 @@ async def test_a_recorded_step_that_another_function_finds_is_reported_and_not_d
     assert found.what == "step" and "pay" in found.recorded and "refund" in found.now
 
 
-async def test_questions_asked_side_by_side_get_their_own_answers_in_whatever_order_they_are_asked(
+async def test_concurrent_questions_get_their_own_answers_in_any_order(
     start: Start,
 ) -> None:
     runs = 0

@@ -69,7 +69,7 @@ async def test_an_engine_forgets_finished_tasks_past_their_age_and_keeps_open_on
     assert answered.text == "yes"
 
 
-async def test_nothing_is_forgotten_before_its_time_or_unless_told_to(start: Start) -> None:
+async def test_tasks_are_not_deleted_before_their_age_or_without_the_option(start: Start) -> None:
     first = await start(talker())
     task = await first.call(call(), say("x"))
     for options in ({}, {"retain": 3600.0}):
@@ -90,7 +90,7 @@ async def test_a_clock_that_is_set_ahead_makes_nothing_older(
     assert await second.call(call(), GetTask(id=task.id)) == task
 
 
-async def test_what_was_answered_without_a_task_is_forgotten_too(start: Start) -> None:
+async def test_replies_without_a_task_are_deleted_as_well(start: Start) -> None:
     engine = await start(talker())
     for _ in range(5):
         await engine.call(call(), say("x", skill="reply"))

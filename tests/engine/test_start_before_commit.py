@@ -101,7 +101,7 @@ def held(path: Path) -> Iterator[None]:
     other.close()
 
 
-async def test_it_begins_before_it_is_on_disk_and_is_answered_when_it_is(
+async def test_a_blocking_send_starts_before_its_commit_and_is_answered_after_it(
     engine: Engine, diary: Diary, path: Path
 ) -> None:
     with held(path):
@@ -115,7 +115,7 @@ async def test_it_begins_before_it_is_on_disk_and_is_answered_when_it_is(
 
 
 @pytest.mark.parametrize("skill", ["stepping", "calling"])
-async def test_what_must_happen_once_waits_until_its_message_is_on_disk(
+async def test_a_step_waits_until_its_message_is_on_disk(
     engine: Engine, diary: Diary, path: Path, skill: str
 ) -> None:
     with held(path):
@@ -136,7 +136,7 @@ def without_waiting() -> tuple[Call, SendMessage]:
 
 
 @pytest.mark.parametrize("ask", [with_a_key, without_waiting])
-async def test_who_gives_a_key_or_does_not_wait_has_it_on_disk_before_it_begins(
+async def test_a_send_with_a_key_or_without_waiting_is_on_disk_before_it_starts(
     engine: Engine, diary: Diary, path: Path, ask: Callable[[], tuple[Call, SendMessage]]
 ) -> None:
     with held(path):
@@ -197,7 +197,7 @@ async def test_a_message_that_the_disk_refuses_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("skill", ["plain", "stepping", "calling", "long"])
-async def test_nobody_waits_for_a_file_that_stays_locked(
+async def test_a_send_fails_if_the_database_file_stays_locked(
     engine: Engine, diary: Diary, path: Path, skill: str
 ) -> None:
     store = engine._store
@@ -214,7 +214,7 @@ async def test_nobody_waits_for_a_file_that_stays_locked(
 
 
 @pytest.mark.parametrize("skill", ["plain", "long"])
-async def test_what_the_disk_refused_leaves_no_error_behind_if_its_sender_is_gone(
+async def test_a_failed_commit_leaves_no_unhandled_error_if_its_sender_left(
     engine: Engine, skill: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "dragoman.stores")  # records that are kept would keep it alive

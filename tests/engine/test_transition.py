@@ -256,5 +256,5 @@ TestPushMachine.settings = settings(max_examples=200, stateful_step_count=40, de
         (TaskRow(seq=5, state=TaskState.COMPLETED, done=True), 4),
     ],
 )
-def test_a_new_push_config_is_told_what_a_resting_task_waits_for(row: TaskRow, cursor: int) -> None:
+def test_a_new_push_config_gets_the_status_of_a_waiting_task(row: TaskRow, cursor: int) -> None:
     assert first_push_row(row) == PushRow(cursor=cursor, last=5)

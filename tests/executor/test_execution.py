@@ -87,7 +87,7 @@ async def test_a_message_alone_is_the_answer_and_no_task() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.1", "draft"])
-async def test_where_a_client_names_its_task_the_answer_is_that_task(version: str) -> None:
+async def test_a_task_id_of_the_client_is_the_id_of_the_answer(version: str) -> None:
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(new_agent_text_message("hello"))
 
@@ -180,7 +180,7 @@ async def test_an_executor_that_raises_fails_its_task_and_says_nothing_of_why() 
         assert "hunter2" not in str(failed.value)
 
 
-async def test_a_canceled_task_tells_its_executor() -> None:
+async def test_a_canceled_task_calls_cancel_of_its_executor() -> None:
     begun = asyncio.Event()
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
@@ -296,7 +296,7 @@ def test_a_card_says_what_it_is_given_in_either_spelling() -> None:
     assert card.provider is not None and card.provider.organization == "Us"
 
 
-async def test_an_app_answers_where_it_is_told_to_and_its_card_says_so() -> None:
+async def test_an_app_answers_at_its_rpc_url_and_the_card_has_it() -> None:
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(new_agent_text_message("hi"))
 
@@ -309,7 +309,7 @@ async def test_an_app_answers_where_it_is_told_to_and_its_card_says_so() -> None
         }
 
 
-def test_what_is_no_event_is_refused_and_so_is_a_card_that_asks_for_credentials() -> None:
+def test_invalid_events_and_cards_with_security_are_refused() -> None:
     with pytest.raises(TypeError, match="authenticate"):
         AgentCard(name="x", authentication=("Bearer",))
     with pytest.raises(TypeError, match="authenticate"):
@@ -338,7 +338,7 @@ async def test_a_later_turn_appends_to_the_artifact_of_an_earlier_one() -> None:
     assert [(a.artifact_id, a.text) for a in seen.artifacts] == [("notes", "one two three")]
 
 
-async def test_an_interrupted_turn_appends_once_and_takes_back_only_what_it_said_itself(
+async def test_an_interrupted_turn_appends_once_and_replaces_only_its_own_output(
     tmp_path: Path,
 ) -> None:
     runs: list[str] = []
@@ -406,7 +406,7 @@ async def test_an_artifact_of_several_parts_is_one_event() -> None:
     assert update.last_chunk and not update.append
 
 
-async def test_an_interrupted_turn_says_once_what_is_said_about_an_artifact(tmp_path: Path) -> None:
+async def test_an_interrupted_turn_writes_the_metadata_of_an_artifact_once(tmp_path: Path) -> None:
     runs: list[str] = []
     reached = asyncio.Event()
 
@@ -472,7 +472,7 @@ async def test_an_update_without_parts_can_say_that_an_artifact_is_whole() -> No
     assert updates[-1].last_chunk
 
 
-async def test_what_an_executor_says_of_a_cancel_is_heard() -> None:
+async def test_events_of_cancel_reach_the_client() -> None:
     begun = asyncio.Event()
 
     class Polite(AgentExecutor):

@@ -185,7 +185,7 @@ async def test_types_can_be_asked_for_and_stand_in_annotations() -> None:
         Message(role=Role.agent, parts=[], contextid="c")
 
 
-async def test_what_is_not_given_may_be_none_as_in_the_sdk() -> None:
+async def test_optional_arguments_may_be_none_as_in_the_sdk() -> None:
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         updater = TaskUpdater(queue, context.task_id, context.context_id)
         await updater.submit()
@@ -314,7 +314,7 @@ def test_a_card_of_1_0_says_where_it_is_though_the_server_knows_better() -> None
         AgentCard(name="x", skils=[])
 
 
-async def test_what_the_sdks_applications_take_and_ours_do_not_is_said_and_not_passed_over() -> None:
+async def test_unsupported_arguments_of_the_sdks_applications_are_refused() -> None:
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(new_agent_text_message("hi"))
 

@@ -140,7 +140,7 @@ def handler_0_3(**more: Any) -> DefaultRequestHandler:
     )
 
 
-async def test_a_server_of_0_3_whose_extended_card_nobody_may_get(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_extended_card_without_auth_is_never_sent(caplog: pytest.LogCaptureFixture) -> None:
     public = card_0_3()
     extended = public.model_copy(update={"name": "Hello, extended", "skills": [SKILL, SKILL]})
     assert (public.name, len(public.skills), extended.name, len(extended.skills)) == (
@@ -295,7 +295,7 @@ async def test_several_servers_of_1_x_in_one_application() -> None:
         assert answer.json["result"]["message"]["parts"] == [{"text": "Hello World"}]
 
 
-async def test_routes_of_a_card_that_nobody_serves_say_so() -> None:
+async def test_routes_of_a_card_without_an_agent_are_refused() -> None:
     app = Starlette(routes=create_agent_card_routes(card_1()))
     with pytest.raises(TypeError, match=r"DefaultRequestHandler\(\.\.\., agent_card=card\)"):
         await request(app, "GET", AGENT_CARD_WELL_KNOWN_PATH)
@@ -338,7 +338,7 @@ async def test_a_card_may_be_made_of_dicts(spelling: str) -> None:
         )
 
 
-async def test_what_was_made_can_be_changed_until_it_is_said() -> None:
+async def test_objects_can_be_changed_until_they_are_enqueued() -> None:
     seen: list[Any] = []
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:

@@ -115,7 +115,7 @@ async def test_the_order_of_checks() -> None:
 
 
 @pytest.mark.parametrize("version", ["", "1", "1.0"])
-async def test_versions_that_are_spoken(version: str) -> None:
+async def test_the_hub_serves_every_version(version: str) -> None:
     async with house(["ok"]) as hub:
         acme = await hub.tenant("acme")
         headers = {"a2a_version": version} if version else {}
@@ -321,7 +321,7 @@ async def test_defect_15_a_task_of_another_agent_is_not_found() -> None:
         assert code(await acme.rpc("scout", "tasks/get", {"id": id})) == -32001
 
 
-async def test_the_stub_tells_how_to_go_on_and_names_no_agent() -> None:
+async def test_the_public_card_says_how_to_find_agents_and_names_none() -> None:
     async with house() as hub:
         acme = await hub.tenant("acme")
         await acme("POST", "/v1/agents", SCOUT)
@@ -433,7 +433,7 @@ async def test_push_notifications_are_sent_once_they_are_enabled(version: str) -
         )
 
 
-async def test_a_webhook_hears_of_a_task_that_ends() -> None:
+async def test_a_webhook_gets_the_end_of_a_task() -> None:
     hold = asyncio.Event()
     async with Receiver() as hook, house([("one", hold, " two")], push=True, allow_private=True) as hub:
         acme = await hub.tenant("acme")
@@ -464,7 +464,7 @@ async def test_the_card_of_an_agent_that_is_code_asks_for_a_token_like_every_oth
         assert cards[0]["security"] == cards[1]["security"] == [{"bearer": []}]
 
 
-async def test_what_a_caller_says_about_itself_in_our_words_is_not_believed() -> None:
+async def test_reserved_metadata_of_callers_is_ignored() -> None:
     async with house(["fine"]) as hub:
         acme = await hub.tenant("acme")
         conversation = (await acme("POST", "/v1/conversations", {})).json["id"]

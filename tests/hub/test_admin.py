@@ -21,7 +21,7 @@ from dragoman.model.ops import Call, Scope, SendMessage
 from tests.hub.house import SCOUT, Caller, events, house, message
 
 
-async def test_a_tenant_is_made_with_a_token_that_is_shown_once_and_kept_as_a_hash() -> None:
+async def test_the_token_of_a_new_tenant_is_shown_once_and_stored_as_a_hash() -> None:
     async with house(["hi"]) as hub:
         made = await hub.admin("POST", "/v1/admin/tenants", {"name": "acme"})
         token = made.json["token"]
@@ -231,7 +231,7 @@ async def test_work_begun_under_an_old_token_does_not_go_on_after_the_hub_was_do
         assert not begun["worker"].is_set() and len(asked) == 1
 
 
-async def test_a_request_that_was_let_in_under_a_token_does_not_begin_under_the_next() -> None:
+async def test_a_request_admitted_with_a_token_does_not_start_after_its_rotation() -> None:
     async with house(["never said"]) as hub:
         acme = await hub.tenant("acme")
         await hub.hub.tenants.rotate(acme.tenant)
@@ -285,7 +285,7 @@ async def test_a_tenant_asks_so_often_and_no_more() -> None:
         assert (await acme.ask("go"))[-1][1]["content"] == "three"
 
 
-async def test_what_administrators_do_is_on_record() -> None:
+async def test_actions_of_administrators_are_recorded() -> None:
     async with house() as hub:
         id = (await hub.admin("POST", "/v1/admin/tenants", {"name": "acme"})).json["tenant"]["id"]
         await hub.admin("PATCH", f"/v1/admin/tenants/{id}", {"disabled": True})

@@ -104,7 +104,7 @@ async def test_defect_16_requests_have_their_agent_and_their_last_event() -> Non
         assert request["completed_at"] >= request["started_at"] > 0
 
 
-async def test_what_is_wrong_with_a_request_is_said_before_it_begins() -> None:
+async def test_an_invalid_request_is_refused_before_it_starts() -> None:
     async with house() as hub:
         acme = await hub.tenant("acme")
         for path, body, status in (
@@ -159,7 +159,7 @@ async def test_agents_are_made_replaced_and_deleted() -> None:
         assert (await acme("GET", "/v1/agents/scout")).status == 404
 
 
-async def test_defect_12_a_capability_that_nobody_knows_is_refused_with_a_hint() -> None:
+async def test_defect_12_an_unknown_capability_is_refused_with_a_hint() -> None:
     async with house() as hub:
         acme = await hub.tenant("acme")
         answer = await acme("POST", "/v1/agents", {**SCOUT, "capabilities": ["/serach"]})
@@ -205,7 +205,7 @@ async def test_a_conversation_remembers() -> None:
         assert (await acme("GET", f"{path}/messages")).status == 404
 
 
-async def test_an_answer_that_nobody_waited_for_is_kept_all_the_same() -> None:
+async def test_an_answer_without_a_reader_is_stored_in_the_conversation() -> None:
     hold = asyncio.Event()
     async with house([("I", hold, " waited")]) as hub:
         acme = await hub.tenant("acme")
@@ -228,7 +228,7 @@ async def test_a_failed_answer_is_no_message() -> None:
         assert [m["role"] for m in (await acme("GET", path)).json["messages"]] == ["user"]
 
 
-async def test_delegation_is_told_with_depths_and_one_voice_at_the_end() -> None:
+async def test_delegated_events_have_a_depth_and_one_agent_answers() -> None:
     scripts: dict[str, Iterable[Scripted]] = {
         "Index": ["/agent scout look around", "Scout found a tree."],
         "Scout": ["A tree."],
@@ -383,7 +383,7 @@ async def test_an_event_goes_to_the_agent_that_names_it_most_exactly() -> None:
             assert (await acme("POST", "/v1/events", wrong)).status == 400
 
 
-async def test_an_entry_lets_go_of_its_file_and_is_as_old_as_it_is_said_to_be() -> None:
+async def test_an_entry_can_be_detached_from_its_file_and_have_a_given_age() -> None:
     async with house() as hub:
         acme = await hub.tenant("acme")
         talk = (await acme("POST", "/v1/conversations", {})).json["id"]

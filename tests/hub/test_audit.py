@@ -20,7 +20,7 @@ async def recorded(hub: House) -> list[tuple[str, str, str, str]]:
     return [(entry.principal, entry.operation, entry.agent, entry.outcome) for entry in reversed(entries)]
 
 
-async def test_what_a_tenant_sends_is_on_record_whichever_way_it_came() -> None:
+async def test_messages_of_a_tenant_are_audited_for_both_apis() -> None:
     async with house(["one", "two", "three"]) as hub:
         acme = await hub.tenant("acme")
         key = acme.tenant.key
@@ -36,7 +36,7 @@ async def test_what_a_tenant_sends_is_on_record_whichever_way_it_came() -> None:
         assert len(set(tasks)) == 2 and all(tasks)
 
 
-async def test_what_an_administrator_stops_is_on_record_as_theirs() -> None:
+async def test_tasks_that_an_administrator_stops_are_audited_with_the_administrator() -> None:
     hold = asyncio.Event()
     async with house([("one", hold)]) as hub:
         acme = await hub.tenant("acme")
@@ -47,7 +47,7 @@ async def test_what_an_administrator_stops_is_on_record_as_theirs() -> None:
         await asking
 
 
-async def test_who_is_not_let_in_is_on_record_and_cannot_fill_it() -> None:
+async def test_failed_authentications_are_audited_with_a_limit() -> None:
     async with house([]) as hub:
         stranger = Caller(hub.app, "atr_wrong")
         for _ in range(100):

@@ -22,7 +22,7 @@ async def fill(hub: House) -> None:
     await hub.hub.database.run(full)
 
 
-async def test_what_cannot_be_kept_is_refused_for_now_and_what_is_there_can_be_read() -> None:
+async def test_a_full_disk_refuses_writes_and_allows_reads() -> None:
     async with house(["/mem write " + "x" * 100_000, "Ok."]) as hub:
         acme = await hub.tenant("acme")
         assert (await acme("POST", "/v1/conversations", {})).status == 201
@@ -37,7 +37,7 @@ async def test_what_cannot_be_kept_is_refused_for_now_and_what_is_there_can_be_r
         assert "ERR: the hub's database cannot be used" in hub.model.prompts[-1].messages[-1].content
 
 
-async def test_a_file_that_somebody_else_has_for_too_long_can_be_used_again_afterwards(
+async def test_a_database_locked_for_too_long_works_again_afterwards(
     tmp_path: Path,
 ) -> None:
     database = Database(tmp_path / "hub.db", busy_seconds=0.01).open()
@@ -51,7 +51,7 @@ async def test_a_file_that_somebody_else_has_for_too_long_can_be_used_again_afte
     database.close()
 
 
-async def test_what_cannot_be_committed_leaves_nothing_open(tmp_path: Path) -> None:
+async def test_a_failed_commit_leaves_no_open_transaction(tmp_path: Path) -> None:
     database = Database(tmp_path / "hub.db").open()
 
     def dangling(db: sqlite3.Connection) -> None:

@@ -41,7 +41,7 @@ async def test_todos_go_with_their_conversation_and_what_was_learned_stays_with_
         assert learned in [each["id"] for each in found]
 
 
-async def test_what_still_runs_in_a_conversation_that_is_deleted_is_canceled() -> None:
+async def test_deleting_a_conversation_cancels_its_running_requests() -> None:
     async with house([("word\n", asyncio.Event())]) as hub:
         acme = await hub.tenant("acme")
         id = await new(acme, "/v1/conversations")
@@ -52,7 +52,7 @@ async def test_what_still_runs_in_a_conversation_that_is_deleted_is_canceled() -
         assert done["ok"] is False and done["error_code"] == "cancelled"
 
 
-async def test_a_conversation_that_somebody_else_asks_to_be_deleted_goes_on() -> None:
+async def test_a_tenant_cannot_delete_the_conversation_of_another() -> None:
     held = asyncio.Event()
     async with house([("word\n", held, "done")]) as hub:
         acme, other = await hub.tenant("acme"), await hub.tenant("other")
@@ -64,7 +64,7 @@ async def test_a_conversation_that_somebody_else_asks_to_be_deleted_goes_on() ->
         assert events(await live.end())[-1][1]["ok"] is True
 
 
-async def test_what_is_said_in_a_conversation_that_has_just_gone_is_not_found() -> None:
+async def test_a_message_to_a_deleted_conversation_is_not_found() -> None:
     async with house() as hub:
         await hub.tenant("acme")
         with pytest.raises(NotFound, match="no conversation 7"):

@@ -205,9 +205,7 @@ def test_no_command_uses_more_of_the_machine_than_it_may(as_: list[str], outside
 
 
 @pytest.mark.parametrize("as_", users())
-def test_where_commands_cannot_be_confined_none_runs_unless_the_operator_says_so(
-    as_: list[str], outside: Path
-) -> None:
+def test_without_namespaces_commands_run_only_with_exec_unconfined(as_: list[str], outside: Path) -> None:
     """A machine without namespaces, made by taking away the programs that would use them."""
     bin = outside / "bin"
     bin.mkdir()
@@ -245,7 +243,7 @@ async def test_a_machine_that_has_namespaces_only_later_runs_commands_then(tmp_p
 # -- the copy of a folder ------------------------------------------------------------------------------------------
 
 
-def test_what_has_not_changed_is_not_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_files_are_not_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "_TICK_NS", -(10**12))  # what was made a moment ago counts as settled, too
     workspace = Workspace(tmp_path / "t1", tmp_path / "before", limit=1 << 20)
     for n in range(20):
@@ -297,7 +295,7 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_what_went_too_deep_before_there_was_a_limit_is_removed_before_a_command(tmp_path: Path) -> None:
+def test_folders_deeper_than_the_limit_are_removed_before_a_command(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "t1", tmp_path / "before", limit=1 << 20)
     workspace.write("/".join("d" * (copying.MAX_DEPTH - 1)) + "/f", b"mine")
     deep = tmp_path / "t1" / "/".join("d" * (copying.MAX_DEPTH - 1))

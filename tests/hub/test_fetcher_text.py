@@ -26,7 +26,7 @@ from dragoman.hub.tools.fetcher import MAX_HTML, html_text, page_text
         ("", ""),
     ],
 )
-def test_a_page_is_told_without_its_markup(source: str, text: str) -> None:
+def test_the_text_of_a_page_has_no_markup(source: str, text: str) -> None:
     assert html_text(source) == text
 
 

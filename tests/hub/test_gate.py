@@ -104,7 +104,7 @@ async def test_a_request_that_is_canceled_while_another_agent_has_it_ends_every_
     assert [kind for kind, _ in await home.notes(task.id, "desk")][-1] == "stream_end"
 
 
-async def test_what_was_sent_back_is_not_the_answer_to_which_nothing_was_added(house: Begin) -> None:
+async def test_a_redirected_answer_is_not_the_answer_of_an_empty_last_reply(house: Begin) -> None:
     home = await house(playing([AGAIN, PASS], Desk=["Go away.", " \n"]), DESK)
     task = await home.ask("hello", "desk")
     assert task.state is TaskState.COMPLETED and "Go away." not in told(task)
@@ -119,7 +119,7 @@ async def test_the_last_of_too_many_replies_passes_the_gate_like_any_answer(hous
 
 
 @pytest.mark.parametrize("verdicts", [[PASS], [AGAIN, PASS], [STOP]], ids=["passes", "again", "stopped"])
-async def test_a_hub_that_dies_while_an_answer_waits_at_the_gate_tells_everything_once(
+async def test_a_hub_killed_during_a_gate_check_sends_every_event_once(
     verdicts: list[str],
 ) -> None:
     def think(prompt: Any) -> Any:

@@ -34,7 +34,7 @@ def told(prompt: Prompt) -> list[str]:
     return [message.content.partition(" y")[0] for message in prompt.messages]
 
 
-async def test_what_was_said_long_ago_is_summed_up_and_the_newest_stays() -> None:
+async def test_old_messages_are_summarized_and_the_newest_stay() -> None:
     async with house(model=model()) as hub:
         path = await talk(acme := await hub.tenant("acme"), 20)
         asked = [prompt for prompt in hub.model.prompts if prompt.system.startswith("Sum up")]
@@ -53,7 +53,7 @@ async def test_what_was_said_long_ago_is_summed_up_and_the_newest_stays() -> Non
         assert len(kept) == 42, "nothing is lost"
 
 
-async def test_the_summary_is_paid_for_and_told() -> None:
+async def test_the_tokens_of_a_summary_are_counted_and_reported() -> None:
     async with house(model=model()) as hub:
         acme = await hub.tenant("acme")
         path = await talk(acme, 12)
@@ -71,7 +71,7 @@ async def test_a_summary_that_cannot_be_had_leaves_everything_as_it_is() -> None
         assert len(hub.model.prompts[-1].messages) == 39
 
 
-async def test_a_model_that_does_not_say_what_it_reads_hears_everything() -> None:
+async def test_a_model_without_a_known_window_gets_all_messages() -> None:
     async with house(lambda prompt: "answer " * 100) as hub:
         await talk(await hub.tenant("acme"), 12)
         assert len(hub.model.prompts) == 12 and len(hub.model.prompts[-1].messages) == 23

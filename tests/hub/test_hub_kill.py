@@ -96,7 +96,7 @@ ADVISED: dict[str, Any] = {
 }
 
 
-async def test_however_often_a_hub_is_killed_its_readers_hear_what_those_of_another_hear(
+async def test_readers_of_a_hub_that_is_killed_repeatedly_get_the_same_events(
     tmp_path: Path,
 ) -> None:
     """Delegation two deep, children side by side, an advisor at the gate: and it is killed after every few events."""

@@ -15,7 +15,7 @@ from tests.waiting import until
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("drain", ["0", "30"], ids=["at-once", "when-done"])
-async def test_a_hub_that_is_told_to_stop_loses_nothing(drain: str, tmp_path: Path) -> None:
+async def test_a_hub_that_stops_loses_no_request(drain: str, tmp_path: Path) -> None:
     hub = Process(tmp_path, {**SCRIPT, "pace": 0.03}, "--drain", drain)
     await hub.start()
     try:

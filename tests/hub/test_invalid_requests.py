@@ -81,7 +81,7 @@ async def test_numbers_beyond_all_bounds_name_nothing_anywhere(home: House, ada:
         assert (await home.admin("PATCH", "/v1/admin/tenants/1", limits)).status == 400, limits
 
 
-async def test_a_model_that_writes_a_number_beyond_all_bounds_is_told_so() -> None:
+async def test_a_number_that_is_too_large_in_a_command_is_an_error_result() -> None:
     replies = [
         f"/todo done {10**30}\n/mem entry {10**30}\n/mem add entry user t --artifact #{10**30}\nb\n/endmem",
         "So.",
@@ -278,7 +278,7 @@ async def test_no_parameter_of_the_native_api_makes_it_fail() -> None:
                     assert int(answer.split()[1]) < 500, (route.method, path, asked, answer)
 
 
-async def test_a_body_has_no_more_strings_and_a_message_no_more_parts_than_anybody_needs(ada: Caller) -> None:
+async def test_strings_of_a_body_and_parts_of_a_message_are_limited(ada: Caller) -> None:
     many = b'{"message": "x", "more": [' + b'"",' * 500_001 + b'""]}'
     answer = await ada("POST", "/v1/orchestrate", many)
     assert answer.status == 400 and answer.json["error"] == "the body has more than 500000 strings"

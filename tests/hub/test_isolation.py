@@ -56,7 +56,7 @@ does = st.lists(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(does)
-def test_nothing_of_a_tenant_can_be_seen_or_touched_by_another(deeds: list[tuple[str, str]]) -> None:
+def test_a_tenant_can_neither_read_nor_change_data_of_another(deeds: list[tuple[str, str]]) -> None:
     asyncio.run(_live(deeds))
 
 

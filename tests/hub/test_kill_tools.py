@@ -327,7 +327,7 @@ async def test_the_task_that_a_remote_has_not_named_is_found_among_those_it_list
         assert [(each["ok"], "interrupted" in each) for each in calls] == [(True, False)]
 
 
-async def test_a_task_that_does_not_say_what_it_was_told_is_nobodys(tmp_path: Path, port: int) -> None:
+async def test_a_remote_task_without_history_is_not_taken_as_ours(tmp_path: Path, port: int) -> None:
     remote = Listing(keeps=False)
     remote.url = f"http://127.0.0.1:{port}/"
     async with serving(remote, port):

@@ -52,7 +52,7 @@ async def test_a_key_outlives_the_hub_and_is_each_tenants_own(tmp_path: Path) ->
         assert told[-1][1]["request_id"] == first["request_id"]
 
 
-async def test_one_that_repeats_a_request_that_is_still_on_its_way_means_the_same() -> None:
+async def test_a_repeated_idempotency_key_gets_the_running_request() -> None:
     hold = asyncio.Event()
     async with house([("thinking", hold, " done")]) as hub:
         acme = await hub.tenant("acme")
@@ -138,7 +138,7 @@ async def test_a_body_has_sixteen_megabytes(size: int, status: int) -> None:
         assert ("error" in sent.json) is (status == 413)
 
 
-async def test_more_connections_than_allowed_are_told_to_come_back() -> None:
+async def test_connections_above_the_limit_get_503() -> None:
     async with house([], max_connections=2) as hub, running(hub.app) as url:
         port = int(url.rpartition(":")[2])
 
@@ -188,7 +188,7 @@ async def test_a_request_is_counted_when_it_ends_by_how_it_ended() -> None:
         await ended(2, ok="true", route="native")
 
 
-async def test_what_was_done_once_is_remembered_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_once_repeats_a_key_only_after_its_result_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     database = Database(":memory:").open()
     done: list[str] = []
 

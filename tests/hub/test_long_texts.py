@@ -126,7 +126,7 @@ def test_saying_a_long_answer_again_after_a_crash_costs_as_much_as_it_is_long() 
         ([], ["b\n"], [("b\n", False)]),
     ],
 )
-async def test_what_is_said_again_is_told_once(
+async def test_repeated_text_after_a_crash_is_sent_once(
     before: list[str], now: list[str], told: list[tuple[str, bool]]
 ) -> None:
     events, writer = _event_writer(before)
@@ -171,7 +171,7 @@ async def test_unanswered_messages_are_found_without_reading_the_others(database
     assert "INDEX messages_unanswered" in plan[0]["detail"]
 
 
-async def test_what_is_near_an_entry_is_found_through_indexes(database: Database) -> None:
+async def test_neighbours_of_an_entry_are_found_with_indexes(database: Database) -> None:
     tenant, _ = await Tenants(database).add("acme")
     memories = Memories(database)
     hub = await memories.add(tenant.id, "user", "hub")

@@ -42,7 +42,7 @@ async def test_a_stumble_before_the_first_token_is_tried_again() -> None:
     assert waits == [1.0, 2.0]
 
 
-async def test_what_was_heard_is_not_said_again() -> None:
+async def test_a_model_call_that_has_sent_text_is_not_retried() -> None:
     inner = ScriptedModel([("Half", DOWN), "never"])
     reply = await respond(RetryingModel(inner), prompt())
     assert (reply.text, reply.error_code, len(inner.prompts)) == ("Half", "provider_error", 1)
@@ -119,7 +119,7 @@ async def test_a_hosted_model_streams_text_tool_calls_and_usage() -> None:
     assert (provider.asked["provider"], provider.asked["model"]) == ("openai", "x")
 
 
-async def test_a_character_that_comes_in_halves_is_whole_and_half_of_one_is_not_kept() -> None:
+async def test_split_surrogates_are_joined_and_single_ones_are_replaced() -> None:
     heard: list[str] = []
 
     async def hear(text: str) -> None:
@@ -146,7 +146,7 @@ async def test_a_character_that_comes_in_halves_is_whole_and_half_of_one_is_not_
     ("status", "code"),
     [(429, "rate_limited"), (401, "auth_failed"), (503, "provider_error"), (413, "request_too_large")],
 )
-async def test_what_a_provider_says_when_it_fails_is_not_passed_on(status: int, code: str) -> None:
+async def test_error_texts_of_providers_are_not_sent_to_callers(status: int, code: str) -> None:
     class ProviderFailure(Exception):
         status_code = status
 
@@ -213,7 +213,7 @@ async def test_the_embedded_model_answers_over_the_engine_with_streaming(small: 
 
 
 @local
-async def test_a_generation_that_nobody_hears_stops_and_the_next_one_can_begin(small: EmbeddedModel) -> None:
+async def test_a_cancelled_generation_stops_and_the_next_can_start(small: EmbeddedModel) -> None:
     stream: Any = small.respond(prompt("Count to one thousand.", max_tokens=400))
     assert isinstance(await anext(stream), Delta)
     await stream.aclose()
@@ -222,12 +222,12 @@ async def test_a_generation_that_nobody_hears_stops_and_the_next_one_can_begin(s
 
 
 @local
-async def test_a_prompt_too_large_for_the_embedded_model_is_said_to_be(small: EmbeddedModel) -> None:
+async def test_a_prompt_too_large_for_the_embedded_model_is_an_error(small: EmbeddedModel) -> None:
     reply = await respond(small, prompt("word " * 4000, max_tokens=4))
     assert reply.error_code == "request_too_large"
 
 
-async def test_what_a_provider_says_of_a_failure_is_logged_short_and_without_secrets(
+async def test_error_texts_of_providers_are_logged_short_and_without_secrets(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     said = (

@@ -77,9 +77,7 @@ async def test_a_model_that_calls_tools_sees_the_picture_after_their_results(
     assert shown.role == "user" and [image.content for image in shown.images] == [PNG]
 
 
-async def test_a_model_that_does_not_see_is_told_that_there_was_a_picture(
-    shed: Begin, database: Database
-) -> None:
+async def test_a_model_without_vision_gets_a_note_about_a_picture(shed: Begin, database: Database) -> None:
     model = ScriptedModel(["/fetch https://x/a.png", "I cannot see it."])
     home = await opened(shed, database, model)
     await home.ask("what is it?")
@@ -125,7 +123,7 @@ async def test_a_turn_that_goes_on_after_a_restart_shows_the_picture_it_had(
     await home.close()
 
 
-async def test_a_kept_file_that_is_a_picture_is_seen_too(shed: Begin, database: Database) -> None:
+async def test_a_stored_picture_is_attached_for_the_model(shed: Begin, database: Database) -> None:
     await Artifacts(database).put(1, 10, "cat.png", PNG)
     model = ScriptedModel(["/read cat.png", "A cat."], sees=True)
     home = await opened(shed, database, model)
@@ -219,7 +217,7 @@ async def test_a_caller_points_at_a_picture_and_the_hub_fetches_it_once() -> Non
         assert web.asked == [("https://x/a.png", 20 << 20)]
 
 
-async def test_a_model_that_does_not_see_is_told_of_a_callers_picture() -> None:
+async def test_a_model_without_vision_gets_a_note_about_a_callers_picture() -> None:
     async with opened_hub(["Describe it to me."]) as hub:
         acme = await hub.tenant("acme")
         await acme.ask(INLINE)
@@ -257,7 +255,7 @@ async def test_a_model_that_does_not_see_is_told_of_a_callers_picture() -> None:
         pytest.param({"type": "text", "text": " "}, "message", id="nothing"),
     ],
 )
-async def test_what_is_no_picture_is_refused_and_explained(part: Any, field: str) -> None:
+async def test_a_part_that_is_not_a_picture_is_refused_with_a_reason(part: Any, field: str) -> None:
     async with opened_hub([]) as hub:
         acme = await hub.tenant("acme")
         answer = await acme("POST", "/v1/orchestrate", {"message": [part]})

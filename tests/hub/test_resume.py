@@ -308,7 +308,7 @@ async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it
     ],
     ids=["same", "longer", "other", "shorter", "later", "nothing"],
 )
-async def test_what_an_agent_that_was_asked_says_after_a_crash_replaces_what_it_had_begun_to_say(
+async def test_different_text_of_a_delegated_agent_after_a_crash_replaces_its_earlier_text(
     again: Any,
 ) -> None:
     store, here = open_store("memory:"), Speaking()
@@ -334,7 +334,7 @@ async def test_what_an_agent_that_was_asked_says_after_a_crash_replaces_what_it_
     await home.close()
 
 
-async def test_a_command_that_is_given_again_after_a_crash_is_heard_of_again() -> None:
+async def test_a_command_that_runs_again_after_a_crash_is_reported_again() -> None:
     store, here, tool = open_store("memory:"), Speaking(), Once()
     home = await House(store).open(ScriptedModel(["/exec same", ("Again.", here)]), tools=[tool])
     asking = asyncio.create_task(home.ask("go"))
@@ -386,7 +386,7 @@ async def test_a_tool_that_a_model_called_natively_is_not_run_again_either() -> 
     await home.close()
 
 
-async def test_a_command_that_a_crash_broke_off_is_told_of_also_when_it_is_forbidden_by_now() -> None:
+async def test_an_interrupted_command_is_reported_also_if_it_is_no_longer_granted() -> None:
     class Endless:
         inside = asyncio.Event()
 

@@ -53,7 +53,7 @@ async def test_requests_and_the_agents_that_came_with_them_are_forgotten_with_th
         assert (await acme.rpc("index", "tasks/get", {"id": over})).json["error"]["code"] == -32001
 
 
-async def test_what_has_not_finished_stays_with_the_agent_it_needs(tmp_path: Path) -> None:
+async def test_unfinished_requests_and_their_agents_are_not_deleted(tmp_path: Path) -> None:
     asker = Agent("asker", description="asks")
 
     @asker.skill
@@ -72,7 +72,7 @@ async def test_what_has_not_finished_stays_with_the_agent_it_needs(tmp_path: Pat
         assert (await acme("GET", "/v1/requests")).json["requests"][0]["agent_id"] == "asker"
 
 
-async def test_an_answer_that_nobody_looked_at_is_in_its_conversation_before_its_task_is_gone() -> None:
+async def test_an_unread_answer_is_stored_in_its_conversation_before_its_task_is_deleted() -> None:
     async with house(lambda prompt: "the answer") as hub:
         acme = await hub.tenant("acme")
         id = (await acme("POST", "/v1/conversations", {})).json["id"]
@@ -124,7 +124,7 @@ async def test_a_key_whose_request_is_forgotten_begins_a_new_one() -> None:
         assert await keyed() != first
 
 
-async def test_who_is_refused_leaves_no_agent_behind() -> None:
+async def test_a_refused_request_leaves_no_inline_agent() -> None:
     async with house(lambda prompt: "hi", rate_per_min=1) as hub:
         acme = await hub.tenant("acme")
         once = {"message": "hi", "agent_def": {"id": "once"}}

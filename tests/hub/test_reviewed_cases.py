@@ -67,7 +67,7 @@ async def test_an_agent_that_breaks_down_ends_its_stream() -> None:
 # -- Arbiter's dialect ----------------------------------------------------------------------------------------------
 
 
-async def test_a_message_that_is_streamed_again_is_told_from_the_beginning(ada: Caller) -> None:
+async def test_a_repeated_streamed_message_streams_from_the_start(ada: Caller) -> None:
     first = (await ada.rpc("index", "message/stream", message("hi"))).results()
     again = (await ada.rpc("index", "message/stream", message("hi"))).results()
     assert again == first
@@ -79,7 +79,7 @@ async def test_a_message_that_is_streamed_again_is_told_from_the_beginning(ada: 
     assert again[-1]["status"]["state"] == "completed" and again[-1]["final"] is True
 
 
-async def test_who_resubscribes_to_what_is_over_gets_its_end_alone(ada: Caller) -> None:
+async def test_a_subscription_to_a_finished_task_gets_only_its_end(ada: Caller) -> None:
     task = (await ada.rpc("index", "message/send", message("hi"))).json["result"]
     told = (await ada.rpc("index", "tasks/resubscribe", {"id": task["id"]})).results()
     assert [(each["status"]["state"], each["final"]) for each in told] == [("completed", True)]
@@ -132,7 +132,7 @@ async def test_the_id_of_a_task_is_a_string(ada: Caller, method: str) -> None:
 # -- the native API -------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_that_is_known_is_not_sent_again_however_that_is_said(ada: Caller) -> None:
+async def test_an_etag_of_any_form_avoids_sending_a_file_again(ada: Caller) -> None:
     await ada("POST", "/v1/conversations", {})
     kept = (await ada("POST", "/v1/conversations/1/artifacts", {"path": "a.txt", "content": "x"})).json
     assert kept["mime_type"] == "text/plain"
@@ -185,7 +185,7 @@ async def test_a_definition_that_is_wrapped_is_an_object_too(ada: Caller) -> Non
     assert refused.json["error"] == "an agent definition is a JSON object"
 
 
-async def test_what_a_command_is_called_says_little_of_what_it_writes() -> None:
+async def test_the_label_of_a_command_has_no_content() -> None:
     replies = ["/mem write a secret\n/mem shared write another\n/mem add link 1 refines 2", "So."]
     async with house(replies) as home:
         ada = await home.tenant("ada")
@@ -216,7 +216,7 @@ async def test_an_agent_that_is_code_gets_the_task_and_nothing_around_it() -> No
         assert answers == ["sweep the floor\ndone: sweep the floor"]
 
 
-async def test_an_agent_that_thinks_is_told_who_asks_and_why() -> None:
+async def test_a_delegated_agent_gets_the_original_request() -> None:
     async with house(by_agent({"Index": ["/agent scout look", "So."], "Scout": ["seen"]})) as home:
         ada = await home.tenant("ada")
         await ada("POST", "/v1/agents", SCOUT)
@@ -228,7 +228,7 @@ async def test_an_agent_that_thinks_is_told_who_asks_and_why() -> None:
         assert asked.endswith("[END DELEGATION CONTEXT]\nlook")
 
 
-async def test_what_code_made_in_several_places_is_told_line_by_line() -> None:
+async def test_artifacts_of_python_agents_are_separate_lines_of_the_answer() -> None:
     async with house(code=[WORKER]) as home:
         ada = await home.tenant("ada")
         told = await ada.ask("sweep", "/v1/agents/worker/chat")
@@ -262,7 +262,7 @@ async def test_code_that_raises_is_an_error_to_who_waits_and_code_that_refuses_i
         assert answer["result"]["status"]["state"] == "rejected"
 
 
-async def test_what_agents_do_for_one_another_is_numbered_too() -> None:
+async def test_events_of_delegated_agents_are_numbered() -> None:
     script: dict[str, Any] = {
         "Index": ["/agent scout look", "So."],
         "Scout": ["/todo list\n/todo list", "seen"],
@@ -275,7 +275,7 @@ async def test_what_agents_do_for_one_another_is_numbered_too() -> None:
         assert ids == ["-tool-100000", "-tool-100001", "-sub-1", "-tool-0", "-text-0"]
 
 
-async def test_who_asks_for_the_head_of_a_stream_does_not_wait_for_its_end() -> None:
+async def test_a_head_request_of_a_stream_does_not_wait() -> None:
     never = asyncio.Event()
     async with house([("hm", never)]) as home:
         ada = await home.tenant("ada")
@@ -290,7 +290,7 @@ async def test_who_asks_for_the_head_of_a_stream_does_not_wait_for_its_end() -> 
         await ada("POST", f"/v1/requests/{id}/cancel")
 
 
-async def test_who_comes_back_says_in_the_params_or_in_a_header_what_was_heard(ada: Caller) -> None:
+async def test_a_resubscription_names_its_last_event_in_the_params_or_a_header(ada: Caller) -> None:
     first = await ada.rpc("index", "message/stream", message("hi"))
     id, seen = first.results()[0]["taskId"], first.frames()[1].id
     by_header = await ada.rpc("index", "tasks/resubscribe", {"id": id}, last_event_id=seen)

@@ -115,7 +115,7 @@ async def test_a_command_that_is_canceled_is_killed(sandbox: Sandbox) -> None:
     assert (await sandbox.run("1", "cat pid")).code == 0, "the next one does not wait for it"
 
 
-async def test_of_a_long_output_the_first_part_is_kept(sandbox: Sandbox) -> None:
+async def test_a_long_output_is_cut_at_the_end(sandbox: Sandbox) -> None:
     ran = await sandbox.run("1", "yes | head -c 100000")
     assert ran.output.endswith("\n[output cut]") and len(ran.output) == OUTPUT_LIMIT + len("\n[output cut]")
 
@@ -229,7 +229,7 @@ async def test_a_command_of_a_hub_that_is_roots_is_nobodys(kind: type[Process], 
 
 
 @root
-async def test_what_agents_write_for_commands_of_nobodys_is_theirs(tmp_path: Path) -> None:
+async def test_files_of_write_belong_to_the_user_of_commands(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path, Bare(owner=NOBODY), seconds=5.0, disk=100_000, owner=NOBODY)
     await sandbox.write("1", "a/b/c.txt", b"one")
     ran = await sandbox.run(
@@ -243,7 +243,7 @@ async def test_what_agents_write_for_commands_of_nobodys_is_theirs(tmp_path: Pat
 
 
 @root
-async def test_a_folder_from_when_commands_were_roots_is_given_to_nobody(tmp_path: Path) -> None:
+async def test_a_folder_of_root_is_given_to_the_user_of_commands(tmp_path: Path) -> None:
     before = Sandbox(tmp_path, Bare(), seconds=5.0)
     await before.run("1", "mkdir d; echo old > d/f; ln -s /etc/passwd l")
     after = Sandbox(tmp_path, Bare(owner=NOBODY), seconds=5.0, owner=NOBODY)
@@ -299,7 +299,7 @@ def commoner() -> Iterator[Path]:
             os.seteuid(0)
 
 
-def test_what_a_command_has_locked_is_counted_and_saved_all_the_same(commoner: Path) -> None:
+def test_locked_folders_of_a_command_are_counted_and_saved(commoner: Path) -> None:
     workspace = Workspace(commoner / "t1", commoner / "before", limit=1 << 20)
     workspace.write("locked/file", b"x" * 100_000)
     (workspace.root / "locked/file").chmod(0)
@@ -314,7 +314,7 @@ def test_what_a_command_has_locked_is_counted_and_saved_all_the_same(commoner: P
     assert workspace.read("locked/file") == b"x" * 100_000
 
 
-def test_what_becomes_a_link_while_it_is_saved_is_not_followed(
+def test_a_folder_that_becomes_a_link_during_the_copy_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secrets").mkdir()
@@ -537,7 +537,7 @@ async def test_a_container_of_a_hub_that_is_roots_is_nobodys(tmp_path: Path) -> 
 
 
 @root
-def test_root_that_may_not_be_anybody_else_runs_commands_and_says_what_they_can_read(tmp_path: Path) -> None:
+def test_root_without_setuid_runs_commands_and_warns(tmp_path: Path) -> None:
     code = "from dragoman.hub.sandbox.run_as import command_user, root_warning; print(command_user(), root_warning())"
     drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", code]
     if shutil.which("setpriv") is None:

@@ -48,7 +48,7 @@ MONDAY = datetime(2100, 1, 4, 10, 30)
         ("every week", "2100-01-11 10:30", "every Mon at 10:30", "2100-01-18 10:30"),
     ],
 )
-def test_what_people_say_about_when_is_understood(phrase: str, first: str, said: str, then: str) -> None:
+def test_natural_dates_are_understood(phrase: str, first: str, said: str, then: str) -> None:
     when = natural_dates.parse(phrase, MONDAY)
     assert (f"{when.first:%Y-%m-%d %H:%M}", when.normalized) == (first, said)
     assert when.kind == ("recurring" if then else "once")
@@ -69,7 +69,7 @@ def test_what_people_say_about_when_is_understood(phrase: str, first: str, said:
         "every moonday",
     ],
 )
-def test_what_is_no_time_is_refused_with_what_is(phrase: str) -> None:
+def test_an_invalid_date_is_refused_with_valid_examples(phrase: str) -> None:
     with pytest.raises(InvalidParams, match="every DAY"):
         natural_dates.parse(phrase, MONDAY)
 
@@ -101,7 +101,7 @@ async def ended(scheduler: Scheduler, caller: Caller, id: int) -> Any:
     return await until(look, lambda run: run["status"] != "running")
 
 
-async def test_what_is_due_is_done_and_on_record() -> None:
+async def test_a_due_schedule_runs_and_is_recorded() -> None:
     async with scheduling(["All green."]) as (hub, acme, scheduler, clock):
         await scheduler.schedules.add(acme.tenant.id, "index", "in 1 hour", "check the deploy")
         await scheduler.look()
@@ -119,7 +119,7 @@ async def test_what_is_due_is_done_and_on_record() -> None:
         assert len(hub.model.prompts) == 1
 
 
-async def test_what_comes_again_is_done_each_time_and_missed_times_once() -> None:
+async def test_a_recurring_schedule_runs_each_time_and_missed_runs_once() -> None:
     async with scheduling(["one", ModelError("provider_error", "down")]) as (_, acme, scheduler, clock):
         await scheduler.schedules.add(acme.tenant.id, "index", "every 15 minutes", "look")
         clock.now += 900
@@ -175,7 +175,7 @@ async def test_a_schedule_is_paused_when_its_agent_is_gone_and_rests_while_its_t
         assert (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]["status"] == "paused"
 
 
-async def test_what_was_scheduled_under_an_old_token_waits_until_the_new_one_resumes_it(
+async def test_schedules_of_an_old_token_stay_paused_until_they_are_resumed(
     tmp_path: Path,
 ) -> None:
     clock = Clock()
@@ -219,7 +219,7 @@ async def test_a_tenant_that_has_enough_to_do_gets_its_run_later() -> None:
         assert (await ended(scheduler, acme, 1))["result_summary"] == "later"
 
 
-async def test_what_comes_again_is_not_begun_again_while_it_is_running() -> None:
+async def test_a_recurring_schedule_does_not_start_while_its_last_run_is_running() -> None:
     hold = asyncio.Event()
     async with scheduling([("slow", hold), "quick"]) as (_, acme, scheduler, clock):
         await scheduler.schedules.add(acme.tenant.id, "index", "every 1 minutes", "look")
@@ -251,7 +251,7 @@ async def test_a_run_in_which_an_agent_asks_for_an_answer_has_failed_and_the_nex
             )
 
 
-async def test_a_run_that_cannot_begin_holds_up_nobody_elses() -> None:
+async def test_a_run_that_cannot_start_does_not_delay_others() -> None:
     hold = asyncio.Event()
     async with scheduling([("busy", hold), "Done."], max_concurrent=1) as (hub, acme, scheduler, clock):
         other = await hub.tenant("other")
@@ -269,7 +269,7 @@ async def test_a_run_that_cannot_begin_holds_up_nobody_elses() -> None:
         assert (await ended(scheduler, acme, 1))["error_message"] == "its agent or its conversation is gone"
 
 
-async def test_of_many_runs_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_last_runs_of_a_schedule_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedules, "MAX_RUNS", 2)
     async with scheduling(["one", "two", "three"]) as (_, acme, scheduler, clock):
         await scheduler.schedules.add(acme.tenant.id, "index", "every hour", "look")
@@ -311,7 +311,7 @@ async def test_schedules_over_http_are_the_tenants_own() -> None:
         assert (await acme("GET", "/v1/runs/1")).status == 404
 
 
-async def test_who_listens_hears_of_their_own_runs() -> None:
+async def test_a_notification_stream_has_only_runs_of_its_tenant() -> None:
     async with scheduling(["All green."]) as (hub, acme, scheduler, clock):
         other = await hub.tenant("other")
         mine, theirs = scheduler.listen(acme.tenant), scheduler.listen(other.tenant)
@@ -331,7 +331,7 @@ async def test_who_listens_hears_of_their_own_runs() -> None:
         await live.until(lambda: b'event: open\ndata: {"ok":true}' in live.body)
 
 
-async def test_who_comes_back_hears_what_was_missed_at_another_hub_too(
+async def test_a_notification_stream_continues_after_its_last_event_also_at_a_new_hub(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with scheduling(["All green.", "Still green."]) as (hub, acme, scheduler, clock):
@@ -360,7 +360,7 @@ async def test_who_comes_back_hears_what_was_missed_at_another_hub_too(
         assert [said["run_id"] for _, said in kept] == [3, 3], "older ones are not kept"
 
 
-async def test_who_listens_with_a_token_that_is_no_more_hears_nothing_more(
+async def test_a_notification_stream_ends_when_its_token_is_rotated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dragoman.hub.schedules.scheduler.CHECK_SECONDS", 0.01)

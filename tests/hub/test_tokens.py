@@ -32,7 +32,7 @@ async def test_a_provider_that_breaks_off_is_paid_for_what_it_had_read_and_writt
         assert done["error_code"] == "provider_error" and done["output_tokens"] == 5
 
 
-async def test_what_a_provider_says_about_its_use_goes_before_an_estimate() -> None:
+async def test_usage_reported_by_a_provider_replaces_the_estimate() -> None:
     async with house([("one two", Usage(input_tokens=7, output_tokens=2))]) as hub:
         told = await (await hub.tenant("acme")).ask("hello")
         (counted,) = used(told)

@@ -182,7 +182,7 @@ async def test_an_unclosed_or_malformed_command_is_an_error_not_a_crash(home: Ho
     )
 
 
-async def test_files_are_kept_with_a_conversation_and_only_there(home: House, database: Database) -> None:
+async def test_files_are_stored_only_in_a_conversation(home: House, database: Database) -> None:
     said = await fed(
         home,
         "/write --persist notes/a.md\nhello\n/endwrite\n/list\n/read notes/a.md\n/read #1",
@@ -227,7 +227,7 @@ async def test_quotas_and_paths_of_files(database: Database) -> None:
             clean_path(path)
 
 
-async def test_nothing_of_one_tenant_is_another_tenants(database: Database) -> None:
+async def test_memory_of_one_tenant_is_not_visible_to_another(database: Database) -> None:
     memories, todos = Memories(database), Todos(database)
     entry = await memories.add("1", "user", "Likes tea", "Green tea.")
     other = await memories.add("2", "user", "Likes coffee")
@@ -295,7 +295,7 @@ async def test_todos_are_found_by_their_subject_and_shown_also_when_they_are_don
     assert "ERR: usage" in await fed(home, "/todo describe 3")
 
 
-async def test_entries_are_listed_by_their_types_and_a_type_that_is_none_is_said(home: House) -> None:
+async def test_entries_are_listed_by_type_and_an_unknown_type_is_an_error(home: House) -> None:
     await fed(home, "/mem add entry project Plan\nx\n/endmem\n/mem add entry user Name\ny\n/endmem")
     for listed in ("type=project", "project", "project,learning"):
         said = await fed(home, f"/mem entries {listed}")
@@ -440,7 +440,7 @@ def test_registries_are_read_and_explained(tmp_path: Path) -> None:
     ],
     ids=["url", "timeout", "name", "server", "server timeout"],
 )
-def test_what_could_never_be_called_is_no_registry(tmp_path: Path, read: Any, text: str, why: str) -> None:
+def test_a_registry_with_invalid_names_is_refused(tmp_path: Path, read: Any, text: str, why: str) -> None:
     (tmp_path / "registry.json").write_text(text)
     with pytest.raises(InvalidParams, match=why):
         read(tmp_path / "registry.json")
@@ -524,7 +524,7 @@ def neighbour(stuck: asyncio.Event | None = None, ended: asyncio.Event | None = 
     return agent
 
 
-async def test_defect_11_a_dead_remote_delays_nobody_and_loopback_needs_permission(
+async def test_defect_11_a_dead_remote_delays_no_other_and_loopback_needs_permission(
     shed: Begin, database: Database
 ) -> None:
     async with served(neighbour().app(store="memory:")) as url:
@@ -572,7 +572,7 @@ async def test_defect_11_a_cancel_reaches_the_remote_agent(shed: Begin, database
         assert (await asking).state is TaskState.CANCELED
 
 
-async def test_a_remote_that_takes_too_long_is_given_up_and_told(shed: Begin, database: Database) -> None:
+async def test_a_remote_call_over_its_time_limit_is_canceled(shed: Begin, database: Database) -> None:
     stuck, ended = asyncio.Event(), asyncio.Event()
     async with served(neighbour(stuck, ended).app(store="memory:")) as url:
         remotes = RemoteAgents(
@@ -655,7 +655,7 @@ async def test_a_call_that_goes_on_keeps_its_connection_while_the_card_is_fetche
         assert "at last" in await asking
 
 
-async def test_nothing_of_a_request_leaves_in_headers_and_two_tenants_are_not_taken_for_one(
+async def test_remote_calls_have_no_caller_data_in_headers_and_separate_keys_per_tenant(
     tmp_path: Path,
 ) -> None:
     app = OnText(neighbour().app(store="memory:"))

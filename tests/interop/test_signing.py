@@ -99,7 +99,7 @@ async def test_their_signature_is_good_here(sdk: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("sdk", SDKS)
-def test_they_need_the_signature_that_is_made_for_them(sdk: str) -> None:
+def test_the_official_verifiers_need_the_second_signature(sdk: str) -> None:
     """What the specification signs of this card, they do not sign: if that ever changes, one signature will do."""
     key, card = KEYS["ES256"], CARDS["no scopes"]
     [only] = sign_card(card, key.key, "ES256", key.kid, for_sdks=False)

@@ -22,7 +22,7 @@ def test_a_cell_that_is_worse_than_expected_fails_and_is_written_in_capitals(wor
     assert "| NO " in matrix.table()
 
 
-def test_what_a_peer_lacks_is_a_dash_with_its_reason() -> None:
+def test_a_missing_feature_of_a_peer_is_a_dash_with_a_reason() -> None:
     matrix = Matrix()
     hold(LIST_0_3, [GOOD, Outcome("list", None, "")], matrix)
     assert "| yes  | –    |" in matrix.table()
@@ -52,7 +52,7 @@ def test_only_a_whole_matrix_is_whole() -> None:
     assert matrix.whole
 
 
-def test_it_is_written_between_the_marks_and_again_in_its_place(tmp_path: Path) -> None:
+def test_the_table_replaces_the_text_between_its_marks(tmp_path: Path) -> None:
     document = tmp_path / "interop.md"
     document.write_text(f"before\n{BEGIN}\n{END}\nafter\n", "utf-8")
     for outcome in (BAD, GOOD):

@@ -79,7 +79,7 @@ def test_an_answer_that_is_neither_yes_nor_no_is_not_guessed(text: str) -> None:
         ("yes", bool | None, True),
     ],
 )
-def test_other_answers_are_read_as_they_are_meant(text: str, kind: Any, value: Any) -> None:
+def test_answers_of_other_types_are_understood(text: str, kind: Any, value: Any) -> None:
     assert convert_text(text, kind) == value
 
 

@@ -29,7 +29,7 @@ async def until(budget: ByteBudget, used: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_does_not_fit_waits_until_others_end_and_small_ones_never_wait() -> None:
+async def test_a_large_body_waits_for_others_and_small_ones_never_wait() -> None:
     budget, end = ByteBudget(3 * BIG), asyncio.Event()
     first = await begin(budget, 2 * BIG, end)
     second_end = asyncio.Event()
@@ -45,7 +45,7 @@ async def test_what_does_not_fit_waits_until_others_end_and_small_ones_never_wai
     await until(budget, 0)
 
 
-async def test_what_is_larger_than_the_budget_is_let_in_alone() -> None:
+async def test_a_body_larger_than_the_budget_is_admitted_alone() -> None:
     budget, end = ByteBudget(BIG), asyncio.Event()
     huge = await begin(budget, 10 * BIG, end)
     assert budget.used == 10 * BIG
@@ -78,7 +78,7 @@ async def test_a_caller_that_leaves_while_waiting_gives_its_bytes_back() -> None
     await until(budget, 0)
 
 
-async def test_who_is_cancelled_as_its_turn_comes_gives_it_back() -> None:
+async def test_a_waiter_cancelled_when_it_is_admitted_returns_its_share() -> None:
     budget, end = ByteBudget(BIG), asyncio.Event()
     first = await begin(budget, BIG, end)
     second = await begin(budget, BIG, end)

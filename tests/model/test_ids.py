@@ -48,6 +48,6 @@ def test_a_moment_is_read_as_ours(text: str, moment: str) -> None:
 @pytest.mark.parametrize(
     "text", ["soon", "2026-02-30T00:00:00Z", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"]
 )
-def test_what_is_no_moment_in_utc_is_refused(text: str) -> None:
+def test_a_timestamp_that_is_not_utc_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_timestamp(text)

@@ -81,7 +81,7 @@ async def test_an_entry_names_the_trace_it_belongs_to(tmp_path: Path, version: s
     assert entry.trace == trace
 
 
-async def test_what_is_streamed_is_audited_once_and_when_it_begins(tmp_path: Path) -> None:
+async def test_a_streamed_send_is_audited_once_at_its_first_event(tmp_path: Path) -> None:
     url, go_on = f"sqlite:///{tmp_path / 't.db'}", asyncio.Event()
     agent = Agent("Waits")
 

@@ -118,7 +118,7 @@ def test_an_error_with_a_very_long_text_is_cut() -> None:
     assert "ValueError: no no" in said and len(said) < 2 * MAX_CHARACTERS
 
 
-async def test_every_line_of_a_server_is_json_whoever_wrote_it(tmp_path: Path) -> None:
+async def test_every_log_line_of_a_server_is_json(tmp_path: Path) -> None:
     file = tmp_path / "agent.py"
     file.write_text(LOUD)
     message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "x"}]}

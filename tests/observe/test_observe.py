@@ -299,7 +299,7 @@ async def test_a_full_server_refuses_new_messages_and_finishes_its_tasks() -> No
 
 
 @requirement(224)
-async def test_what_was_done_is_on_record_with_who_and_how_it_ended(tmp_path) -> None:
+async def test_the_audit_has_caller_and_outcome_of_each_operation(tmp_path) -> None:
     store = f"sqlite:///{tmp_path}/t.db"
     async with echo().test(store=store) as client:
         done = await client.send("hello")
@@ -337,7 +337,7 @@ def test_a_json_log_line_says_which_task_and_hides_secrets() -> None:
         "atr_s3cretvalue0123456789",
     ],
 )
-def test_what_looks_like_a_secret_is_redact(text: str) -> None:
+def test_secrets_in_log_lines_are_redacted(text: str) -> None:
     assert "s3cretvalue" not in redact(text)
 
 

@@ -86,7 +86,7 @@ async def test_a_config_that_was_fine_is_looked_at_again_before_each_notificatio
         {"url": "http://127.0.0.1:1/ HTTP/1.1\r\nX: 1"},
     ],
 )
-async def test_nothing_that_would_break_a_header_is_kept(setup: Open, bad: dict[str, str]) -> None:
+async def test_push_configs_with_invalid_header_values_are_refused(setup: Open, bad: dict[str, str]) -> None:
     here = await setup()
     task = await here.send("ask")
     config = PushConfig(**{"url": "http://127.0.0.1:1/", "task_id": task.id, **bad})

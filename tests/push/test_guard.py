@@ -74,7 +74,7 @@ def test_an_ipv4_address_inside_ipv6_counts_as_ipv4(address) -> None:
 
 
 @given(st.ip_addresses())
-def test_nothing_that_python_calls_private_is_public(address) -> None:
+def test_addresses_that_python_calls_private_are_refused(address) -> None:
     if address.is_private or address.is_loopback or address.is_link_local or address.is_multicast:
         assert not is_public(address) or effective_address(address) != address
 

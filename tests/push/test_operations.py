@@ -221,9 +221,7 @@ async def test_a_list_comes_in_pages(wire: Wire) -> None:
     ("deleted", "rest"),
     [("d", "ef"), ("cd", "ef"), ("abcd", "ef"), ("de", "f"), ("abcdef", ""), ("a", "ef"), ("e", "f")],
 )
-async def test_a_page_follows_the_one_before_whatever_was_deleted_meanwhile(
-    wire: Wire, deleted: str, rest: str
-) -> None:
+async def test_pages_continue_correctly_after_deletions(wire: Wire, deleted: str, rest: str) -> None:
     task, token = await wire.task(), ""
     for id in "abcdef":
         await wire.ask(v1_0(task, id)["create"], "1.0")

@@ -67,7 +67,7 @@ async def test_an_agent_of_version_1_alone_has_no_other(path: str) -> None:
     assert "url" not in card and "protocolVersion" not in card
 
 
-async def test_beside_the_endpoint_the_card_has_a_url_whatever_the_version_asked() -> None:
+async def test_the_card_beside_the_endpoint_has_a_url_in_every_version() -> None:
     answer = await request(app_of(), "GET", "/agent-card.json", headers={"A2A-Version": "1.0"})
     assert answer.json["url"] == "http://agents.example/"
 
@@ -84,7 +84,7 @@ async def test_interfaces_served_elsewhere_stay_on_the_card() -> None:
 # --- caching
 
 
-async def test_a_card_may_be_kept_and_says_for_how_long() -> None:
+async def test_a_card_has_cache_headers() -> None:
     answer = await request(app_of(card_max_age=60), "GET", PATHS[0])
     assert answer.headers["cache-control"] == "public, max-age=60"
     assert answer.headers["vary"] == "A2A-Version"
@@ -249,9 +249,7 @@ async def test_the_extended_card_says_where_the_agent_is(method: str, version: s
         (("0.1",), None),
     ],
 )
-async def test_a_card_claims_no_version_that_is_not_spoken(
-    versions: tuple[str, ...], label: str | None
-) -> None:
+async def test_a_card_lists_only_supported_versions(versions: tuple[str, ...], label: str | None) -> None:
     card = (await request(app_of(versions=versions), "GET", "/.well-known/agent.json")).json
     assert card.get("protocolVersion") == label
     assert {each["protocolVersion"] for each in card["supportedInterfaces"]} <= set(versions)

@@ -26,7 +26,7 @@ PATHS = ["/", "/message:send", "/tasks/t1", "/tasks/t1:subscribe", "/v1/message:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_browser_hears_that_a_page_may_call(path: str) -> None:
+async def test_a_preflight_of_an_allowed_origin_is_answered(path: str) -> None:
     answer = await request(app_of(**ALLOWED), "OPTIONS", path, headers=PREFLIGHT)
     assert answer.status == 204 and not answer.body
     assert answer.headers["access-control-allow-origin"] == PAGE and answer.headers["vary"] == "Origin"
@@ -77,7 +77,7 @@ async def test_a_page_is_asked_who_it_is_only_when_it_calls() -> None:
     assert card.status == 200 and card.headers["access-control-allow-origin"] == PAGE
 
 
-async def test_a_public_card_may_be_read_by_all_whoever_may_call() -> None:
+async def test_any_origin_may_read_a_public_card() -> None:
     for origin in (PAGE, OTHER):
         card = await request(app_of(**ALLOWED), "GET", "/agent-card.json", headers={"Origin": origin})
         assert card.headers["access-control-allow-origin"] == "*"

@@ -565,7 +565,7 @@ def test_a_sender_accepts_a_thousand_output_modes_at_most(name: str) -> None:
 
 
 @pytest.mark.parametrize("codec", [v1_0.CODEC, v0_3.CODEC], ids=["1.0", "0.3"])
-def test_and_over_grpc(codec: Any) -> None:
+def test_output_modes_of_a_grpc_message_are_limited(codec: Any) -> None:
     def fill(request: Any, said: Any, n: int) -> None:
         (said.parts if hasattr(said, "parts") else said.content).add(text="a")
         request.configuration.accepted_output_modes.extend(["a"] * n)

@@ -174,7 +174,7 @@ async def test_a_question_to_an_older_caller_is_final_and_its_answer_goes_on(app
     assert told[-1]["status"]["state"] == "completed"
 
 
-async def test_every_dialect_is_spoken_at_one_url(app: App) -> None:
+async def test_one_url_serves_every_dialect(app: App) -> None:
     new = (await rpc(app, "SendMessage", say("go"), headers=V1)).json["result"]["task"]
     v0_3 = (await rpc(app, "message/send", SEND)).json["result"]
     v0_1 = (await rpc(app, "tasks/send", OLD)).json["result"]

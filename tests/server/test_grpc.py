@@ -146,7 +146,7 @@ async def test_a_stream_ends_with_its_last_event(codec: Codec) -> None:
         assert events[-1].status_update.final
 
 
-async def test_events_are_numbered_for_those_who_understand_it_and_for_nobody_else() -> None:
+async def test_events_are_numbered_only_for_clients_that_request_it() -> None:
     service = Scripted([chunk("one ", 7), status(TaskState.COMPLETED, 8)])
     async with served(service) as channel:
         method = channel.unary_stream("/lf.a2a.v1.A2AService/SendStreamingMessage")
@@ -285,7 +285,7 @@ async def test_an_agent_of_one_version_refuses_the_other() -> None:
         assert only.protocol_version == "1.0"
 
 
-async def test_a_strict_server_wants_to_hear_the_version() -> None:
+async def test_strict_versioning_over_grpc_requires_the_version() -> None:
     async with served(Scripted(), strict_versioning=True) as channel:
         _, info, _ = await refused(Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC)))
         assert info.reason == "VERSION_NOT_SUPPORTED"
@@ -416,7 +416,7 @@ async def test_unavailable_without_retry_after_gets_one() -> None:
         assert any(each.type_url.endswith("RetryInfo") for each in details)
 
 
-async def test_a_server_that_leaves_says_so_and_keeps_nobody_waiting() -> None:
+async def test_a_stopping_grpc_server_ends_streams_with_unavailable() -> None:
     service = Scripted([chunk("one", 1)])
     service.hold = asyncio.Event()
     async with served(service) as channel:

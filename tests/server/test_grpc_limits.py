@@ -82,7 +82,7 @@ async def test_a_call_without_a_request_is_refused() -> None:
 
 
 @pytest.mark.parametrize("agents", [("one",), ("one", "two")])
-async def test_a_stranger_is_refused_before_anything_of_the_body_is_there(agents: tuple[str, ...]) -> None:
+async def test_an_unauthenticated_grpc_call_is_refused_before_its_body(agents: tuple[str, ...]) -> None:
     services = [Scripted(result=task()) for _ in agents]
     async with (
         served(*services, agents=agents, authenticator=Door("sesame")) as channel,
@@ -249,7 +249,7 @@ def _call(connection: Connection, stream: int, method: str, tenant: str = "") ->
     connection.data(stream, b"\0" + len(body).to_bytes(4) + body, end=True)
 
 
-async def test_a_stream_that_nobody_reads_is_ended_though_its_client_answers_pings() -> None:
+async def test_an_unread_grpc_stream_ends_although_the_client_answers_pings() -> None:
     service = Scripted([chunk("x" * MEGABYTE, 1)], [chunk("y", 2)])
     service.hold = asyncio.Event()
     async with (
@@ -263,7 +263,7 @@ async def test_a_stream_that_nobody_reads_is_ended_though_its_client_answers_pin
         await until(lambda: not channel.server._calls._readers._connections)
 
 
-async def test_an_answer_over_grpc_that_nobody_reads_ends_its_connection() -> None:
+async def test_an_unread_grpc_answer_closes_its_connection() -> None:
     large = Scripted(result=_large_task())
     async with (
         served(large, limits=Limits(write_timeout=0.2)) as channel,

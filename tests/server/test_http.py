@@ -151,7 +151,7 @@ async def test_stopping_answers_those_who_still_wait() -> None:
     assert answer.status == 503 and answer.json["id"] == 1
 
 
-async def test_health_is_told() -> None:
+async def test_healthz_answers_200() -> None:
     app = app_of()
     assert (await request(app, "GET", "/healthz")).json == {"status": "ok"}
     assert (await request(app, "GET", "/readyz")).status == 200

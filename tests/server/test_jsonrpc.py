@@ -275,7 +275,7 @@ class Doorman:
                 return Principal(id=given.removeprefix("Bearer "), tenant="acme")
 
 
-async def test_a_stranger_is_turned_away_before_the_body_is_read() -> None:
+async def test_an_unauthenticated_call_is_refused_before_its_body_is_read() -> None:
     service = Scripted()
     app = app_of(service, authenticator=Doorman())
     pending = open_request(app, "POST", "/", b"anything", headers=V1)
@@ -287,7 +287,7 @@ async def test_a_stranger_is_turned_away_before_the_body_is_read() -> None:
     assert pending.unread == [b"anything"]
 
 
-async def test_somebody_unwelcome_is_forbidden() -> None:
+async def test_a_caller_without_permission_gets_403() -> None:
     app = app_of(authenticator=Doorman())
     answer = await rpc(app, "GetTask", {"id": "t1"}, headers={**V1, "Authorization": "Bearer mallory"})
     assert answer.status == 403 and answer.json["error"]["data"][0]["reason"] == "PERMISSION_DENIED"

@@ -58,7 +58,7 @@ async def test_a_caller_of_0_1_names_its_tasks() -> None:
         ("", {"kind", "contextId"}, {"type", "sessionId"}),
     ],
 )
-async def test_where_versions_share_a_method_the_task_remembers_which(
+async def test_the_origin_of_a_task_decides_between_versions_with_the_same_method(
     origin: str, has: set[str], lacks: set[str]
 ) -> None:
     result = (await rpc(app_of(Scripted(origin=origin)), "tasks/get", {"id": "t1"})).json["result"]
@@ -135,7 +135,7 @@ async def test_extensions_are_answered_in_the_old_spelling() -> None:
     assert answer.headers["x-a2a-extensions"] == "https://ext.example/a"
 
 
-async def test_a_stranger_of_an_older_version_hears_it_too() -> None:
+async def test_an_unauthenticated_call_of_0_3_gets_an_error_of_0_3() -> None:
     class Nobody:
         challenge = "Bearer"
 
@@ -163,7 +163,7 @@ async def test_arbiter_comes_with_0_3() -> None:
     assert refused.json["id"] is not None and refused.json["error"]["code"] == -32601
 
 
-async def test_its_frames_name_their_event() -> None:
+async def test_sse_frames_of_arbiter_have_an_event_line() -> None:
     service = Scripted([chunk("a", 2), status(S.COMPLETED, 3)])
     answer = await rpc(app_of(service), "message/stream", SEND, headers={"A2A-Version": "1.0"})
     assert {frame.event for frame in answer.frames()} == {"message"}

@@ -492,14 +492,14 @@ async def test_a_version_the_agent_does_not_speak_is_not_supported(
     assert answer.status == 400 and not service.calls
 
 
-async def test_strict_versioning_wants_the_version_said() -> None:
+async def test_strict_versioning_requires_the_version() -> None:
     app = app_of(bindings=[Rest(strict_versioning=True)])
     assert (await request(app, "GET", "/tasks/t1")).status == 400
     assert (await request(app, "GET", "/tasks/t1", headers={"A2A-Version": "1.0"})).status == 200
     assert (await request(app, "GET", "/v1/tasks/t1")).status == 200
 
 
-async def test_below_a_mount_called_v1_header_and_shape_tell_the_versions_apart() -> None:
+async def test_below_a_mount_called_v1_header_and_body_decide_the_version() -> None:
     service = Scripted()
     app = App([Mount(path="/v1", agent="hello", service=service, card=CARD)])
     old = await request(app, "POST", "/v1/message:send", msgspec.json.encode(CONTENT))
@@ -564,7 +564,7 @@ async def test_error_before_a_stream_is_a_response_and_a_later_one_is_an_event(p
 # --- what describes it
 
 
-async def test_the_openapi_document_has_every_address_and_only_spoken_versions() -> None:
+async def test_the_openapi_document_has_every_path_of_the_supported_versions() -> None:
     document = (await request(app_of(), "GET", "/openapi.json")).json
     assert document["openapi"].startswith("3.1") and document["info"]["title"] == "Hello"
     assert document["servers"][0]["url"] == "http://agents.example"

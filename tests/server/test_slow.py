@@ -114,7 +114,7 @@ async def test_next_head_that_comes_byte_by_byte_is_not_waited_for(begun: bytes,
         assert await trickle(reader, writer, more) == b""
 
 
-async def test_many_slow_connections_keep_nobody_waiting() -> None:
+async def test_many_slow_connections_do_not_delay_others() -> None:
     async with running(app_of(head_timeout=0.2)) as url:
         plugs = [await asyncio.open_connection("127.0.0.1", urlsplit(url).port) for _ in range(100)]
         for _, writer in plugs:
@@ -177,13 +177,13 @@ async def test_a_body_that_comes_byte_by_byte_is_refused_and_then_not_waited_for
         assert error["code"] == -32600 and "did not arrive in time" in error["message"]
 
 
-async def test_the_rest_of_a_body_that_nobody_wants_is_not_waited_for() -> None:
+async def test_the_rest_of_a_refused_body_is_not_waited_for() -> None:
     async with running(app_of(head_timeout=0.1)) as url, wire(url) as (reader, writer):
         writer.write(post(b"x", length=LARGE * 2))
         assert b"larger than" in await trickle(reader, writer, b"x")
 
 
-async def test_a_stream_that_nobody_reads_is_ended_and_its_task_is_not() -> None:
+async def test_an_unread_stream_ends_and_its_task_continues() -> None:
     app = app_of(write_timeout=0.1)
     async with running(app) as url, wire(url, window=4096) as (reader, writer):
         writer.write(post(rpc("SendStreamingMessage", message("go"))))
@@ -197,7 +197,7 @@ async def test_a_stream_that_nobody_reads_is_ended_and_its_task_is_not() -> None
         assert sum(len(part["text"]) for part in task["artifacts"][0]["parts"]) >= LARGE
 
 
-async def test_an_answer_that_nobody_reads_is_ended_as_well() -> None:
+async def test_an_unread_answer_ends_its_connection() -> None:
     app = app_of(write_timeout=0.05, head_timeout=0.3)
     async with running(app) as url, wire(url, window=4096) as (reader, writer):
         writer.write(post(rpc("SendMessage", message("go"))))
@@ -304,7 +304,7 @@ class Full(asyncio.Transport):
         self.ended.set()
 
 
-async def test_the_last_answer_on_a_connection_is_not_kept_for_ever_for_who_does_not_read_it() -> None:
+async def test_the_last_answer_on_a_connection_is_dropped_if_it_is_not_read() -> None:
     full, limits = Full(), Limits(write_timeout=0.02)
     connection = HttpProtocol(ServerState(app_of(), limits))
     connection.connection_made(full)

@@ -153,7 +153,7 @@ async def test_a_body_that_is_on_its_way_when_the_server_stops_still_arrives() -
     assert CLOSE in answer and answer.endswith(b"pieces: helloworld")
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+async def test_expect_100_continue_is_answered() -> None:
     async with _connected() as (reader, writer):
         writer.write(_request("POST", "/", "Content-Length: 5", "Expect: 100-continue"))
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -231,7 +231,7 @@ async def test_requests_before_an_invalid_one_are_answered() -> None:
     assert b"whole: me" in answer and answer.endswith(b"0\r\n\r\n")
 
 
-async def test_nothing_is_read_after_a_request_that_is_to_be_the_last() -> None:
+async def test_bytes_after_the_last_request_are_ignored() -> None:
     async with _connected() as (reader, writer):
         last = _request("POST", "/", "Content-Length: 2", "Connection: close", body="me")
         writer.write(_request("GET", "/no") + last + _request("GET", "/stream"))
@@ -277,7 +277,7 @@ async def test_an_answer_that_has_no_body_gets_none(status: int) -> None:
     assert answer.count(b"HTTP/1.1 ") == 2 and b"HTTP/1.1 403" in answer
 
 
-async def test_an_old_client_is_not_told_to_go_on() -> None:
+async def test_http_1_0_clients_get_no_100_continue() -> None:
     asks = ("Content-Length: 5", "Expect: 100-continue")
     async with _connected() as (reader, writer):
         writer.write(_request("POST", "/", *asks, body="hello", version="1.0"))
@@ -303,7 +303,7 @@ async def test_a_large_body_waits_in_the_network_until_it_is_asked_for() -> None
         assert (await reader.readexactly(size + 8)).startswith(b"pieces: xxx")
 
 
-async def test_one_connection_too_many_is_told_to_come_back() -> None:
+async def test_a_connection_above_the_limit_gets_503() -> None:
     async with _connected(max_connections=1) as (_, first):
         reader, writer = await asyncio.open_connection(*first.get_extra_info("peername"))
         writer.write(_request("GET", "/"))
@@ -312,7 +312,7 @@ async def test_one_connection_too_many_is_told_to_come_back() -> None:
     assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n") and CLOSE in answer
 
 
-async def test_a_request_hears_that_its_client_left() -> None:
+async def test_a_request_is_notified_when_its_client_disconnects() -> None:
     heard.clear()
     async with _connected() as (_, writer):
         writer.write(_request("GET", "/wait"))
@@ -381,7 +381,7 @@ async def test_a_request_that_is_answered_leaves_nothing_to_the_collector() -> N
     assert left == []
 
 
-async def test_a_body_that_nobody_wants_is_listened_to_all_the_same() -> None:
+async def test_the_body_of_a_refused_request_is_read_and_dropped() -> None:
     """A client that sends everything before it reads would wait for us, and we for it."""
     size = 8 << 20
     async with _connected() as (reader, writer):

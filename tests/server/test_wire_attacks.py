@@ -97,7 +97,7 @@ async def test_an_old_client_does_not_send_chunks(url: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0", "0.9"])
-async def test_other_versions_of_http_are_not_spoken_here(url: str, version: str) -> None:
+async def test_other_versions_of_http_are_refused(url: str, version: str) -> None:
     said = await answers(url, f"GET /healthz HTTP/{version}\r\nHost: here\r\n\r\n".encode())
     assert said.startswith(b"HTTP/1.1 505 ")
 

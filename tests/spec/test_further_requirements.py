@@ -83,7 +83,7 @@ async def test_an_extended_card_shows_each_caller_what_that_caller_may_see(bindi
 
 @older("X10")
 @requirement(20, 45)
-async def test_no_card_holds_a_secret_or_tells_where_it_comes_from(tmp_path: Path) -> None:
+async def test_no_card_has_a_secret_or_the_name_of_its_variable(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with running(application(bank(), store=store, push=PUSH)) as url:
         cards = [(await fetch(url + "/.well-known/agent-card.json"))[1]]
@@ -99,7 +99,7 @@ async def test_no_card_holds_a_secret_or_tells_where_it_comes_from(tmp_path: Pat
 
 
 @requirement(25)
-async def test_what_was_said_to_be_false_stays_in_what_is_signed() -> None:
+async def test_explicit_false_values_are_part_of_the_signed_card() -> None:
     agent = agent_of(streaming=False, push=False)
     ring = KeyRing([new_key("EdDSA")])
     async with running(
@@ -136,7 +136,7 @@ async def test_a_moment_is_the_same_moment_in_every_spelling(house: House) -> No
 
 
 @requirement(58)
-async def test_what_is_left_out_has_the_value_that_the_specification_gives_it(house: House) -> None:
+async def test_missing_members_have_the_defaults_of_the_specification(house: House) -> None:
     task = await house.send("hi")  # it waited for the end
     assert state(task) == "TASK_STATE_COMPLETED" and len(task["history"]) == 1
     listed = await house.call("ListTasks", {})
@@ -144,7 +144,7 @@ async def test_what_is_left_out_has_the_value_that_the_specification_gives_it(ho
 
 
 @requirement(80)
-async def test_what_has_members_of_its_own_is_posted() -> None:
+async def test_operations_with_a_body_use_post() -> None:
     async with running(application(agent_of(), store="memory:")) as url:
         for path in ("/message:send", "/message:stream"):
             response, _ = await fetch(f"{url}{path}?message.parts=hi")
@@ -185,7 +185,7 @@ async def test_an_address_in_a_message_is_handed_to_the_agent_and_not_followed()
 
 
 @requirement(114)
-async def test_only_who_asks_for_it_is_kept_from_saying_something_twice() -> None:
+async def test_only_a_send_with_an_idempotency_key_is_deduplicated() -> None:
     async with running(application(agent_of(), store="memory:")) as url:
         peer = JsonRpc(url)
         first, second = [await peer.call("SendMessage", message("hi")) for _ in range(2)]
@@ -195,7 +195,7 @@ async def test_only_who_asks_for_it_is_kept_from_saying_something_twice() -> Non
 
 
 @requirement(117, 118)
-async def test_what_an_agent_says_on_the_way_may_be_gone_and_its_result_is_not(house: House) -> None:
+async def test_status_messages_may_be_missing_later_and_results_are_not(house: House) -> None:
     task = await house.send("hi")
     assert "history" not in (bare := await house.get(task, historyLength=0))
     assert bare["artifacts"] == task["artifacts"] and "message" not in bare["status"]
@@ -224,7 +224,7 @@ async def test_an_agent_sees_what_came_before_and_what_it_is_pointed_to(binding:
 
 
 @requirement(175, 176)
-async def test_a_webhook_that_fails_is_told_again_and_waited_for_as_long_as_it_should() -> None:
+async def test_a_failed_notification_is_retried_after_the_requested_delay() -> None:
     assert 10 <= PushOptions().timeout <= 30
     answers = [503, 500]
 
@@ -245,7 +245,7 @@ async def test_a_webhook_that_fails_is_told_again_and_waited_for_as_long_as_it_s
 
 
 @requirement(189, 195, 196, 197, 198)
-async def test_having_been_authorised_gives_nobody_more_than_they_had(binding: str) -> None:
+async def test_an_authorization_in_a_task_grants_no_other_rights(binding: str) -> None:
     async with house_of(binding, bank()) as house:
         waits = (await house.call("SendMessage", message("go"), authorization=BOB))["task"]
         assert state(waits) == "TASK_STATE_AUTH_REQUIRED"
@@ -261,7 +261,7 @@ async def test_having_been_authorised_gives_nobody_more_than_they_had(binding: s
 
 @older("X27")
 @requirement(207)
-async def test_a_method_of_an_extension_is_no_way_around_the_door() -> None:
+async def test_methods_of_extensions_need_authentication() -> None:
     async with running(application(agent_of(auth=[Bearer(TOKENS)]), store="memory:")) as url:
         for method in ("ext/doIt", "DoIt", "tasks/doIt"):
             response, _ = await fetch(url, "POST", raw.rpc(method, {}))

@@ -184,7 +184,7 @@ async def unsupported(operation: Any) -> None:
 # --- sending
 
 
-async def test_the_way_is_the_one_that_was_asked_for(way: Way, it: Client) -> None:
+async def test_the_client_uses_the_requested_binding_and_version(way: Way, it: Client) -> None:
     route = it.link.peer.route
     assert route.binding == way.binding
     assert route.dialect.name.removesuffix("-proto") == way.version
@@ -217,7 +217,7 @@ async def test_a_stream_brings_the_answer_in_pieces(it: Client) -> None:
     assert len([piece for piece in pieces if piece.text]) == 3
 
 
-async def test_a_failure_is_a_state_and_tells_nothing(it: Client) -> None:
+async def test_a_failed_task_has_a_state_and_no_error_details(it: Client) -> None:
     reply = await it.send("fail")
     assert reply.state is TaskState.FAILED and "secret" not in reply.text
 
@@ -357,7 +357,7 @@ async def test_a_task_that_is_not_there_is_not_found(it: Client, id: str) -> Non
 # --- push configs and cards
 
 
-async def test_push_configs_are_kept(way: Way, it: Client) -> None:
+async def test_push_configs_are_stored(way: Way, it: Client) -> None:
     task = await it.send("one")
     if way.lacks("push"):
         await unsupported(it.create_push(task.id, "https://hook.example"))
@@ -388,7 +388,7 @@ async def test_the_extended_card_is_for_those_who_ask(way: Way, it: Client) -> N
     assert card.supported_interfaces
 
 
-async def test_the_card_lists_every_way_newest_first(it: Client) -> None:
+async def test_the_card_lists_every_interface_newest_version_first(it: Client) -> None:
     listed = [(each.protocol_version, each.protocol_binding) for each in it.card.supported_interfaces]
     assert set(listed) >= {(version, binding) for binding in SPOKEN for version in ("1.0", "0.3")}
     assert [version for version, _ in listed] == sorted((v for v, _ in listed), reverse=True)

@@ -96,7 +96,7 @@ async def test_0_1_gives_history_only_to_those_who_ask(url: str) -> None:
 
 
 @older("X13", "X15")
-async def test_a_webhook_of_0_1_is_told_the_task_with_the_token_in_a_header(url: str) -> None:
+async def test_a_webhook_of_0_1_gets_the_task_with_the_token_in_a_header(url: str) -> None:
     async with Receiver() as hook:
         config = {"url": hook.url, "token": "my-token"}
         await result(url, "tasks/send", task("t", "hi", pushNotification=config))

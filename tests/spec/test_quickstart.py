@@ -72,7 +72,7 @@ async def test_hello_world_says_who_it_is_where_the_quickstart_looks() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_hello_world_speaks_versions_it_never_heard_of(version: str) -> None:
+async def test_the_quickstart_agent_serves_every_version(version: str) -> None:
     role, discriminator = ("ROLE_USER", {}) if version == "1.0" else ("user", {"kind": "text"})
     message = {"role": role, "parts": [{**discriminator, "text": "hi"}], "messageId": "m"}
     method = "SendMessage" if version == "1.0" else "message/send"

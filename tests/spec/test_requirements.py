@@ -299,7 +299,7 @@ async def test_the_extended_card_is_for_those_who_say_who_they_are(binding: str)
 
 @requirement(43)
 @pytest.mark.parametrize("way", ["JSONRPC", "HTTP+JSON"])
-async def test_an_extended_card_says_that_nobody_else_may_keep_it(way: str) -> None:
+async def test_an_extended_card_may_not_be_cached_by_others(way: str) -> None:
     async with running(
         application(agent_of(auth=[Bearer(TOKENS)], extended_card=[]), store="memory:")
     ) as url:
@@ -316,7 +316,7 @@ async def test_an_agent_that_declares_no_extended_card_does_not_know_the_operati
 
 
 @requirement(37, 40)
-async def test_without_a_way_to_say_who_one_is_there_is_no_extended_card(binding: str) -> None:
+async def test_without_authentication_there_is_no_extended_card(binding: str) -> None:
     with pytest.raises(ValueError, match="auth="):
         agent_of(extended_card=[])
     agent = agent_of()  # a program of another make may promise one all the same
@@ -328,7 +328,7 @@ async def test_without_a_way_to_say_who_one_is_there_is_no_extended_card(binding
 
 @requirement(213, 230)
 @pytest.mark.parametrize("path", ["", "/tasks"])
-async def test_a_stranger_is_told_how_to_say_who_they_are(path: str) -> None:
+async def test_a_401_names_the_schemes(path: str) -> None:
     async with running(application(agent_of(auth=[Bearer(TOKENS)]), store="memory:")) as url:
         verb, body = ("GET", b"") if path else ("POST", raw.rpc("ListTasks", {}))
         response, _ = await fetch(url + path, verb, body)
@@ -372,7 +372,7 @@ async def test_a_task_is_written_as_the_proto_says(house: House) -> None:
 
 
 @requirement(56, 220, 229, 233, 236, 67, 83)
-async def test_what_lacks_a_required_member_is_refused_and_the_member_named(house: House) -> None:
+async def test_a_missing_required_member_is_refused_with_its_name(house: House) -> None:
     broken: list[tuple[Document, str]] = [
         ({"role": "ROLE_USER", "parts": [{"text": "hi"}]}, "messageId"),
         ({"messageId": "m", "parts": [{"text": "hi"}]}, "role"),
@@ -388,7 +388,7 @@ async def test_what_lacks_a_required_member_is_refused_and_the_member_named(hous
 
 @requirement(57, 58)
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"], indirect=False)
-async def test_members_that_nobody_knows_are_ignored(binding: str) -> None:
+async def test_unknown_members_are_ignored(binding: str) -> None:
     async with house_of(binding, agent_of()) as house:
         odd = message("hi", colour="blue")
         odd["message"]["parts"][0]["shape"] = {"round": True}
@@ -483,7 +483,7 @@ async def test_a_patch_number_makes_no_difference(house: House) -> None:
 
 
 @requirement(73, 101)
-async def test_a_version_that_is_not_spoken_is_refused(house: House) -> None:
+async def test_an_unsupported_version_is_refused(house: House) -> None:
     for version in ("2.0", "1.7", "nonsense"):
         await house.refusal("SendMessage", message("hi"), "VERSION_NOT_SUPPORTED", a2a_version=version)
 
@@ -546,7 +546,7 @@ async def test_a_send_waits_for_the_end_or_for_a_question(house: House, text: st
 
 
 @requirement(108)
-async def test_a_send_returns_at_once_when_told_to(house: House) -> None:
+async def test_a_send_with_return_immediately_does_not_wait(house: House) -> None:
     task = await house.send("wait", now=True)
     assert state(task) in ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING")
     assert (await house.get(task))["id"] == task["id"]
@@ -578,14 +578,14 @@ async def test_a_task_that_has_ended_is_never_touched_again(house: House) -> Non
 
 
 @requirement(122, 123, 126)
-async def test_a_context_of_the_clients_own_is_kept_as_it_is(house: House) -> None:
+async def test_a_context_id_of_the_client_is_stored_unchanged(house: House) -> None:
     assert (await house.send("hi", contextId="my-context"))["contextId"] == "my-context"
     assert (await house.send("ho", contextId="my-context"))["contextId"] == "my-context"
     assert len((await house.call("ListTasks", {"contextId": "my-context"}))["tasks"]) == 2
 
 
 @requirement(129, 152, 169, 234, 66, 68, 74, 82, 84)
-async def test_a_task_that_is_not_there_is_not_found_whatever_is_done_with_it(house: House) -> None:
+async def test_every_operation_on_an_unknown_task_is_not_found(house: House) -> None:
     unknown = {"taskId": "none", "id": "none"}
     for method, params in {
         "SendMessage": message("hi", taskId="none"),
@@ -653,7 +653,7 @@ async def test_a_stream_begins_with_the_task_and_closes_when_it_ends(house: Hous
 
 
 @requirement(142, 143, 144, 146, 147, 148, 149, 150)
-async def test_every_stream_hears_the_same_in_the_same_order_and_none_minds_another(house: House) -> None:
+async def test_every_stream_of_a_task_gets_the_same_events_in_the_same_order(house: House) -> None:
     task = await house.send("wait", now=True)
     await until(lambda: house.get(task), lambda got: "waiting" in json.dumps(got))
     streams = [house.speaker.stream("SubscribeToTask", {"id": task["id"]}) for _ in range(3)]
@@ -678,7 +678,7 @@ async def test_an_agent_that_does_not_stream_says_so(binding: str) -> None:
 
 
 @requirement(143, 190, 191)
-async def test_streams_stay_open_while_somebody_signs_in(house: House) -> None:
+async def test_streams_stay_open_during_auth_required(house: House) -> None:
     events = house.speaker.stream("SendStreamingMessage", message("auth"))
     task = (await anext(events))["task"]
     async for event in events:
@@ -767,7 +767,7 @@ async def test_a_time_to_list_from_is_included(house: House) -> None:
 
 
 @requirement(166, 237)
-async def test_an_agent_that_tells_no_webhooks_says_so(binding: str) -> None:
+async def test_an_agent_without_push_refuses_push_configs(binding: str) -> None:
     async with house_of(binding, agent_of(push=False)) as house:
         task = await house.send("ask")
         named = {"taskId": task["id"], "id": "c"}
@@ -784,7 +784,7 @@ async def test_an_agent_that_tells_no_webhooks_says_so(binding: str) -> None:
 
 
 @requirement(113, 167, 172, 173, 174)
-async def test_a_webhook_is_told_everything_with_the_credentials_it_wants(house: House) -> None:
+async def test_a_webhook_gets_every_event_with_its_credentials(house: House) -> None:
     async with Receiver() as hook:
         inline = message("one two")
         inline["configuration"] = {
@@ -806,7 +806,7 @@ async def test_a_webhook_is_told_everything_with_the_credentials_it_wants(house:
 
 
 @requirement(168, 169, 170, 171)
-async def test_configs_stay_until_they_are_deleted_and_then_nothing_is_told(house: House) -> None:
+async def test_push_configs_work_until_they_are_deleted(house: House) -> None:
     async with Receiver() as kept, Receiver() as gone:
         task = await house.send("ask")
         for hook, id in ((kept, "kept"), (gone, "gone")):
@@ -875,7 +875,7 @@ async def test_the_answer_lists_what_was_activated_and_unknown_extensions_are_ig
 
 
 @requirement(156, 159, 214, 215, 216, 217, 232, 234, 240)
-async def test_what_is_somebody_elses_is_as_if_it_were_not_there(binding: str) -> None:
+async def test_tasks_of_other_callers_are_not_found(binding: str) -> None:
     async with house_of(binding, agent_of(auth=[Bearer(TOKENS)])) as house:
         answer = await house.call("SendMessage", message("ask"), authorization=ALICE)
         task, unknown = answer["task"]["id"], "0" * len(answer["task"]["id"])
@@ -902,7 +902,7 @@ async def test_what_is_somebody_elses_is_as_if_it_were_not_there(binding: str) -
 
 
 @requirement(231)
-async def test_who_may_not_do_something_hears_that(binding: str) -> None:
+async def test_a_caller_without_a_scope_gets_permission_denied(binding: str) -> None:
     agent = agent_of(auth=[Bearer(TOKENS)], authorize=lambda principal, request: principal.id != "bob")
     async with house_of(binding, agent) as house:
         await house.refusal("SendMessage", message("hi"), "PERMISSION_DENIED", authorization=BOB)
@@ -910,7 +910,7 @@ async def test_who_may_not_do_something_hears_that(binding: str) -> None:
 
 
 @requirement(221, 235)
-async def test_what_is_too_large_is_refused() -> None:
+async def test_a_body_that_is_too_large_is_refused() -> None:
     async with running(application(agent_of(), store="memory:", limits=Limits(max_body=1000))) as url:
         response, body = await fetch(url + "/message:send", "POST", json.dumps(message("x" * 2000)).encode())
         assert response.status == 413 and b"larger than 1000 bytes" in body
@@ -984,7 +984,7 @@ async def test_a_signed_card_can_be_verified_with_nothing_but_its_text_and_the_p
 
 @requirement(226, 235)
 @pytest.mark.parametrize("path", ["", "/tasks"])
-async def test_who_asks_too_often_is_told_when_to_come_back(path: str) -> None:
+async def test_a_rate_limited_caller_gets_retry_after(path: str) -> None:
     async with running(application(agent_of(), store="memory:", quota=Quota(rate=0.001, burst=1))) as url:
         verb, body = ("GET", b"") if path else ("POST", raw.rpc("ListTasks", {}))
         first, _ = await fetch(url + path, verb, body)

@@ -234,7 +234,7 @@ async def test_an_id_that_cannot_be_one_is_not_echoed(url: str, id: str) -> None
 @pytest.mark.parametrize(
     ("body", "number"), [(b"", -32700), (b"{", -32700), (b"[]", -32600), (b"null", -32600)]
 )
-async def test_what_is_no_request_is_refused_in_the_style_of_the_header(
+async def test_an_invalid_request_gets_an_error_in_the_version_of_the_header(
     url: str, body: bytes, number: int, version: str | None
 ) -> None:
     status, _, answer = await http(url, "POST", body, **({"A2A_Version": version} if version else {}))
@@ -285,7 +285,7 @@ async def test_a_canceled_task_can_be_canceled_again_in_1_0_only(url: str) -> No
 
 
 @older("X18")
-async def test_who_follows_a_finished_task_gets_its_end_or_in_1_0_an_error(url: str) -> None:
+async def test_a_subscription_to_a_finished_task_gets_the_task_or_in_1_0_an_error(url: str) -> None:
     id = await finished(url)
     assert await code(url, "SubscribeToTask", {"id": id}) == -32004
     for version in OLD:
@@ -304,7 +304,7 @@ async def test_who_follows_a_finished_task_gets_its_end_or_in_1_0_an_error(url: 
 # --- what a task looks like to others
 
 
-async def test_a_task_is_told_in_the_version_that_made_it_or_the_one_asked_for(url: str) -> None:
+async def test_a_task_is_written_in_its_origin_version_or_the_requested_one(url: str) -> None:
     made = (await rpc(url, "tasks/send", v01("mine", "two", sessionId="s1")))["result"]
     assert (made["id"], made["sessionId"]) == ("mine", "s1")
     assert [artifact["index"] for artifact in made["artifacts"]] == [0, 1]
@@ -337,7 +337,7 @@ async def test_a_task_of_another_context_is_an_invalid_parameter(url: str) -> No
         ("0.3", None, 1), ("0.3", 0, 0), ("0.3", 1, 1),
     ],
 )  # fmt: skip
-async def test_how_much_history_comes_without_a_number_depends_on_the_version(
+async def test_the_default_history_length_depends_on_the_version(
     url: str, version: str, length: int | None, messages: int
 ) -> None:
     id = await finished(url)
@@ -413,7 +413,7 @@ async def test_1_0_never_says_final(url: str) -> None:
 # --- waiting (rows 4 and 31)
 
 
-async def test_every_version_can_be_told_not_to_wait(url: str) -> None:
+async def test_every_version_can_send_without_waiting(url: str) -> None:
     for version in ("0.2", "0.3"):
         params = {**v03("wait"), "configuration": {"blocking": False}}
         state = (await rpc(url, "message/send", params, version))["result"]["status"]["state"]
@@ -478,7 +478,7 @@ async def test_a_message_that_breaks_the_rules_is_an_invalid_parameter_with_its_
     assert [each["@type"].rpartition(".")[2] for each in error["data"]] == ["ErrorInfo", "BadRequest"]
 
 
-async def test_what_protobuf_allows_is_allowed(url: str) -> None:
+async def test_spellings_that_protobuf_json_allows_are_accepted(url: str) -> None:
     for message in (
         v1("x", role=1),
         v1("x", role="ROLE_AGENT"),
@@ -544,7 +544,7 @@ async def test_the_push_methods_of_0_1_take_either_name_for_the_task(url: str, p
 # --- cards, lists and media types (rows 9, 17, 18, 32, 36, 42)
 
 
-async def test_having_no_extended_card_is_said_in_the_words_of_each_version(url: str) -> None:
+async def test_a_missing_extended_card_has_the_error_of_each_version(url: str) -> None:
     assert await code(url, "GetExtendedAgentCard", {}) == -32004
     assert await code(url, "agent/getAuthenticatedExtendedCard", {}) == -32007
     assert await code(url, "agent/getAuthenticatedExtendedCard", {}, "1.0") == -32601

@@ -51,12 +51,12 @@ async def path(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_record_that_nobody_touched_is_unbroken_across_restarts(path: Path) -> None:
+async def test_an_unchanged_audit_log_is_valid_across_restarts(path: Path) -> None:
     found = await examined(path)
     assert (found.entries, found.breaks, found.older) == (6, [], 0)
 
 
-async def test_what_is_done_while_a_commit_is_made_is_not_lost_when_the_store_closes(tmp_path: Path) -> None:
+async def test_entries_added_during_a_commit_are_not_lost_when_the_store_closes(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 't.db'}")
     await store.open()
     store.audit.record(AuditEntry(at="", operation="SendMessage", outcome="OK", task="first"))
@@ -110,7 +110,7 @@ async def test_two_who_write_at_the_same_time_write_one_chain(path: Path) -> Non
         "swapped",
     ],
 )
-async def test_what_is_changed_afterwards_breaks_the_chain_there(path: Path, sql: str, where: str) -> None:
+async def test_a_changed_entry_breaks_the_chain_at_its_place(path: Path, sql: str, where: str) -> None:
     change(path, sql)
     assert (await examined(path)).breaks[-1] == where
 
@@ -150,7 +150,7 @@ async def test_entries_from_before_there_was_a_chain_are_counted_apart(path: Pat
     assert (found.entries, found.older, found.breaks) == (4, 2, [])
 
 
-async def test_anybody_can_check_it_from_what_the_command_prints(
+async def test_the_printed_entries_are_enough_to_check_the_chain(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await asyncio.to_thread(main, ["audit", "--json", "--store", f"sqlite:///{path}"]) == 0

@@ -213,7 +213,9 @@ def test_the_command_says_what_it_did(path: Path, url: str, capsys: pytest.Captu
         ("sqlite:///{path}", "postgresql://me:secret@h:abc/d", "dragoman: a database is postgresql://"),
     ],
 )
-def test_what_cannot_be_copied_is_said(path: Path, source: str, target: str, sentence: str) -> None:
+def test_a_store_that_cannot_be_copied_is_refused_with_a_reason(
+    path: Path, source: str, target: str, sentence: str
+) -> None:
     path.touch()
     with pytest.raises(SystemExit, match=sentence):
         main(["copy", source.format(path=path), target])

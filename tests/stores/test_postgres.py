@@ -93,7 +93,7 @@ async def test_an_event_costs_the_same_in_a_long_task_as_in_a_short_one(log: Log
     assert long < short * 1.1
 
 
-async def test_those_who_write_together_share_a_transaction(url: str) -> None:
+async def test_concurrent_writes_share_a_transaction(url: str) -> None:
     store, took = PostgresStore(url), list[float]()
     store.time_commits(took.append)
     await store.open()
@@ -105,7 +105,7 @@ async def test_those_who_write_together_share_a_transaction(url: str) -> None:
     await store.close()
 
 
-async def test_what_is_acknowledged_is_in_the_database(log: Log) -> None:
+async def test_an_acknowledged_write_is_in_the_database(log: Log) -> None:
     for i in range(10):
         await finish(log, f"t{i}")
         assert look(f"select state, seq from dragoman.tasks where id = 't{i}'") == [(DONE.value, 3)]
@@ -211,7 +211,7 @@ async def test_while_the_database_is_away_everything_is_unavailable_and_then_goe
     await store.close()
 
 
-async def test_nobody_is_taken_for_dead_because_the_database_was_away(
+async def test_no_node_is_replaced_because_the_database_was_unavailable(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_OUTAGE", 0)
@@ -306,7 +306,9 @@ async def test_a_doubt_is_resolved_when_the_database_is_back_however_long_that_t
     await store.close()
 
 
-async def test_what_a_crash_undid_is_not_taken_for_what_came_after_it(store: PostgresStore, log: Log) -> None:
+async def test_a_write_undone_by_a_crash_is_not_confused_with_a_later_one(
+    store: PostgresStore, log: Log
+) -> None:
     """After a crash, PostgreSQL gives the numbers of lost transactions to others."""
     tried: list[str] = []
 
@@ -361,7 +363,7 @@ class breaking:
         self._patch.undo()
 
 
-async def test_a_database_that_takes_nothing_is_said_before_anybody_is_served(
+async def test_a_read_only_database_is_an_error_before_the_server_starts(
     store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = PostgresStore.__init__.__kwdefaults__ or {}
@@ -371,7 +373,7 @@ async def test_a_database_that_takes_nothing_is_said_before_anybody_is_served(
     await check_store(url)
 
 
-async def test_a_task_that_a_stranger_has_locked_is_refused_and_no_other(
+async def test_a_row_locked_by_another_program_blocks_only_its_task(
     store: PostgresStore, log: Log, url: str
 ) -> None:
     leases = [await begun(log, f"t{n}") for n in range(6)]
@@ -386,7 +388,7 @@ async def test_a_task_that_a_stranger_has_locked_is_refused_and_no_other(
     assert await log.append(leases[0], [chunk()]) == 2
 
 
-async def test_who_stands_still_in_a_transaction_keeps_nobody_from_a_task(
+async def test_a_paused_transaction_blocks_a_task_only_until_its_timeout(
     store: PostgresStore, log: Log, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_IDLE", 300)
@@ -411,9 +413,7 @@ async def test_who_stands_still_in_a_transaction_keeps_nobody_from_a_task(
     await stalled.close()
 
 
-async def test_connections_that_are_cut_all_the_time_cost_nobody_a_record(
-    store: PostgresStore, url: str
-) -> None:
+async def test_no_record_is_lost_when_connections_break_repeatedly(store: PostgresStore, url: str) -> None:
     other = PostgresStore(url)
     await other.open()
     here, there = store.scope(SCOPE), other.scope(SCOPE)
@@ -477,7 +477,7 @@ async def test_a_caller_that_leaves_gives_back_the_lease_it_was_given(store: Pos
     assert len(await store.renew("n1", ttl=60)) == given
 
 
-async def test_a_lease_nobody_wants_any_more_goes_back_also_if_that_fails_at_first(
+async def test_an_unused_lease_is_released_also_after_a_failed_attempt(
     store: PostgresStore, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await begun(log, "first")
@@ -560,14 +560,16 @@ async def test_a_store_closes_though_its_database_does_not_answer(
     assert {type(end) for end in ended} == {Unavailable}
 
 
-def test_whoever_lacks_the_extra_is_told_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for package, opens in ((stores, open_store), (buses, open_bus)):
         monkeypatch.setattr(package, "find_spec", lambda name: None)
         with pytest.raises(ValueError, match=r"dragoman\[postgres\]"):
             opens("postgresql://localhost/x")
 
 
-async def test_what_the_database_cannot_keep_is_refused_and_not_found(store: PostgresStore, log: Log) -> None:
+async def test_values_that_the_database_cannot_store_are_refused_and_not_found(
+    store: PostgresStore, log: Log
+) -> None:
     await log.create("t", "c", mail("\0 is fine in a message"))
     for bad in ("t\0", "t\ud800"):
         for refused in (log.create(bad, "c", mail()), log.create("x", bad, mail())):
@@ -588,7 +590,7 @@ async def test_what_the_database_cannot_keep_is_refused_and_not_found(store: Pos
     assert (found.entries, found.breaks) == (2, [])
 
 
-async def test_what_is_too_long_to_be_found_by_it_is_refused_and_does_not_hold_up_the_audit(
+async def test_a_value_too_long_for_the_index_is_refused_and_does_not_block_the_audit(
     store: PostgresStore,
 ) -> None:
     dice = random.Random(1)
@@ -605,7 +607,7 @@ async def test_what_is_too_long_to_be_found_by_it_is_refused_and_does_not_hold_u
 
 
 @pytest.mark.parametrize("place", [("2026", "t\0"), ("2026\0", "t")])
-async def test_a_token_that_somebody_made_up_is_refused(log: Log, place: tuple[str, str]) -> None:
+async def test_an_invalid_page_token_is_refused(log: Log, place: tuple[str, str]) -> None:
     await finish(log, "t")
     query = ListTasks()
     made_up = read_filters(SCOPE, query).cursor(*place)
@@ -696,7 +698,7 @@ async def test_one_connection_is_enough_if_there_are_no_more(store: PostgresStor
 # Urls
 
 
-async def test_nothing_is_prepared_if_the_url_says_so(url: str) -> None:
+async def test_the_url_can_turn_prepared_statements_off(url: str) -> None:
     store: Store = open_store(f"{url}&statement_cache_size=0")
     await store.open()
     await store.join("n1", ttl=60)
@@ -717,14 +719,14 @@ async def test_a_store_waits_for_a_database_that_is_being_started(url: str) -> N
     await store.close()
 
 
-async def test_a_database_that_is_not_there_is_said_without_its_password() -> None:
+async def test_an_unreachable_database_is_reported_without_its_password() -> None:
     for url in ("postgresql://me:secret@127.0.0.1:1/x", "postgres://me:secret@127.0.0.1:1/x"):
         with pytest.raises(Unavailable, match=r"cannot be opened: .*127\.0\.0\.1") as refused:
             await PostgresStore(url, patience=0.1).open()
         assert "secret" not in str(refused.value)
 
 
-def test_a_word_of_a_url_that_cannot_be_meant_is_refused() -> None:
+def test_an_invalid_value_in_a_url_is_refused() -> None:
     with pytest.raises(ValueError, match="statement_cache_size"):
         open_store("postgresql://localhost/x?statement_cache_size=none")
 
@@ -745,7 +747,7 @@ def test_a_url_that_names_no_database_is_refused_without_a_word_of_its_password(
 
 
 @pytest.mark.parametrize("words", ["port=abc", "host=127.0.0.1&port=99999"])
-async def test_words_of_a_url_that_make_no_sense_are_said_clearly(words: str) -> None:
+async def test_unknown_parameters_of_a_url_are_reported(words: str) -> None:
     for opened in (PostgresStore(f"postgresql:///x?{words}"), open_bus(f"postgresql:///x?{words}")):
         with pytest.raises(Unavailable, match="a database is postgresql://"):
             await opened.open()

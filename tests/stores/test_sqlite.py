@@ -76,7 +76,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_process_held_is_taken_over_at_once(
+async def test_tasks_of_a_killed_process_are_taken_over_at_once(
     store: SqliteStore, log: Log, path: Path
 ) -> None:
     child = await asyncio.create_subprocess_exec(
@@ -158,7 +158,7 @@ async def test_an_event_costs_the_same_in_a_long_task_as_in_a_short_one(
     assert long < short * 1.1
 
 
-async def test_those_who_write_together_share_a_transaction(store: SqliteStore, log: Log) -> None:
+async def test_concurrent_writes_share_a_transaction(store: SqliteStore, log: Log) -> None:
     statements: list[str] = []
 
     def trace(db: sqlite3.Connection) -> Any:
@@ -171,7 +171,7 @@ async def test_those_who_write_together_share_a_transaction(store: SqliteStore, 
     assert (await log.find(ListTasks(), limit=1)).total == 64
 
 
-async def test_what_is_acknowledged_is_in_the_file(log: Log, path: Path) -> None:
+async def test_an_acknowledged_write_is_in_the_file(log: Log, path: Path) -> None:
     with sqlite3.connect(path) as db:
         for i in range(20):
             await finish(log, f"t{i}")
@@ -331,7 +331,7 @@ async def test_a_database_that_stays_locked_is_unavailable(path: Path) -> None:
     await store.close()
 
 
-async def test_a_lease_nobody_wants_any_more_goes_back_also_if_that_fails_at_first(
+async def test_an_unused_lease_is_released_also_after_a_failed_attempt(
     store: SqliteStore, log: Log, path: Path
 ) -> None:
     store.file.commits._patience = 0.01
