@@ -20,6 +20,7 @@ from dragoman.model.card import AgentCard, Capabilities, Extension, Provider, Sk
 from dragoman.model.content import Message, Part
 from dragoman.model.ops import Call, Principal, Request, SendMessage
 from dragoman.model.options import check_options
+from dragoman.model.skill_schemas import SKILL_SCHEMAS, extension_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -129,7 +130,7 @@ class Agent:
                 provider=about.provider,
                 documentation_url=about.documentation_url,
                 icon_url=about.icon_url,
-                capabilities=about.capabilities,
+                capabilities=self._capabilities(),
                 default_input_modes=inputs,
                 default_output_modes=outputs,
                 skills=tuple(self._describe(s) for s in self._skills.values()),
@@ -137,6 +138,16 @@ class Agent:
                 security_requirements=self.auth.needing(),
             )
         return self._card
+
+    def _capabilities(self) -> Capabilities:
+        """What the card says the agent can do: with the schemas of skills that take or return data."""
+        about = self._about.capabilities
+        schemas = {
+            id: each.schema for id, each in self._skills.items() if each.schema.input or each.schema.output
+        }
+        if not schemas or any(each.uri == SKILL_SCHEMAS for each in about.extensions):
+            return about
+        return replace(about, extensions=(*about.extensions, extension_of(schemas)))
 
     def _describe(self, skill: SkillFunction) -> Skill:
         """A skill as the card has it: with what it needs beyond what the agent needs."""

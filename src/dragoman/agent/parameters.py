@@ -22,6 +22,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType, NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -33,7 +34,9 @@ from msgspec import inspect as types
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.model.content import Artifact, Message, Part
-from dragoman.model.values import Unfit, convert, convert_text
+from dragoman.model.schema import json_schema
+from dragoman.model.skill_schemas import FILE
+from dragoman.model.values import Unfit, convert, convert_text, plain
 
 TEXT, JSON = "text/plain", "application/json"
 
@@ -373,3 +376,59 @@ def _json(text: str, parameters: Sequence[Parameter]) -> Any:
         return value
     named = isinstance(value, dict) and any(p.name in value for p in parameters)
     return value if named else None
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------
+
+
+def input_schema(parameters: Sequence[Parameter]) -> dict[str, Any] | None:
+    """The JSON Schema of what a skill takes: an object with a property for each parameter. None if it takes only text, or
+    the whole message."""
+    takes = {p.takes for p in parameters}
+    if "message" in takes or takes <= {"turn", "text"}:
+        return None
+    members = [p for p in parameters if p.takes in ("data", "member", "any")]
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    definitions: dict[str, Any] = {}
+    for p in parameters:
+        if p.takes == "turn":
+            continue
+        if p.takes in ("file", "content"):
+            schema: dict[str, Any] | None = FILE
+        elif p.takes in ("files", "contents"):
+            schema = {"type": "array", "items": FILE}
+        else:
+            schema = {} if p.takes == "any" else json_schema(p.hint)
+        if schema is None:
+            return None
+        schema = dict(schema)
+        definitions.update(schema.pop("$defs", {}))
+        if p in members and len(members) == 1 and p.object and isinstance(schema.get("properties"), dict):
+            properties.update(schema["properties"])  # its members are the message's data
+            required += schema.get("required", []) if p.required else []
+            continue
+        if not p.required and p.default is not None:
+            with suppress(TypeError, ValueError):
+                schema["default"] = plain(p.default)
+        properties[p.name] = schema
+        if p.required and p.takes not in ("files", "contents"):
+            required.append(p.name)
+    out: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        out["required"] = required
+    if definitions:
+        out["$defs"] = definitions
+    return out
+
+
+def output_schema(hint: Any) -> dict[str, Any] | None:
+    """The JSON Schema of the data that a function returns or yields. None for text, files, and what is not annotated."""
+    pieces = False
+    while _bare(hint) is not hint or get_origin(hint) in _PIECES:
+        pieces = pieces or get_origin(hint) in _PIECES
+        hint = _bare(hint) if _bare(hint) is not hint else get_args(hint)[0]
+    many = next(iter(get_args(hint)), None)
+    if pieces or hint in (str, bytes, None, NoneType, Any, object, *_CONTENT) or many in _CONTENT:
+        return None
+    return json_schema(hint)

@@ -25,12 +25,22 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from dragoman.agent.parameters import JSON, TEXT, Parameter, arguments_of, hints_of, parameters_of
+from dragoman.agent.parameters import (
+    JSON,
+    TEXT,
+    Parameter,
+    arguments_of,
+    hints_of,
+    input_schema,
+    output_schema,
+    parameters_of,
+)
 from dragoman.agent.parameters import output_modes as modes_of
 from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.turn import Turn, record_of
 from dragoman.model import card
 from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.skill_schemas import SkillSchema
 from dragoman.model.task import TaskState
 from dragoman.model.values import checked, parts_of
 
@@ -64,6 +74,8 @@ class SkillFunction:
     """A plain function that does, and holds it up while it runs."""
     particular: bool
     """Not every message will do."""
+    schema: SkillSchema
+    """What it takes and returns as data."""
 
     async def run(self, turn: Turn) -> None:
         """Call the function and make its answer the task's."""
@@ -182,6 +194,7 @@ def declare(
             p.takes in ("data", "member", "file", "content") or (p.takes == "text" and p.hint is not str)
             for p in parameters
         ),
+        schema=SkillSchema(input=input_schema(parameters), output=output_schema(hints.get("return"))),
         coroutine=coroutine,
         blocks=not (asynchronous or "turn" in takes),
         holds=not asynchronous and "turn" in takes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self, Unpack
 
@@ -17,6 +17,7 @@ from dragoman.client.content import SendOptions, build_request, id_of, task_of
 from dragoman.client.credentials import describe_schemes
 from dragoman.client.discover import get_extended_card
 from dragoman.client.reply import Reply, Stream, TaskFailed
+from dragoman.client.skills import Skills
 from dragoman.errors import InvalidAgentResponse, Unauthenticated
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message
@@ -93,6 +94,11 @@ class Client:
     @property
     def card(self) -> AgentCard:
         return self.link.found.card
+
+    @property
+    def skills(self) -> Skills[Coroutine[Any, Any, Reply], Stream]:
+        """The agent's skills as functions: `await agent.skills.book(city="Rome")`."""
+        return Skills(self.card, self.__call__, self.stream)
 
     @property
     def version(self) -> str:

@@ -12,6 +12,7 @@ from dragoman.client.client import Client, connect
 from dragoman.client.connection import ConnectOptions, Link
 from dragoman.client.content import SendOptions
 from dragoman.client.reply import Piece, Reply, Stream
+from dragoman.client.skills import Skills
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import PushConfig
 from dragoman.model.task import Task
@@ -121,6 +122,11 @@ class SyncClient:
     @property
     def card(self) -> AgentCard:
         return self._client.card
+
+    @property
+    def skills(self) -> Skills[SyncReply, SyncStream]:
+        """The agent's skills as functions: `agent.skills.book(city="Rome")`."""
+        return Skills(self.card, self.__call__, self.stream)
 
     @property
     def link(self) -> Link:
