@@ -13,6 +13,7 @@ from dragoman.dialects.sse import KEEP_ALIVE, SseReader
 from dragoman.errors import TaskNotFound, UnsupportedOperation
 from dragoman.model.ops import STREAM, SUBSCRIBE, StreamResponse, SubscribeToTask
 from dragoman.model.task import TaskState
+from dragoman.server import exchange
 from dragoman.server.limits import Limits
 from dragoman.server.sse import Frames
 from tests.server.wire import HELLO, Scripted, app_of, chunk, open_rpc, reply, request, rpc, status, task
@@ -287,12 +288,22 @@ async def test_error_after_the_first_event_is_the_last_event() -> None:
     assert msgspec.json.decode(answer.frames()[-1].data)["error"]["code"] == -32001
 
 
-async def test_a_connection_that_cannot_be_written_to_gets_no_keep_alive_on_top() -> None:
+async def test_a_connection_that_cannot_be_written_to_gets_no_keep_alive_on_top(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked_for, send = 0, exchange._Stream.send_keep_alive
+
+    def count(stream: exchange._Stream) -> None:
+        nonlocal asked_for
+        asked_for += 1
+        send(stream)
+
+    monkeypatch.setattr(exchange._Stream, "send_keep_alive", count)
     service = Scripted([chunk("a", 1)], [chunk("b", 2)])
     app = app_of(service, keepalive=0.008)
     answer = open_rpc(app, "SendStreamingMessage", HELLO, headers=V1)
     answer.blocked = asyncio.Event()
-    await until(lambda: app.streams.ticks >= 20)
+    await until(lambda: asked_for >= 3)
     answer.blocked.set()
     await answer.end()
     assert len(answer.frames()) == 2 and KEEP_ALIVE not in answer.sends

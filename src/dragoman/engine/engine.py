@@ -73,7 +73,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
     TaskPage,
 )
-from dragoman.model.task import Task, TaskState
+from dragoman.model.task import Task, TaskState, ends_stream
 
 logger = logging.getLogger("dragoman.engine")
 
@@ -580,16 +580,13 @@ def _public(records: Sequence[Record], *, question_ends: bool) -> tuple[list[Str
     It goes on when the task waits for an authorisation, which may come another way.
     """
     batch: list[StreamResponse] = []
+    pauses = (TaskState.INPUT_REQUIRED,) if question_ends else ()
     for record in records:
-        kind = record.kind
-        if kind == "artifact":
+        if record.kind == "artifact":
             batch.append(record)
-        elif kind in PUBLIC:
+        elif record.kind in PUBLIC:
             batch.append(record)
-            if kind == "reply":
-                return batch, True
-            state = record.body.status.state  # type: ignore[union-attr]
-            if (kind == "status" and state.terminal) or (question_ends and state is TaskState.INPUT_REQUIRED):
+            if ends_stream(record.event, pauses):
                 return batch, True
     return batch, False
 

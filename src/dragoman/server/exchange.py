@@ -317,10 +317,9 @@ STREAM_HEADERS: tuple[Header, ...] = (
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 )
-_TICKS = 8
-"""Ticks of the timer per keep-alive. A half-closed client gets one at every tick: the write fails if it left."""
-_TICKS_BEFORE_START = 2
-"""Ticks before the response starts without an event: until then, an error is sent like that of any other call."""
+_STARTS_PER_KEEPALIVE, _PROBES_PER_KEEPALIVE = 4, 8
+"""A response without an event starts after a quarter of the keep-alive time: until then, an error is sent like that of any other
+call. A half-closed client gets a keep-alive every eighth of it: the write fails if the client left."""
 
 
 class Framing(Protocol[E]):
@@ -332,23 +331,28 @@ class Framing(Protocol[E]):
 
 
 class Streams:
-    """The open streams of an application.
-
-    One timer sends keep-alives for all of them, so an idle stream has no timer of its own.
-    """
+    """The open streams of an application. Their keep-alives are timeouts, so an idle stream has no timer of its own."""
 
     def __init__(self, *, keepalive: float = 15.0) -> None:
         self._keepalive = keepalive
         self._open: set[_Stream] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._beats: set[asyncio.Task[None]] = set()
-        self.ticks = 0
+        self._unstarted = Timeout[_Stream](keepalive / _STARTS_PER_KEEPALIVE, _Stream.send_keep_alive)
+        self._quiet = Timeout[_Stream](keepalive, _Stream.send_keep_alive)
+        self._half_closed = Timeout[_Stream](keepalive / _PROBES_PER_KEEPALIVE, _Stream.send_keep_alive)
         self.draining = False
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def timeout_of(self, exchange: Exchange) -> Timeout[_Stream] | None:
+        """What decides when the next keep-alive is sent; None if none is."""
+        if self._keepalive <= 0:
+            return None
+        if exchange.half_closed:
+            return self._half_closed
+        return self._quiet if exchange.responding else self._unstarted
 
     async def serve(
         self,
@@ -363,7 +367,8 @@ class Streams:
         if self.draining:
             raise Unavailable("shutting down", retry_after=1)
         stream = _Stream(self, exchange, headers)
-        self._enter(stream)
+        self._open.add(stream)
+        self._idle.clear()
         watcher = asyncio.create_task(stream.watch())
         try:
             try:
@@ -385,34 +390,15 @@ class Streams:
                 raise
             await stream.write(failed(error))
         finally:
-            self._leave(stream)
+            self._open.discard(stream)
+            if not self._open:
+                self._idle.set()
+            if stream.timeout is not None:
+                stream.timeout.remove(stream)
             watcher.cancel()
             if (aclose := getattr(batches, "aclose", None)) is not None:
                 await aclose()
         await stream.finish()
-
-    def _enter(self, stream: _Stream) -> None:
-        self._open.add(stream)
-        self._idle.clear()
-        if self._timer is None and self._keepalive > 0:
-            self._timer = stream.task.get_loop().call_later(self._keepalive / _TICKS, self._tick)
-
-    def _leave(self, stream: _Stream) -> None:
-        self._open.discard(stream)
-        if not self._open:
-            self._idle.set()
-
-    def _tick(self) -> None:
-        self._timer = None
-        self.ticks += 1
-        loop = asyncio.get_running_loop()
-        for stream in self._open:
-            if stream.quiet(self.ticks):
-                beat = loop.create_task(stream.keep_alive())
-                self._beats.add(beat)
-                beat.add_done_callback(self._beats.discard)
-        if self._open:
-            self._timer = loop.call_later(self._keepalive / _TICKS, self._tick)
 
     async def drain(self) -> None:
         """End every stream between two events, and begin no more. Clients continue with `Last-Event-ID`."""
@@ -423,7 +409,8 @@ class Streams:
 
 
 class _Stream:
-    __slots__ = ("_exchange", "_headers", "_lock", "_streams", "ended", "gone", "running", "task", "wrote")
+    __slots__ = ("_exchange", "_headers", "_keep_alive", "_streams", "_writing", "ended", "gone", "running", "task",
+                 "timeout")  # fmt: skip
 
     def __init__(self, streams: Streams, exchange: Exchange, headers: Iterable[Header]) -> None:
         task = asyncio.current_task()
@@ -433,39 +420,55 @@ class _Stream:
         self.ended = False
         """The stream is to end: the client left (`gone`), or the server stops."""
         self.gone = False
-        self.wrote = streams.ticks
         self._streams = streams
         self._exchange = exchange
         self._headers = headers
-        self._lock = asyncio.Lock()
-        """Held while a chunk is written, so that no keep-alive comes between."""
-
-    def quiet(self, ticks: int) -> bool:
-        exchange = self._exchange
-        most = 1 if exchange.half_closed else _TICKS if exchange.responding else _TICKS_BEFORE_START
-        return ticks - self.wrote >= most and not self._lock.locked()
+        self._writing = False
+        self._keep_alive: asyncio.Task[None] | None = None
+        """A keep-alive that is being written."""
+        self.timeout = streams.timeout_of(exchange)
+        if self.timeout is not None:
+            self.timeout.add(self)
 
     async def write(self, chunk: bytes) -> None:
         """Raises `Disconnected`."""
-        async with self._lock:
-            await self._write(chunk)
-
-    async def _write(self, chunk: bytes) -> None:
-        exchange = self._exchange
+        if self._keep_alive is not None and chunk is not KEEP_ALIVE:
+            await asyncio.wait([self._keep_alive])
+        self._writing = True
+        exchange, timeout = self._exchange, self.timeout
         try:
             if not exchange.responding:
                 await exchange.start(200, (*STREAM_HEADERS, *self._headers))
+                if timeout is not None:
+                    timeout.remove(self)
+                    timeout = self.timeout = self._streams.timeout_of(exchange)
             if chunk:
                 await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
         except OSError:
             raise Disconnected from None
-        self.wrote = self._streams.ticks
+        finally:
+            self._writing = False
+        if timeout is not None and self.running:
+            timeout.add(self)
 
-    async def keep_alive(self) -> None:
-        with suppress(Disconnected):  # `watch` ends the stream
-            async with self._lock:
-                if self.running:
-                    await self._write(KEEP_ALIVE)
+    def send_keep_alive(self) -> None:
+        """Nothing was written for a while."""
+        if not self.running:
+            return
+        self.timeout = self._streams.timeout_of(self._exchange)
+        if self._writing or self._keep_alive is not None:
+            if self.timeout is not None:
+                self.timeout.add(self)
+        else:
+            self._keep_alive = self.task.get_loop().create_task(self._write_keep_alive())
+
+    async def _write_keep_alive(self) -> None:
+        try:
+            await self.write(KEEP_ALIVE)
+        except Disconnected:
+            pass  # `watch` ends the stream
+        finally:
+            self._keep_alive = None
 
     async def watch(self) -> None:
         """Wait for the client to go away."""

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import MAX_EVENT
 from dragoman.errors import A2AError, InvalidAgentResponse
-from dragoman.model.content import Message
 from dragoman.model.ops import STREAM, Batch, Op, Request
-from dragoman.model.task import INTERRUPTED, TERMINAL, ArtifactUpdate, Event, Task, TaskState
+from dragoman.model.task import INTERRUPTED, ArtifactUpdate, Event, Task, TaskState, ends_stream
 
 _NEVER: frozenset[TaskState] = frozenset()
 _QUESTION = frozenset({TaskState.INPUT_REQUIRED})
@@ -27,15 +26,8 @@ class StreamEnd:
 
     def is_last(self, event: Event, newest: bool) -> bool:
         """True if the stream ends with `event`. An event that is not the `newest` one may be history."""
-        kind = type(event)
-        if kind is ArtifactUpdate:
-            return False
-        if kind is Message:
-            return True
-        state = event.status.state  # type: ignore[union-attr]
-        return state in TERMINAL or (
-            newest and state in (self._task_pauses if kind is Task else self._pauses)
-        )
+        pauses = self._task_pauses if type(event) is Task else self._pauses
+        return ends_stream(event, pauses if newest else _NEVER)
 
 
 class Frames:
