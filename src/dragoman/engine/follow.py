@@ -29,7 +29,9 @@ MAX_WAITING_BYTES = 256 << 10
 
 GATHER_ROUNDS, GATHER_SECONDS = 64, 0.002
 """How many rounds of the loop, and how long, a reader that has just read waits for more: records that come one by one in quick
-succession are then sent together. Records are in the log meanwhile, so that only this reader sees them later."""
+succession are then sent together. Records are in the log meanwhile, so that only this reader sees them later. Without it, an
+event that comes by itself costs 17 µs of CPU on the memory store instead of 13 (`bench.run`, paced); on SQLite it costs the same,
+because the commit gathers."""
 
 
 class Reader(AbstractContextManager["Reader"]):
