@@ -58,11 +58,16 @@ class Served:
         await self.server.start()
 
 
-async def serve(program: str, framework: str, home: Path) -> AsyncIterator[Served]:
+async def serve(program: str, framework: str, home: Path, remote: str = "") -> AsyncIterator[Served]:
     install(framework)
     folder = home / "script"
     folder.mkdir()
-    env = {"SCRIPT_DIR": str(folder), "PYTHONWARNINGS": "ignore", "OPENAI_API_KEY": "none"}
+    env = {
+        "REMOTE_URL": remote,
+        "SCRIPT_DIR": str(folder),
+        "PYTHONWARNINGS": "ignore",
+        "OPENAI_API_KEY": "none",
+    }
     server = Server(PROGRAMS / program, store=home / "tasks.db", env=env, python=python(framework))
     async with server:
         served = Served(server, folder)
@@ -208,3 +213,40 @@ async def test_a_graph_with_two_interrupts_gets_the_right_answer_to_each(tmp_pat
             reply = await served.client(answers[str(reply)], task=reply.id)
         assert sorted(asked) == sorted(answers)
         assert str(reply) == "city=Rome; from Monday to Friday"
+
+
+DESK = """
+from pathlib import Path
+from dragoman import Agent, Turn
+
+agent = Agent("Desk", "Sells tickets")
+
+@agent.skill
+async def sell(turn: Turn) -> str:
+    with Path(__file__).with_name("asked").open("a") as file:
+        file.write(f"{turn.task_id}\\n")
+    if turn.text == "fail":
+        raise RuntimeError("as it was told")
+    day = await turn.ask("Which day?") if "ticket" in turn.text else "any day"
+    return f"{turn.text} for {day}"
+"""
+
+
+@pytest.mark.parametrize("framework", ["langgraph", "pydantic-ai", "openai-agents"])
+async def test_the_question_of_an_agent_that_is_a_tool_passes_up_and_the_answer_down(
+    framework: str, tmp_path: Path
+) -> None:
+    (tmp_path / "desk.py").write_text(DESK)
+    async with Server(tmp_path / "desk.py", store=tmp_path / "desk.db") as desk:
+        async for served in serve(FRAMEWORKS[framework], framework, tmp_path, remote=desk.url):
+            assert str(await served.client("remote hello")) == "hello for any day"
+            reply = await served.client("remote a ticket")
+            assert (str(reply), reply.state) == ("Which day?", TaskState.INPUT_REQUIRED)
+            await served.crash()
+            await desk.kill()
+            await desk.start()
+            reply = await served.client("Monday", task=reply.id)
+            assert (str(reply), reply.state) == ("a ticket for Monday", TaskState.COMPLETED)
+            tasks = set((tmp_path / "asked").read_text().split())
+            assert len(tasks) == 2  # one for each message: none was begun twice
+            assert "could not do it" in str(await served.client("remote fail"))

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Struct
 
+from dragoman.adapters.remote_agent import run_scope
 from dragoman.engine.records import Step
 from dragoman.engine.turn import Turn, record_of
 from dragoman.model.answers import yes_or_no
@@ -191,6 +192,7 @@ RunOptions = Mapping[str, Any] | Callable[[Turn], Mapping[str, Any]]
 
 async def work(adapter: Adapter, turn: Turn, *, options: RunOptions, show_tools: bool) -> None:
     """Answer the message of a turn with the framework's agent."""
+    run_scope.set(f"{turn.task_id}/{turn.n}")
     output = _Output(turn, show_tools)
     start = Start(
         turn=turn,

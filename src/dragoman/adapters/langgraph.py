@@ -8,12 +8,14 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from typing import Any, get_type_hints
+from typing import Annotated, Any, Unpack, get_type_hints
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, StructuredTool
+from langgraph import func
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 
 from dragoman.adapters.adapter import (
     Answer,
@@ -30,9 +32,13 @@ from dragoman.adapters.adapter import (
     ToolResult,
     Usage,
 )
+from dragoman.adapters.remote_agent import Outcome, RemoteAgent
+from dragoman.client.connection import ConnectOptions
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message
 from dragoman.model.values import plain
+
+__all__ = ["agent_as_tool"]
 
 _MODES = ["messages", "updates", "custom", "checkpoints"]
 _STOPPED = "next"
@@ -251,27 +257,27 @@ def _progress(content: Any) -> Progress:
 
 def _questions(state: Any) -> Iterator[Question]:
     """The questions of a graph that stopped: its interrupts, or the breakpoint where it is."""
-    for interrupt in state.interrupts:
-        yield _question(interrupt)
+    for each in state.interrupts:
+        yield _question(each)
     if not state.interrupts and state.next:
         where = ", ".join(state.next)
         yield Question(id=_STOPPED, text=f"The graph stopped before {where}. Continue?", approval=True)
 
 
-def _question(interrupt: Any) -> Question:
-    value, schema = interrupt.value, getattr(interrupt, "response_schema", None)
+def _question(found: Any) -> Question:
+    value, schema = found.value, getattr(found, "response_schema", None)
     if requests := _action_requests(value):
         calls = "; ".join(
             f"{request.get('name')}({_dump(_json(request.get('args', {})))})" for request in requests
         )
-        return Question(id=interrupt.id, text=f"Allow {calls}?", approval=True, details=_json(value))
+        return Question(id=found.id, text=f"Allow {calls}?", approval=True, details=_json(value))
     if isinstance(value, str):
-        return Question(id=interrupt.id, text=value, schema=schema)
+        return Question(id=found.id, text=value, schema=schema)
     details = _json(value)
     text = ""
     if isinstance(details, dict):
         text = next((str(details[key]) for key in ("question", "message", "prompt") if details.get(key)), "")
-    return Question(id=interrupt.id, text=text or _dump(details), details=details, schema=schema)
+    return Question(id=found.id, text=text or _dump(details), details=details, schema=schema)
 
 
 def _action_requests(value: Any) -> list[Any]:
@@ -289,6 +295,33 @@ def _resume_value(saver: LogSaver, id: str, answer: Answer) -> Any:
         return {"decisions": [{"type": "approve"} for _ in requests]}
     refused = {"type": "reject", **({"message": answer.reason} if answer.reason else {})}
     return {"decisions": [refused for _ in requests]}
+
+
+# -- agents elsewhere as tools ----------------------------------------------------------------------------------------
+
+
+def agent_as_tool(
+    agent: Any, name: str = "", description: str = "", **options: Unpack[ConnectOptions]
+) -> StructuredTool:
+    """An agent elsewhere as a tool. If it asks, the graph is interrupted with its question, and the answer goes to its
+    task. `options` are those of `connect`.
+
+    What was sent is recorded in the graph's checkpoint, so a graph that is resumed sends nothing twice.
+    """
+    remote = RemoteAgent(agent, name, description, **options)
+
+    @func.task(name=f"send to {remote.name}")  # type: ignore[untyped-decorator]
+    async def send(text: str, task: str, call: str) -> Outcome:
+        return await remote.send(text, task=task, call=call)
+
+    async def call(message: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
+        outcome: Outcome = await send(message, "", tool_call_id)
+        while outcome["asks"]:
+            asked = {"question": outcome["text"], "agent": remote.name, "task": outcome["task"]}
+            outcome = await send(str(interrupt(asked)), outcome["task"], "")
+        return outcome["text"]
+
+    return StructuredTool.from_function(coroutine=call, name=remote.name, description=remote.description)
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -361,9 +394,9 @@ class LogSaver(InMemorySaver):  # type: ignore[misc]
             for _, channel, value, _ in stored.values():
                 if channel == "__interrupt__":
                     found = self.serde.loads_typed(value)
-                    for interrupt in found if isinstance(found, list | tuple) else [found]:
-                        if interrupt.id == id:
-                            return interrupt.value
+                    for each in found if isinstance(found, list | tuple) else [found]:
+                        if each.id == id:
+                            return each.value
         return None
 
 

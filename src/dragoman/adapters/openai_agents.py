@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 from agents import (
     Agent,
+    FunctionTool,
     InputGuardrailTripwireTriggered,
     ItemHelpers,
     OutputGuardrailTripwireTriggered,
@@ -33,8 +34,12 @@ from dragoman.adapters.adapter import (
     ToolResult,
     Usage,
 )
+from dragoman.adapters.remote_agent import Outcome, RemoteAgent, run_scope
+from dragoman.client.connection import ConnectOptions
 from dragoman.model.content import Message
 from dragoman.model.values import plain
+
+__all__ = ["agent_as_tool", "answer_to", "question_of"]
 
 
 def make_adapter(
@@ -71,7 +76,14 @@ class OpenAIAgentsAdapter:
             await stream.aclose()
         if result.interruptions:
             paused = result.to_state().to_json()
-            yield Paused(questions=tuple(map(_question, result.interruptions)), state={"run": paused})
+            asked = {
+                _id(item): found
+                for item in result.interruptions
+                if (found := _asked.pop(_of_run(_id(item)), None)) is not None
+            }
+            questions = tuple(_question(item, asked) for item in result.interruptions)
+            kept = {"run": paused, "remote": asked}
+            yield Paused(questions=questions, state=kept)
             return
         output = result.final_output
         if self._output is not None:
@@ -93,7 +105,10 @@ class OpenAIAgentsAdapter:
         run = await RunState.from_json(self._agent, start.state["run"], **override)
         for item in run.get_interruptions():
             answer = start.answers[_id(item)]
-            if answer.value:
+            if (asked := start.state["remote"].get(_id(item))) is not None:
+                _asked[_of_run(_id(item))] = asked
+                answer_to(run, item, answer.text)
+            elif answer.value:
                 run.approve(item)
             else:
                 run.reject(item, rejection_message=answer.reason or None)
@@ -188,7 +203,9 @@ def _find(agent: Any, name: str) -> Any:
     return None
 
 
-def _question(item: Any) -> Question:
+def _question(item: Any, asked: dict[str, Outcome]) -> Question:
+    if (found := asked.get(_id(item))) is not None:
+        return Question(id=_id(item), text=found["text"], details={"tool": item.tool_name})
     arguments = _arguments(item.raw_item)
     given = arguments
     if isinstance(arguments, dict):
@@ -223,3 +240,71 @@ def _is_json(value: Any) -> bool:
 
 def _name(error: Any) -> str:
     return str(error.guardrail_result.guardrail.get_name())
+
+
+# -- agents elsewhere as tools ----------------------------------------------------------------------------------------
+
+_asked: dict[str, Outcome] = {}
+"""Questions of agents elsewhere, by the tool call that waits for the answer (`_of_run`)."""
+_answers: dict[str, str] = {}
+_outcomes: dict[str, Outcome] = {}
+"""What agents elsewhere said to calls that need no answer, until the tool returns it."""
+_PARAMETERS = {
+    "type": "object",
+    "properties": {"message": {"type": "string", "description": "what to tell the agent"}},
+    "required": ["message"],
+    "additionalProperties": False,
+}
+
+
+def agent_as_tool(
+    agent: Any, name: str = "", description: str = "", **options: Unpack[ConnectOptions]
+) -> FunctionTool:
+    """An agent elsewhere as a tool. If it asks, the run is interrupted as if the tool needed approval; `answer_to` gives the
+    answer. `options` are those of `connect`.
+
+    The SDK pauses before a tool runs and not after, so the message is sent when the SDK asks whether the call needs approval.
+    A second question in one call goes to the model as the tool's result.
+    """
+    remote = RemoteAgent(agent, name, description, **options)
+
+    async def needs_approval(context: Any, arguments: dict[str, Any], call_id: str) -> bool:
+        key = _of_run(call_id)
+        if key not in _asked and key not in _outcomes:
+            outcome = await remote.send(str(arguments.get("message", "")), call=call_id)
+            (_asked if outcome["asks"] else _outcomes)[key] = outcome
+        return key in _asked
+
+    async def call(context: Any, arguments: str) -> str:
+        key = _of_run(context.tool_call_id)
+        outcome = _outcomes.pop(key, None)
+        if outcome is None and (asked := _asked.pop(key, None)) is not None:
+            outcome = await remote.send(_answers.pop(key, "yes"), task=asked["task"])
+        if outcome is None:
+            outcome = await remote.send(str(json.loads(arguments)["message"]), call=context.tool_call_id)
+        return f"{remote.name} asks: {outcome['text']}" if outcome["asks"] else outcome["text"]
+
+    return FunctionTool(
+        name=remote.name,
+        description=remote.description,
+        params_json_schema=_PARAMETERS,
+        on_invoke_tool=call,
+        needs_approval=needs_approval,
+    )
+
+
+def _of_run(call_id: str) -> str:
+    """A tool call of this run: other runs may have calls with the same id."""
+    return f"{run_scope.get()}/{call_id}"
+
+
+def question_of(item: Any) -> str:
+    """What the agent elsewhere asks whose call was interrupted; empty if it is no such call."""
+    asked = _asked.get(_of_run(_id(item)))
+    return asked["text"] if asked is not None else ""
+
+
+def answer_to(state: Any, item: Any, answer: str) -> None:
+    """Give the answer to an agent elsewhere which asked, and approve the call: `state` is the `RunState`."""
+    _answers[_of_run(_id(item))] = answer
+    state.approve(item)

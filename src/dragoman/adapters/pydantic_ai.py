@@ -7,16 +7,20 @@ tool that is deferred, asks the caller.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 from pydantic_ai import (
     Agent,
+    ApprovalRequired,
     BinaryContent,
     DeferredToolRequests,
     DeferredToolResults,
     DocumentUrl,
     ImageUrl,
+    RunContext,
+    Tool,
+    ToolApproved,
     ToolDenied,
 )
 from pydantic_ai.messages import (
@@ -44,8 +48,12 @@ from dragoman.adapters.adapter import (
     ToolResult,
     Usage,
 )
+from dragoman.adapters.remote_agent import RemoteAgent
+from dragoman.client.connection import ConnectOptions
 from dragoman.model.content import Message
 from dragoman.model.values import plain
+
+__all__ = ["agent_as_tool", "answer_to"]
 
 
 def make_adapter(
@@ -71,7 +79,7 @@ class PydanticAIAdapter:
         if not self._pauses:
             options["output_type"] = self._output_type
         if start.answers:
-            options["deferred_tool_results"] = _results(start, state["external"])
+            options["deferred_tool_results"] = _results(start, state["external"], state["metadata"])
         prompt = None if start.message is None else self._input(start.message)
         called: set[str] = set()
         number = len(options["message_history"])
@@ -109,9 +117,8 @@ class PydanticAIAdapter:
         output = result.output
         if isinstance(output, DeferredToolRequests):
             external = [call.tool_call_id for call in output.calls]
-            yield Paused(
-                questions=tuple(_questions(output)), state={"messages": messages, "external": external}
-            )
+            kept = {"messages": messages, "external": external, "metadata": plain(output.metadata)}
+            yield Paused(questions=tuple(_questions(output)), state=kept)
             return
         if self._output is not None:
             output = self._output(output)
@@ -170,24 +177,61 @@ def _questions(requests: Any) -> Iterator[Question]:
         for call in calls:
             arguments = call.args_as_dict()
             given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-            asked = requests.metadata.get(call.tool_call_id, {}).get("question")
+            metadata = requests.metadata.get(call.tool_call_id, {})
+            asked = metadata.get("question")
             text = f"Allow {call.tool_name}({given})?" if approval else f"{call.tool_name}({given})?"
             yield Question(
                 id=call.tool_call_id,
                 text=asked if isinstance(asked, str) else text,
-                approval=approval,
+                approval=approval and _REMOTE not in metadata,
                 details={"tool": call.tool_name, "arguments": arguments},
             )
 
 
-def _results(start: Start, external: list[str]) -> Any:
+def _results(start: Start, external: list[str], metadata: dict[str, Any]) -> Any:
     """The answers, as pydantic-ai wants them."""
     results = DeferredToolResults()
     for id, answer in start.answers.items():
-        if id in external:
+        if _REMOTE in metadata.get(id, {}):
+            results.update(answer_to(id, metadata[id], answer.text))
+        elif id in external:
             results.calls[id] = answer.value
         elif answer.value:
             results.approvals[id] = True
         else:
             results.approvals[id] = ToolDenied(answer.reason) if answer.reason else ToolDenied()
     return results
+
+
+# -- agents elsewhere as tools ----------------------------------------------------------------------------------------
+
+_REMOTE = "remoteTask"
+"""The metadata of a tool call whose agent elsewhere asks: its task there."""
+
+
+def agent_as_tool(
+    agent: Any, name: str = "", description: str = "", **options: Unpack[ConnectOptions]
+) -> Tool[Any]:
+    """An agent elsewhere as a tool. If it asks, the call is deferred (`DeferredToolRequests`) with its question in the
+    metadata, and `answer_to` makes the results to continue with. `options` are those of `connect`."""
+    remote = RemoteAgent(agent, name, description, **options)
+
+    async def call(ctx: RunContext[Any], message: str) -> str:
+        known = ctx.tool_call_metadata if ctx.tool_call_approved else None
+        if known:
+            outcome = await remote.send(message, task=known[_REMOTE])
+        else:
+            outcome = await remote.send(message, call=ctx.tool_call_id or "")
+        if outcome["asks"]:
+            raise ApprovalRequired({"question": outcome["text"], _REMOTE: outcome["task"]})
+        return outcome["text"]
+
+    return Tool(call, name=remote.name, description=remote.description, takes_ctx=True)
+
+
+def answer_to(tool_call_id: str, metadata: dict[str, Any], answer: str) -> DeferredToolResults:
+    """The results that give an answer to the agent elsewhere which asked: `metadata` is that of the deferred call."""
+    return DeferredToolResults(
+        approvals={tool_call_id: ToolApproved(override_args={"message": answer})},
+        metadata={tool_call_id: metadata},
+    )

@@ -11,6 +11,7 @@ from langgraph.prebuilt import create_react_agent
 from langgraph.types import interrupt
 
 from dragoman import wrap
+from dragoman.adapters.langgraph import agent_as_tool
 
 from . import script
 
@@ -67,4 +68,5 @@ async def book(city: str) -> str:
     return script.book(city) if answer == "yes" else f"did not book {city}"
 
 
-agent = wrap(create_react_agent(ScriptedModel(), [weather, book]), name="Travel", description="Books trips")
+tools = [weather, book, *([agent_as_tool(script.REMOTE, "desk")] if script.REMOTE else [])]
+agent = wrap(create_react_agent(ScriptedModel(), tools), name="Travel", description="Books trips")

@@ -14,6 +14,7 @@ from openai.types.responses import (
 )
 
 from dragoman import wrap
+from dragoman.adapters.openai_agents import agent_as_tool
 
 from . import script
 
@@ -95,4 +96,5 @@ def book(city: str) -> str:
     return script.book(city)
 
 
-agent = wrap(Agent(name="Travel", model=ScriptedModel(), tools=[weather, book]))
+tools = [weather, book, *([agent_as_tool(script.REMOTE, "desk")] if script.REMOTE else [])]
+agent = wrap(Agent(name="Travel", model=ScriptedModel(), tools=tools))

@@ -9,6 +9,7 @@ from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
 from dragoman import wrap
+from dragoman.adapters.pydantic_ai import agent_as_tool
 
 from . import script
 
@@ -45,6 +46,10 @@ agent = wrap(
     Agent(
         ScriptedModel(stream_function=scripted),
         name="Travel",
-        tools=[Tool(script.weather), Tool(script.book, requires_approval=True)],
+        tools=[
+            Tool(script.weather),
+            Tool(script.book, requires_approval=True),
+            *([agent_as_tool(script.REMOTE, "desk")] if script.REMOTE else []),
+        ],
     )
 )

@@ -6,6 +6,7 @@
 | `tool` | calls `weather(city="Rome")`, then says what it answered |
 | `pause` | says "Let me see.", calls `book(city="Rome")`, which asks a person, then says what it answered |
 | `two` | calls `book` for Rome and for Paris at once, then says what they answered |
+| `remote X` | calls the agent at `REMOTE_URL`, `desk(message="X")`, then says what it answered |
 | `hang` | makes the file `started`, and never answers; when it is cancelled, it makes the file `stopped` |
 | `my name is X` | says "Hello X" |
 | `who am I` | says the name that it was told in this conversation, else "unknown" |
@@ -23,6 +24,8 @@ from pathlib import Path
 
 INPUT_TOKENS, OUTPUT_TOKENS = 10, 5
 HOME = Path(os.environ["SCRIPT_DIR"])
+REMOTE = os.environ.get("REMOTE_URL", "")
+"""The URL of an agent elsewhere, which three of the agents have as a tool."""
 
 
 @dataclass
@@ -58,6 +61,8 @@ def respond(said: list, results: list) -> Answer:
         return Answer(["Let me ", "see."], calls=[Call("book", {"city": "Rome"})])
     if last == "two":
         return Answer(calls=[Call("book", {"city": "Rome"}), Call("book", {"city": "Paris"})])
+    if found := re.fullmatch("remote (.*)", last):
+        return Answer(calls=[Call("desk", {"message": found[1]})])
     if last == "hang":
         return Answer(hangs=True)
     if found := re.fullmatch("my name is (.*)", last):
