@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -31,6 +31,7 @@ _log = logging.getLogger("dragoman.buses")
 class LocalBus:
     def __init__(self) -> None:
         self._listeners: dict[str, list[Woken]] = {}
+        self._of_all: list[Callable[[str], None]] = []
 
     async def open(self) -> None:
         pass
@@ -46,13 +47,26 @@ class LocalBus:
                 woken(records)
             except Exception:
                 _log.exception("a listener of %s failed", topic)
+        if self._of_all:
+            for told in tuple(self._of_all):
+                told(topic)
 
     def wake_all(self) -> None:
         for topic in tuple(self._listeners):
             self.wake(topic)
+        for told in tuple(self._of_all):
+            told(WAKE_ALL)
 
     def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
         return _Listening(self._listeners, topic, woken)
+
+    @contextmanager
+    def listen_all(self, woken: Callable[[str], None]) -> Iterator[None]:
+        self._of_all.append(woken)
+        try:
+            yield
+        finally:
+            self._of_all.remove(woken)
 
 
 class _Listening(AbstractContextManager[None]):
@@ -101,6 +115,9 @@ class RemoteBus:
 
     def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
         return self._local.listen(_encode_topic(topic), woken)
+
+    def listen_all(self, woken: Callable[[str], None]) -> AbstractContextManager[None]:
+        return self._local.listen_all(woken)
 
     def _receive_topics(self, names: Sequence[str]) -> None:
         for name in names:

@@ -5,13 +5,14 @@ It is a layer above the server, the client and the engine: none of them imports 
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dragoman.console import inspect, login, talk, tasks
+from dragoman.console import about, inspect, login, talk, tasks, webhooks
 from dragoman.console.access import (
     OPERATOR,
     Access,
@@ -25,6 +26,7 @@ from dragoman.console.access import (
 from dragoman.console.api import Console
 from dragoman.console.login import Logins
 from dragoman.console.outbound import OutboundGuard
+from dragoman.console.webhooks import Receivers
 from dragoman.server.app import Operators
 from dragoman.server.options import ServerParts
 from dragoman.server.routes import Route
@@ -33,9 +35,9 @@ __all__ = ["AgentConsole", "Console"]
 
 Module = Callable[[Console], Sequence[Route]]
 
-MODULES: tuple[Module, ...] = (tasks.routes,)
+MODULES: tuple[Module, ...] = (tasks.routes, webhooks.routes, about.routes)
 """What the console of a server is made of."""
-FEATURES = ("agents", "tasks")
+FEATURES = ("agents", "tasks", "webhooks", "audit")
 CALLING_FEATURES = ("talk", "inspect")
 
 
@@ -72,6 +74,7 @@ class AgentConsole:
         self._allow_private = allow_private
         self._one_time = one_time
         self._hosts: list[str] = []
+        self._receivers: Receivers | None = None
 
     def prepare(self, *, host: str, url: str, store: str, public_url: str, tls: bool) -> Sequence[str]:
         loopback = is_loopback(host)
@@ -87,6 +90,8 @@ class AgentConsole:
                 self._token = file.read()
             else:
                 self._token = OneTimeToken().text
+        self._receivers = Receivers()
+        atexit.register(self._receivers.close)
         self._hosts = [name for name in (host, urlsplit(public_url).hostname or "") if name]
         if loopback:
             self._one_time = self._one_time or OneTimeToken()
@@ -107,8 +112,14 @@ class AgentConsole:
             hosts=self._hosts,
         )
         guard = OutboundGuard(allow_private=self._allow_private)
-        modules = (*self._modules, *calling_modules(guard, Logins(guard)))
-        return Console(access, kind="server", features=self._features, modules=modules, server=parts)
+        return Console(
+            access,
+            kind="server",
+            features=self._features,
+            modules=(*self._modules, *calling_modules(guard, Logins(guard))),
+            server=parts,
+            receivers=self._receivers,
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -120,6 +120,11 @@ class Access:
         self.check_origin(exchange)
         return viewer
 
+    def check_still(self, viewer: Viewer) -> None:
+        """Raise `Unauthenticated` if the viewer of an open stream has no access any more."""
+        if not self._holds(viewer):
+            raise Unauthenticated("this session has ended")
+
     def check_origin(self, exchange: Exchange) -> None:
         """Refuse requests that a page of another origin makes. Raises `Forbidden`."""
         site = exchange.header(b"sec-fetch-site").lower()

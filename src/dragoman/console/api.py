@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -17,7 +18,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.console.access import OPERATOR, Access, Viewer
-from dragoman.errors import A2AError, Forbidden, InvalidParams, TaskNotFound, Unavailable
+from dragoman.engine.protocols import AuditEntry, TaskInfo
+from dragoman.errors import A2AError, Forbidden, InvalidParams, TaskNotFound, Unauthenticated, Unavailable
+from dragoman.model.ids import timestamp
+from dragoman.model.ops import Scope
 from dragoman.server.app import CONSOLE_PATH
 from dragoman.server.exchange import JSON, Disconnected, Exchange
 from dragoman.server.mount import Header
@@ -54,6 +58,10 @@ MEDIA_TYPES = {
     "webmanifest": "application/manifest+json",
 }
 
+NO_SCOPE = Scope()
+ANY_QUERY = "*"
+"""In `Route.query`: every parameter is fine."""
+
 ConsoleRequest: TypeAlias = ApiRequest[Viewer]
 
 
@@ -61,6 +69,16 @@ class NotFound(A2AError):
     """There is nothing there, or nothing that this viewer may know of."""
 
     reason, http = "NOT_FOUND", 404
+
+
+class Conflict(A2AError):
+    """The task is not in a state for this."""
+
+    reason, http = "CONFLICT", 409
+
+
+class TooMany(A2AError):
+    reason, http = "RESOURCE_EXHAUSTED", 429
 
 
 class Console:
@@ -77,8 +95,13 @@ class Console:
         features: Sequence[str],
         modules: Iterable[Callable[[Console], Sequence[Route]]] = (),
         server: ServerParts | None = None,
+        receivers: Any = None,
     ) -> None:
         self.access, self.kind, self.features, self.server = access, kind, list(features), server
+        self.webhooks: Callable[[TaskInfo], Awaitable[Sequence[Any]]] | None = None
+        """Shows the webhooks of a task."""
+        self.receivers = receivers
+        """Test receivers (`webhooks.Receivers`), if there are any."""
         self.table = Table([*routes(self), *(route for module in modules for route in module(self))])
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -103,7 +126,12 @@ class Console:
         route = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         viewer = None
         if route is None or route.access != ANYBODY:
-            viewer = self.access.viewer(exchange)
+            try:
+                viewer = self.access.viewer(exchange)
+            except Unauthenticated as error:
+                if b"authorization" in exchange.headers:
+                    self.record("authenticate", error.reason)
+                raise
         if found is None:
             raise NotFound("there is nothing at this path")
         if route is None:
@@ -114,7 +142,9 @@ class Console:
         if route.access == OPERATOR and viewer is not None and viewer.role != OPERATOR:
             raise Forbidden("only operators may do this")
         request: ApiRequest[Any] = ApiRequest(exchange, viewer, values)
-        if unknown := [name for name in request.queries() if name not in route.query]:
+        if ANY_QUERY not in route.query and (
+            unknown := [name for name in request.queries() if name not in route.query]
+        ):
             raise InvalidParams(
                 f"there is no parameter {unknown[0][:40]!r} here", fields=((unknown[0][:40], "is unknown"),)
             )
@@ -124,6 +154,45 @@ class Console:
         answer = await route.answer(request)
         if answer is not None:
             await send(exchange, answer)
+
+    # -- audit -------------------------------------------------------------------------------------------------
+
+    def actor(self, viewer: Viewer) -> str:
+        """Who does something, for the audit and the log of a task."""
+        return "console:operator" if viewer.role == OPERATOR else f"console:{viewer.tenant}"
+
+    @contextmanager
+    def audited(
+        self, request: ConsoleRequest, operation: str, scope: Scope = NO_SCOPE, task: str = ""
+    ) -> Iterator[None]:
+        """Write an entry of the audit when the block ends: who did what, and how it ended."""
+        outcome = "OK"
+        try:
+            yield
+        except A2AError as error:
+            outcome = error.reason
+            raise
+        except BaseException:
+            outcome = A2AError.reason
+            raise
+        finally:
+            self.record(operation, outcome, scope, task, principal=self.actor(request.caller))
+
+    def record(
+        self, operation: str, outcome: str, scope: Scope = NO_SCOPE, task: str = "", *, principal: str = ""
+    ) -> None:
+        if self.server is not None and self.server.audit is not None:
+            entry = AuditEntry(
+                at=timestamp(),
+                operation=operation,
+                outcome=outcome,
+                tenant=scope.tenant,
+                agent=scope.agent or "console",
+                principal=principal,
+                task=task,
+                dialect="console",
+            )
+            self.server.audit.record(entry)
 
     # -- files -------------------------------------------------------------------------------------------------
 
@@ -237,7 +306,12 @@ def routes(console: Console) -> Sequence[Route]:
     )
     async def log_in(request: ConsoleRequest) -> Any:
         body = await request.json(NewSession)
-        _, cookie = console.access.log_in(request.exchange, body.token)
+        try:
+            viewer, cookie = console.access.log_in(request.exchange, body.token)
+        except Unauthenticated as error:
+            console.record("authenticate", error.reason)
+            raise
+        console.record("log in", "OK", principal=console.actor(viewer))
         return ApiResponse(status=204, headers=((b"set-cookie", cookie.encode("latin-1")),))
 
     @api.add("DELETE", "/session", "Log out in this browser.", status=204)

@@ -5,26 +5,30 @@ A tenant sees what is in its own scope. For anything else it gets 404, as for wh
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from dragoman.console import dialect_views
 from dragoman.console.access import OPERATOR, Viewer
-from dragoman.console.api import Console, ConsoleRequest, NotFound, encoded_frame, frame, stream
-from dragoman.console.records import RecordView, describe_parts, encode_views, one_line, view
+from dragoman.console.api import Conflict, Console, ConsoleRequest, NotFound, stream
+from dragoman.console.dialect_views import DialectView
+from dragoman.console.feeds import ListFeed, TaskFeeds, attempt_at
+from dragoman.console.records import RecordView, describe_parts, one_line, view
 from dragoman.console.redact import redact
 from dragoman.dialects import cards
-from dragoman.engine.follow import Reader
+from dragoman.engine.fork import fork
 from dragoman.engine.protocols import TaskInfo, TaskQuery
-from dragoman.engine.records import Mail, Record, unpack
-from dragoman.errors import InvalidParams, TaskNotFound
+from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot, unpack
+from dragoman.errors import InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound
 from dragoman.model.ids import read_timestamp
-from dragoman.model.ops import Scope
+from dragoman.model.ops import Call, CancelTask, Principal, Scope
 from dragoman.model.task import INTERRUPTED, StatusUpdate, TaskState
 from dragoman.server.cards import placed
 from dragoman.server.options import ServerParts
@@ -36,8 +40,9 @@ PAGE_BYTES = 1 << 20
 """Bytes of a log that a page is made from. A single record may be larger."""
 SEARCH_PAGES = 20
 """Pages of tasks that one search for a text looks at."""
-STATE_KINDS = frozenset({"message", "cancel", "turn", "status", "ask", "reply"})
-"""Records that change the row of a task."""
+CANCEL_SECONDS = 5.0
+"""How long a cancel waits for its task to end. It is on disk before."""
+MAX_CHILDREN = 1000
 
 _TEXT = re.compile(rb'"text":"((?:[^"\\]|\\.)*)')
 
@@ -64,6 +69,41 @@ class TaskRow(Struct, frozen=True, kw_only=True, rename="camel"):
     """What it waits for."""
     reply: bool
     """The answer is a bare message: peers see no task."""
+
+
+class ChildView(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A task that a task delegated to."""
+
+    agent: str
+    url: str | None
+    task_id: str
+    key: str | None
+    """Its key, if it is on this server."""
+
+
+class TaskPage(Struct, frozen=True):
+    tasks: list[TaskRow]
+    next: str | None
+    counts: dict[str, int]
+
+
+class RecordPage(Struct, frozen=True):
+    records: list[RecordView]
+    last: int
+    more: bool
+
+
+class NewTask(Struct, frozen=True):
+    key: str
+
+
+class DialectViews(Struct, frozen=True):
+    views: list[DialectView]
+
+
+class ForkRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    record: int
+    """Copy the log up to this record."""
 
 
 def key_of(scope: Scope, task: str) -> str:
@@ -170,30 +210,63 @@ class Tasks:
         return counts
 
     async def records(self, info: TaskInfo, after: int, limit: int) -> list[RecordView]:
-        read = await self._store.scope(info.scope).read(
-            info.id, after=after, limit=limit, max_bytes=PAGE_BYTES
-        )
-        return self.views(read)
-
-    def views(self, records: Sequence[Record]) -> list[RecordView]:
-        return [view(record, 1) for record in records]
-
-    async def events(self, info: TaskInfo, after: int) -> AsyncIterator[bytes]:
-        """The log from `after` on, live; and the row when it changes."""
         log = self._store.scope(info.scope)
-        head = await log.head(info.id)
-        with Reader(log, self._server.bus, head, after, others=self._server.engine.readers) as reader:
-            yield frame(await self.row(info), event="state")
-            while True:
-                records = await reader.next()
-                views = self.views(records)
-                encoded = encode_views(views)
-                chunk = [encoded_frame(data, id=each.seq) for each, data in zip(views, encoded, strict=True)]
-                if any(each.kind in STATE_KINDS for each in views):
-                    chunk.append(
-                        frame(await self.row(await self._store.index.get(info.scope, info.id)), event="state")
-                    )
-                yield b"".join(chunk)
+        read = await log.read(info.id, after=after, limit=limit, max_bytes=PAGE_BYTES)
+        attempts = (await log.load(info.id)).attempts
+        return [view(record, attempt_at(attempts, record.seq)) for record in read]
+
+    async def record(self, info: TaskInfo, seq: int) -> Record:
+        """One record. Raises `NotFound`."""
+        if not 1 <= seq <= info.seq:
+            raise NotFound(f"the task has records 1 to {info.seq}")
+        (record,) = await self._store.scope(info.scope).read(info.id, after=seq - 1, limit=1)
+        return record
+
+    async def at(self, info: TaskInfo, seq: int) -> Snapshot:
+        """A task as it was at record `seq`. Raises `NotFound`."""
+        if not 1 <= seq <= info.seq:
+            raise NotFound(f"the task has records 1 to {info.seq}")
+        log, then = self._store.scope(info.scope), Snapshot(info.scope, info.id, info.context)
+        while then.seq < seq:
+            records = await log.read(
+                info.id, after=then.seq, limit=min(1000, seq - then.seq), max_bytes=PIECE_BYTES
+            )
+            if not records:
+                raise _no_task()
+            then = then.after(records)
+        return then
+
+    async def children(self, info: TaskInfo) -> list[ChildView]:
+        """Where a task delegated to: the children of the last turn."""
+        snapshot = await self._store.scope(info.scope).load(info.id)
+        found: list[ChildView] = []
+        for child in list(snapshot.children.values())[:MAX_CHILDREN]:
+            found.append(await self._child(info.scope, child))
+        return found
+
+    async def _child(self, scope: Scope, child: Child) -> ChildView:
+        here = Scope(scope.tenant, child.peer, scope.owner)
+        try:
+            await self._store.index.get(here, child.task)
+        except TaskNotFound:
+            remote = "://" in child.peer
+            return ChildView(
+                agent=child.peer, url=child.peer if remote else None, task_id=child.task, key=None
+            )
+        return ChildView(agent=child.peer, url=None, task_id=child.task, key=key_of(here, child.task))
+
+    async def parent(self, info: TaskInfo) -> dict[str, Any] | None:
+        """The task that this one is a copy of."""
+        first = _first_record(info.head)
+        if first is None or not isinstance(first.body, Mail) or not first.body.copy_of:
+            return None
+        mail = first.body
+        return {
+            "kind": "fork",
+            "taskId": mail.copy_of,
+            "key": key_of(info.scope, mail.copy_of),
+            "record": mail.copied,
+        }
 
 
 def _first_record(head: bytes) -> Record | None:
@@ -307,39 +380,76 @@ def routes(console: Console) -> Sequence[Route]:
     api, server = RouteList("tasks"), console.server
     assert server is not None
     tasks = Tasks(server)
+    feeds, listed = TaskFeeds(server, tasks.row), ListFeed(server, tasks.row)
 
-    @api.add("GET", "/agents", "The agents, their cards, and how many tasks they have.")
+    @api.add(
+        "GET",
+        "/agents",
+        "The agents, their cards, and how many tasks they have.",
+        returns=dict[str, list[Any]],
+    )
     async def agents(request: ConsoleRequest) -> Any:
         counts = await tasks.counts(request.caller)
-        return {"agents": [_agent(request, mount, counts.get(mount.agent, {})) for mount in server.mounts]}
+        mounts = server.mounts if server.find_mounts is None else server.find_mounts(request.caller.tenant)
+        return {"agents": [_agent(request, mount, counts.get(mount.agent, {})) for mount in mounts]}
 
-    @api.add("GET", "/tasks", "Tasks of all scopes, newest first.", query=_FILTERS)
+    @api.add("GET", "/tasks", "Tasks of all scopes, newest first.", query=_FILTERS, returns=TaskPage)
     async def list_tasks(request: ConsoleRequest) -> Any:
         limit = max(1, request.query_int("limit", PAGE_TASKS, MAX_PAGE_TASKS))
-        rows, at = await tasks.find(_query(request), request.query("text"), limit)
+        rows, at = await tasks.find(_query(request), request.query("text")[:200], limit)
         counts: dict[str, int] = {}
         for states in (await tasks.counts(request.caller)).values():
             for state, n in states.items():
                 counts[state] = counts.get(state, 0) + n
-        return {"tasks": rows, "next": _write_cursor(at), "counts": counts}
+        return TaskPage(rows, _write_cursor(at), counts)
 
-    @api.add("GET", "/tasks/{key}", "One task: its row, and its fold.")
+    @api.add("GET", "/tasks/stream", "Rows of tasks as they change (`event: task`).", streams=True)
+    async def stream_tasks(request: ConsoleRequest) -> None:
+        tenant = None if request.caller.role == OPERATOR else request.caller.tenant
+        await stream(request.exchange, listed.follow(tenant, _check(console, request)))
+
+    @api.add("GET", "/tasks/{key}", "One task: its row, and what its log folds to.", returns=dict[str, Any])
     async def one_task(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
         snapshot = await server.store.scope(info.scope).load(info.id)
-        task = redact(msgspec.json.decode(msgspec.json.encode(snapshot.task)))
         row = msgspec.to_builtins(await tasks.row(info))
-        return {**row, "task": task, "webhooks": [], "children": [], "parent": None}
+        row["attempts"] = max(row["attempts"], max((n for _, n in snapshot.attempts), default=1))
+        webhooks = await console.webhooks(info) if console.webhooks is not None else []
+        children, parent = await tasks.children(info), await tasks.parent(info)
+        return {**row, "task": _fold(snapshot), "webhooks": webhooks, "children": children, "parent": parent}
 
     pages = {"after": "Records after this one.", "limit": "500, at most 2000."}
 
-    @api.add("GET", "/tasks/{key}/records", "A page of a task's log.", query=pages)
+    @api.add("GET", "/tasks/{key}/records", "A page of a task's log.", query=pages, returns=RecordPage)
     async def records(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
         after, limit = request.query_int("after"), request.query_int("limit", PAGE_RECORDS, MAX_PAGE_RECORDS)
         found = await tasks.records(info, after, max(1, limit))
         last = found[-1].seq if found else min(after, info.seq)
-        return {"records": found, "last": last, "more": last < info.seq}
+        return RecordPage(found, last, last < info.seq)
+
+    @api.add("GET", "/tasks/{key}/records/{n}", "One record with all of its strings.", returns=RecordView)
+    async def one_record(request: ConsoleRequest) -> Any:
+        info = await tasks.info(request)
+        record = await tasks.record(info, request.path_id("n"))
+        attempts = (await server.store.scope(info.scope).load(info.id)).attempts
+        return view(record, attempt_at(attempts, record.seq), full=True)
+
+    @api.add(
+        "GET",
+        "/tasks/{key}/records/{n}/as",
+        "A record as each version and binding writes it.",
+        returns=DialectViews,
+    )
+    async def record_as(request: ConsoleRequest) -> Any:
+        info = await tasks.info(request)
+        record = await tasks.record(info, request.path_id("n"))
+        return DialectViews(dialect_views.views(record, info.id))
+
+    @api.add("GET", "/tasks/{key}/at/{n}", "The task as it was at a record.", returns=dict[str, Any])
+    async def task_at(request: ConsoleRequest) -> Any:
+        info = await tasks.info(request)
+        return _fold(await tasks.at(info, request.path_id("n")))
 
     @api.add(
         "GET", "/tasks/{key}/events", "A task's log, live.", query={"after": pages["after"]}, streams=True
@@ -349,9 +459,55 @@ def routes(console: Console) -> Sequence[Route]:
         after = request.last_event_id
         if after is None:
             after = request.query_int("after")
-        await stream(request.exchange, tasks.events(info, min(after, info.seq)))
+        await stream(request.exchange, feeds.follow(info, min(after, info.seq), _check(console, request)))
+
+    @api.add("POST", "/tasks/{key}/cancel", "Cancel a task.", returns=TaskRow)
+    async def cancel(request: ConsoleRequest) -> Any:
+        info = await tasks.info(request)
+        with console.audited(request, "cancel", info.scope, info.id):
+            call = Call(scope=info.scope, principal=Principal(id=console.actor(request.caller)))
+            try:
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    await server.engine.cancel(call, CancelTask(id=info.id))
+            except TimeoutError:
+                pass  # it is canceled when it stops
+            except (TaskNotCancelable, TaskClosed) as error:
+                raise Conflict(error.message) from None
+        return await tasks.row(await tasks.info(request))
+
+    @api.add(
+        "POST", "/tasks/{key}/retry", "Run a failed task again, as a new task.", returns=NewTask, status=201
+    )
+    async def retry(request: ConsoleRequest) -> Any:
+        info = await tasks.info(request)
+        if not info.done or info.state is TaskState.COMPLETED or info.hidden:
+            raise Conflict(
+                "only a task that failed, was rejected or canceled can be retried; fork copies any task"
+            )
+        with console.audited(request, "retry", info.scope, info.id):
+            made = await fork(server.store, server.bus, info.scope, info.id, info.seq)
+        return NewTask(key_of(info.scope, made))
+
+    about = "Copy a task's log up to a record, as a new task, and run it from there."
+
+    @api.add("POST", "/tasks/{key}/fork", about, body=ForkRequest, returns=NewTask, status=201)
+    async def copy(request: ConsoleRequest) -> Any:
+        info = await tasks.info(request)
+        upto = (await request.json(ForkRequest)).record
+        with console.audited(request, "fork", info.scope, info.id):
+            made = await fork(server.store, server.bus, info.scope, info.id, upto)
+        return NewTask(key_of(info.scope, made))
 
     return api
+
+
+def _fold(snapshot: Snapshot) -> Any:
+    """A task's JSON without secrets."""
+    return redact(msgspec.json.decode(msgspec.json.encode(snapshot.task)))
+
+
+def _check(console: Console, request: ConsoleRequest) -> Callable[[], None]:
+    return lambda: console.access.check_still(request.caller)
 
 
 def _agent(request: ConsoleRequest, mount: Any, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -498,6 +498,10 @@ class Engine:
 
     # -- cancel ------------------------------------------------------------------------------------------------
 
+    async def cancel(self, call: Call, request: CancelTask) -> Task:
+        """Cancel a task for an operator: `Program.authorize` is not asked."""
+        return await self._cancel(call, request)
+
     async def _cancel(self, call: Call, request: CancelTask) -> Task:
         await self._head(call, request.id)
         mail = Cancel(metadata=request.metadata, principal=call.principal.id)

@@ -123,6 +123,12 @@ class PushQueue(Protocol):
         """What is not told yet, oldest webhook first; only what was given up, if `dead`."""
         ...
 
+    async def browse(
+        self, *, of: tuple[Scope, str] | None = None, after: int = 0, limit: int
+    ) -> Sequence[Delivery]:
+        """Webhooks by key, after `after`, whether there is something to tell them or not; those of one task, with `of`."""
+        ...
+
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
         """Make a webhook due at once, from `cursor` on if given. False if there is no such webhook."""
         ...

@@ -48,6 +48,10 @@ class Mail(Wire, frozen=True, kw_only=True):
     reply: bool = False
     """The answer may be a bare Message: peers see no task until it does what only a task can do."""
     at: str = ""
+    copy_of: str = ""
+    """Of the first message of a copy: the task whose log was copied (`fork.py`)."""
+    copied: int = 0
+    """And how many records of it."""
 
 
 class Cancel(Wire, frozen=True, kw_only=True):
@@ -364,6 +368,11 @@ class Snapshot:
         return self.reply is not None or self.status.state.terminal
 
     @property
+    def incomplete(self) -> bool:
+        """It is a copy of another task's log, and not all of it was copied."""
+        return bool(self.mails) and self.mails[0][1].copied > self.seq
+
+    @property
     def attempt(self) -> int:
         """Which attempt of its turn wrote last."""
         return self.attempts[-1][1] if self.attempts else 1
@@ -518,6 +527,15 @@ def topic(scope: Scope, task: str) -> str:
     if "%" not in plain and plain.count("/") == 3:
         return plain
     return "/".join([word.replace("%", "%25").replace("/", "%2F") for word in words])
+
+
+def read_topic(topic: str) -> tuple[Scope, str] | None:
+    """The scope and the task of a topic; None if it is not that of a task, or cannot be known (a bus sends some as a hash)."""
+    words = topic.split("/")
+    if len(words) != 4:
+        return None
+    tenant, agent, owner, task = (word.replace("%2F", "/").replace("%25", "%") for word in words)
+    return Scope(tenant, agent, owner), task
 
 
 def trimmed(task: Task, history_length: int | None) -> Task:

@@ -52,6 +52,7 @@ logger = logging.getLogger("dragoman.runner")
 FAILED = "The agent could not complete this task."
 DELEGATION_FAILED = "An agent that this task needs could not do its part."
 GAVE_UP = "The task was interrupted too often and was given up."
+INCOMPLETE = "This copy of a task was not finished."
 
 
 CHECK_SECONDS = 0.1
@@ -246,6 +247,11 @@ class Runner:
         """Nothing more begins here."""
         self.stopped = False
         """Nothing more is written here."""
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that a lease lasts without a heartbeat."""
+        return self._ttl
 
     @property
     def running(self) -> int:
@@ -606,6 +612,9 @@ class Run:
                 if runner.peers is not None:
                     await cancel_children(runner.peers, snapshot)
                 await self.end([], TaskState.CANCELED)
+                return True
+            if snapshot.incomplete:
+                await self.end([], TaskState.FAILED, INCOMPLETE)
                 return True
             waits_for: list[Child] = []
             if lease.attempt > 1 and runner.peers is not None:

@@ -31,6 +31,8 @@ class ServerParts:
     engine: Engine
     agents: Sequence[Agent] = ()
     mounts: Sequence[Mount] = ()
+    find_mounts: Callable[[str], Sequence[Mount]] | None = None
+    """The mounts of a tenant, by its name in scopes, where agents come and go; an empty name is for all that everybody has."""
     metrics: Callable[[], bytes] | None = None
     audit: Audit | None = None
     """Where operators' actions are recorded; None: nowhere."""

@@ -114,6 +114,8 @@ class Route(Struct, frozen=True):
     """Who may call it: a word of the API."""
     body: Any = None
     """The type of the body; None if there is none."""
+    returns: Any = None
+    """The type of the answer's body; None if it is not described."""
     query: Mapping[str, str] = {}
     """The parameters of the query, and what they mean."""
     streams: bool = False

@@ -731,6 +731,14 @@ class MemoryPushQueue:
         rows = (w for w in self._webhooks.values() if w.row.cursor < w.row.last and (w.row.dead or not dead))
         return [webhook.delivery for webhook in islice(rows, limit)]
 
+    async def browse(
+        self, *, of: tuple[Scope, str] | None = None, after: int = 0, limit: int
+    ) -> Sequence[Delivery]:
+        webhooks = self._webhooks.values()
+        if of is not None:
+            webhooks = self._of_task.get(self._task(*of).key, {}).values()  # type: ignore[assignment]
+        return [webhook.delivery for webhook in islice((w for w in webhooks if w.key > after), limit)]
+
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
         if (webhook := self._webhooks.get(key)) is None:
             return False

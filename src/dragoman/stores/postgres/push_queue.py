@@ -79,6 +79,13 @@ order by at limit $3 for update skip locked
 _CLAIMED = _DELIVERY + "and webhook = any($1::bigint[]) order by at, webhook"
 _WHEN = "select min(at) from dragoman.webhooks where cursor < last and not dead and node is null"
 _WAITING = _DELIVERY + "order by webhook limit $1"
+_BROWSE = _DELIVERY.replace("cursor < last", "webhook > $1") + "order by webhook limit $2"
+_BROWSE_TASK = (
+    _DELIVERY.replace(
+        "cursor < last", "webhook > $1 and tenant = $3 and agent = $4 and owner = $5 and tasks.id = $6"
+    )
+    + "order by webhook limit $2"
+)
 _DEAD = _DELIVERY + "and dead order by webhook limit $1"
 
 
@@ -182,6 +189,19 @@ class PostgresPushQueue:
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         async def look(db: Connection) -> Sequence[Delivery]:
             return [delivery_of(row) for row in await db.fetch(_DEAD if dead else _WAITING, limit)]
+
+        return await self._database.read(look)
+
+    async def browse(
+        self, *, of: tuple[Scope, str] | None = None, after: int = 0, limit: int
+    ) -> Sequence[Delivery]:
+        name = () if of is None else _name(*of)
+
+        async def look(db: Connection) -> Sequence[Delivery]:
+            if name and await db.fetchrow(_TASK, *name) is None:
+                raise TaskNotFound(name[-1])
+            sql = _BROWSE_TASK if name else _BROWSE
+            return [delivery_of(row) for row in await db.fetch(sql, after, limit, *name)]
 
         return await self._database.read(look)
 

@@ -61,10 +61,10 @@ _UNFLAG = (
 _MARK = "update webhooks set last = ? where key = ?"
 _DELIVERY = """
 select webhook, tenant, agent, owner, tasks.id, body, cursor, last, webhooks.fence, webhooks.attempt, since, at, error, dead
-from webhooks {index} cross join tasks using (key) cross join scopes using (scope) where cursor < last
+from webhooks {index} cross join tasks using (key) cross join scopes using (scope) where {which}
 """
 _DUE = (
-    _DELIVERY.format(index="indexed by webhooks_due")
+    _DELIVERY.format(index="indexed by webhooks_due", which="cursor < last")
     + """
 and dead = 0 and at <= ?1
 and (webhooks.node is null or webhooks.node <> ?4 and webhooks.node not in (select node from nodes where until > ?2))
@@ -75,8 +75,15 @@ _CORRECT_TIMES = (
     "update webhooks indexed by webhooks_due set at = 0 where cursor < last and dead = 0 and at > ?"
 )
 _WHEN = "select min(at) from webhooks where cursor < last and dead = 0 and node is null"
-_WAITING = _DELIVERY.format(index="") + "order by webhook limit ?"
-_DEAD = _DELIVERY.format(index="indexed by webhooks_dead") + "and dead = 1 order by webhook limit ?"
+_WAITING = _DELIVERY.format(index="", which="cursor < last") + "order by webhook limit ?"
+_DEAD = (
+    _DELIVERY.format(index="indexed by webhooks_dead", which="cursor < last")
+    + "and dead = 1 order by webhook limit ?"
+)
+_BROWSE = _DELIVERY.format(index="", which="webhook > ?") + "order by webhook limit ?"
+_BROWSE_TASK = (
+    _DELIVERY.format(index="", which="webhooks.key = ? and webhook > ?") + "order by webhook limit ?"
+)
 _LEAVE = "update webhooks set node = null where node = ?"
 _PURGE = "delete from webhooks where key = ?"
 
@@ -194,6 +201,20 @@ class SqlitePushQueue:
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         sql = _DEAD if dead else _WAITING
         rows = await self._file.reads.in_thread(lambda db: db.execute(sql, (limit,)).fetchall())
+        return [delivery_of(row) for row in rows]
+
+    async def browse(
+        self, *, of: tuple[Scope, str] | None = None, after: int = 0, limit: int
+    ) -> Sequence[Delivery]:
+        reads = self._file.reads
+        sql, values = _BROWSE, (after, limit)
+        if of is not None:
+            number = reads.scope(of[0])
+            row = None if number is None else reads.one(_KEY, (number, of[1]))
+            if row is None:
+                raise TaskNotFound(of[1])
+            sql, values = _BROWSE_TASK, (*row, after, limit)
+        rows = await reads.in_thread(lambda db: db.execute(sql, values).fetchall())
         return [delivery_of(row) for row in rows]
 
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:

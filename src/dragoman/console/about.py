@@ -1,0 +1,234 @@
+"""Nodes, the audit, the numbers of /metrics as JSON, and the OpenAPI document of this API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from prometheus_client.parser import text_string_to_metric_families
+
+from dragoman.console.access import OPERATOR
+from dragoman.console.api import API, Console, ConsoleRequest, NotFound, product_version
+from dragoman.console.redact import redact_text
+from dragoman.console.tasks import iso
+from dragoman.server.routes import Route, RouteList, Table
+
+PAGE_ENTRIES, MAX_PAGE_ENTRIES = 100, 500
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+class NodeView(Struct, frozen=True):
+    id: str
+    heartbeat: str | None
+    """The last one, as far as this node can tell."""
+    expires: str | None
+    """When its leases end unless it renews them; null: its process is gone."""
+    leases: int
+    self: bool
+
+
+class Nodes(Struct, frozen=True):
+    nodes: list[NodeView]
+
+
+class AuditView(Struct, frozen=True):
+    id: int
+    at: str
+    operation: str
+    outcome: str
+    tenant: str
+    agent: str
+    principal: str
+    task: str
+    dialect: str
+    trace: str
+
+
+class AuditPage(Struct, frozen=True):
+    entries: list[AuditView]
+    next: int | None
+
+
+class Sample(Struct, frozen=True):
+    name: str
+    labels: dict[str, str]
+    value: float | None
+    """Null: not a number, or infinite."""
+
+
+class Metric(Struct, frozen=True):
+    name: str
+    type: str
+    help: str
+    samples: list[Sample]
+
+
+class MetricList(Struct, frozen=True):
+    metrics: list[Metric]
+
+
+def read_metrics(text: str) -> MetricList:
+    """The numbers in Prometheus' text."""
+    return MetricList(
+        [
+            Metric(
+                family.name,
+                family.type,
+                family.documentation,
+                [
+                    Sample(each.name, dict(each.labels), each.value if abs(each.value) < 1e300 else None)
+                    for each in family.samples
+                ],
+            )
+            for family in text_string_to_metric_families(text)
+        ]
+    )
+
+
+def routes(console: Console) -> Sequence[Route]:
+    api, server = RouteList("about"), console.server
+    if server is not None:
+        _add_server(api, console)
+
+    @api.add("GET", "/openapi.json", "This API as an OpenAPI document.", returns=dict[str, Any])
+    async def openapi(request: ConsoleRequest) -> Any:
+        return document(console.table, request.exchange.base_url() + API)
+
+    return api
+
+
+def _add_server(api: RouteList, console: Console) -> None:
+    server = console.server
+    assert server is not None
+
+    @api.add("GET", "/nodes", "The processes that run tasks.", access=OPERATOR, returns=Nodes)
+    async def nodes(request: ConsoleRequest) -> Any:
+        runner = server.engine.runner
+        return Nodes(
+            [
+                NodeView(
+                    node.id,
+                    iso(node.expires - runner.ttl) if node.expires else None,
+                    iso(node.expires) if node.expires else None,
+                    node.leases,
+                    node.id == runner.node,
+                )
+                for node in await server.store.index.nodes()
+            ]
+        )
+
+    pages = {
+        "after": "Entries older than the one with this id.",
+        "limit": "100, at most 500.",
+        "task": "Of one task: its id.",
+    }
+
+    @api.add("GET", "/audit", "Who did what, newest first.", query=pages, returns=AuditPage)
+    async def audit(request: ConsoleRequest) -> Any:
+        viewer = request.caller
+        limit = max(1, request.query_int("limit", PAGE_ENTRIES, MAX_PAGE_ENTRIES))
+        entries = await server.store.audit.entries(
+            tenant=None if viewer.role == OPERATOR else viewer.tenant,
+            task=request.query("task"),
+            before=request.query_int("after"),
+            limit=limit,
+        )
+        shown = [
+            AuditView(
+                e.id,
+                e.at,
+                e.operation,
+                e.outcome,
+                e.tenant,
+                e.agent,
+                redact_text(e.principal),
+                e.task,
+                e.dialect,
+                e.trace,
+            )
+            for e in entries
+        ]
+        return AuditPage(shown, shown[-1].id if len(shown) == limit else None)
+
+    @api.add("GET", "/metrics", "The numbers of /metrics.", access=OPERATOR, returns=MetricList)
+    async def metrics(request: ConsoleRequest) -> Any:
+        if server.metrics is None:
+            raise NotFound("this server has no metrics (--no-metrics)")
+        return read_metrics(server.metrics().decode())
+
+
+# -- OpenAPI -------------------------------------------------------------------------------------------------------
+
+
+class Error(Struct, frozen=True):
+    code: str
+    message: str
+    fields: list[dict[str, str]] = []
+
+
+class ErrorBody(Struct, frozen=True):
+    error: Error
+
+
+def document(table: Table, url: str) -> dict[str, Any]:
+    """The OpenAPI document of a console that is seen at `url`."""
+    types = [kind for route in table.routes for kind in (route.body, route.returns) if kind is not None]
+    known = list(dict.fromkeys([*types, ErrorBody]))
+    refs, components = msgspec.json.schema_components(known, ref_template="#/components/schemas/{name}")
+    schemas = dict(zip(known, refs, strict=True))
+    paths: dict[str, Any] = {}
+    for route in table.routes:
+        parameters = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in _PARAMETER.findall(route.path)
+        ]
+        place = paths.setdefault(route.path, {"parameters": parameters})
+        place[route.method.lower()] = _operation(route, schemas)
+    about = "Tasks, logs, webhooks and agents of a Dragoman server, for its operators."
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Dragoman console", "version": product_version() or "0", "description": about},
+        "servers": [{"url": url}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "The operator token."},
+                "session": {"type": "apiKey", "in": "cookie", "name": "dragoman_console"},
+            },
+        },
+    }
+
+
+def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+    good: dict[str, Any] = {"description": route.summary}
+    if route.streams:
+        good["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    elif route.status != 204:
+        good["content"] = {"application/json": {"schema": schemas.get(route.returns, {})}}
+    wrong = {
+        "description": "It was refused.",
+        "content": {"application/json": {"schema": schemas[ErrorBody]}},
+    }
+    words = re.findall(r"\w+", route.path)
+    out: dict[str, Any] = {
+        "operationId": "_".join([route.method.lower(), *words]),
+        "summary": route.summary,
+        "tags": [route.tag],
+        "responses": {str(route.status): good, "default": wrong},
+        "security": [] if route.access == "anybody" else [{"token": []}, {"session": []}],
+    }
+    if route.query:
+        out["parameters"] = [
+            {"name": name, "in": "query", "description": about, "schema": {"type": "string"}}
+            for name, about in route.query.items()
+        ]
+    if route.body is not None:
+        out["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schemas[route.body]}},
+        }
+    return out
