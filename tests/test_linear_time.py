@@ -359,7 +359,13 @@ def constants() -> dict[str, list[re.Pattern[Any]]]:
             if isinstance(node, ast.Assign | ast.AnnAssign)
         ]
         for constant in [target.id for each in targets for target in each if isinstance(target, ast.Name)]:
-            value = getattr(import_module(f"dragoman.{name}".rstrip(".")), constant, None)
+            try:
+                module = import_module(f"dragoman.{name}".rstrip("."))
+            except ModuleNotFoundError as error:
+                if (error.name or "").startswith("dragoman"):
+                    raise
+                continue  # an adapter for a framework that is not installed
+            value = getattr(module, constant, None)
             for pattern in _patterns(value):
                 found.setdefault(f"{_file(name)}.{constant}", []).append(pattern)
     return found

@@ -184,7 +184,8 @@ async def test_a_server_of_0_3_answers_where_it_is_built() -> None:
         answer = await rpc(app, "SendMessage", HELLO, path="/api/rpc", headers=V1)
         assert answer.json["result"]["message"]["parts"] == [{"text": "Hello World"}]
         card = await says_hello(app)
-        assert all("/api/rpc" in each.url for each in card.supported_interfaces)
+        urls = [each.url for each in card.supported_interfaces]
+        assert urls and all("/api/rpc" in url for url in urls)
 
 
 @pytest.mark.parametrize("framework", [Starlette, FastAPI])
@@ -269,6 +270,7 @@ async def test_a_server_of_1_x_with_all_bindings_in_fastapi() -> None:
         rest_routes=create_rest_routes(handler, path_prefix="/a2a/rest/"),
     )
     found = await says_hello(app)
+    assert found.supported_interfaces
     assert all("/a2a/jsonrpc" in each.url for each in found.supported_interfaces)
     answer = await request(
         app, "POST", "/a2a/rest/message:send", msgspec.json.encode(HELLO), headers={**V1, "Content-Type": "application/json"}

@@ -428,7 +428,7 @@ async def test_json_rpc_says_what_is_wrong_with_a_request(body: bytes, code: int
         assert response.headers["content-type"].startswith("application/json")
         assert document["jsonrpc"] == "2.0" and document["id"] == id and "result" not in document
         assert document["error"]["code"] == code and document["error"]["message"]
-        assert all(each["@type"] for each in document["error"]["data"])
+        assert document["error"]["data"] and all(each["@type"] for each in document["error"]["data"])
 
 
 @requirement(75, 86)

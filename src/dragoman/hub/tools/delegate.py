@@ -162,7 +162,7 @@ async def _follow(
 ) -> None:
     """Follow the other agent's task, and forward its events. `begin` is called at the first event."""
     passed = 0
-    events = session.turn.stream(agent, content, key=key, metadata=metadata)
+    events = session.turn.stream(agent, content, key=key, metadata=metadata, wait=0)
     async with aclosing(events) as stream:
         async for event in stream:
             if not _begun(fold):

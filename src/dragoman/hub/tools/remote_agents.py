@@ -413,7 +413,7 @@ class A2ATool:
         message = Message(message_id=_message_id(session), role=Role.USER, parts=(Part(text=text),))
         try:
             async with asyncio.timeout(limit):
-                async with aclosing(turn.stream(PREFIX + name, message, key=session.key)) as events:
+                async with aclosing(turn.stream(PREFIX + name, message, key=session.key, wait=0)) as events:
                     async for event in events:
                         fold.apply(event)
         except TimeoutError:
