@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from dragoman import Agent, Approval, Ask, Status, Turn
 
-agent = Agent("Durable", description="Goes on after it was killed")
+agent = Agent(
+    "Durable", description="Goes on after it was killed", version=os.environ.get("VERSION", "1.0.0")
+)
 
 
 def note(line: str) -> None:
@@ -26,6 +28,12 @@ async def recite(words: int) -> AsyncIterator[str | Status]:
         yield f"{os.getpid()}-{n} "
     if "HANG" in os.environ:
         await asyncio.Event().wait()
+
+
+@agent.skill
+async def versions(turn: Turn) -> str:
+    """Says which code began it."""
+    return f"{await turn.ask('Go on?')} {turn.version} {turn.began_before('2')}"
 
 
 @dataclass

@@ -105,3 +105,14 @@ async def test_questions_pass_up_two_levels_and_answers_down_while_the_server_is
         done = await reply.answer("no, too expensive")
         assert done.text == "Rome 3 12A False"
     assert calls.read_text().splitlines() == ["asked Rome"] * 3 + ["booked Rome"]
+
+
+async def test_a_turn_that_waits_while_the_code_is_replaced_keeps_its_version(tmp_path: Path) -> None:
+    server = Server(AGENT, store=tmp_path / "tasks.db", env={"CALLS": str(tmp_path / "calls")})
+    async with server, connect(f"{server.url}/durable", timeout=30) as client:
+        waiting = await client("go", skill="versions")
+        await server.kill()
+        server.env["VERSION"] = "2.0.0"
+        await server.start()
+        assert (await waiting.answer("yes")).text == "yes 1.0.0 True"
+        assert (await (await client("go", skill="versions")).answer("yes")).text == "yes 2.0.0 False"

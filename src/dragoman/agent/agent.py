@@ -47,6 +47,8 @@ class Agent:
     `authorize(principal, request)`, plain or async, decides about each operation: False refuses it, as does an error it
     raises. `extended_card` is for callers who have said who they are: more skills, or a function of the principal that
     returns skills or a whole card. `private_card` keeps the card itself for them.
+
+    `earlier` are agents with earlier versions of the code. They finish the turns that they began (`docs/changing-agents.md`).
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Agent:
         authorize: Callable[[Principal, Any], Any] | None = None,
         extended_card: Callable[[Principal], Any] | Sequence[Skill] | None = None,
         private_card: bool = False,
+        earlier: Sequence[Agent] = (),
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"an agent needs a name, not {name!r}")
@@ -111,6 +114,14 @@ class Agent:
             ),
         )
         self._card: AgentCard | None = None
+        self._earlier = {agent.version: agent for agent in earlier}
+        if version in self._earlier or len(self._earlier) != len(earlier):
+            raise ValueError("each of the earlier agents needs a version of its own: Agent(version=...)")
+
+    @property
+    def version(self) -> str:
+        """The version of the agent's code. A turn keeps the one that began it (`turn.version`)."""
+        return self._about.version
 
     @property
     def card(self) -> AgentCard:
@@ -189,7 +200,7 @@ class Agent:
         wanted = _named(request.message, request.metadata)
         if first is not None and wanted is None:
             # It goes on with its task, whose skill was chosen when it began. Who may not begin may not go on.
-            skill = self._choose(_named(first.message, first.metadata))
+            skill = self._choose(_named(first.message, first.metadata), begun=True)
             need(skill.scopes, principal, f"skill {skill.skill.id!r}")
             _check_input(
                 (*self.card.default_input_modes, JSON), request.message.parts
@@ -227,14 +238,21 @@ class Agent:
         return replace(self.card, skills=(*self.card.skills, *extended))
 
     def work(self, turn: Turn) -> Awaitable[None]:
+        if turn.version != self.version and (earlier := self._earlier.get(turn.version)) is not None:
+            return earlier.work(turn)
         mail, first = turn.mail, turn.first
         wanted = _named(mail.message, mail.metadata)
         if wanted is None and first is not mail:
             wanted = _named(first.message, first.metadata)
-        return self._choose(wanted).run(turn)
+        return self._choose(wanted, begun=first is not mail).run(turn)
 
-    def _choose(self, wanted: Any) -> SkillFunction:
+    def _choose(self, wanted: Any, *, begun: bool = False) -> SkillFunction:
+        """The skill for a message. `begun`: the task exists, so its skill may be one of an earlier version."""
         if wanted is not None:
+            if begun and isinstance(wanted, str) and wanted not in self._skills:
+                for earlier in self._earlier.values():
+                    if wanted in earlier._skills:
+                        return earlier._skills[wanted]
             if not isinstance(wanted, str) or wanted not in self._skills:
                 raise InvalidParams(
                     f"there is no skill {str(wanted)[:80]!r} here: {self._names()}",

@@ -83,6 +83,10 @@ class Retries(msgspec.Struct, frozen=True):
 ONCE = Retries()
 
 
+class Diverged(Exception):
+    """A turn that runs again cannot use what is on record. The task fails, and the log says why."""
+
+
 class Parked(BaseException):
     """Unwinds the function; the turn goes on when the answer comes. Not an `Exception`: agent code must let it pass."""
 
@@ -93,7 +97,7 @@ class Recorded:
     __slots__ = ("_confirmed", "_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
                  "_stored", "_uncalled", "_unasked", "_usage", "_used_keys", "_writers", "artifacts", "begins_at", "cancelled", "children",
                  "context_id", "final", "handed_out", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "rewound", "scope",
-                 "steps", "task_id", "used", "used_now", "visible")  # fmt: skip
+                 "steps", "task_id", "used", "used_now", "version", "visible")  # fmt: skip
 
     def __init__(
         self,
@@ -102,8 +106,9 @@ class Recorded:
         resume: bool = False,
         stored: Awaitable[object] | None = None,
         confirmed: Callable[[], Awaitable[None]] | None = None,
+        version: str = "",
     ) -> None:
-        """`stored`: done when the message is on disk; None if it is. `confirmed` waits until this node's lease is known to
+        """`version`: of the agent's code, for a turn that begins. `stored`: done when the message is on disk; None if it is. `confirmed` waits until this node's lease is known to
         be valid."""
         snapshot = journal.snapshot
         self.journal = journal
@@ -148,6 +153,8 @@ class Recorded:
         self.visible = not snapshot.hidden
         """Peers see a task. Until then the answer may still be a bare Message."""
         self.mail: Mail
+        self.version: str
+        """The version of the agent's code that began the turn."""
         self.begins_at: int
         """The record of `mail`."""
         self.resumed = resume
@@ -158,10 +165,11 @@ class Recorded:
             self.read, self.mail = unread
             self.begins_at = self.read
             self.n = snapshot.turn + 1
-            journal.put(Record("turn", TurnStarted(n=self.n, mail=self.read)))
+            self.version = version
+            journal.put(Record("turn", TurnStarted(n=self.n, mail=self.read, version=version)))
         else:
             seq, self.mail = next((s, m) for s, m in snapshot.mails if s == snapshot.answering)
-            self.begins_at = seq
+            self.begins_at, self.version = seq, snapshot.version
             self.n, self.read = snapshot.turn, max(seq, snapshot.read)
         if self.visible and snapshot.status.state is not TaskState.WORKING:
             journal.put(self.status_record(TaskState.WORKING))
@@ -338,7 +346,13 @@ class Recorded:
         function = name_of(work)
         if (step := self.steps.get(key)) is not None:
             self.check_function(step, function)
-            return decode_result(step.value, work)
+            try:
+                return decode_result(step.value, work)
+            except (msgspec.ValidationError, Unfit) as error:
+                raise Diverged(
+                    f"step {key!r} of {step.function or function} is on record with a result that does not fit what"
+                    f" {function} returns now: {error}. Give the changed work another key"
+                ) from error
         with self.running(key):
             attempt = 0
             while True:

@@ -64,6 +64,8 @@ class TurnStarted(Wire, frozen=True, kw_only=True):
 
     n: int
     mail: int
+    version: str = ""
+    """The version of the agent's code that began it."""
 
 
 class Step(Wire, frozen=True, kw_only=True):
@@ -293,7 +295,7 @@ class Snapshot:
 
     __slots__ = ("_owner", "_question", "_shared", "_task", "answering", "artifacts", "asked", "attempts", "canceling", "children", "context_id",
                  "history", "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates",
-                 "scope", "seq", "size", "status", "steps", "task_id", "turn", "usage", "used")  # fmt: skip
+                 "scope", "seq", "size", "status", "steps", "task_id", "turn", "usage", "used", "version")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
         self._shared = False
@@ -329,6 +331,8 @@ class Snapshot:
         self.children: dict[str, Child] = {}
         self.notes: list[Note] = []
         """The notes of the running turn, in order."""
+        self.version = ""
+        """The version of the agent's code that began the last turn."""
         self.usage: list[TokenUsage] | None = None
         """What the running turn used, in order; None if nothing."""
         self.used: TaskUsage | None = None
@@ -436,6 +440,7 @@ class Snapshot:
         new.status_updates, new.notes = self.status_updates[:], self.notes[:]
         new.steps, new.children = self.steps.copy(), self.children.copy()
         new.usage, new.used = self.usage and self.usage[:], self.used
+        new.version = self.version
         return new
 
     def _apply(self, record: Record) -> None:
@@ -488,6 +493,7 @@ class Snapshot:
             if self.attempts and self.attempts[-1][1] > 1 and self.attempts[-1][0] != record.seq - 1:
                 self.attempts += ((record.seq, 1),)
             self.turn, self.answering, self.running = body.n, body.mail, True
+            self.version = body.version
             self.read = max(self.read, body.mail)
             self.status_updates, self.steps, self.children, self.notes = [], {}, {}, []
             self.asked = self._question = self.usage = None

@@ -634,7 +634,11 @@ class Run:
                 continue
             journal = Journal(log, runner.bus, lease, snapshot, self.interrupt, runner.loop)
             record = self.record = Recorded(
-                journal, resume=resume, stored=self._stored, confirmed=runner.confirmed
+                journal,
+                resume=resume,
+                stored=self._stored,
+                confirmed=runner.confirmed,
+                version=getattr(program, "version", ""),
             )
             if again:
                 attempt = Attempt(n=snapshot.attempt + 1, node=runner.node, at=timestamp())

@@ -7,6 +7,7 @@ it does is compared with the record of the turn (`recorded.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
@@ -89,6 +90,16 @@ class Turn:
     def attempt(self) -> int:
         """1, unless the turn was interrupted by a crash."""
         return self._record.journal.lease.attempt
+
+    @property
+    def version(self) -> str:
+        """The version of the agent (`Agent(version=...)`) whose code began this turn. A turn that waited across a
+        deployment has that of the old code."""
+        return self._record.version
+
+    def began_before(self, version: str) -> bool:
+        """True if the code of an earlier version than this one began the turn: `turn.began_before("2.1.0")`."""
+        return version_key(self._record.version) < version_key(version)
 
     @property
     def cancelled(self) -> bool:
@@ -549,6 +560,18 @@ class Turn:
         """Cancel the tasks that others have for this one and have not finished."""
         if self._peers is not None:
             await cancel_children(self._peers, self._record.journal.snapshot)
+
+
+def version_key(version: str) -> tuple[tuple[int, ...], bool, str]:
+    """A key to sort versions by: the numbers first; one with a suffix (`2.0.0-beta`) comes before the one without."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)(.*)", version)
+    if found is None:
+        return (), False, version
+    numbers = [int(number) for number in found[1].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    suffix = found[2].partition("+")[0]
+    return tuple(numbers), not suffix, suffix
 
 
 def record_of(turn: Turn) -> Recorded:
