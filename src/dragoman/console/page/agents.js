@@ -5,7 +5,7 @@ import { badge, button, copyButton, count, debounce, dict, empty, fill, h, line,
 import { prepareMessage } from "./chat.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
-import { schemaForm } from "./schema.js";
+import { schemaForm, skillSchemas } from "./schema.js";
 
 const REFRESH_MS = 5000;
 
@@ -96,7 +96,10 @@ function agentDetail(agent) {
     cardView(card, agent.interfaces, agent.url),
     counts(agent).length ? h("div.row.wrap", {}, counts(agent)) : null,
     h("h2", {}, plural((agent.skills || []).length, "skill")),
-    h("div.skills", {}, (agent.skills || []).map((s) => skillView(s, agent.id))),
+    h("div.skills", {}, (agent.skills || []).map((s) => skillView(s, { schemas: skillSchemas(card), send: (message) => {
+      prepareMessage(agent.id, message);
+      location.hash = `chat/${segment(agent.id)}`;
+    } }))),
     h("details.raw", {}, h("summary", {}, "The card as JSON"), jsonTree(card, { open: 1 })),
   ];
 }
@@ -127,23 +130,24 @@ export function cardView(given, interfaces, url) {
 
 const modes = (names) => (list(names).length ? names.slice(0, 12).map((m) => h("code.mode", {}, line(m, 60))) : null);
 
-/** One skill; with a form when its schema is known and there is an agent to send it to. */
-export function skillView(given, agent = null) {
-  const skill = dict(given);
+/** One skill. Its examples and the form of its schema are given to `send`. */
+export function skillView(given, { schemas = {}, send }) {
+  const skill = dict(given), known = dict(Object.hasOwn(schemas, skill.id) ? schemas[skill.id] : null);
+  const input = skill.inputSchema || known.input, output = skill.outputSchema || known.output;
   const examples = list(skill.examples).slice(0, 6);
-  const go = (message) => { prepareMessage(agent, { skill: skill.id, ...message }); location.hash = `chat/${segment(agent)}`; };
+  const go = (message) => send({ skill: skill.id, ...message });
   return h("article.skill", {},
     h("div.cardhead", {}, h("h3", {}, line(skill.name || skill.id, 80)), h("code.muted", {}, line(skill.id, 60))),
     h("p", {}, line(skill.description, 600)),
     list(skill.tags).length ? h("div.tags", {}, skill.tags.slice(0, 10).map((t) => h("span.tag", {}, line(t, 40)))) : null,
     examples.length ? h("div.examples", {}, h("span.muted", {}, "For example "), examples.map((e) =>
-      agent ? button(line(e, 120), () => go({ text: String(e) }), { class: "small quiet" }) : h("q", {}, line(e, 120)))) : null,
-    agent && skill.inputSchema ? skillForm(skill, agent, go) : null,
-    skill.outputSchema ? h("details", {}, h("summary", {}, "What it returns"), jsonTree(skill.outputSchema, { open: 3, copy: false })) : null);
+      button(line(e, 120), () => go({ text: String(e) }), { class: "small quiet" }))) : null,
+    input ? skillForm(skill, input, go) : null,
+    output ? h("details", {}, h("summary", {}, "What it returns"), jsonTree(output, { open: 3, copy: false })) : null);
 }
 
-function skillForm(skill, agent, go) {
-  const form = schemaForm(skill.inputSchema, { name: skill.name || skill.id });
+function skillForm(skill, input, go) {
+  const form = schemaForm(input, { name: skill.name || skill.id });
   const said = h("p.error", { role: "alert" });
   return h("details.skillform", {}, h("summary", {}, "Fill in its input"), h("form", {
     onsubmit: async (event) => {

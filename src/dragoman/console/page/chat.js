@@ -6,7 +6,7 @@ import { eventOf, Fold } from "./fold.js";
 import { jsonTree } from "./json.js";
 import { PUBLIC, recordList, TaskLog } from "./log.js";
 import { filePart, partsText, partsView } from "./parts.js";
-import { isYesNo, schemaForm } from "./schema.js";
+import { isYesNo, questionsIn, schemaForm, schemaOfAll } from "./schema.js";
 
 const MAX_FILE = 20 << 20;
 const MAX_SIDE_ROWS = 2000;
@@ -56,8 +56,8 @@ export function chatView(there) {
 
 /** One conversation with one agent: `{agent}` of this server, or `{url, card, credentials}` of any other. */
 export class Conversation {
-  constructor({ agent = null, url = null, card = null, credentials = () => null }) {
-    Object.assign(this, { agent, url, credentials });
+  constructor({ agent = null, url = null, card = null, credentials = () => null, choice = () => ({}) }) {
+    Object.assign(this, { agent, url, credentials, choice });
     this.card = dict(card || agent?.card);
     this.context = null;
     this.task = null; // waits for an answer
@@ -70,6 +70,8 @@ export class Conversation {
     this.build();
   }
 
+  /** The key of a task of this server, whoever began it. */
+  keyOf(task) { return this.agent && task && this.logTask === task ? this.log?.key ?? null : null; }
   get target() { return this.agent ? { agent: this.agent.id } : { url: this.url }; }
   get skills() { return list(this.agent ? this.agent.skills : this.card.skills).map(dict); }
 
@@ -147,7 +149,7 @@ export class Conversation {
   showState() {
     const busy = Boolean(this.running);
     this.cancelButton.hidden = !(busy || this.task) || !(this.running?.fold.taskId || this.task);
-    this.sendButton.disabled = busy && !this.running.recovering;
+    this.sendButton.disabled = this.busy;
     this.input.placeholder = this.task ? "Your answer" : "Message";
     fill(this.where,
       busy ? [h("span.spinner", { "aria-hidden": "true" }), this.running.recovering ? "Connection lost; the task is stored and goes on." : this.running.fold.state ? stateName(this.running.fold.state) : "sending …"] : null,
@@ -162,7 +164,7 @@ export class Conversation {
   submit() {
     const text = this.input.value;
     const parts = [...(text.trim() ? [{ text }] : []), ...this.files.map((f) => f.part)];
-    if (!parts.length || (this.running && !this.running.recovering)) return;
+    if (!parts.length || this.busy) return;
     this.input.value = "";
     this.files = [];
     this.drawFiles();
@@ -170,11 +172,15 @@ export class Conversation {
     this.send(parts, { skill: this.skill.value });
   }
 
+  /** A turn runs, and no answer of ours is what it waits for. */
+  get busy() { return Boolean(this.running) && !this.running.recovering && !this.running.fold.waiting; }
+
   async send(parts, { skill = "" } = {}) {
     this.hello.remove();
     this.closeQuestion();
+    this.running?.leave();
     const message = { role: "ROLE_USER", parts };
-    const body = { ...this.target, message, task: this.task, context: this.context, skill: skill || null, credentials: this.credentials(), version: this.version || null, binding: this.binding || null };
+    const body = { ...this.target, message, task: this.task, key: this.keyOf(this.task), context: this.context, skill: skill || null, credentials: this.credentials(), ...this.choice() };
     this.sent = body;
     this.transcript.append(h("div.bubble.user", {}, partsView(parts, { plain: true })));
     this.transcript.scrollTop = this.transcript.scrollHeight;
@@ -186,9 +192,10 @@ export class Conversation {
     this.task = null;
     this.showState();
     try {
-      for await (const [event, data] of converse("talk", body)) this.take(turn, event, data);
+      for await (const [event, data] of converse("talk", body, turn.stop.signal)) this.take(turn, event, data);
       if (!turn.ended) this.recover(turn, followed);
     } catch (error) {
+      if (turn.stop.signal.aborted) return;
       if (error.code === "offline" || error.name === "TypeError") return this.recover(turn, followed);
       turn.fail(error.message);
       this.end(turn);
@@ -198,7 +205,7 @@ export class Conversation {
   take(turn, event, data) {
     if (event === "event") {
       this.addEvent(data);
-      if (turn.fold.apply(data)) { turn.draw(); this.identify(turn); }
+      if (turn.fold.apply(data)) { turn.draw(); this.identify(turn); this.waitsInside(turn); }
     } else if (event === "wire") this.addWire(data);
     else if (event === "chosen") { this.addChosen(data); }
     else if (event === "error") { turn.fail(data.message); turn.ended = true; this.end(turn); }
@@ -209,6 +216,13 @@ export class Conversation {
       if (data.key) this.followLog(data.key);
       this.end(turn);
     }
+  }
+
+  /** A stream may go on while the agent waits for an authorisation. */
+  waitsInside(turn) {
+    const waits = turn.fold.state === "TASK_STATE_AUTH_REQUIRED";
+    if (waits && !this.question) { this.task = turn.fold.taskId; this.ask(turn.fold); }
+    else if (!waits && this.question && this.running === turn) { this.task = null; this.closeQuestion(); }
   }
 
   identify(turn) {
@@ -252,7 +266,6 @@ export class Conversation {
 
   recordArrived(log, record) {
     if (log !== this.log) return;
-    if (record.kind === "question") this.questionSchema = record.data?.schema ?? null;
     const turn = this.running;
     if (turn?.recovering && PUBLIC.has(record.kind)) {
       const event = eventOf(record);
@@ -293,6 +306,7 @@ export class Conversation {
     if (fold.contextId) this.context = fold.contextId;
     if (fold.waiting) {
       this.task = fold.taskId;
+      this.closeQuestion();
       this.ask(fold);
     }
     this.showState();
@@ -303,7 +317,7 @@ export class Conversation {
     const task = this.running?.fold.taskId || this.task;
     if (!task) return;
     try {
-      await post("talk/cancel", { ...this.target, task, credentials: this.credentials() });
+      await post("talk/cancel", { ...this.target, task, key: this.keyOf(task), credentials: this.credentials() });
       if (!this.running) {
         this.task = null;
         this.closeQuestion();
@@ -317,26 +331,27 @@ export class Conversation {
 
   closeQuestion() { this.question?.remove(); this.question = null; }
 
-  async ask(fold) {
+  ask(fold) {
     const mine = (this.question = h("div.question", { role: "group", "aria-label": "The agent asks" }));
     this.transcript.append(mine);
     const message = fold.status?.message;
     if (fold.state === "TASK_STATE_AUTH_REQUIRED") {
-      append2(mine, h("p", {}, icon("key"), " The agent needs an authorisation before it goes on. Do what it says, then continue."),
+      mine.append(h("p", {}, icon("key"), " The agent needs an authorisation before it goes on. Do what it says, then continue."),
         h("div.row", {}, button("It is done", () => this.send([{ text: "done" }]), { class: "primary" })));
       return;
     }
-    let schema = schemaIn(message);
-    if (!schema && this.agent) schema = await this.recordedSchema(fold);
-    if (this.question !== mine) return;
-    if (schema && isYesNo(schema)) return void append2(mine, h("div.row", {}, button("Yes", () => this.send([{ text: "yes" }]), { class: "primary" }), button("No", () => this.send([{ text: "no" }]))));
+    const questions = questionsIn(message);
+    const { schema, approval } = questions.length > 1 ? { schema: schemaOfAll(questions) } : questions[0] || {};
+    const yesNo = (comment) => h("div.row.wrap", {}, button("Yes", () => this.send([{ text: "yes" }]), { class: "primary" }),
+      button("No", () => this.send([comment?.value ? { data: { approved: false, comment: comment.value } } : { text: "no" }])), comment);
+    if (schema && isYesNo(schema)) return void mine.append(yesNo(approval ? h("input", { type: "text", placeholder: "Why not", "aria-label": "Why not" }) : null));
     if (Array.isArray(schema?.enum) && schema.enum.length <= 8) {
-      return void append2(mine, h("div.row.wrap", {}, schema.enum.map((v) => button(line(String(v), 80), () => this.send([{ text: String(v) }])))));
+      return void mine.append(h("div.row.wrap", {}, schema.enum.map((v) => button(line(String(v), 80), () => this.send([{ text: String(v) }])))));
     }
     if (schema && !(schema.type === "string" && !schema.format)) {
       const form = schemaForm(schema, { name: "Answer" });
       const said = h("p.error", { role: "alert" });
-      append2(mine, h("form", {
+      mine.append(h("form", {
         onsubmit: async (event) => {
           event.preventDefault();
           said.textContent = "";
@@ -352,23 +367,9 @@ export class Conversation {
       return;
     }
     if (/\b(yes\s*(\/|or)\s*no|y\/n)\b/i.test(partsText(message?.parts).slice(-300))) {
-      append2(mine, h("div.row", {}, button("Yes", () => this.send([{ text: "yes" }]), { class: "primary" }), button("No", () => this.send([{ text: "no" }]))));
+      mine.append(yesNo());
     }
     this.focus();
-  }
-
-  /** A typed question of an agent of this server: its log says which type. */
-  async recordedSchema(fold) {
-    for (let n = 0; n < 6; n++) {
-      const records = this.log?.list() || [];
-      const asked = records.findLastIndex((r) => r.kind === "ask");
-      if (asked >= 0 && this.logTask === fold.taskId) {
-        const question = records.slice(0, asked + 1).findLast((r) => r.kind === "question");
-        return question?.data?.schema ?? null;
-      }
-      await new Promise((resolve) => setTimeout(resolve, 100));
-    }
-    return null;
   }
 
   /** Go on with a task that exists: its messages and artifacts, then what is still to come. */
@@ -408,9 +409,11 @@ export class Conversation {
 
   addWire(wire) {
     const text = String(wire.text ?? "");
+    if (wire.kind === "end" && !wire.error) return;
+    const about = wire.error ? line(wire.error, 200) : wire.kind === "request" ? `${line(wire.method, 10)} ${pathOf(wire.url)}` : wire.status ? String(wire.status) : "";
     const headers = Array.isArray(wire.headers) ? wire.headers : Object.entries(wire.headers || {});
-    this.row(this.wireList, h("details", { class: wire.direction === "out" ? "out" : "in" }, h("summary", {}, h("span.arrow", { "aria-label": wire.direction === "out" ? "sent" : "received" }, wire.direction === "out" ? "→" : "←"), h("span.time", {}, clock(wire.time)), h("span.kind", {}, line(wire.kind, 12)), h("span.summary.mono", {}, line(text, 160)), h("span.muted", {}, bytes(text.length))),
-      lazy(() => h("div", {}, headers.length ? h("pre.code", {}, headers.slice(0, 80).map(([n, v]) => `${line(n, 80)}: ${line(v, 400)}\n`)) : null, block(pretty(text), { tag: "pre.code" })))));
+    this.row(this.wireList, h("details", { class: wire.direction === "out" ? "out" : "in" }, h("summary", {}, h("span.arrow", { "aria-label": wire.direction === "out" ? "sent" : "received" }, wire.direction === "out" ? "→" : "←"), h("span.time", {}, clock(wire.time)), h("span.kind", {}, line(wire.kind, 12)), h("span.summary.mono", {}, about, about && text ? "  " : "", line(text, 160)), h("span.muted", {}, bytes(wire.bytes ?? text.length))),
+      lazy(() => h("div", {}, wire.url ? h("p.mono", {}, line(`${wire.method} ${wire.url}`, 500)) : null, wire.ms !== undefined ? h("p.muted", {}, `after ${line(wire.ms, 12)} ms`) : null, headers.length ? h("pre.code", {}, headers.slice(0, 80).map(([n, v]) => `${line(n, 80)}: ${line(v, 400)}\n`)) : null, block(pretty(text), { tag: "pre.code" }), wire.cut ? h("p.muted", {}, "The rest is not shown.") : null))));
     this.side.rename("wire", `Bytes ${count(this.wireList.childElementCount)}`);
   }
 
@@ -442,6 +445,7 @@ class AnswerView {
     this.conversation = conversation;
     this.ended = false;
     this.recovering = false;
+    this.stop = new AbortController();
     this.notes = h("div.notes");
     this.body = h("div.answerbody");
     this.foot = h("div.answerfoot");
@@ -479,6 +483,14 @@ class AnswerView {
     this.conversation.showState();
   }
 
+  /** Follow it no longer: the conversation goes on with another message. */
+  leave() {
+    this.stop.abort();
+    this.ended = true;
+    this.done = true;
+    this.recovering = false;
+  }
+
   add(node) { this.foot.append(node); }
   fail(message) { this.foot.append(h("p.error", { role: "alert" }, line(message, 1000))); }
 
@@ -491,22 +503,11 @@ class AnswerView {
   }
 }
 
-const append2 = (node, ...children) => node.append(...children);
-const isFileOnly = (artifact) => artifact.parts?.length && artifact.parts.every((p) => p.raw !== undefined || p.url !== undefined);
-
-/** The schema that a question brings with it, if any. */
-function schemaIn(message) {
-  const isSchema = (value) => value && typeof value === "object" && (value.properties || value.enum || typeof value.type === "string" && ["object", "string", "number", "integer", "boolean", "array"].includes(value.type)) ? value : null;
-  for (const name of ["schema", "inputSchema", "responseSchema"]) {
-    const found = isSchema(message?.metadata?.[name]);
-    if (found) return found;
-  }
-  for (const part of message?.parts || []) {
-    const found = isSchema(part?.data?.schema) || isSchema(part?.data?.form) || (part?.data?.properties ? isSchema(part.data) : null);
-    if (found) return found;
-  }
-  return null;
+function pathOf(url) {
+  try { return line(new URL(url).pathname, 80); } catch { return line(url, 80); }
 }
+
+const isFileOnly = (artifact) => artifact.parts?.length && artifact.parts.every((p) => p.raw !== undefined || p.url !== undefined);
 
 /** Makes its content when it is opened. */
 function lazy(make) {

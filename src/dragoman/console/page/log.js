@@ -124,7 +124,8 @@ export function recordList(log, { onselect, selected = () => 0, label = "Records
 }
 
 /** Whether a process died between two records: the later one belongs to a new attempt. */
-export const diedBetween = (before, record) => Boolean(before && record && record.attempt > before.attempt && before.attempt > 0);
+export const diedBetween = (before, record) => record.kind === "attempt" || Boolean(before && before.kind !== "attempt" && record.attempt > before.attempt && before.attempt > 0);
+export const attemptOf = (record) => (record.kind === "attempt" && record.data?.n) || record.attempt;
 
 export function recordRow(record, log) {
   const before = log.records.get(record.seq - 1);
@@ -135,7 +136,7 @@ export function recordRow(record, log) {
     h("span.time", {}, clock(record.time)),
     h("span.delta", {}, Number.isFinite(delta) ? `+${duration(delta)}` : ""),
     h("span.kind", {}, line(record.kind, 12)),
-    died ? pill(`attempt ${count(record.attempt)}${Number.isFinite(delta) ? ` after ${duration(delta)}` : ""}`, "bad", "The process that ran the attempt before this one ended") : null,
+    died ? pill(`attempt ${count(attemptOf(record))}${Number.isFinite(delta) ? ` after ${duration(delta)}` : ""}`, "bad", "The process that ran the attempt before this one ended") : null,
     h("span.summary", { dir: "auto" }, line(record.summary, 300)),
     record.private ? h("span.private", { title: "Only operators see it" }, "private") : null);
 }

@@ -1,6 +1,6 @@
 // Forms from JSON Schemas: typed inputs for the input of a skill, and for the answer to a question.
 
-import { h, line } from "./dom.js";
+import { dict, h, line, list } from "./dom.js";
 import { filePart } from "./parts.js";
 
 const MAX_DEPTH = 5;
@@ -28,6 +28,37 @@ function resolve(schema, root, hops = 0) {
   }
   if (Array.isArray(schema.type)) return { ...schema, type: schema.type.find((t) => t !== "null") };
   return schema;
+}
+
+const SKILL_SCHEMAS = "urn:dragoman:extension:skill-schemas:v1";
+const QUESTIONS = "urn:dragoman:extension:questions:v1";
+
+/** What the skills of a card take and return, by their ids: {id: {input, output}}. */
+export function skillSchemas(card) {
+  const found = list(dict(dict(card).capabilities).extensions).map(dict).find((e) => e.uri === SKILL_SCHEMAS);
+  return dict(dict(found?.params).skills);
+}
+
+const TYPES = ["object", "string", "number", "integer", "boolean", "array"];
+const isSchema = (value) => (Object.keys(dict(value)).length && (value.properties || Array.isArray(value.enum) || Array.isArray(value.anyOf) || value.$ref || TYPES.includes(value.type)) ? value : null);
+
+/** The questions of a message: [{key, text, schema, approval}]. A schema may also be where other agents put theirs. */
+export function questionsIn(message) {
+  const metadata = dict(dict(message).metadata);
+  const asked = list(dict(metadata[QUESTIONS]).questions).map(dict);
+  if (asked.length) return asked.map((q) => ({ key: String(q.key ?? ""), text: String(q.text ?? ""), schema: isSchema(q.schema), approval: q.approval === true }));
+  for (const name of ["schema", "inputSchema", "responseSchema"]) if (isSchema(metadata[name])) return [{ key: "", text: "", schema: metadata[name] }];
+  for (const part of list(dict(message).parts)) {
+    const data = dict(dict(part).data);
+    const schema = isSchema(data.schema) || isSchema(data.form) || (data.properties ? isSchema(data) : null);
+    if (schema) return [{ key: "", text: "", schema }];
+  }
+  return [];
+}
+
+/** Several questions as one object. */
+export function schemaOfAll(questions) {
+  return { type: "object", properties: Object.fromEntries(questions.map((q) => [q.key, { ...(q.schema || { type: "string" }), title: line(q.text, 200) || q.key }])), required: questions.filter((q) => !q.approval && dict(q.schema).type !== "boolean").map((q) => q.key) };
 }
 
 export const isYesNo = (schema) => resolve(schema, schema).type === "boolean";

@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { badge, block, button, clock, confirmed, copyButton, count, debounce, duration, empty, failure, fill, FINAL, h, line, moment, pill, plural, segment, tabs, toast, WAITING, when } from "./dom.js";
 import { jsonTree } from "./json.js";
-import { diedBetween, recordList, TaskLog } from "./log.js";
+import { attemptOf, diedBetween, recordList, TaskLog } from "./log.js";
 import { partsText, partsView } from "./parts.js";
 import { webhookTable } from "./webhooks.js";
 
@@ -290,9 +290,10 @@ export function stepsChart(log, choose) {
   let before = null;
   for (const record of records) {
     const time = log.timeOf(record.seq);
-    if (!attempts.length || diedBetween(before, record)) {
+    const died = diedBetween(before, record);
+    if (!attempts.length || died) {
       if (before) gaps.push([log.timeOf(before.seq), time]);
-      attempts.push({ n: record.attempt, from: time, to: time });
+      attempts.push({ n: attemptOf(record), from: time, to: time });
     }
     attempts.at(-1).to = time;
     const data = record.data || {};
