@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from dragoman.client import discover
+from dragoman.observe.logs import LineHandler
 from tests.quarantine import QUARANTINE, reason_for
 
 # The machine decides how long an example takes; what it finds must be the same everywhere.
@@ -45,3 +50,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _no_cards_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ports come back: the card of an agent that was there in another test is not to be remembered."""
     monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A test that runs a command configures logging for the process: the next test has it as before."""
+    level, hooks = logging.root.level, (sys.excepthook, threading.excepthook)
+    yield
+    for handler in [each for each in logging.root.handlers if isinstance(each, LineHandler)]:
+        logging.root.removeHandler(handler)
+    logging.root.setLevel(level)
+    logging.captureWarnings(False)
+    sys.excepthook, threading.excepthook = hooks

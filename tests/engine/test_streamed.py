@@ -38,6 +38,11 @@ class Interrupted:
         engine = await start(self.agent)
         task = await engine.call(call(), say("go", return_immediately=True))
         await self.interrupted.wait()
+        for run in tuple(
+            engine.runner._runs
+        ):  # the output is on disk, so that the next run is compared with it
+            if run.record is not None:
+                await run.record.journal.commit()
         await engine.stop(drain=0)
         engine = await start(self.agent)
         async with asyncio.timeout(10):
