@@ -314,6 +314,12 @@ WORST: dict[str, tuple[Case, ...]] = {
     "credentials._VISIBLE": (("fullmatch", "a", " ", ""), ("fullmatch", "a", "b ", "")),
     "credentials._HTTP_TOKEN": (("fullmatch", "", "a", ""),),
     "agents_table: \\w+": (("findall", "", "a", ""), ("findall", "", "a.", "")),
+    "config._EXPECTED": (
+        ("fullmatch", "Expected `", "a", "!"),
+        ("fullmatch", "Expected `a`, got `", "a", "!"),
+        ("fullmatch", "Expected `a` > ", "1", " "),
+    ),
+    "config: Invalid enum value (.*)": (("fullmatch", "Invalid enum value ", "a", "\n"),),
     "config: ([^=#]+)=": (("match", "", "a", ""), ("match", "", " ", "#")),
     "notification._RESERVED_HEADERS": (
         ("fullmatch", "content-", "a", "\n"),

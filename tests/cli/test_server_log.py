@@ -134,10 +134,14 @@ def test_a_server_that_cannot_start_logs_the_reason_as_json(tmp_path: Path) -> N
     assert json.loads(done.stderr)["message"] == "none.py: no such file"
 
 
-def test_ctrl_c_logs_what_it_waits_for_and_a_second_one_does_not_wait(file: Path, tmp_path: Path) -> None:
-    server = Terminal(
-        ["serve", str(file), "--port", "0", "--store", f"sqlite:///{tmp_path}/t.db"], columns=200
-    )
+@pytest.mark.parametrize(
+    ("store", "then"),
+    [("sqlite:///{}/t.db", "goes on at the next start"), ("memory:", "is lost: its store is in")],
+)
+def test_ctrl_c_logs_what_it_waits_for_and_a_second_one_does_not_wait(
+    store: str, then: str, file: Path, tmp_path: Path
+) -> None:
+    server = Terminal(["serve", str(file), "--port", "0", "--store", store.format(tmp_path)], columns=200)
     server.until("Worker: http")
     [url] = re.findall(r"Worker: (http\S+)", server.text)
     begun = subprocess.run(
@@ -148,6 +152,7 @@ def test_ctrl_c_logs_what_it_waits_for_and_a_second_one_does_not_wait(file: Path
     assert begun.stdout
     os.kill(server.process.pid, signal.SIGINT)
     server.until("stopping: 1 task runs and has 10 s to finish")
+    server.until(then)
     server.until("Ctrl-C again does not wait")
     os.kill(server.process.pid, signal.SIGINT)
     assert server.end() == 130

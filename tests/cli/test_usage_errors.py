@@ -40,8 +40,12 @@ from dragoman.cli import main
         ("tasks http://127.0.0.1:9 -n 0", "argument -n/--limit: '0' is not a number above 0"),
         ("listen --token env:NOWHERE", "argument --token: the variable 'NOWHERE' is not set"),
         ("listen --port 99999", "cannot listen on 127.0.0.1:99999"),
-        ("hub --data none --log loud", "dragoman: log in a flag: Invalid enum value 'loud'"),
-        ("hub --data none --log-level loud", "dragoman: log_level in a flag: Invalid enum value 'loud'"),
+        ("hub --data none --log loud", "dragoman: --log cannot be 'loud'"),
+        (
+            "hub --data none --model scripted:nofile",
+            "dragoman: the script 'nofile' of the model cannot be read: there is",
+        ),
+        ("hub --data none --log-level loud", "dragoman: --log-level cannot be 'loud'"),
     ],
 )
 def test_a_wrong_command_is_answered_with_one_sentence(
@@ -137,7 +141,13 @@ def test_a_store_of_a_newer_version_is_reported_in_one_sentence(tmp_path: Path, 
             "[hub]\nport = 80\nprot = 8080\n",
             "dragoman.toml, line 3: there is no setting 'prot' in [hub]: is it 'port'?",
         ),
-        ("[agents]\na = 'b'\n[hub]\nport = 'x'\n", "port in dragoman.toml, line 4: "),
+        (
+            "[agents]\na = 'b'\n[hub]\nport = 'x'\n",
+            "dragoman.toml, line 4: port must be a whole number, not a text",
+        ),
+        ("[hub]\nwrite_timeout = -1\n", "dragoman.toml, line 2: write_timeout must be more than 0"),
+        ("[hub]\nallow_exec = 'x'\n", "dragoman.toml, line 2: allow_exec must be true or false, not a text"),
+        ("[hub]\nagents = [1]\n", "dragoman.toml, line 2: a value in agents must be a text"),
         ("[hub]\nport = \n", "dragoman.toml cannot be read: Invalid value (at line 2"),
         ("hub = 1\n", "dragoman.toml, line 1: hub is not a table"),
         ("[agents]\n\n[hbu]\nport = 1\n", "dragoman.toml, line 3: there is no table [hbu]: is it [hub]?"),
@@ -164,7 +174,14 @@ def test_an_error_in_the_configuration_is_reported_with_its_line(
             "dragoman.toml, line 5: there is no setting 'credentails' in [agents.b]: is it 'credentials'?",
         ),
         ("[agents]\n[agents.a]\ncredentials = 's'\n", "dragoman.toml, line 2: [agents.a] has no url"),
-        ("[agents]\na.url = 'http://x'\na.headers = 3\n", "dragoman.toml, line 3: headers of a: Expected"),
+        (
+            "[agents]\na.url = 'http://x'\na.headers = 3\n",
+            "dragoman.toml, line 3: headers of a must be a table, not a whole number",
+        ),
+        (
+            "[agents]\na.url = 'http://x'\na.headers = {b = 3}\n",
+            "dragoman.toml, line 3: a value in headers of a must be a text, not a whole number",
+        ),
         ("[agnets]\na = 'http://x'\n", "dragoman.toml, line 1: there is no table [agnets]: is it [agents]?"),
     ],
 )

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.client.authorize import origin_of
-from dragoman.client.config import place_of, read_table, unknown_setting
+from dragoman.client.config import explain, place_of, read_table, unknown_setting
 from dragoman.client.credentials import ClientCertificate
 from dragoman.client.transport.transport import NotSent
 
@@ -79,9 +79,10 @@ def _fault(name: str, given: Any) -> tuple[list[str], str]:
     try:
         entry = msgspec.convert(given, AgentEntry)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at ")
-        setting = re.findall(r"\w+", path)[:1]
-        return setting, f"{' '.join(setting)} of {name}: {reason}"
+        at = str(error).partition(" - at ")[2]
+        path = re.findall(r"\w+", at)
+        inside = "a value in " if len(path) > 1 or "[" in at else ""
+        return path[:1], f"{inside}{' '.join(path[:1])} of {name} {explain(error)}"
     if entry.certificate and entry.credentials is not None:
         return ["certificate"], f"{name} has both a certificate and credentials"
     return [], ""

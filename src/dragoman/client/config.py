@@ -38,6 +38,32 @@ def unknown_setting(name: str, known: Iterable[str], table: str) -> str:
     return f"there is no setting {name!r} in [{table}]{hint}"
 
 
+_EXPECTED = re.compile(r"Expected `([^`]+)`(?:, got `(\w+)`| (>=?|<=?) (\S+))")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+_BOUNDS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
+
+
+def explain(error: Exception) -> str:
+    """What is wrong with the value of a setting, as the end of a sentence that begins with its name."""
+    reason = str(error).partition(" - at ")[0]
+    if unknown := re.fullmatch(r"Invalid enum value (.*)", reason):
+        return f"cannot be {unknown[1]}"
+    if not (expected := _EXPECTED.fullmatch(reason)):
+        return f"has a value that does not fit: {reason[:1].lower()}{reason[1:]}"
+    wanted, got, relation, bound = expected.groups()
+    if relation:
+        return f"must be {_BOUNDS[relation]} {bound.removesuffix('.0')}"
+    kinds = [_KINDS.get(kind, kind) for kind in wanted.split(" | ") if kind != "null"]
+    return f"must be {' or '.join(kinds)}, not {_KINDS.get(got, got)}"
+
+
 def place_of(path: list[str], config: str = CONFIG) -> str:
     """The file, and the line on which the setting at `path` is, or the nearest table around it."""
     best, line_of_best = 0, 0

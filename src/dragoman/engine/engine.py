@@ -126,7 +126,8 @@ class Engine:
         if not (tasks := self.runner.running):
             return ""
         what = "1 task runs and has" if tasks == 1 else f"{tasks} tasks run and have"
-        return f"{what} {drain:g} s to finish; what is not finished then goes on at the next start"
+        after = "goes on at the next start" if self._store.persistent else "is lost: its store is in memory"
+        return f"{what} {drain:g} s to finish; what is not finished then {after}"
 
     async def stop(self, drain: float = 10.0) -> None:
         for task in self._background:

@@ -207,6 +207,11 @@ class Store(Protocol):
     """The system's view of every scope. Only runners use `claim`."""
 
     @property
+    def persistent(self) -> bool:
+        """True if what is stored outlives the process."""
+        ...
+
+    @property
     def push_configs(self) -> PushConfigStore: ...
 
     @property

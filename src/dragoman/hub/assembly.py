@@ -82,11 +82,12 @@ def application(
     **engine: Any,
 ) -> tuple[Hub, App]:
     """A hub and its ASGI app. `store` and `model` replace those of the settings."""
+    metrics = HubMetrics()
+    model = model or RetryingModel(choose(settings), counted=metrics.provider)
     if store != "memory:":
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    metrics = HubMetrics()
     reach = ExternalServices(settings, metrics)
-    residence = _Residence(model or RetryingModel(choose(settings), counted=metrics.provider), reach)
+    residence = _Residence(model, reach)
     tasks = store or f"sqlite:///{settings.folder / 'tasks.db'}"
     opened = open_store(tasks)
     database = Database(":memory:" if store == "memory:" else settings.folder / "hub.db")

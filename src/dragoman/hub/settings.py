@@ -16,9 +16,10 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from dragoman.client.config import CONFIG, place_of, read_table, unknown_setting
+from dragoman.client.config import CONFIG, explain, place_of, read_table, unknown_setting
 from dragoman.server.limits import Limits
 
+ENVIRONMENT, FLAG = "the environment", "a flag"
 PREFIX = "DRAGOMAN_"
 SECRET = ("admin_token", "metrics_token", "push_seal", "search_key")
 KEYS = {
@@ -128,8 +129,8 @@ def settings(
     out = Settings()
     for source, values in (
         (config, _file(config)),
-        ("the environment", _environment(environment)),
-        ("a flag", {name: value for name, value in (flags or {}).items() if value is not None}),
+        (ENVIRONMENT, _environment(environment)),
+        (FLAG, {name: value for name, value in (flags or {}).items() if value is not None}),
     ):
         out = _with(out, values, source)
     if not out.model and find_spec("any_llm") is not None:
@@ -170,8 +171,14 @@ def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
             known[name] = msgspec.convert({name: value}, Settings, strict=False)
             known[name] = getattr(known[name], name)
         except msgspec.ValidationError as error:
-            where = place_of(["hub", name], source) if Path(source).is_file() else source
-            raise InvalidSetting(f"{name} in {where}: {str(error).partition(' - at ')[0]}") from None
+            if source == ENVIRONMENT:
+                what = PREFIX + name.upper()
+            elif source == FLAG:
+                what = "--" + name.replace("_", "-")
+            else:
+                inside = "a value in " if "[" in str(error).partition(" - at ")[2] else ""
+                what = f"{place_of(['hub', name], source)}: {inside}{name}"
+            raise InvalidSetting(f"{what} {explain(error)}") from None
     return Settings(**known)
 
 

@@ -95,6 +95,7 @@ class App:
         metrics_token: str = "",
         ready: Callback | None = None,
         busy: Callable[[], str] | None = None,
+        persistent: bool = True,
         console: Operators | None = None,
     ) -> None:
         self._mounts = {mount.prefix: mount for mount in mounts}
@@ -117,7 +118,7 @@ class App:
         self.limits = limits = limits or Limits()
         self.connections = connections or Connections(limits.max_connections)
         self.streams = Streams(keepalive=keepalive)
-        self._waits = Waits()
+        self._waits = Waits(persistent=persistent)
         self._shared = Shared(
             limits=limits,
             address=Address(public_url, trusted_proxies),

@@ -234,6 +234,7 @@ def application(
         metrics_token=metrics_token,
         ready=readiness(opened, service.runner),
         busy=lambda: service.waits_for(drain),
+        persistent=opened.persistent,
     )
 
 

@@ -264,10 +264,14 @@ class Exchange:
 
 
 class Waits:
-    """Waits for an answer only as long as the client does. Watches those that wait longer than `seconds`."""
+    """Waits for an answer only as long as the client does. Watches those that wait longer than `seconds`.
 
-    def __init__(self, seconds: float = WATCH_SECONDS) -> None:
+    `persistent`: what was sent outlives the server.
+    """
+
+    def __init__(self, seconds: float = WATCH_SECONDS, *, persistent: bool = True) -> None:
         self.closed = False
+        self._refusal = "shutting down; what was sent is kept" if persistent else "shutting down"
         self._timeout = Timeout[asyncio.Task[Any]](seconds, self._start_watching)
         self._waiting: dict[asyncio.Task[Any], Exchange] = {}
         self._watchers: dict[asyncio.Task[Any], asyncio.Task[None]] = {}
@@ -285,7 +289,7 @@ class Waits:
                 raise  # canceled by something else
             task.uncancel()
             if self.closed:
-                raise Unavailable("shutting down; what was sent is kept", retry_after=1) from None
+                raise Unavailable(self._refusal, retry_after=1) from None
             raise Disconnected from None
         finally:
             self._waiting.pop(task, None)

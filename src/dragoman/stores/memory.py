@@ -159,6 +159,8 @@ class _Sorted:
 
 
 class MemoryStore:
+    persistent = False
+
     def __init__(self) -> None:
         self._last = 0
         self._tasks: dict[int, _Task] = {}

@@ -114,7 +114,19 @@ class Script(Struct, frozen=True):
 
 class ScriptFileModel:
     def __init__(self, path: str | Path) -> None:
-        self._script = msgspec.json.decode(Path(path).read_bytes(), type=Script)
+        """Raises `ModelError` if the file has no script."""
+        try:
+            self._script = msgspec.json.decode(Path(path).read_bytes(), type=Script)
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            why = "there is no such file" if missing else (error.strerror or "").lower()
+            raise ModelError(
+                "not_found", f"the script {str(path)!r} of the model cannot be read: {why}"
+            ) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ModelError(
+                "invalid_request", f"the script {str(path)!r} of the model is not a script: {error}"
+            ) from None
 
     def traits(self, name: str) -> ModelTraits:
         return ModelTraits(name=name or "scripted")

@@ -112,6 +112,8 @@ LEAVE_SECONDS = 5.0
 
 
 class PostgresStore:
+    persistent = True
+
     def __init__(
         self,
         url: str,

@@ -63,6 +63,8 @@ MAX_CACHED_LOGS = 10_000
 
 
 class SqliteStore:
+    persistent = True
+
     def __init__(
         self,
         path: str | Path,
