@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from dragoman import connect
 from dragoman.client import Policy
+from tests.console.calls import Page
 from tests.serving import lasting_port
 from tests.waiting import until
 
@@ -33,12 +35,14 @@ greeting = "Hello"
 
 LONG = """\
 import asyncio
+import os
 from pathlib import Path
 
 from dragoman import Agent, Turn
 
 agent = Agent("Long", description="Counts")
 here = Path(__file__).parent
+(here / "pid").write_text(str(os.getpid()))
 
 
 async def count(n: int) -> int:
@@ -138,8 +142,10 @@ async def test_a_running_task_goes_on_with_the_new_code(agent: Path) -> None:
         async with connect(running.url, timeout=20, policy=Policy(shortest=0.05)) as client:
             async with client.stream("go") as stream:
                 assert await anext(text async for piece in stream if (text := piece.text)) == "0 "
+                old = agent_pid(agent.parent)
                 agent.write_text(LONG.replace('code = "old"', 'code = "new"'))
                 await running.says("agent.py changed: restarting")
+                await until(lambda: not _alive(old))
                 (agent.parent / "go").touch()
                 async for _ in stream:
                     pass
@@ -171,6 +177,41 @@ async def test_a_file_with_an_error_at_the_start_is_served_once_it_is_right(agen
         agent.write_text(HELLO)
         await running.says("Ctrl-C stops")
         assert await running.ask() == "Hello, world!"
+
+
+async def test_the_console_is_on_and_its_session_and_its_unused_token_survive_a_reload(agent: Path) -> None:
+    async with dev(agent.parent) as running:
+        await running.says("Ctrl-C stops")
+        url = next(line for line in running.said.splitlines() if line.startswith("console: "))
+        page = Page(url.removeprefix("console: "))
+        agent.write_text(HELLO.replace('"Hello"\n', '"Hi"\n'))
+        await running.says("restarting")
+        assert (await page("POST", "session", {"token": page.token}))[0] == 204
+        assert "dev" in json.loads((await page("GET", "me"))[1])["features"]
+        agent.write_text(HELLO)
+        await running.says("restarting", 2)
+        assert (await page("GET", "me"))[0] == 200
+        assert (await page("POST", "session", {"token": page.token}))[0] == 401, (
+            "it works once, also after a reload"
+        )
+        assert running.said.count("console: ") == 1
+
+
+async def test_the_page_is_told_of_an_error_and_of_a_restart(agent: Path) -> None:
+    async with dev(agent.parent) as running:
+        await running.says("Ctrl-C stops")
+        url = next(line for line in running.said.splitlines() if line.startswith("console: "))
+        page = Page(url.removeprefix("console: "))
+        await page("POST", "session", {"token": page.token})
+        events = page.follow("dev/events")
+        assert (await anext(events))[1]["state"] == "serving"
+        agent.write_text(HELLO + "x = (\n")
+        name, error = await anext(events)
+        assert (name, error["state"]) == ("reload", "error") and "never closed" in error["message"]
+        agent.write_text(HELLO)
+        assert [event["state"] async for _, event in events] == ["restarting"], "then the old process ends"
+        again = page.follow("dev/events")
+        assert (await anext(again))[1]["state"] == "serving"
 
 
 async def test_a_module_that_the_agent_imports_is_watched(agent: Path) -> None:

@@ -8,15 +8,14 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from dragoman import Agent
-from dragoman.client.transport.network import HttpTransport
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests.client.fakes import card, page
+from tests.console.calls import Page
 from tests.console.oauth_server import oauth_server
 from tests.ports import free_port
 
@@ -89,27 +88,6 @@ async def test_what_the_inspector_does_not_offer_is_refused(words: list[str]) ->
     assert code == 2 and "inspector" in err
 
 
-class Page:
-    """A page in a browser: it has the printed URL."""
-
-    def __init__(self, url: str) -> None:
-        self.base, _, self.token = url.partition("/console/#token=")
-        self._transport = HttpTransport()
-        self._cookie = ""
-
-    async def __call__(self, method: str, path: str, body: Any = None) -> Any:
-        headers = {"Origin": self.base, "Sec-Fetch-Site": "same-origin", "Cookie": self._cookie}
-        data = b"" if body is None else json.dumps(body).encode()
-        response = await self._transport.request(method, f"{self.base}/console/api/{path}", headers, data)
-        raw = await response.read()
-        if "set-cookie" in response.headers:
-            self._cookie = response.headers["set-cookie"].partition(";")[0]
-        return response.status, raw
-
-    async def close(self) -> None:
-        await self._transport.close()
-
-
 @asynccontextmanager
 async def inspecting(*words: str, **env: str) -> AsyncIterator[Page]:
     process = await asyncio.create_subprocess_exec(
@@ -122,7 +100,6 @@ async def inspecting(*words: str, **env: str) -> AsyncIterator[Page]:
     try:
         yield opened
     finally:
-        await opened.close()
         process.terminate()
         await process.wait()
 

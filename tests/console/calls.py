@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
+from dragoman.client.transport.network import HttpTransport
 from dragoman.console import calling_modules
 from dragoman.console.access import Access, Viewer
 from dragoman.console.api import Console
 from dragoman.console.login import Logins
 from dragoman.console.outbound import OutboundGuard
+from dragoman.dialects.sse import SseReader
 from dragoman.server.app import App
 from tests.console.conftest import TOKEN, Operator
 from tests.server.wire import Answer
@@ -45,3 +48,33 @@ async def inspector(*, allow_private: bool = True, url: str = "") -> AsyncIterat
     finally:
         await logins.close()
         await app.stop()
+
+
+class Page:
+    """A page in a browser: it has the printed URL."""
+
+    def __init__(self, url: str) -> None:
+        self.base, _, self.token = url.partition("/console/#token=")
+        self._cookie = ""
+
+    async def __call__(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Origin": self.base, "Sec-Fetch-Site": "same-origin", "Cookie": self._cookie}
+        data = b"" if body is None else json.dumps(body).encode()
+        transport = HttpTransport()  # a new connection: a server that restarts closes those that are idle
+        response = await transport.request(method, f"{self.base}/console/api/{path}", headers, data)
+        raw = await response.read()
+        await transport.close()
+        if "set-cookie" in response.headers:
+            self._cookie = response.headers["set-cookie"].partition(";")[0]
+        return response.status, raw
+
+    async def follow(self, path: str) -> AsyncIterator[tuple[str, Any]]:
+        """The events of a stream."""
+        headers, transport = {"Cookie": self._cookie}, HttpTransport()
+        response = await transport.request("GET", f"{self.base}/console/api/{path}", headers)
+        assert response.status == 200
+        reader = SseReader()
+        async for chunk in response.chunks():
+            for frame in reader.feed(chunk):
+                yield frame.event, json.loads(frame.data)
+        await transport.close()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from functools import partial
 from typing import Any
 
 import pytest
 
+from dragoman.server.http1.protocol import HttpProtocol, ServerState
 from dragoman.server.http1.server import HttpServer
+from dragoman.server.limits import Limits
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -57,4 +60,22 @@ async def test_idle_connections_are_closed_by_a_stop() -> None:
     async with asyncio.timeout(5):
         await server.stop()
         assert await reader.read() == b""
+    writer.close()
+
+
+@pytest.mark.parametrize("request_sent", [True, False])
+async def test_a_connection_that_is_accepted_while_the_server_stops_does_not_stay_open(
+    request_sent: bool,
+) -> None:
+    state = ServerState(app, Limits())
+    state.closing = True
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    await asyncio.get_running_loop().connect_accepted_socket(partial(HttpProtocol, state), theirs)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    if request_sent:
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    async with asyncio.timeout(10):
+        answer = await reader.read()  # until the server closes
+    assert (b" 204 " in answer and b"connection: close" in answer) is request_sent
     writer.close()

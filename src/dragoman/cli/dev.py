@@ -12,10 +12,12 @@ import argparse
 import asyncio
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,11 @@ from dragoman.cli.arguments import number
 from dragoman.cli.load import split
 from dragoman.cli.watch import FileWatch, folder_of
 from dragoman.observe.terminal import sanitize
-from dragoman.server.runtime import free_port
 from dragoman.stores import default_store
 
 EPILOG = """\
-FILE and MODULE as for `dragoman serve`. The agent is served on loopback. When you save a file of its package, it is
+FILE and MODULE as for `dragoman serve`. The agent is served on loopback. Open the URL of the console in a browser to see it, talk to
+it, and watch its tasks. When you save a file of its package, it is
 loaded again: running tasks go on with the new code, after --drain seconds in which they may finish. If the new code has an error,
 the error is shown and the old code goes on serving.
 
@@ -41,6 +43,8 @@ _SETTLE_SECONDS = 0.1
 """An editor may write several files. They are loaded when nothing has changed for this long."""
 _STOP_SECONDS = 15.0
 """How long a process may take to stop after its drain."""
+_TOLD_SECONDS = 2.0
+"""How long a process may take to tell the pages of the console that it stops."""
 _EARLY_SECONDS, _MAX_EARLY_ENDS = 3.0, 3
 """A process that ends within this time of its start has failed; after so many in a row a file has to change first."""
 
@@ -81,6 +85,12 @@ def register(commands: Any) -> None:
         metavar="PATH",
         help="also reload when this file, or a Python file below this folder, changes; may be repeated",
     )
+    parser.add_argument("--no-console", action="store_true", help="do not serve the console at /console")
+    parser.add_argument(
+        "--allow-private",
+        action="store_true",
+        help="let the console call agents on this machine and in private networks",
+    )
     parser.add_argument(
         "--log-level",
         default="info",
@@ -109,16 +119,27 @@ class AgentProcess:
     """A process that has loaded the agents, or is about to."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_used: Callable[[], None],
     ) -> None:
         self._process, self._reader, self._writer = process, reader, writer
+        self._on_used = on_used
         self.ended = asyncio.create_task(process.wait())
         self.began = time.monotonic()
         self.error = ""
         """Why it did not load the agents, or did not serve them."""
+        self._said: dict[str, dict[str, Any]] = {}
+        self._news = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, listener: socket.socket, settings: dict[str, Any]) -> AgentProcess:
+    async def start(
+        cls, listener: socket.socket, settings: dict[str, Any], on_used: Callable[[], None]
+    ) -> AgentProcess:
+        """`on_used` is called when somebody has logged in with the one-time token."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -132,7 +153,7 @@ class AgentProcess:
                 env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=16 << 20)
-        child = cls(process, reader, writer)
+        child = cls(process, reader, writer, on_used)
         child.tell(**settings)
         return child
 
@@ -140,17 +161,26 @@ class AgentProcess:
         with suppress(OSError):
             self._writer.write(json.dumps(message).encode() + b"\n")
 
-    async def hear(self, state: str) -> dict[str, Any]:
-        """Wait until the process says `state`. Returns what it says with it; empty if it failed."""
+    async def _read(self) -> None:
+        """Read what the process says until it ends."""
         with suppress(OSError):
             while line := await self._reader.readline():
-                notice: dict[str, Any] = json.loads(line)
-                if notice["state"] == state:
-                    return notice
-                self.error = notice.get("message", "")
+                said: dict[str, Any] = json.loads(line)
+                self.error = said.get("message", self.error)
+                self._said[said["state"]] = said
+                self._news.set()
+                if said["state"] == "used":
+                    self._on_used()
         code = await self.ended
         self.error = self.error or f"the process of the agent ended ({describe_exit(code)})"
-        return {}
+        self._news.set()
+
+    async def hear(self, state: str) -> dict[str, Any]:
+        """Wait until the process says `state`. Returns what it says with it; empty if it failed."""
+        while state not in self._said and not self.error:
+            self._news.clear()
+            await self._news.wait()
+        return self._said.get(state, {})
 
     async def stop(self, seconds: float) -> None:
         if not self.ended.done():
@@ -161,6 +191,7 @@ class AgentProcess:
                     await asyncio.shield(self.ended)
         self.kill()
         await self.ended
+        await self._reading  # it may have said something at the end
         self._writer.close()
 
     def kill(self) -> None:
@@ -177,6 +208,9 @@ class Reloader:
     """Watches files, and replaces the process that serves."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        from dragoman.console import is_loopback
+        from dragoman.server.runtime import free_port
+
         self._args = args
         sources = [split(name)[0] for name in args.files]
         sys.path.insert(0, os.getcwd())  # as the process of the agents does
@@ -199,6 +233,11 @@ class Reloader:
         self._paths: list[Path] = []
         self._announced = False
         self._early_ends = 0
+        self._token = secrets.token_urlsafe(24)
+        """In the URL of the console, until somebody has used it."""
+        self._operator = os.environ.get("DRAGOMAN_CONSOLE_TOKEN", "")
+        if not self._operator and not args.store.startswith("sqlite:") and is_loopback(args.host):
+            self._operator = secrets.token_urlsafe(32)  # or sessions would end at every reload
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -250,7 +289,9 @@ class Reloader:
                 "grpc_port": args.grpc_port,
                 "log_level": args.log_level,
                 "insecure": args.insecure,
+                "console": None if args.no_console else self._console(),
             },
+            self._token_used,
         )
         hearing = asyncio.create_task(child.hear("loaded"))
         try:
@@ -269,6 +310,15 @@ class Reloader:
                 child.kill()
                 await child.stop(0)
 
+    def _console(self) -> dict[str, Any]:
+        return {
+            "operator": self._operator,
+            "allow_private": self._args.allow_private,
+        }
+
+    def _token_used(self) -> None:
+        self._token = ""  # the next process makes one that nobody knows
+
     def _report(self, error: str) -> None:
         say(error)
         if self._serving is not None:
@@ -283,11 +333,14 @@ class Reloader:
             changed = ", ".join(_relative(path) for path in self._paths[:3]) or "a file"
             say(f"{_now()} {changed} changed: restarting")
             self._serving.tell(reload={"state": "restarting", "message": f"{changed} changed"})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TOLD_SECONDS):
+                    await self._serving.hear("told")
             await self._serving.stop(self._args.drain + _STOP_SECONDS)
         self._listener.listen(4096)
         self._serving = loaded
         loaded.began = time.monotonic()
-        loaded.tell(state="serve")
+        loaded.tell(serve=True, token=self._token)
         hearing = asyncio.create_task(loaded.hear("serving"))
         await self._first(hearing, self._stop)
         if not hearing.done():

@@ -13,13 +13,17 @@ import socket
 import sys
 import sysconfig
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import dragoman
 from dragoman.cli.load import load
 from dragoman.observe.logs import configure
+
+if TYPE_CHECKING:
+    from dragoman.console.dev import ReloadEvents
 
 _INTERRUPTS = (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT))
 
@@ -38,8 +42,9 @@ def main(control: int, listener: int) -> int:
         try:
             agents = load(*given["files"])
             tell("loaded", agents=[agent.name for agent in agents], files=imported_files())
-            if not lines.readline():  # told to serve, or never to be
+            if not (order := lines.readline()):  # told to serve, or never to be
                 return 0
+            given["token"] = json.loads(order)["token"]
             _serve(agents, given, socket.socket(fileno=listener), lines, tell)
         except SystemExit as stop:
             if not isinstance(stop.code, str):
@@ -56,33 +61,74 @@ def _serve(
     lines: BinaryIO,
     tell: Callable[..., None],
 ) -> None:
+    from dragoman.console.dev import ReloadEvents
     from dragoman.server.runtime import serve
 
     def path_of(agent: Any) -> str:
         return "/" if len(agents) == 1 else f"/{agent.id}"
 
-    Thread(target=_follow, args=(lines,), name="dragoman-dev", daemon=True).start()
+    def announce(url: str) -> None:
+        shown = [[each.name, f"{url}{path_of(each)}"] for each in agents]
+        tell("serving", agents=shown, console=console.url if console is not None else "")
+
+    events = ReloadEvents()
+    console = _console(given, events, tell) if given["console"] is not None else None
+    Thread(target=_follow, args=(lines, events, tell), name="dragoman-dev", daemon=True).start()
     serve(
         *agents,
         host=given["host"],
         listener=listener,
         signals=(signal.SIGTERM,),
-        announce=lambda url: tell(
-            "serving", agents=[[each.name, f"{url}{path_of(each)}"] for each in agents]
-        ),
+        announce=announce,
         log_level=given["log_level"],
         log_lines="short",
         store=given["store"],
         drain=given["drain"],
         grpc_port=given["grpc_port"],
         insecure=given["insecure"],
+        console=console,
     )
 
 
-def _follow(lines: BinaryIO) -> None:
+def _console(given: dict[str, Any], events: ReloadEvents, tell: Callable[..., None]) -> Any:
+    """A console whose one-time token is that of `dragoman dev`, so that the printed URL works after a reload."""
+    from dragoman.console import AgentConsole
+    from dragoman.console.access import OneTimeToken
+    from dragoman.console.dev import routes
+
+    class DevToken(OneTimeToken):
+        def take(self, token: str) -> bool:
+            taken = super().take(token)
+            if taken:
+                tell("used")
+            return taken
+
+    class DevConsole(AgentConsole):
+        url = ""
+
+        def prepare(self, **server: Any) -> list[str]:
+            (line,) = super().prepare(**server)
+            self.url = line.removeprefix("console: ")
+            return []  # `dragoman dev` prints it, once
+
+    return DevConsole(
+        given["console"]["operator"],
+        modules=[partial(routes, events=events)],
+        features=["dev"],
+        allow_private=given["console"]["allow_private"],
+        one_time=DevToken(given["token"]),
+    )
+
+
+def _follow(lines: BinaryIO, events: ReloadEvents, tell: Callable[..., None]) -> None:
     """Read what `dragoman dev` says until it ends."""
-    while lines.readline():
-        pass
+    while line := lines.readline():
+        said = json.loads(line)
+        if "reload" in said:
+            events.publish(**said["reload"])
+            if said["reload"]["state"] == "restarting":
+                events.wait_for_readers(1.0)
+                tell("told")
     os.kill(os.getpid(), signal.SIGTERM)
 
 

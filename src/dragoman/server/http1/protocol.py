@@ -47,6 +47,10 @@ MAX_CACHED_TARGET_BYTES = 256
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
+_LATE_SECONDS = 0.2
+"""How long a connection that is accepted while the server stops has to send a request."""
+
+
 class ServerState:
     """What the connections of a server share. `connections` counts those of gRPC, too."""
 
@@ -62,6 +66,8 @@ class ServerState:
         """Set when the last connection closes."""
         self.headers = b""
         """Header lines of every response."""
+        self.closing = False
+        """The server stops: a connection that was accepted at the last moment has one request, or none."""
 
     def is_full(self) -> bool:
         return self.connections.full or len(self.tasks) > self.limits.max_connections
@@ -112,6 +118,12 @@ class HttpProtocol(asyncio.Protocol):
         self._tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         self._scheme = "https" if self._tls is not None else "http"
         self._timeouts.head_expected(self)
+        if self.state.closing:
+            self.loop.call_later(_LATE_SECONDS, self._close_late)
+
+    def _close_late(self) -> None:
+        if self in self.state.open:
+            self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timeouts.forget(self)
@@ -252,7 +264,7 @@ class HttpProtocol(asyncio.Protocol):
             "query_string": query,
             "headers": self._headers,
         }
-        keep_alive = version != "1.0" and parser.should_keep_alive()
+        keep_alive = version != "1.0" and parser.should_keep_alive() and not self.state.closing
         expects = self._expects and version != "1.0"
         request = HttpRequest(self, scope, keep_alive=keep_alive, expects=expects)
         scope["extensions"] = {DIRECT: request}

@@ -80,6 +80,7 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
         self._listener.close()
+        self._state.closing = True
         for connection in list(self._state.open):
             connection.shutdown()
         if self._drain is not None:
