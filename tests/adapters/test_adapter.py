@@ -29,6 +29,7 @@ from dragoman.adapters.adapter import (
     work,
 )
 from dragoman.client import TaskFailed
+from dragoman.model.usage import USAGE
 from tests.serving import Server
 
 Run = Callable[[Start], AsyncGenerator[AnyEvent, None]]
@@ -79,7 +80,8 @@ async def test_the_last_message_is_the_answer_and_the_others_are_status() -> Non
     assert names["a.txt"].parts[0].raw == b"hello"
     assert names["data"].parts[0].data == {"found": True}
     assert statuses == ["Calling look", "look answered", "Thinking", "Let me look."]
-    assert task.metadata["usage"] == {"inputTokens": 7, "outputTokens": 3, "requests": 2, "model": "m"}
+    used = {"calls": 2, "inputTokens": 7, "outputTokens": 3}
+    assert task.metadata[USAGE] == {**used, "models": {"m": used}}
     assert len(task.metadata["toolResult"]["result"]) < 3000
 
 
@@ -126,9 +128,8 @@ async def test_an_approval_that_is_neither_yes_nor_no_is_asked_for_again() -> No
 async def test_one_data_part_answers_several_questions() -> None:
     async with agent_of(pauses).test() as client:
         reply = await client("go")
-        assert reply.task is not None
-        assert [each["id"] for each in reply.task.metadata["questions"]] == ["pay", "day"]
-        answers = {"day": "Friday", "pay": {"approved": False, "reason": "broke"}}
+        assert [(each.key, each.approval) for each in reply.questions] == [("pay", True), ("day", False)]
+        answers = {"day": "Friday", "pay": {"approved": False, "comment": "broke"}}
         assert str(await reply.answer(Part(data=answers))) == "False 'broke' Friday"
 
 
@@ -230,7 +231,7 @@ async def test_a_run_that_was_killed_continues_where_it_saved_its_state(tmp_path
             task = await client.get(sent.id)
     assert str(reply) == "half of the answer"
     assert (tmp_path / "paid").read_text() == "paid "
-    assert task.metadata["usage"]["inputTokens"] == 3  # also what was used before the kill
+    assert task.metadata[USAGE]["inputTokens"] == 3  # also what was used before the kill
 
 
 # -- wrap ----------------------------------------------------------------------------------------------------------

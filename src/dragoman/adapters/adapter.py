@@ -30,6 +30,7 @@ from dragoman.engine.turn import Turn, record_of
 from dragoman.model.answers import yes_or_no
 from dragoman.model.content import Message, Part
 from dragoman.model.ops import ListTasks
+from dragoman.model.questions import AskedQuestion, with_questions
 from dragoman.model.task import TaskState
 
 logger = logging.getLogger("dragoman.adapters")
@@ -91,7 +92,11 @@ class Usage(Event, frozen=True):
 
     input_tokens: int = 0
     output_tokens: int = 0
-    requests: int = 1
+    cached_tokens: int = 0
+    """Of the input."""
+    reasoning_tokens: int = 0
+    """Of the output."""
+    calls: int = 1
     model: str = ""
 
 
@@ -260,7 +265,6 @@ class _Output:
         """What is in `result` now."""
         self._tools: dict[str, str] = {}
         self._files = 0
-        self._usage: dict[str, Any] = {}
 
     async def put(self, event: AnyEvent) -> None:
         turn = self._turn
@@ -293,7 +297,14 @@ class _Output:
             case Data():
                 await turn.artifact("data").write(Part(data=event.value), last=True)
             case Usage():
-                self._add_usage(event)
+                turn.usage(
+                    event.model,
+                    input_tokens=event.input_tokens,
+                    output_tokens=event.output_tokens,
+                    cached_tokens=event.cached_tokens,
+                    reasoning_tokens=event.reasoning_tokens,
+                    calls=event.calls,
+                )
 
     async def _put_text(self, event: Text) -> None:
         result = self._turn.artifact("result")
@@ -308,24 +319,11 @@ class _Output:
             self._text += event.text
             await result.write(event.text)
 
-    def _add_usage(self, event: Usage) -> None:
-        usage = self._usage
-        for name, value in (
-            ("inputTokens", event.input_tokens),
-            ("outputTokens", event.output_tokens),
-            ("requests", event.requests),
-        ):
-            usage[name] = usage.get(name, 0) + value
-        if event.model:
-            usage["model"] = event.model
-
     def close(self, end: Finished) -> None:
         if self._text:
             self._turn.artifact("result").close()
-        metadata = {"usage": self._usage} if self._usage else {}
-        state = TaskState.FAILED if end.failed else TaskState.COMPLETED
-        if end.failed or metadata:
-            self._turn.finish(state, end.failed or None, metadata)
+        if end.failed:
+            self._turn.finish(TaskState.FAILED, end.failed)
 
 
 def _short(value: Any) -> Any:
@@ -347,14 +345,14 @@ async def _ask(turn: Turn, questions: Sequence[Question], key: str) -> dict[str,
         if question.id in answers:
             continue
         left = [each for each in questions[place:] if each.id not in answers]
-        metadata = {"questions": [msgspec.to_builtins(each) for each in left]}
         text, attempt = question.text, 1
         while True:
             this = f"{key}/{question.id}" if attempt == 1 else f"{key}/{question.id}/{attempt}"
+            asked = _message(turn, text, left, this)
             if question.auth:
-                message = await turn.need_auth(text, key=this, metadata=metadata)
+                message = await turn.need_auth(asked, key=this)
             else:
-                message = await turn.ask(text, Message, key=this, metadata=metadata)
+                message = await turn.ask(asked, Message, key=this)
             data = message.data
             if isinstance(data, dict) and data and data.keys() <= {each.id for each in left}:
                 found = {each.id: _read(each, "", data[each.id]) for each in left if each.id in data}
@@ -367,6 +365,25 @@ async def _ask(turn: Turn, questions: Sequence[Question], key: str) -> dict[str,
     return answers
 
 
+def _message(turn: Turn, text: str, open: Sequence[Question], key: str) -> Message:
+    """The message that asks: the first of the open questions as text, all of them as data."""
+    message = Message(message_id=f"{turn.task_id}-{turn.n}-{key.replace('/', '-')}", parts=(Part(text=text),))
+    first = open[0]
+    if len(open) == 1 and not (first.approval or first.schema or first.details):
+        return message
+    described = [
+        AskedQuestion(
+            key=each.id,
+            text=each.text,
+            schema={"type": "boolean"} if each.approval else each.schema,
+            approval=each.approval,
+            details=each.details,
+        )
+        for each in open
+    ]
+    return with_questions(message, described)
+
+
 def _read(question: Question, text: str, data: Any) -> Answer | None:
     """An answer as the question wants it; None if it does not fit."""
     if not question.approval:
@@ -374,8 +391,8 @@ def _read(question: Question, text: str, data: Any) -> Answer | None:
         return Answer(text=text or (data if isinstance(data, str) else ""), value=value)
     reason = ""
     if isinstance(data, dict):
-        reason = str(data.get("reason") or data.get("message") or "")
-        data = data.get("approved", data.get("approve"))
+        reason = str(data.get("comment") or "")
+        data = data.get("approved")
     if isinstance(data, str):
         text, data = data, None
     if isinstance(data, bool):

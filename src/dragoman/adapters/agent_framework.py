@@ -70,7 +70,7 @@ class AgentFrameworkAdapter:
             yield Usage(
                 input_tokens=used.get("input_token_count") or 0,
                 output_tokens=used.get("output_token_count") or 0,
-                requests=seen.requests,
+                calls=seen.requests,
                 model=str(getattr(response, "model", None) or ""),
             )
         kept: dict[str, Any] = {"session": session.to_dict()}

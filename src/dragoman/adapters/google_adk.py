@@ -137,7 +137,9 @@ class _Seen:
         if used := event.usage_metadata:
             yield Usage(
                 input_tokens=used.prompt_token_count or 0,
-                output_tokens=used.candidates_token_count or 0,
+                output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
+                cached_tokens=used.cached_content_token_count or 0,
+                reasoning_tokens=used.thoughts_token_count or 0,
                 model=event.model_version or "",
             )
 

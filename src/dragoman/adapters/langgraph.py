@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Annotated, Any, Unpack, get_type_hints
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, StructuredTool
 from langgraph import func
 from langgraph.checkpoint.memory import InMemorySaver
@@ -148,7 +148,7 @@ class _Seen:
         """The id of the message whose text was sent last."""
         self._called: set[str] = set()
         self._returned: set[str] = set()
-        self._counted: dict[str, tuple[int, int]] = {}
+        self._counted: set[str] = set()
 
     def message(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[AnyEvent]:
         if not isinstance(message, AIMessage):  # of which the pieces of a message are a kind
@@ -159,16 +159,19 @@ class _Seen:
         yield from self._usage(message, metadata.get("ls_model_name") or "")
 
     def _usage(self, message: AIMessage, model: str) -> Iterator[AnyEvent]:
-        used = message.usage_metadata
-        if not used:
-            return
-        now = (used.get("input_tokens", 0), used.get("output_tokens", 0))
-        before = self._counted.get(message.id or "")
-        if before == now:
-            return  # the whole message after its pieces
-        self._counted[message.id or ""] = now
-        model = message.response_metadata.get("model_name") or model
-        yield Usage(input_tokens=now[0], output_tokens=now[1], requests=int(before is None), model=model)
+        used, id = message.usage_metadata, message.id or ""
+        if not used or (id in self._counted and not isinstance(message, AIMessageChunk)):
+            return  # the whole message after its pieces, whose usage adds up
+        first = id not in self._counted
+        self._counted.add(id)
+        yield Usage(
+            input_tokens=used.get("input_tokens", 0),
+            output_tokens=used.get("output_tokens", 0),
+            cached_tokens=(used.get("input_token_details") or {}).get("cache_read") or 0,
+            reasoning_tokens=(used.get("output_token_details") or {}).get("reasoning") or 0,
+            calls=int(first),
+            model=message.response_metadata.get("model_name") or model,
+        )
 
     def update(self, update: Any) -> Iterator[AnyEvent]:
         """Tool calls and their results, from what nodes returned."""

@@ -162,6 +162,8 @@ class _Seen:
             yield Usage(
                 input_tokens=used.input_tokens if used else 0,
                 output_tokens=used.output_tokens if used else 0,
+                cached_tokens=used.input_tokens_details.cached_tokens or 0 if used else 0,
+                reasoning_tokens=used.output_tokens_details.reasoning_tokens or 0 if used else 0,
                 model=str(data.response.model or ""),
             )
 

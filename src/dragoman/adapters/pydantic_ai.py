@@ -99,6 +99,7 @@ class PydanticAIAdapter:
                         yield Usage(
                             input_tokens=used.input_tokens,
                             output_tokens=used.output_tokens,
+                            cached_tokens=used.cache_read_tokens,
                             model=node.model_response.model_name or "",
                         )
                     async with node.stream(run.ctx) as stream:

@@ -97,6 +97,7 @@ class _Seen:
             yield Usage(
                 input_tokens=used.get("inputTokens", 0),
                 output_tokens=used.get("outputTokens", 0),
+                cached_tokens=used.get("cacheReadInputTokens", 0),
             )
 
     def _content(self, message: dict[str, Any]) -> Iterator[AnyEvent]:
