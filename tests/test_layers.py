@@ -1,7 +1,7 @@
 """Who may import whom. Downwards only.
 
     cli                                  wires everything; nobody imports it
-       console                           all below; the hub's own screens come with the hub's console
+       console                           all below
        hub                               all below
        server.application .runtime       put a server together, and run it: all below but the hub
        adapters                          executor agent engine client dialects

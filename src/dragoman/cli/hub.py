@@ -79,6 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         **LIMITS,
         "idempotency_hours": "hours that an Idempotency-Key is stored",
         "metrics_token": "token for /metrics; better as the variable DRAGOMAN_METRICS_TOKEN",
+        "console": "serve pages and an API at /console: the admin token shows all tasks, a tenant's token its own",
         "cors_origins": "origin of web pages that may call the hub; may be repeated (default: *)",
         "search_key": "key of Brave's web search; better as the variable DRAGOMAN_SEARCH_KEY",
         "push": "agents may send push notifications",
@@ -143,8 +144,14 @@ def run(args: argparse.Namespace) -> int:
     code = load(*given.agents)
     if given.grpc_port is not None:
         given = replace(given, grpc_port=free_port(given.host, given.grpc_port))
+    console = None
+    if given.console:
+        from dragoman.console.hub import HubConsole
+
+        given.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        console = HubConsole(given.folder, host=given.host, public_url=given.public_url)
     try:
-        hub, app = application(given, code=code)
+        hub, app = application(given, code=code, console=console.open if console else None)
         hub.folder_lock.take()
         asyncio.run(check_store(f"sqlite:///{given.folder / 'tasks.db'}"))
         hub.database.open()
@@ -153,7 +160,12 @@ def run(args: argparse.Namespace) -> int:
     tokens = asyncio.run(_admin(hub, given))
     if args.demo is not None:
         tokens = _demo(hub, given.folder / "demo.json", tokens)
-    serve(app, given.host, given.port, _announce(tokens, given, demo=args.demo))
+    serve(
+        app,
+        given.host,
+        given.port,
+        _announce(tokens, given, demo=args.demo, console=console.url if console else None),
+    )
     return 0
 
 
@@ -199,17 +211,26 @@ async def _settle(hub: Hub) -> str:
     return token
 
 
-def _announce(tokens: dict[str, str], given: Settings, *, demo: str | None) -> Callable[[str], None]:
+def _announce(
+    tokens: dict[str, str],
+    given: Settings,
+    *,
+    demo: str | None,
+    console: Callable[[str], str] | None = None,
+) -> Callable[[str], None]:
     from dragoman.server.runtime import say_json
 
     def announce(url: str) -> None:
         if given.log == "json":
-            say_json("the hub is ready", url=url, model=given.model or "echo", **tokens)
+            shown = {"console": console(url)} if console is not None else {}
+            say_json("the hub is ready", url=url, model=given.model or "echo", **tokens, **shown)
             return
         print(f"hub:    {url}", flush=True)
         if given.grpc_port is not None:
             print(f"grpc:   {given.host}:{given.grpc_port}", flush=True)
         print(f"model:  {_model(given)}", flush=True)
+        if console is not None:
+            print(f"console: {console(url)}", flush=True)
         if demo is not None:
             print(_try(url, tokens["demo"], given, demo or shlex.join(sys.argv)), flush=True)
         elif "admin" in tokens:

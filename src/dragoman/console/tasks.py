@@ -390,7 +390,8 @@ def routes(console: Console) -> Sequence[Route]:
     )
     async def agents(request: ConsoleRequest) -> Any:
         counts = await tasks.counts(request.caller)
-        mounts = server.mounts if server.find_mounts is None else server.find_mounts(request.caller.tenant)
+        find = server.find_mounts
+        mounts = server.mounts if find is None else await find(request.caller.tenant)
         return {"agents": [_agent(request, mount, counts.get(mount.agent, {})) for mount in mounts]}
 
     @api.add("GET", "/tasks", "Tasks of all scopes, newest first.", query=_FILTERS, returns=TaskPage)

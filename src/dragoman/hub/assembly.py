@@ -59,16 +59,19 @@ from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys
 from dragoman.push.sender import open_push_sender
-from dragoman.server.app import App
+from dragoman.server.app import App, Operators
 from dragoman.server.application import readiness
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits
+from dragoman.server.options import ServerParts
 from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.stores import open_store
 
 if TYPE_CHECKING:  # of an extra
     from dragoman.server.grpc import Grpc
+
+OpenConsole = Callable[[Hub, ServerParts], Operators]
 
 DEMO, EMBEDDED, ECHO, SCRIPTED = "demo", "embedded", "echo", "scripted"
 
@@ -79,9 +82,10 @@ def application(
     model: Model | None = None,
     code: Sequence[Agent] = (),
     store: str = "",
+    console: OpenConsole | None = None,
     **engine: Any,
 ) -> tuple[Hub, App]:
-    """A hub and its ASGI app. `store` and `model` replace those of the settings."""
+    """A hub and its ASGI app. `store` and `model` replace those of the settings. `console` makes what serves /console."""
     metrics = HubMetrics()
     model = model or RetryingModel(choose(settings), counted=metrics.provider)
     if store != "memory:":
@@ -89,12 +93,12 @@ def application(
     reach = ExternalServices(settings, metrics)
     residence = _Residence(model, reach)
     tasks = store or f"sqlite:///{settings.folder / 'tasks.db'}"
-    opened = open_store(tasks)
+    opened, bus = open_store(tasks), open_bus(tasks)
     database = Database(":memory:" if store == "memory:" else settings.folder / "hub.db")
     hub = Hub(
         database,
         opened,
-        open_bus(tasks),
+        bus,
         residence.make,
         code=code,
         index=replace(INDEX, model=settings.index_model),
@@ -140,8 +144,17 @@ def application(
     connections = Connections(limits.max_connections)
     bodies = ByteBudget(BODIES_BYTES)
     grpc = _grpc(settings, hub, bindings, limits, connections, bodies)
+    parts = ServerParts(
+        store=opened,
+        bus=bus,
+        engine=hub.engine,
+        metrics=hub.metrics_text,
+        audit=hub.record.audit,
+        push=settings.push,
+    )
     app = App(
         [],
+        console=console(hub, parts) if console is not None else None,
         bindings=[*bindings, grpc] if grpc else bindings,
         limits=limits,
         connections=connections,

@@ -143,6 +143,7 @@ class HubObserver:
         self.turn = self._instruments.turn
         self.refused = self._instruments.record_refusal
         self.close = self._instruments.close
+        self.audit = self._instruments.audit
 
     def settled(self, snapshot: Snapshot) -> None:
         self._instruments.settled(snapshot)

@@ -78,6 +78,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long an Idempotency-Key is valid."""
     metrics_token: str = ""
     """The token for /metrics from other machines."""
+    console: bool = False
+    """Serve pages and an API at /console, for the holders of the admin token and of tenants' tokens."""
     cors_origins: tuple[str, ...] = ("*",)
     search_key: str = ""
     """A key for Brave's web search."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ class ServerParts:
     engine: Engine
     agents: Sequence[Agent] = ()
     mounts: Sequence[Mount] = ()
-    find_mounts: Callable[[str], Sequence[Mount]] | None = None
+    find_mounts: Callable[[str], Awaitable[Sequence[Mount]]] | None = None
     """The mounts of a tenant, by its name in scopes, where agents come and go; an empty name is for all that everybody has."""
     metrics: Callable[[], bytes] | None = None
     audit: Audit | None = None

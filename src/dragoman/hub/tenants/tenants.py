@@ -213,6 +213,12 @@ class Tenants:
     def has_admin(self) -> bool:
         return self._db.look_up(_GET_ADMIN) is not None
 
+    @property
+    def admin_hash(self) -> str:
+        """The stored hash of the admin token; empty if there is none."""
+        row = self._db.look_up(_GET_ADMIN)
+        return "" if row is None else str(row["value"])
+
     def is_admin(self, token: str) -> bool:
         row = self._db.look_up(_GET_ADMIN)
         return row is not None and hmac.compare_digest(row["value"], digest(token))

@@ -1,0 +1,78 @@
+"""The console of a hub: the admin token makes an operator, and a tenant's token shows that tenant's tasks."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dragoman.console import FEATURES, MODULES, is_loopback
+from dragoman.console.access import OPERATOR, TENANT, Access, OneTimeToken, TokenFile, Viewer, signing_key
+from dragoman.console.api import Console
+from dragoman.console.webhooks import Receivers
+from dragoman.hub.api.authentication import mounts_by_agent
+from dragoman.hub.hub import Hub
+from dragoman.server.app import Operators
+from dragoman.server.mount import Mount
+from dragoman.server.options import ServerParts
+
+KEY_FILE = "console.key"
+
+
+class HubConsole:
+    """`dragoman hub --console`. `folder` is the hub's; the key that signs sessions is in it."""
+
+    def __init__(self, folder: Path | None, *, host: str = "127.0.0.1", public_url: str = "") -> None:
+        self._secret = TokenFile(folder / KEY_FILE).read() if folder is not None else OneTimeToken().text
+        self._one_time = OneTimeToken() if is_loopback(host) else None
+        self._hosts = [name for name in (host, urlsplit(public_url).hostname or "") if name]
+        self._public_url = public_url.rstrip("/")
+        self._receivers = Receivers()
+        atexit.register(self._receivers.close)
+
+    def url(self, base: str) -> str:
+        """The line to print: on loopback, the URL has a token that works once."""
+        if self._one_time is not None:
+            return f"{base}/console/#token={self._one_time.text}"
+        return f"{self._public_url or base}/console/ (log in with the admin token, or a tenant's)"
+
+    def open(self, hub: Hub, parts: ServerParts) -> Operators:
+        find = mounts_by_agent(hub)
+
+        def check(token: str) -> Viewer | None:
+            if hub.tenants.is_admin(token):
+                return Viewer(OPERATOR)
+            tenant = hub.tenants.by_token(token)
+            return None if tenant is None else Viewer(TENANT, tenant.key, tenant.name, tenant.generation)
+
+        def holds(viewer: Viewer) -> bool:
+            if viewer.role == OPERATOR:
+                return True  # another admin token is another key
+            tenant = hub.tenants.current(int(viewer.tenant))
+            return tenant is not None and not tenant.disabled and tenant.generation == viewer.generation
+
+        def key() -> bytes:
+            return signing_key(self._secret + hashlib.sha256(hub.tenants.admin_hash.encode()).hexdigest())
+
+        async def mounts(tenant: str) -> Sequence[Mount]:
+            """The agents of a tenant; for an operator, those that every tenant has."""
+            if not tenant:
+                return [find(name) for name in (hub.catalogue.index.id, *hub.catalogue.code)]
+            written = [
+                replace(find(entry.id), card=hub.programs.card(entry, entry.id))
+                for entry in await hub.catalogue.list(int(tenant))
+            ]
+            return [find(name) for name in hub.catalogue.code] + written
+
+        access = Access(key=key, check=check, holds=holds, one_time=self._one_time, hosts=self._hosts)
+        return Console(
+            access,
+            kind="hub",
+            features=(*FEATURES, "hub"),
+            modules=MODULES,
+            server=replace(parts, find_mounts=mounts),
+            receivers=self._receivers,
+        )

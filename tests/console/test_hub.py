@@ -1,0 +1,170 @@
+"""The console of a hub: an administrator sees every tenant, and a tenant sees itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dragoman import Agent, Turn
+from dragoman.console.hub import HubConsole
+from dragoman.hub.assembly import application
+from dragoman.hub.hub import Hub
+from dragoman.hub.models.scripted import EchoModel
+from dragoman.hub.settings import Settings
+from dragoman.server.app import App
+from tests.console.conftest import HOST, Operator
+from tests.server.wire import envelope, request
+
+ADMIN = "adm_" + "0" * 64
+OURS = {"origin": f"http://{HOST}", "sec_fetch_site": "same-origin"}
+
+
+@asynccontextmanager
+async def hub_app() -> AsyncIterator[tuple[Hub, App, HubConsole]]:
+    agent = Agent("Echo")
+
+    @agent.skill
+    async def echo(turn: Turn) -> str:
+        return turn.text
+
+    console = HubConsole(None)
+    hub, app = application(
+        Settings(admin_token=ADMIN, drain=0.0, data="/nonexistent/dragoman"),
+        model=EchoModel(),
+        code=[agent],
+        store="memory:",
+        console=console.open,
+    )
+    await app.start()
+    try:
+        yield hub, app, console
+    finally:
+        async with asyncio.timeout(10):
+            await app.stop()
+
+
+async def send(app: App, token: str, text: str) -> None:
+    message = {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}
+    headers = {
+        "host": HOST,
+        "a2a-version": "1.0",
+        "content-type": "application/json",
+        "authorization": f"Bearer {token}",
+    }
+    answer = await request(
+        app, "POST", "/v1/a2a/agents/echo", envelope("SendMessage", {"message": message}), headers=headers
+    )
+    assert b"COMPLETED" in answer.body, answer.body
+
+
+async def texts(viewer: Operator) -> list[str]:
+    return sorted(row["text"] for row in (await viewer.get("/tasks"))["tasks"])
+
+
+async def test_an_administrator_sees_all_tenants_and_a_tenant_sees_itself() -> None:
+    async with hub_app() as (hub, app, _):
+        (ada, token_a), (_, token_b) = await hub.tenants.add("ada"), await hub.tenants.add("bob")
+        await send(app, token_a, "of ada")
+        await send(app, token_b, "of bob")
+        admin, tenant = Operator(app, ADMIN), Operator(app, token_a)
+        me = await admin.get("/me")
+        assert (me["role"], me["tenant"], me["kind"]) == ("operator", None, "hub") and "hub" in me["features"]
+        assert (await tenant.get("/me"))["role"] == "tenant" and (await tenant.get("/me"))["tenant"] == "ada"
+        assert await texts(admin) == ["of ada", "of bob"]
+        assert await texts(tenant) == ["of ada"]
+        assert (await tenant.get("/tasks?scope=2/"))["tasks"][0]["text"] == "of ada", (
+            "a filter cannot widen a scope"
+        )
+        assert (await admin.get("/tasks"))["counts"] == {"TASK_STATE_COMPLETED": 2}
+        assert (await tenant.get("/tasks"))["counts"] == {"TASK_STATE_COMPLETED": 1}
+        agents = {agent["id"]: agent["counts"] for agent in (await tenant.get("/agents"))["agents"]}
+        assert agents["echo"] == {"TASK_STATE_COMPLETED": 1} and "index" in agents
+        entries = (await tenant.get("/audit"))["entries"]
+        assert entries and {entry["tenant"] for entry in entries} == {ada.key}
+
+
+async def test_what_is_not_the_tenants_is_not_found_as_what_does_not_exist() -> None:
+    async with hub_app() as (hub, app, _):
+        (_, token_a), (_, token_b) = await hub.tenants.add("ada"), await hub.tenants.add("bob")
+        await send(app, token_b, "of bob")
+        admin, tenant = Operator(app, ADMIN), Operator(app, token_a)
+        (row,) = (await admin.get("/tasks"))["tasks"]
+        key = row["key"]
+        for method, path in (
+            ("GET", f"/tasks/{key}"),
+            ("GET", f"/tasks/{key}/records"),
+            ("GET", f"/tasks/{key}/records/1"),
+            ("GET", f"/tasks/{key}/records/1/as"),
+            ("GET", f"/tasks/{key}/at/1"),
+            ("GET", f"/tasks/{key}/events"),
+            ("POST", f"/tasks/{key}/cancel"),
+            ("POST", f"/tasks/{key}/retry"),
+            ("POST", f"/tasks/{key}/fork"),
+            ("GET", f"/webhooks?task={key}"),
+        ):
+            refused = await tenant(method, path, {"record": 1} if path.endswith("fork") else None)
+            unknown = await tenant(
+                method, path.replace(key, "x"), {"record": 1} if path.endswith("fork") else None
+            )
+            assert refused.status == 404, path
+            assert (refused.status, refused.body) == (unknown.status, unknown.body), path
+        for path in ("/nodes", "/metrics"):
+            assert (await tenant("GET", path)).status == 403
+        assert (await tenant("POST", "/receivers")).status == 403
+
+
+async def test_the_stream_of_all_tasks_has_only_the_tenants_own() -> None:
+    async with hub_app() as (hub, app, _):
+        (_, token_a), (_, token_b) = await hub.tenants.add("ada"), await hub.tenants.add("bob")
+        live = Operator(app, token_a).open("GET", "/tasks/stream")
+        await live.until(lambda: live.status == 200)
+        await send(app, token_b, "of bob")
+        await send(app, token_a, "of ada")
+        await live.until(lambda: b"of ada" in live.body)
+        live.gone.set()
+        await live.end()
+        assert b"of bob" not in live.body
+
+
+@pytest.mark.parametrize("change", ["disable", "rotate"])
+async def test_a_session_ends_with_the_tenants_token(change: str) -> None:
+    async with hub_app() as (hub, app, _):
+        tenant, token = await hub.tenants.add("ada")
+        page = Operator(app, token="")
+        answer = await page("POST", "/session", {"token": token}, **OURS)
+        page.cookie = answer.headers["set-cookie"].partition(";")[0]
+        assert (await page.get("/me"))["tenant"] == "ada"
+        if change == "disable":
+            await hub.tenants.disable(tenant, True)
+        else:
+            await hub.tenants.rotate(tenant)
+        assert (await page("GET", "/me")).status == 401
+
+
+async def test_the_printed_url_makes_an_operator_and_a_new_admin_token_ends_the_session() -> None:
+    async with hub_app() as (hub, app, console):
+        token = console.url(f"http://{HOST}").partition("#token=")[2]
+        page = Operator(app, token="")
+        answer = await page("POST", "/session", {"token": token}, **OURS)
+        page.cookie = answer.headers["set-cookie"].partition(";")[0]
+        assert (await page.get("/me"))["role"] == "operator"
+        shown: list[Any] = []
+        await hub.tenants.rotate_admin(show=shown.append)
+        assert (await page("GET", "/me")).status == 401
+
+
+async def test_the_hubs_own_paths_stay_and_cors_does_not_reach_the_console() -> None:
+    async with hub_app() as (_, app, _):
+        health = await request(app, "GET", "/v1/health", headers={"host": HOST})
+        assert health.status == 200
+        answer = await Operator(app, ADMIN)("GET", "/me", origin="https://evil.example")
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_a_public_hub_prints_no_token() -> None:
+    console = HubConsole(None, host="0.0.0.0", public_url="https://hub.example")
+    assert console.url("http://0.0.0.0:8080").startswith("https://hub.example/console/ (")
