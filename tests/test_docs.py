@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli import VERBS, parser
-from dragoman.client.agents_table import AgentEntry, read_agents
+from dragoman.client.config import AgentEntry, read_agents
 from dragoman.hub.settings import Settings, settings
 from dragoman.server import runtime
 

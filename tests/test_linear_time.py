@@ -313,7 +313,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     ),
     "credentials._VISIBLE": (("fullmatch", "a", " ", ""), ("fullmatch", "a", "b ", "")),
     "credentials._HTTP_TOKEN": (("fullmatch", "", "a", ""),),
-    "agents_table: \\w+": (("findall", "", "a", ""), ("findall", "", "a.", "")),
+    "config: \\w+": (("findall", "", "a", ""), ("findall", "", "a.", "")),
     "config._EXPECTED": (
         ("fullmatch", "Expected `", "a", "!"),
         ("fullmatch", "Expected `a`, got `", "a", "!"),

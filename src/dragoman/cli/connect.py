@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from dragoman.cli import show
 from dragoman.cli.arguments import allow_intermixed, duration
 from dragoman.client import Client, ClientCertificate, connect
-from dragoman.client.agents_table import find_entry, read_agents
 from dragoman.client.authorize import origin_of
+from dragoman.client.config import find_entry, read_agents
 from dragoman.client.credentials import name_files
 from dragoman.client.discover import resolve_target
 from dragoman.client.transport.transport import Rejected

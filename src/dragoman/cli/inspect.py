@@ -20,7 +20,7 @@ from dragoman.cli.connect import (
     parse_agent,
     report_error,
 )
-from dragoman.client.agents_table import find_entry, read_agents
+from dragoman.client.config import find_entry, read_agents
 from dragoman.client.discover import resolve_target
 from dragoman.errors import A2AError
 

@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dragoman.client.agents_table import is_below
+from dragoman.client.config import is_below
 from dragoman.client.connection import ConnectOptions, Link, Options, open_link
 from dragoman.client.content import SendOptions, build_request, id_of, task_of
 from dragoman.client.credentials import describe_schemes

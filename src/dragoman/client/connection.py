@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from dragoman.client import credentials as creds
 from dragoman.client import discover
-from dragoman.client.agents_table import find_entry, read_agents
 from dragoman.client.authorize import AuthorizedTransport, origin_of
+from dragoman.client.config import find_entry, read_agents
 from dragoman.client.discover import AgentCache, FoundCard, find_card, read_given_card, resolve_target
 from dragoman.client.resumable_stream import RetryingService
 from dragoman.client.retry import Policy, is_transient, pause
@@ -86,7 +86,7 @@ class Link(NamedTuple):
 async def open_link(target: Any, options: Options) -> Link:
     """Find the agent, read its card, and choose how to talk to it."""
     if isinstance(target, str):
-        target, options = apply_agents_table(target, options)
+        target, options = apply_config(target, options)
     transport, where = _make_transport(target, options)
     try:
         return await _open(transport, where, options)
@@ -95,7 +95,7 @@ async def open_link(target: Any, options: Options) -> Link:
         raise
 
 
-def apply_agents_table(target: str, options: Options) -> tuple[str | Path, Options]:
+def apply_config(target: str, options: Options) -> tuple[str | Path, Options]:
     """The place that `target` names, and the options with what `[agents]` says about it. Given options win."""
     try:
         agents = read_agents(options.agents)

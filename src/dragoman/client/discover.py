@@ -16,8 +16,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.client.agents_table import AgentEntry
-from dragoman.client.config import CONFIG
+from dragoman.client.config import CONFIG, AgentEntry
 from dragoman.client.fetch import Fetcher
 from dragoman.client.transport.transport import (
     NOT_JSON,

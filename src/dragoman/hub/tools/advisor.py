@@ -51,14 +51,14 @@ def gate_prompt(advisor: Advisor, task: str, answer: str, calls: Sequence[str]) 
 
 
 def read_verdict(reply: str, advisor: Advisor) -> Verdict:
-    """What the advisor said. A malformed read_verdict halts, or lets the answer pass, as the constitution wants it."""
+    """The verdict in a reply. `malformed_halts` decides whether a malformed one halts or continues."""
     found = _SIGNAL.search(reply)
     if found is not None:
         signal, text = found.group(1).upper(), found.group(2).strip()
         if signal == CONTINUE or (signal in (REDIRECT, HALT) and text):
             return Verdict(signal=signal, text=text)
     if advisor.malformed_halts:
-        return Verdict(signal=HALT, text="the advisor's read_verdict could not be read", malformed=True)
+        return Verdict(signal=HALT, text="the advisor's verdict could not be read", malformed=True)
     return Verdict(signal=CONTINUE, malformed=True)
 
 

@@ -15,7 +15,7 @@ import pytest
 from dragoman import Agent, Turn, connect
 from dragoman.auth import Bearer
 from dragoman.cli import main
-from dragoman.client.connection import Options, apply_agents_table
+from dragoman.client.connection import Options, apply_config
 from dragoman.client.credentials import ClientCertificate
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.server.application import application
@@ -79,11 +79,11 @@ def test_every_form_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         f'[agents.b]\nurl = "https://b.example"\ncertificate = "me.pem"\n'
         f'[agents.c]\nurl = "https://c.example"\ncredentials = {{ key = "k" }}\n'
     )
-    where, options = apply_agents_table("a", Options(version="1.0"))
+    where, options = apply_config("a", Options(version="1.0"))
     assert (where, options.credentials, options.version) == (BASE, ("ada", "pw"), "1.0")
     assert (options.binding, options.origin) == ("GRPC", "x")
-    assert apply_agents_table("b", Options())[1].credentials == ClientCertificate("me.pem")
-    assert apply_agents_table("c", Options())[1].credentials == {"key": "k"}
+    assert apply_config("b", Options())[1].credentials == ClientCertificate("me.pem")
+    assert apply_config("c", Options())[1].credentials == {"key": "k"}
 
 
 @pytest.mark.parametrize(
