@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyte
 import pytest
 
 from dragoman import Agent, Turn
@@ -200,3 +201,22 @@ def test_a_chat_has_commands_and_line_editing_with_history(url: str, tmp_path: P
     terminal.until("You said hello.\n>")
     terminal.type("\x04")
     assert terminal.end() == 0
+
+
+def test_a_note_of_a_hub_stays_when_the_next_line_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Tty()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    progress = show.Progress()
+    progress.say("thinking")
+    progress.say("a2a:list", stays=True)
+    progress.say("a2a:call", stays=True)
+    progress.say("thinking")
+    progress.say("writing")
+    progress.leave()
+    screen = pyte.Screen(40, 10)
+    pyte.Stream(screen).feed(terminal.getvalue().replace("\n", "\r\n"))
+    assert [line.rstrip() for line in screen.display if line.strip()] == ["a2a:list", "a2a:call", "writing"]

@@ -146,16 +146,21 @@ def fields(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 class Progress:
-    """What the agent is doing, on a line of its own: the next one takes its place. Text is never on that line."""
+    """What the agent is doing, on a line of its own. The next one takes its place, but a note stays. Text is never on that
+    line."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._line = ""
+        self._stays = False
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, stays: bool = False) -> None:
         """Show `text`. The cursor is at the beginning of a line, or behind what `say` showed before."""
         line = _fit(" ".join(sanitize(text[:4096]).split()))
         if self._live and line and line != self._line:
+            if self._stays:
+                self.leave()
+            self._stays = stays
             sys.stderr.write(f"\r\x1b[K\x1b[2m{line}\x1b[0m" if self._line else f"\x1b[2m{line}\x1b[0m")
             sys.stderr.flush()
             self._line = line
@@ -165,7 +170,7 @@ class Progress:
         if self._line:
             sys.stderr.write("\n")
             sys.stderr.flush()
-            self._line = ""
+            self._line, self._stays = "", False
 
 
 def _fit(line: str) -> str:
@@ -204,7 +209,7 @@ class Answer:
         for part in piece.parts:
             if (aside := _aside(part)) is not None:
                 self._break_line()
-                self.progress.say(aside)
+                self.progress.say(aside, stays=True)
             elif line := describe_schemes(part):
                 self._add(artifact, line, whole=True)
         if piece.status and not piece.text and not (piece.state.terminal and self._printed(piece.status)):
